@@ -33,7 +33,7 @@ NO_BROWSER := == NOT RUN: the page in a browser. chromium is not on PATH (Debian
 NO_REDIS := == NOT RUN: quotas shared through a real store. redis-server is not on PATH (Debian: apt install redis-server)
 
 .DEFAULT_GOAL := help
-.PHONY: clients boards cluster installs help long models pythons up test lint ordinary unit bench site release pages images containers policies clean
+.PHONY: clients boards cluster installs help long models pythons up test lint unit bench site release pages images containers policies clean
 .DELETE_ON_ERROR:
 
 help: ## show this
@@ -46,10 +46,10 @@ help: ## show this
 up: $(VENV)/.demo ## start everything on this machine with a real model (Ctrl-C stops it)
 	@exec $(BIN)/triton-gateway up --demo $(ARGS)
 
-test: lint ## run every check and test but the longest; CI adds long, ordinary and clients
+test: lint ## run every check and test but the longest; CI adds long and clients
 	@echo "== tests: unit, contract, integration on the real Triton and Prometheus, end to end (in $(JOBS) processes; JOBS=0: one)"
 	$(call tested,not long)
-	@[ -n "$(ARGS)" ] || echo "== not run here: make long (the cases that cost most), make ordinary (the gateway without its fast path), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
+	@[ -n "$(ARGS)" ] || echo "== not run here: make long (the cases that cost most), make clients, make pages, make pythons and make installs, which CI runs; make cluster"
 
 lint: $(VENV)/.dev ## check style, types and the import rules
 	@echo "== ruff check"
@@ -63,11 +63,6 @@ lint: $(VENV)/.dev ## check style, types and the import rules
 
 long: $(VENV)/.dev ## run the cases that make test leaves out: the longest (minutes)
 	$(call tested,long)
-
-ordinary: $(VENV)/.dev ## run the gateway's unit tests, and its process, once more without the fast path
-	@echo "== tests: the gateway without its fast path"
-	@TRITON_GATEWAY_FAST_PATH=false $(BIN)/python -m pytest $(SHARED) --ignore tests/unit/gateway/edge/http/test_streams.py \
-	    tests/unit/gateway tests/integration/test_gateway_process.py $(ARGS)
 
 unit: $(VENV)/.dev ## run the unit tests only, in one process (minutes)
 	@$(BIN)/python -m pytest tests/unit $(ARGS)

@@ -1,4 +1,4 @@
-"""Runs the gateway's workers, uvicorn servers: ``python -m gateway``, and what ``triton-gateway serve`` calls.
+"""Runs the gateway's workers: ``python -m gateway``, and what ``triton-gateway serve`` calls.
 
 Sets what must be set before anything else is imported (tokenizers' threads), then opens the port. One worker is this
 process; several share the port under ``workers.Workers``, which replaces those that end or hang and lets requests
@@ -12,16 +12,14 @@ from __future__ import annotations
 import contextlib
 import difflib
 import errno
-import importlib.util
-import math
+import importlib
 import os
-import signal
 import socket
 import ssl
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Final, cast
 
 from pydantic import ValidationError
@@ -29,7 +27,6 @@ from pydantic import ValidationError
 from gateway.settings import JOINS, SUPERVISOR, Settings, trace_protocol
 
 if TYPE_CHECKING:
-    import uvicorn
     from pydantic import AliasChoices
 
 _BACKLOG: Final = 4096
@@ -224,87 +221,37 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
-    import uvicorn
-
     from gateway import logs, workers
-    from gateway.edge.http.certificates import tls_context
-    from gateway.edge.http.fast import http_protocol
-    from gateway.edge.http.server import Server
+    from gateway.app import create_app
+    from gateway.http.certificates import tls_context
+    from gateway.http.server import Server
 
-    config = uvicorn.Config(
-        "gateway.app:create_app",
-        factory=True,
-        workers=settings.workers,
-        loop="uvloop" if _has("uvloop") else "asyncio",
-        http=http_protocol(fast_path=settings.fast_path),
-        ws="none",
-        lifespan="on",
-        access_log=False,
-        proxy_headers=False,  # nothing here uses the client's address
-        log_config=None,
-        server_header=False,
-        date_header=False,
-        backlog=_BACKLOG,
-        timeout_graceful_shutdown=int(settings.drain_timeout),
-        timeout_keep_alive=math.ceil(settings.keep_alive),
-        ssl_certfile=settings.tls_certificate or None,
-        ssl_keyfile=settings.tls_key or None,
-        ssl_ca_certs=settings.tls_client_authority or None,
-        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.tls_client_authority else ssl.CERT_NONE,
-        ssl_context_factory=tls_context if settings.tls_certificate else None,
-    )
+    def make() -> Server:
+        files = (settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
+        tls = partial(tls_context, *files) if settings.tls_certificate else None
+        return Server(create_app, listeners, tls=tls, backlog=_BACKLOG, drain_timeout=settings.drain_timeout)
+
     if settings.workers == 1:
-        server = Server(config)
-
-        def stop(_number: int, _frame: FrameType | None) -> None:
-            server.should_exit = True
-
-        # uvicorn raises the signal again after it has stopped, so an orderly stop would look like a kill.
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, stop)
-        server.run(sockets=listeners)
+        server = make()
+        server.run()
         return 0 if server.started else 1
     with contextlib.suppress(ValueError):  # workers report an invalid level
         logs.configure(settings.log_format, settings.log_level)
     os.environ[SUPERVISOR] = str(os.getpid())
-    workers.warm(("gateway.app", "clearml.backend_api.session"))
+    workers.warm(("clearml.backend_api.session",))
 
-    def make(*, joins: bool) -> _Sharing:
+    def worker(*, joins: bool) -> Server:
         if joins:
             os.environ[JOINS] = "yes"
-        return _Sharing(Server(config), listeners)
+        return make()
 
     def stop_listening() -> None:
         for listener in listeners:
             listener.close()
 
     return workers.Workers(
-        make, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=stop_listening
+        worker, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=stop_listening
     ).run()
-
-
-def _has(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ValueError:  # ``sys.modules`` says that it is not there
-        return False
-
-
-class _Sharing:
-    """A server on sockets that other workers accept from as well."""
-
-    def __init__(self, server: uvicorn.Server, listeners: list[socket.socket]) -> None:
-        self._server = server
-        self._listeners = listeners
-
-    @property
-    def started(self) -> bool:
-        """Whether it accepts requests."""
-        return self._server.started
-
-    def run(self) -> None:
-        """Serve until the process gets a signal to stop."""
-        self._server.run(sockets=self._listeners)
 
 
 def main() -> int:

@@ -146,10 +146,6 @@ class Permits:
     def _set_easy(self) -> None:
         self.easy = (0, 0, 0) if self.pressure.is_on else self._easy
 
-    def free(self) -> int:
-        """Return how many requests of class default would be admitted now."""
-        return self.max_requests - self.in_flight
-
     def is_full(self, rank: int) -> bool:
         """Return whether one more request of a class would be refused."""
         return self.in_flight >= self.ceilings[rank]

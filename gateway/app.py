@@ -1,6 +1,6 @@
 """The composition root of one worker: names the concrete classes, wires them, starts and stops them.
 
-``create_app`` is what uvicorn imports (through ``gateway.__main__``); tests call ``Gateway`` with fakes.
+``gateway.__main__`` serves what ``create_app`` returns; tests call ``Gateway`` with fakes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from types import FrameType
 from typing import Any, Final, Protocol
 
 import orjson
-from fastapi import FastAPI
 
 from gateway import logs, pools, workers
 from gateway.admission import Permits, Pressure
@@ -46,22 +45,21 @@ from gateway.control.wishes import Wishes
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.dataplane.shadow import Mirror
 from gateway.dataplane.submit import DataPlane, RequestSpans
-from gateway.edge.grpc.server import RpcServer, Tls
-from gateway.edge.http.addresses import LARGEST_BYTES, Addresses
-from gateway.edge.http.browsers import explained
-from gateway.edge.http.connections import Connections, room_for_connections
-from gateway.edge.http.edge import Receive, Scope, Send
-from gateway.edge.http.fast import http_protocol
-from gateway.edge.http.feedback import FeedbackRoute
-from gateway.edge.http.gate import Gate, not_for_us
-from gateway.edge.http.models import ModelRoutes
-from gateway.edge.http.ops import build_ops, product_version
-from gateway.edge.http.problems import FAILURES
-from gateway.edge.http.routes import FastPath, InferRoute, Limits
-from gateway.edge.priority import seems_critical
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
+from gateway.grpc.server import RpcServer, Tls
 from gateway.health import Health
+from gateway.http.addresses import LARGEST_BYTES, Addresses
+from gateway.http.bridge import Bridge, Receive, Scope, Send
+from gateway.http.browsers import explained, wants_page
+from gateway.http.connections import Connections, room_for_connections
+from gateway.http.exchange import Answering, Exchange
+from gateway.http.feedback import FeedbackRoute
+from gateway.http.gate import Gate, not_for_us
+from gateway.http.models import ModelRoutes
+from gateway.http.ops import build_ops, product_version
+from gateway.http.problems import FAILURES
+from gateway.http.routes import InferRoute, Limits
 from gateway.memory import Leftovers
 from gateway.metrics.accuracy import Accuracy
 from gateway.metrics.judge import Judge
@@ -113,7 +111,7 @@ class ClosableSpans(RequestSpans, Protocol):
 
 
 class Gateway:
-    """One worker: an ASGI application that serves inference itself and leaves the rest to FastAPI.
+    """One worker: it serves inference itself and leaves the rest to FastAPI.
 
     ``registry`` and ``make_backend(address, compression)`` are its two dependencies; with fakes of both, a test runs a
     complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
@@ -183,11 +181,6 @@ class Gateway:
             tei_endpoints=tei_endpoints,
         )  # fmt: skip
         self._infer = InferRoute(self.plane, limits, access)
-        self.fast_path = (
-            FastPath(self.plane, limits, self._addresses, access, gate=self._gate)
-            if settings.fast_path else None
-        )  # fmt: skip
-        """How the server answers the common request without a task; see ``edge.http.fast``."""
         self._models = ModelRoutes(
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
@@ -199,12 +192,9 @@ class Gateway:
             body_timeout=settings.request_timeout + 1,
             max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
-            count=self.observer.ended_connection, room=self.permits.free,
-            is_urgent=lambda head: seems_critical(head, access),
+            count=self.observer.ended_connection,
         )  # fmt: skip
-        self.permits.retry_after = lambda: math.ceil(self.connections.pacer.retry_after)
-        self.http_protocol = http_protocol(fast_path=settings.fast_path)
-        """Makes the HTTP protocol of a server of this gateway."""
+        self.permits.retry_after = lambda: math.ceil(self.connections.retry_after())
         self._rpc: RpcServer | None = None
         self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
@@ -214,35 +204,42 @@ class Gateway:
             metrics=self.publisher.metrics, lineage=self._lineage, learned=self._learned, serve_prefix=self._prefix,
             served=lambda: self.table.current,
         )  # fmt: skip
-        self._ops.router.lifespan_context = self._lifespan
+        self._operations = Bridge(self._operate)
+        self.tasks = self._operations.tasks
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Dispatch one ASGI connection."""
-        if scope["type"] == "http":
-            path = scope["path"]
-            if scope["method"] != "POST":
-                scope, send = explained(scope, send)
-            if not self._gate.is_for_us(scope["headers"]):
-                await self._gate.refuse(scope, send, not_for_us())
-                return
-            reading = self._addresses.at(path, scope["query_string"])
-            if reading is not None and not self._gate.is_admin(scope):
-                await self._infer(scope, receive, send, reading)
-                return
-            try:
-                caller = await self._gate.caller_of(scope)
-            except GatewayError as error:
-                await self._gate.refuse(scope, send, error)
-                return
-            if scope["method"] == "HEAD":
-                scope = {**scope, "method": "GET"}  # the server leaves the body out
-            if self._feedback.takes(path):
-                await self._feedback(scope, receive, send, caller)
-                return
-            if self._models.takes(path):
-                await self._models(scope, receive, send, caller)
-                return
-        await self._ops(scope, receive, send)
+    def answer(self, exchange: Exchange) -> Answering | None:
+        """Answer one request: see ``http.core.Answer``."""
+        reading = self._addresses.at(exchange.path, exchange.query)
+        if (
+            reading is not None
+            and self._gate.is_for_us(exchange.headers)
+            and not (self._gate.admin_port and exchange.port == self._gate.admin_port)
+        ):
+            return self._infer(exchange, reading)
+        self._operations(exchange)
+        return None
+
+    async def _operate(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that is not for inference, as an ASGI application."""
+        path = scope["path"]
+        if scope["method"] != "POST" and wants_page(scope["headers"]):
+            send = explained(send)
+        if not self._gate.is_for_us(scope["headers"]):
+            await self._gate.refuse(scope, send, not_for_us())
+            return
+        try:
+            caller = await self._gate.caller_of(scope)
+        except GatewayError as error:
+            await self._gate.refuse(scope, send, error)
+            return
+        if scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the core leaves the body out
+        if self._feedback.takes(path):
+            await self._feedback(scope, receive, send, caller)
+        elif self._models.takes(path):
+            await self._models(scope, receive, send, caller)
+        else:
+            await self._ops(scope, receive, send)
 
     def _known_callers(self) -> FollowingCallers | None:
         """Return the known callers; None if callers need not authenticate."""
@@ -253,11 +250,6 @@ class Gateway:
             allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller, over=self.observer.over_quota
         )  # fmt: skip
         return FollowingCallers(access, sources_of(settings, self._registry.ledger), self.observer.callers_source)
-
-    @asynccontextmanager
-    async def _lifespan(self, _app: FastAPI) -> AsyncIterator[None]:
-        async with self.running():
-            yield
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

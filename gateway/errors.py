@@ -1,6 +1,6 @@
 """All errors that the gateway reports, as one tree; each has a stable ``kind`` and says whether a retry can help.
 
-Raised anywhere in the gateway. ``gateway/edge/http/problems.py`` turns them into HTTP responses, with the statuses of
+Raised anywhere in the gateway. ``gateway/http/problems.py`` turns them into HTTP responses, with the statuses of
 ``STATUS``. Adapters translate foreign exceptions into these with ``raise … from``. Public: ``deploy`` may import it.
 
 ::

@@ -57,5 +57,5 @@ def configure(form: str = "auto", level: str = "INFO", stream: TextIO | None = N
     handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # These loggers repeat our own lines for each request or call.
-    for noisy in ("uvicorn.access", "urllib3", "clearml", "httpx"):
+    for noisy in ("urllib3", "clearml", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -240,11 +240,6 @@ class Settings(BaseSettings):
         "three quarters of the process's file limit (`ulimit -n`), at most 10,000. The gRPC port shares this limit "
         "and closes the newest connection.",
     )  # fmt: skip
-    fast_path: bool = Field(
-        True, validation_alias=_names("fast_path"),
-        description="Use the fast path through the HTTP server for common requests. Answers are the same without it; "
-        "turn it off only to rule it out as a cause.",
-    )  # fmt: skip
     connection_age: Seconds = Field(
         300.0, ge=0, validation_alias=_names("connection_age"),
         description="Close a connection after about this time, by adding `connection: close` to its next answer. "

@@ -42,7 +42,7 @@ _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Served(Protocol):
-    """A server that can run once, such as ``uvicorn.Server``."""
+    """A server that can run once, such as ``http.server.Server``."""
 
     @property
     def started(self) -> bool:

@@ -114,7 +114,7 @@ class FakeGateway:
 
     def served(self, count: int = 2) -> None:
         """Wait until as many workers listen, and every name is answered several times in a row."""
-        until(lambda: len(self.workers()) == count and self.log().count("Application startup complete") >= count)
+        until(lambda: len(self.workers()) == count and self.log().count("accepts connections") >= count)
         until(lambda: all(self.ask(name) == 200 for name in NAMES * 3))
 
 

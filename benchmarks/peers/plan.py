@@ -21,12 +21,15 @@ class Scenario:
     rounds: int
     seconds: float
     rate: float = 0.0
+    client: str = "constant"
+    """Whose heads the requests have: see ``http_load.CLIENTS``."""
 
     @property
     def name(self) -> str:
         """Return a name that can be used as a file name."""
         load = f"{self.rate:g}rps" if self.rate else f"c{self.connections}"
-        return f"{self.backend}-{self.texts}-{load}"
+        heads = "" if self.client == "constant" else f"-{self.client}"
+        return f"{self.backend}-{self.texts}-{load}{heads}"
 
 
 def full() -> tuple[Scenario, ...]:

@@ -222,6 +222,7 @@ def start_load(
     argv = [
         sys.executable, "-m", "benchmarks.shared.load", url, "--bodies", str(bodies), "--connections",
         str(scenario.connections), "--seconds", str(seconds), "--rate", str(scenario.rate), "--start", str(begin),
+        "--client", scenario.client,
     ]  # fmt: skip
     process = subprocess.Popen(
         processes.on_cores(argv, [OTHER_CORE]), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,

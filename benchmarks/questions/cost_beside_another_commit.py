@@ -43,6 +43,8 @@ _SHOWN: Final = ("own_us", "rps", "p50_ms")
 CELLS: Final = (
     Scenario("instant", "short", 64, (NOW,), 12, 2.0),
     Scenario("instant", "long", 64, (NOW,), 10, 2.0),
+    Scenario("instant", "short", 64, (NOW,), 8, 2.0, client="proxy"),
+    Scenario("instant", "short", 64, (NOW,), 8, 2.0, client="traceparent"),
     Scenario("instant", "short", 64, ("gateway_nocache",), 8, 2.0),
     Scenario("instant", "long", 64, ("gateway_nocache",), 8, 2.0),
     Scenario("instant", "short", 1, (NOW,), 8, 2.0),

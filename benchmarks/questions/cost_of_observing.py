@@ -19,6 +19,7 @@ import http.server
 import json
 import os
 import random
+import socket
 import statistics
 import tempfile
 import threading
@@ -47,10 +48,10 @@ _SCRAPE_S = 5.0
 
 def serve(form: str, state: Path) -> None:
     """Run one gateway until the process is ended; prints its port."""
-    import uvicorn
     import uvloop
 
     from gateway.app import Gateway
+    from gateway.http.server import Listening
     from gateway.metrics import drift, texts
     from gateway.settings import Settings
     from gateway.spec import decode, decode_model, triton_model_name
@@ -107,17 +108,15 @@ def serve(form: str, state: Path) -> None:
             setattr(gateway.observer, part, nothing)
     if form == "unwatched":
         texts.TextVariables.see = nothing  # type: ignore[method-assign]
-    server = uvicorn.Server(
-        uvicorn.Config(gateway, port=0, http=gateway.http_protocol, loop="uvloop", log_config=None, ws="none",
-                       proxy_headers=False, access_log=False, server_header=False, date_header=False)
-    )  # fmt: skip
+    listener = socket.create_server((processes.LOOPBACK, 0), backlog=1024)
 
     async def run() -> None:
-        task = asyncio.create_task(server.serve())
-        while not server.started or "e" not in gateway.table.current.endpoints:  # noqa: ASYNC110 - facts, not events
-            await asyncio.sleep(0.05)
-        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
-        await task
+        async with gateway.running():
+            await Listening(gateway).start([listener])
+            while "e" not in gateway.table.current.endpoints:  # noqa: ASYNC110 - a fact, not an event
+                await asyncio.sleep(0.05)
+            print(listener.getsockname()[1], flush=True)
+            await asyncio.Event().wait()
 
     uvloop.run(run())
 

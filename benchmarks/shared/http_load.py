@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import urlsplit
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
@@ -74,15 +75,34 @@ def arrivals(rate: float, seconds: float, seed: int) -> Iterator[float]:
         at += source.expovariate(rate)
 
 
-def render(url: str, bodies: Iterable[bytes], key: str = "") -> list[bytes]:
-    """Return one complete HTTP/1.1 request per body; ``key``: the caller's API key, if any."""
+CLIENTS: Final = ("constant", "proxy", "traceparent")
+"""Heads of clients: always the same; as an ingress adds to them (a new request id, a changing client address); with the
+trace of a client of OpenTelemetry.
+"""
+
+
+def render(url: str, bodies: Iterable[bytes], key: str = "", client: str = "constant") -> list[bytes]:
+    """Return one complete HTTP/1.1 request per body; ``key``: the caller's API key, if any; ``client``: see
+    ``CLIENTS``.
+    """
     parts = urlsplit(url)
     shown = f"authorization: Bearer {key}\r\n" if key else ""
-    head = (
-        f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\n{shown}content-type: application/json\r\n"
-        "content-length: "
-    ).encode()
-    return [b"%s%d\r\n\r\n%s" % (head, len(body), body) for body in bodies]
+    head = (f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\n{shown}content-type: application/json\r\n").encode()
+    draw = random.Random(1)
+    return [b"%s%scontent-length: %d\r\n\r\n%s" % (head, _own(client, draw), len(body), body) for body in bodies]
+
+
+def _own(client: str, draw: random.Random) -> bytes:
+    """Return the lines of one request's head that no other request has."""
+    if client == "proxy":
+        address = ".".join(str(draw.randrange(1, 255)) for _ in range(4))
+        return (
+            f"x-request-id: {draw.getrandbits(128):032x}\r\nx-forwarded-for: {address}\r\n"
+            "x-forwarded-proto: https\r\nx-forwarded-host: example.com\r\n"
+        ).encode()
+    if client == "traceparent":
+        return f"traceparent: 00-{draw.getrandbits(128) | 1:032x}-{draw.getrandbits(64) | 1:016x}-01\r\n".encode()
+    return b""
 
 
 def address_of(url: str) -> tuple[str, int]:

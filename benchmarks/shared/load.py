@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared.command import tell
-from benchmarks.shared.http_load import Load, Outcome, arrivals, percentile, render
+from benchmarks.shared.http_load import CLIENTS, Load, Outcome, arrivals, percentile, render
 
 __all__ = ["Load", "Outcome", "Steady", "arrivals", "closed_loop", "main", "percentile", "render"]
 
@@ -91,8 +91,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rate", type=float, default=0.0, help="requests per second of an open loop; 0: closed loop")
     parser.add_argument("--start", type=int, default=0, help="the first body to send")
+    parser.add_argument("--client", choices=CLIENTS, default=CLIENTS[0], help="whose heads the requests have")
     given = parser.parse_args(argv)
-    requests = render(given.url, given.bodies.read_bytes().splitlines())
+    requests = render(given.url, given.bodies.read_bytes().splitlines(), client=given.client)
     kept = {"connections": given.connections, "start": given.start}
     if given.rate:
         outcome = open_loop(given.url, requests, given.seconds, rate=given.rate, **kept)

@@ -19,7 +19,7 @@ _REGISTRY: Final = ("clearml", "pyhocon", "orjson")
 IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
     "gateway": (None, ("otel", "cli", "redis")),
     "sync": ((*_COMMAND, *_REGISTRY, "numpy", "packaging", "tritonclient", "grpcio", "protobuf"), ()),
-    "controlplane": ((*_COMMAND, "pyhocon", "orjson", "uvicorn"), ("controlplane",)),
+    "controlplane": ((*_COMMAND, "pyhocon", "orjson"), ("controlplane",)),
     "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
     "laptop": (None, ("otel", "cli", "redis", "controlplane", "triton", "openvino")),
     "bundles": (None, ("bundles",)),

@@ -62,7 +62,7 @@ def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
 
 
 def held_by(port: int) -> str:
-    """Return the process that listens on a port (``uvicorn (pid 123)``); empty if it cannot be determined."""
+    """Return the process that listens on a port (``python (pid 123)``); empty if it cannot be determined."""
     try:
         import psutil  # imported only for a taken port, to start servers faster
     except ImportError:  # the control plane's image does not have it

@@ -16,7 +16,6 @@ from gateway.admission import SHARE, Permits
 from gateway.dataplane.routing.table import RoutingTable
 from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import Overloaded
-from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.trace import BATCH, CLASSES
 
@@ -32,42 +31,28 @@ _PRESS_EVERY_S: Final = 0.1
 class AdmissionControl:
     """Admission control. One per event loop."""
 
-    def __init__(self, table: RoutingTable, permits: Permits, observer: Observer, health: Health) -> None:
+    def __init__(self, table: RoutingTable, permits: Permits, observer: Observer) -> None:
         self._table = table
         self._permits = permits
         self._observer = observer
-        self._health = health
         self._refused = 0
         self._press_at = 0.0
         self._log_at = 0.0
 
     def check(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if the endpoint at ``path`` has its share of the places, or enough work in hand."""
-        if self._is_full_at(path, rank, tenant):
-            raise self.refusal(path, rank)
-
-    def is_full(self, path: str | None, rank: int, tenant: str = "") -> bool:
-        """Return whether a request would be refused now because of overload, and for no other reason."""
-        permits, health = self._permits, self._health
-        return (
-            (permits.in_flight >= permits.ceilings[rank] or (path is not None and self._is_full_at(path, rank, tenant)))
-            and health.first_sync_done and not health.is_draining
-        )  # fmt: skip
-
-    def refusal(self, path: str | None, rank: int) -> Overloaded:
-        """Return the refusal of a request for which ``is_full`` is true."""
         permits = self._permits
-        if path is None or permits.is_full(rank):
+        if permits.in_flight >= permits.easy[rank] and self._is_full_at(path, rank, tenant):
+            raise self._refusal(path, rank)
+
+    def _refusal(self, path: str, rank: int) -> Overloaded:
+        permits = self._permits
+        if permits.is_full(rank):
             return permits.full(rank)
         found = self._at(path)
         if rank != BATCH:  # class batch is limited to half of the places, which is no sign of overload
             permits.press((one for endpoint in found for one in endpoint.pressure), time.monotonic())
         return permits.share_is_full(path) if self._has_share(found, rank) else permits.work_is_full(path, rank)
-
-    def refused(self, error: Overloaded, rank: int, path: str | None, seconds: float) -> None:
-        """Count a refused request for ``path`` (None: unknown), ``seconds`` after it arrived."""
-        self._observer.refused(error.kind, self.endpoint_at(path), seconds)
-        self.count(error, rank)
 
     def count(self, error: Overloaded, rank: int) -> None:
         """Count a refusal, and log the number once a second: a line for each would take longer than the refusal."""

@@ -61,10 +61,8 @@ class DataPlane:
     ) -> None:
         self.timeout = timeout
         self.permits = permits
-        self.admission = AdmissionControl(table, permits, observer, health)
+        self.admission = AdmissionControl(table, permits, observer)
         self.records = Records(observer, self.admission, access_log=access_log)
-        self.is_quiet = spans is None and not access_log
-        """Whether a request that is refused at once is only counted: neither logged nor a span."""
         self.new_trace: Callable[..., Trace] = Trace if spans is None else spans.begin
         """Opens a request's trace: ``new_trace(request_id, traceparent)``."""
         if spans is not None:

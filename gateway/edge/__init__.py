@@ -1,6 +1,4 @@
-"""Bytes in and out, and the limits on them: HTTP and gRPC.
+"""What HTTP and gRPC share: the rights that addresses need, quotas, priority classes, threads for large bodies.
 
-Owns connections; called by the servers that ``__main__`` starts. Everything it reads becomes a ``Call`` of a protocol
-and goes through ``DataPlane.submit``; it must never read a body without a permit, know what a task means, or choose
-who answers.
+Called by ``gateway.http`` and ``gateway.grpc``. It must never read bytes or know a protocol.
 """

@@ -15,8 +15,7 @@ ASKED: Final = {
     "content-type": "`application/json`, or none, for JSON",
     "inference-header-content-length": "Open Inference Protocol: bytes of JSON before the binary tensors",
     "traceparent": "W3C trace context: the log (`trace_id`), calls to Triton and [spans](tracing.md) belong to this "
-    "trace. A call that several requests share carries the first request's id. Requests "
-    "with this header do not use the fast path and are slightly slower",
+    "trace. A call that several requests share carries the first request's id",
     "x-api-key": "the same key as in `authorization`",
     "x-priority": "priority class `critical`, `default` or `batch`: which requests are admitted and served first "
     "[under overload](overload.md)",

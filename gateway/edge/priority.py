@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
-from gateway.callers.access import Access
 from gateway.callers.rights import Caller
 from gateway.errors import RequestError
-from gateway.trace import CLASSES, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
+from gateway.trace import CLASSES, DEFAULT, DEFAULT_FLOW, Flow
 
 HEADER: Final = b"x-priority"
-
-_ASKED: Final = re.compile(rb"(?i)\r\n%b:[ \t]*critical[ \t]*\r\n" % HEADER).search
-_SHOWN: Final = re.compile(rb"(?i)\r\nauthorization: ?([^\r\n]+)\r\n").search
-
-
-def seems_critical(head: bytes, access: Access | None) -> bool:
-    """Return whether an unparsed request that begins with ``head`` seems to be of class critical.
-
-    It is if it asks for the class, or if its key was used recently by a caller of that class.
-    """
-    found = None if access is None else _SHOWN(head)
-    caller = None if access is None or found is None else access.recent({b"authorization": found[1]})
-    return _ASKED(head) is not None if caller is None else caller.priority == CLASSES[CRITICAL]
 
 
 def flow_of(asked: bytes, caller: Caller | None) -> Flow:

@@ -12,9 +12,12 @@ from typing import Any, Final, NamedTuple
 from gateway.call import Refuse, Reply
 from gateway.callers.rights import FEEDBACK, INFER, METADATA, METRICS, STATUS, Caller
 from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.edge.http.addresses import INFO, MODELS, TEI, V1_MODELS
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 
+MODELS: Final = "/v2/models"
+V1_MODELS: Final = "/v1/models"
+TEI: Final = "/tei/"
+INFO: Final = "/info"
 FEEDBACK_PATH: Final = "/v1/feedback"
 OPEN: Final = ""
 """No right is required: probes have no key."""

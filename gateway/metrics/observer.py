@@ -135,15 +135,8 @@ class Observer:
         except Exception:  # noqa: BLE001 - see the module
             self.complain()
 
-    @_harmless
-    def refused(self, outcome: str, endpoint: str = "", seconds: float = 0.0) -> None:
-        """Count a request that was refused before it was parsed; ``endpoint`` is empty if unknown."""
-        self._count_failure((endpoint, "", "", outcome), seconds)
-
     def _count_failed(self, trace: Trace) -> None:
-        self._count_failure((trace.endpoint, trace.version, trace.route, trace.outcome), trace.total_ns * _NS)
-
-    def _count_failure(self, key: tuple[str, str, str, str], seconds: float) -> None:
+        key = (trace.endpoint, trace.version, trace.route, trace.outcome)
         failed = self._failed.get(key)
         if failed is None:
             failed = self._failed[key] = (
@@ -151,7 +144,7 @@ class Observer:
                 self._numbers.distribution(catalog.FAILURE_SECONDS, *key),
             )
         failed[0].value += 1
-        failed[1].observe(seconds)
+        failed[1].observe(trace.total_ns * _NS)
         self._counted(1)
 
     def _drain(self) -> None:

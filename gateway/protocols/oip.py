@@ -1,6 +1,6 @@
 """The Open Inference Protocol (v2): names and descriptions of models, and inference.
 
-The REST edge (``edge/http``) and the gRPC edge (``edge/grpc``) use it. Inputs depend on the kind of endpoint:
+The REST edge (``http``) and the gRPC edge (``grpc``) use it. Inputs depend on the kind of endpoint:
 
 - A text task takes ``text`` (BYTES, tokenized by the gateway), or the model's own tensors, which it gets unchanged.
 - A model without a task gets its tensors unchanged.

@@ -21,8 +21,8 @@ from pydantic import AliasChoices
 from deploy.admin.cli import group
 from gateway import errors
 from gateway.edge import headers
-from gateway.edge.http.addresses import ADDRESSES
 from gateway.errors import STATUS
+from gateway.http.addresses import ADDRESSES
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.variables import BUILT_IN
 from gateway.settings import Settings

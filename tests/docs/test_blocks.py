@@ -27,9 +27,9 @@ from deploy.admin.cli import group
 from gateway import samples
 from gateway.callers import keys
 from gateway.dataplane.routing.table import RoutingTable
-from gateway.edge.http.addresses import Addresses
 from gateway.edge.rules import FEEDBACK_PATH
 from gateway.hocon import parse as hocon
+from gateway.http.addresses import Addresses
 from gateway.metrics import drift
 from gateway.settings import Settings
 from tests import kube_tools

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.unit.gateway.edge.http.test_page import framed, pages_by_size
+from tests.unit.gateway.http.test_page import framed, pages_by_size
 
 AXE: Final = "4.10.3"
 _ASK: Final = """

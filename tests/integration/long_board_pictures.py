@@ -23,7 +23,7 @@ from typing import Any, Final
 import pytest
 
 from tests.integration.test_prometheus import Running, running
-from tests.unit.gateway.edge.http.test_page import chromium
+from tests.unit.gateway.http.test_page import chromium
 
 __all__ = ["running"]
 

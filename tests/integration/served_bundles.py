@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import uvicorn
-
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.core_client import listening
 from tests.waiting import LIMIT_S
 
 
@@ -56,21 +55,13 @@ async def serving(
     backend = TritonBackend(embedded_triton.grpc)
     settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
     gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
-    server = uvicorn.Server(
-        uvicorn.Config(gateway, port=0, http=gateway.http_protocol, log_level="warning", lifespan="on")
-    )
-    task = asyncio.create_task(server.serve())
     try:
-        async with asyncio.timeout(LIMIT_S):
-            while not (server.started and set(bundles) <= set(gateway.table.current.endpoints)):
-                assert not task.done()
+        async with gateway.running(), listening(gateway) as port, asyncio.timeout(LIMIT_S):
+            while not set(bundles) <= set(gateway.table.current.endpoints):
                 pending = gateway.table.current.pending
                 assert not [p.reason for p in pending.values() if p.state in ("refused", "failed")], pending
                 await asyncio.sleep(0.05)
-        port = server.servers[0].sockets[0].getsockname()[1]
-        yield Running(f"http://127.0.0.1:{port}/serve/", gateway, backend, names)
+            yield Running(f"http://127.0.0.1:{port}/serve/", gateway, backend, names)
     finally:
-        server.should_exit = True
-        await task
         for name in names.values():
             embedded_triton.withdraw(name)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -20,7 +21,6 @@ from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 import yaml
 from click.testing import CliRunner
 
@@ -31,6 +31,7 @@ from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.admin.commands.drift import command as drift_command
 from deploy.tools import http_client
 from gateway.app import Gateway
+from gateway.http.server import Listening
 from gateway.metrics import drift
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
@@ -169,8 +170,15 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         ), registry=registry,
         make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=()),
     )  # fmt: skip
-    server = uvicorn.Server(uvicorn.Config(gateway, port=port, log_config=None, ws="none"))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve()))
+    ends = threading.Event()
+
+    async def serve() -> None:
+        listener = socket.create_server(("127.0.0.1", port))
+        async with gateway.running():
+            await Listening(gateway).start([listener])
+            await asyncio.to_thread(ends.wait)
+
+    thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
     made = Running(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}", registry)
     quick = folder / "rules"
@@ -202,7 +210,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         process.terminate()
         process.wait(20)
         log.close()
-        server.should_exit = True
+        ends.set()
         thread.join(30)
 
 

@@ -33,6 +33,7 @@ from gateway.spans import exporting
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.core_client import CoreTransport
 from tests.sites import Asked, site
 from tests.waiting import soon
 
@@ -161,7 +162,7 @@ async def test_gateway_and_triton_are_one_trace(
             spans=exporting("http/protobuf", version="1", instance="test"),
         )
         async with gateway.running():
-            client = httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway")
+            client = httpx.AsyncClient(transport=CoreTransport(gateway), base_url="http://gateway")
             await soon(lambda: "t" in gateway.table.current.endpoints)
             for attempt in "123":  # Triton gives spans up that it cannot send at once, on a busy machine
                 caller = f"{CALLER[:34]}{attempt}{CALLER[35:]}"

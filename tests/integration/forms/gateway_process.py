@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 
-import uvicorn
-
 from gateway.app import Gateway
+from gateway.http.server import Server
 from gateway.settings import Settings
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
@@ -31,10 +31,8 @@ def main() -> None:
         settings, registry=registry,
         make_backend=lambda address, compression: TritonBackend(address, compression=compression),
     )  # fmt: skip
-    uvicorn.run(
-        gateway, host=settings.host, port=settings.port, http=gateway.http_protocol, loop="uvloop", ws="none",
-        lifespan="on", access_log=False, log_level="warning", timeout_graceful_shutdown=5,
-    )  # fmt: skip
+    listener = socket.create_server((settings.host, settings.port))
+    Server(lambda: gateway, [listener], backlog=128, drain_timeout=5).run()
 
 
 if __name__ == "__main__":

@@ -54,7 +54,6 @@ ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "boto3": "s3", "b
 """Modules that are imported only if they are asked for, and the extra that the message names then."""
 
 WITHOUT_IMPORT = {
-    "uvloop": "uvicorn takes it",
     "clearml-serving": "a program, run by deploy/tools/clearml_serving.py",
     "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
     "numpy": "a limit for the python backend",

@@ -18,8 +18,9 @@ from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
+from tests.core_client import CoreTransport
 from tests.unit.gateway.story import serve
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 
 def classify(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +53,7 @@ class Stack:
         )  # fmt: skip
 
     def new_client(self, gateway: Gateway) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=httpx.ASGITransport(gateway), base_url="http://gateway")
+        return httpx.AsyncClient(transport=CoreTransport(gateway), base_url="http://gateway", timeout=LIMIT_S)
 
     def add_text_model(self, model_id: str) -> None:
         bundle = text_bundle(self.folder / f"bundle-{model_id}", max_position_embeddings=32)

@@ -541,7 +541,7 @@ async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
         stack.settings, registry=stack.registry, make_backend=lambda _a, _c: stack.backend, lineage_source=source
     )
     stack.client = stack.new_client(stack.gateway)
-    async with stack.gateway.running():
+    async with stack.gateway.running(), stack.client:
         stack.deploy("e", "m1", version="1")
         stack.deploy("e", "m2", version="2")
         await stack.served("e/1", "e/2")

@@ -21,7 +21,7 @@ THIRD_PARTIES = "import asyncio, clearml, ctypes, fastapi, grpc, multiprocessing
 """Whose code is not looked at: it is imported before anything is taken away."""
 
 MACOS = f"""
-{THIRD_PARTIES}, fcntl, io, sys, tritonclient.grpc, uvicorn
+{THIRD_PARTIES}, fcntl, io, sys, tritonclient.grpc
 for name in [name for name in dir(fcntl) if "SEAL" in name]:
     delattr(fcntl, name)
 del os.memfd_create
@@ -41,8 +41,8 @@ io.open = without_proc
 """
 
 WINDOWS = f"""
-{THIRD_PARTIES}, importlib.metadata, signal, socket, sys, tempfile, tritonclient.grpc, types, uvicorn
-for name in ("fcntl", "resource", "uvloop", "pwd", "grp", "termios", "uvicorn.loops.uvloop"):
+{THIRD_PARTIES}, importlib.metadata, signal, socket, sys, tempfile, tritonclient.grpc, types
+for name in ("fcntl", "resource", "uvloop", "pwd", "grp", "termios"):
     sys.modules[name] = None
 msvcrt = types.ModuleType("msvcrt")
 msvcrt.LK_LOCK, msvcrt.LK_NBLCK = 1, 2

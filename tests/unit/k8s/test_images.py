@@ -38,7 +38,7 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
 """Packages and modules that run in each image."""
 
 NEVER: Mapping[str, tuple[str, ...]] = {
-    "gateway": ("torch", "onnxruntime", "nvidia-pytriton", "python-multipart"),
+    "gateway": ("torch", "uvicorn", "onnxruntime", "nvidia-pytriton", "python-multipart"),
     "sync": ("torch", "uvicorn", "fastapi", "starlette", "tokenizers", "swagger-ui-bundle", "nvidia-pytriton"),
     "controlplane": ("torch", "numpy", "grpcio", "tritonclient", "clearml", "tokenizers", "fastapi"),
     "triton-cpu": ("torch", "clearml", "fastapi", "uvicorn", "tokenizers"),

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from benchmarks.shared.http_load import CLIENTS
 from benchmarks.shared.load import Load, arrivals, percentile, render
 
 
@@ -50,6 +51,14 @@ def test_requests_are_complete() -> None:
     (request,) = render("http://127.0.0.1:81/serve/x", [body])
     assert request.startswith(b"POST /serve/x HTTP/1.1\r\nhost: 127.0.0.1:81\r\n")
     assert request.endswith(b"content-length: 14\r\n\r\n" + body)
+
+
+def test_clients_have_heads_of_their_own() -> None:
+    """As behind an ingress, or with OpenTelemetry: no two requests have the same head."""
+    for client in CLIENTS[1:]:
+        one, other = render("http://127.0.0.1:81/serve/x", [b"{}"] * 2, client=client)
+        assert one != other
+        assert {b"proxy": b"x-request-id", b"traceparent": b"traceparent"}[client.encode()] in one
 
 
 def test_load_stays_on_this_machine() -> None:

@@ -34,10 +34,20 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
 
 
 def refuse(made: Plane, url: str) -> Overloaded:
-    """Refuse a request, as the fast and the ordinary path do."""
-    error = made.plane.admission.refusal(url, DEFAULT)
-    made.plane.admission.refused(error, DEFAULT, url, 0.0)
-    return error
+    """Refuse a request."""
+    with pytest.raises(Overloaded) as refused:
+        made.plane.permit(0, url)
+    made.plane.admission.count(refused.value, DEFAULT)
+    return refused.value
+
+
+def is_full(made: Plane, url: str) -> bool:
+    """Return whether a request would be refused."""
+    try:
+        made.plane.admission.check(url, DEFAULT)
+    except Overloaded:
+        return True
+    return False
 
 
 async def test_limits_of_work_are_in_force_from_the_first_refusal_until_some_seconds_after_the_last(
@@ -48,20 +58,20 @@ async def test_limits_of_work_are_in_force_from_the_first_refusal_until_some_sec
     """
     made, _ = pressed("e")
     easy = made.permits.easy
-    made.plane.admission.refused(made.permits.full(BATCH), BATCH, "e", 0.0)  # batch work comes to its half every night
-    assert not made.plane.admission.is_full("e", DEFAULT)
+    made.plane.admission.count(made.permits.full(BATCH), BATCH)  # batch work comes to its half every night
+    assert not is_full(made, "e")
     flights = [made.submit(InternalCall("e", {})) for _ in range(18)]
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "e").because
     made.permits.in_flight = len(flights) // 2
     assert made.permits.easy == (0, 0, 0)
-    assert made.plane.admission.is_full("e", DEFAULT)
+    assert is_full(made, "e")
     with pytest.raises(Overloaded) as refused:
         made.plane.admission.check("e", DEFAULT)
     assert refused.value.because == "work_full"
-    assert not made.plane.admission.is_full("another", DEFAULT)
+    assert not is_full(made, "another")
     clock[0] += PRESSED_S
-    assert not made.plane.admission.is_full("e", DEFAULT)
+    assert not is_full(made, "e")
     assert made.permits.easy == easy
 
 
@@ -75,7 +85,7 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
     assert "endpoint_full" == refuse(made, "flooded").because
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
     clock[0] += PRESSED_S
-    assert not made.plane.admission.is_full("quiet", DEFAULT)
+    assert not is_full(made, "quiet")
     assert not any(one.look(clock[0]) for one in pressures.values())
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "quiet").because
@@ -83,7 +93,7 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
 
 
 @pytest.mark.parametrize(
-    ("weights", "full", "is_full"),
+    ("weights", "full", "refuses"),
     [
         ({"old": 1.0, "new": 0.0}, "old", True),  # a rollout that has just begun, or has ended
         ({"old": 0.9, "new": 0.1}, "old", True),
@@ -96,9 +106,9 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
     ],
 )  # fmt: skip
 async def test_the_name_of_a_canary_is_full_if_most_of_its_requests_would_be_refused(
-    clock: list[float], weights: dict[str, float], full: str, is_full: bool
+    clock: list[float], weights: dict[str, float], full: str, refuses: bool
 ) -> None:
-    """Else each of them is read and tokenized before it is refused, and its caller is not paused: on a busy machine 256
+    """Else each of them is read and tokenized before it is refused: on a busy machine 256
     connections got a tenth of the answers.
     """
     del clock
@@ -107,8 +117,8 @@ async def test_the_name_of_a_canary_is_full_if_most_of_its_requests_would_be_ref
     for url in full.split():
         pressures[url].press(100.0)
     made.permits.pressure.press(100.0)
-    assert is_full is made.plane.admission.is_full("canary", DEFAULT)
-    assert not made.plane.admission.is_full("nothing", DEFAULT)
+    assert refuses is is_full(made, "canary")
+    assert not is_full(made, "nothing")
 
 
 async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: list[float]) -> None:

@@ -182,8 +182,11 @@ async def test_a_tensor_endpoint_answers_502_if_a_shared_call_returns_other_rows
     stack.registry.add_endpoint("t", "plain")
     stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda x: {"y": np.zeros((1, 1))})
     await stack.served("t")
-    replies = await asyncio.gather(*(stack.client.post("/serve/t", json={"x": [[1.0]]}) for _ in range(3)))
-    assert {502} == {reply.status_code for reply in replies}
+    stack.backend.hold = asyncio.Event()
+    asking = [asyncio.create_task(stack.client.post("/serve/t", json={"x": [[1.0]]})) for _ in range(12)]
+    await stack.until(lambda: stack.gateway.permits.in_flight == len(asking))
+    stack.backend.hold.set()
+    assert 502 in {(await one).status_code for one in asking}, "all but the first ones share a call"
 
 
 @pytest.mark.parametrize(

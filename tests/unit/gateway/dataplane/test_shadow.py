@@ -246,7 +246,7 @@ async def test_requests_that_a_slow_shadow_cannot_keep_up_with_are_dropped(stack
 
 @pytest.mark.parametrize("size", [50_000, 90_000])
 async def test_the_bytes_of_queued_bodies_are_limited(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """On the fast path, and on the ordinary one for larger bodies: two run, two are queued, one is dropped."""
+    """Small bodies and larger ones: two run, two are queued, one is dropped."""
     monkeypatch.setattr(shadow_module, "_MAX_QUEUED_BYTES", int(size * 2.5))
     await start(stack)
     second = stack.gateway.table.current.endpoints["e/2"]

@@ -1,4 +1,4 @@
-"""Every address × every kind of credentials, over HTTP (by the fast path and without it) and over gRPC.
+"""Every address × every kind of credentials, over HTTP and over gRPC.
 
 The addresses are taken from the application: one that is added without a rule fails here.
 """
@@ -19,13 +19,13 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key, seconds, written
 from gateway.callers.rights import OPERATIONS
-from gateway.edge.http.addresses import ADDRESSES
 from gateway.edge.rules import OPEN, RPC, rule_of
+from gateway.http.addresses import ADDRESSES
 from gateway.protocols.tei import ROUTES
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.unit.gateway.edge.grpc.test_server import Caller as Client
-from tests.unit.gateway.edge.grpc.test_server import make_server, texts
-from tests.unit.gateway.edge.http.serving import Port, Wire, serving
+from tests.unit.gateway.grpc.test_server import Caller as Client
+from tests.unit.gateway.grpc.test_server import make_server, texts
+from tests.unit.gateway.http.serving import Port, Wire, serving
 from tests.waiting import LIMIT_S
 
 TEXT = {"text": "good"}
@@ -105,10 +105,10 @@ def keyring(tmp_path: Path) -> Keyring:
     return Keyring(tmp_path)
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
-async def port(request: Any, keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
+@pytest.fixture
+async def port(keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
     """A gateway with keys and the endpoints `e` and `other`, at a real port."""
-    stack = make_stack(fast_path=request.param, keys_file=str(keyring.path))
+    stack = make_stack(keys_file=str(keyring.path))
     async with stack.gateway.running(), serving(stack) as port:
         stack.deploy("e")
         stack.deploy("other")
@@ -297,12 +297,10 @@ async def test_a_pin_needs_its_right_and_a_permitted_endpoint(port: Port, keyrin
 
 
 async def test_a_revoked_key_is_refused_at_the_next_request(port: Port, keyring: Keyring) -> None:
-    """Also on an open connection with a cached head, within two seconds after the file was replaced."""
+    """Also on an open connection, within two seconds after the file was replaced."""
     wire = await port.connect()
     for _ in range(3):
         assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("revoked")))[0]
-    if port.stack.gateway.fast_path is not None:
-        assert len(port.stack.gateway.fast_path.heads)
     keyring.end("revoked")
     async with asyncio.timeout(LIMIT_S):
         while (answer := await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("revoked")))[0] == 200:
@@ -312,7 +310,7 @@ async def test_a_revoked_key_is_refused_at_the_next_request(port: Port, keyring:
 
 
 async def test_an_expired_key_is_refused_at_the_next_request(port: Port, keyring: Keyring) -> None:
-    """A cached head does not outlive its key."""
+    """A remembered caller does not outlive its key."""
     access = port.stack.gateway._callers.access
     now = seconds("2026-01-01")
     access._clock = lambda: now
@@ -499,8 +497,6 @@ async def test_duplicate_credentials_are_refused(port: Port, keyring: Keyring) -
             status, headers, _ = await ask(wire, method, path, TEXT if method == "POST" else None, *lines)
             assert (401, "ambiguous_credentials") == (status, headers["x-refused-because"])
     assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, "x-a: 1", "x-a: 2", *keyring.lines("good")))[0]
-    if port.stack.gateway.fast_path is not None:
-        assert len(port.stack.gateway.fast_path.heads)
 
 
 async def test_hostile_authorization_headers_are_refused(port: Port, keyring: Keyring) -> None:

@@ -10,12 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-import uvicorn
-
 from gateway.callers.keys import Key, digest, new_key
+from gateway.http.server import Listening
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.unit.gateway.edge.http.serving import Wire, post
+from tests.unit.gateway.http.serving import Wire, post
+from tests.waiting import LIMIT_S
 
 TOLD_OF_ALL = (
     "/metrics",
@@ -37,22 +36,15 @@ async def two_ports(make_stack: Callable[..., Any], **settings: Any) -> AsyncIte
     async with stack.gateway.running():
         stack.deploy("e")
         await stack.served("e")
-        config = uvicorn.Config(
-            stack.gateway, http=stack.gateway.http_protocol, lifespan="off", log_config=None, ws="none", loop="none",
-            proxy_headers=False,
-        )  # fmt: skip
-        server = uvicorn.Server(config)
-        task = asyncio.create_task(server._serve(sockets))
-        while not server.started:
-            await asyncio.sleep(0.005)
+        server = Listening(stack.gateway)
+        await server.start(sockets)
         wires = [Wire(*await asyncio.open_connection("127.0.0.1", port)) for port in ports]
         try:
             yield wires[0], wires[1]
         finally:
             for wire in wires:
                 wire.close()
-            server.should_exit = True
-            await task
+            await server.stop(sockets, LIMIT_S)
 
 
 async def get(wire: Wire, path: str, *headers: str) -> int:
@@ -69,10 +61,9 @@ async def ask(wire: Wire, *headers: str) -> int:
     return (await wire.answer())[0]
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "ordinary"])
-async def test_each_port_answers_only_its_own_routes(fast: bool, make_stack: Callable[..., Any]) -> None:
+async def test_each_port_answers_only_its_own_routes(make_stack: Callable[..., Any]) -> None:
     """Health is on both."""
-    async with two_ports(make_stack, fast_path=fast) as (main, admin):
+    async with two_ports(make_stack) as (main, admin):
         for path in TOLD_OF_ALL:
             assert [404, 200] == [await get(main, path), await get(admin, path)], path
         for path in ("/v1/models", "/v2/models/e", "/v2"):

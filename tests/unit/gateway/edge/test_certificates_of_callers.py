@@ -1,4 +1,4 @@
-"""Clients identified by certificates: over HTTP, with and without the fast path, and over gRPC."""
+"""Clients identified by certificates: over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import trustme
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key
-from gateway.edge.grpc.server import Tls
-from gateway.edge.http.fast import Head
+from gateway.grpc.server import Tls
+from gateway.http.certificates import tls_context
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.unit.gateway.edge.grpc.test_server import Caller as Client
-from tests.unit.gateway.edge.grpc.test_server import make_server, texts
-from tests.unit.gateway.edge.http.serving import Wire, post, serving
+from tests.unit.gateway.grpc.test_server import Caller as Client
+from tests.unit.gateway.grpc.test_server import make_server, texts
+from tests.unit.gateway.http.serving import Wire, post, serving
 
 
 class Authority:
@@ -45,11 +45,8 @@ class Authority:
         return context, credentials
 
     @property
-    def options(self) -> dict[str, Any]:
-        return {
-            "ssl_certfile": str(self.folder / "chain.pem"), "ssl_keyfile": str(self.folder / "key.pem"),
-            "ssl_ca_certs": str(self.folder / "authority.pem"), "ssl_cert_reqs": ssl.CERT_REQUIRED,
-        }  # fmt: skip
+    def context(self) -> ssl.SSLContext:
+        return tls_context(*(str(self.folder / name) for name in ("chain.pem", "key.pem", "authority.pem")))
 
 
 @pytest.fixture
@@ -72,11 +69,10 @@ async def status(wire: Wire, *headers: str, path: str = "/serve/e") -> tuple[int
     return found, lines.get("x-refused-because", "")
 
 
-@pytest.mark.parametrize("fast", [True, False], ids=["fast", "ordinary"])
 async def test_equal_requests_of_different_clients_are_not_confused(
-    fast: bool, authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
+    authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """The same bytes on two connections use separate caches. A key takes precedence over a certificate."""
+    """The same bytes on two connections. A key takes precedence over a certificate."""
     text, name = new_key()
     keys = key_file(
         tmp_path, Key(name, digest(PEPPER, text.encode()).hex(), "keyed", endpoints=("other",)),
@@ -85,8 +81,8 @@ async def test_equal_requests_of_different_clients_are_not_confused(
             {"name": "spiffe://cluster/*", "tenant": "mesh", "endpoints": ["other"]},
         ],
     )  # fmt: skip
-    stack = make_stack(fast_path=fast, keys_file=keys, tls_client_authority="set")
-    async with stack.gateway.running(), serving(stack, **authority.options) as port:
+    stack = make_stack(keys_file=keys, tls_client_authority="set")
+    async with stack.gateway.running(), serving(stack, authority.context) as port:
         stack.deploy("e")
         stack.deploy("other")
         await stack.served("e", "other")
@@ -101,9 +97,6 @@ async def test_equal_requests_of_different_clients_are_not_confused(
             assert (200, "") == await status(mesh, path="/serve/other")
         assert (403, "endpoint_not_permitted") == await status(search, f"x-api-key: {text}")
         assert (401, "unknown_key") == await status(search, "x-api-key: tgk_a_b")
-        if fast:
-            assert not len(stack.gateway.fast_path.heads)
-            assert len(stack.gateway.fast_path._heads_of) >= 2
         # Revoked while it is in use.
         key_file(tmp_path, certificates=[{"name": "search-*", "tenant": "search"}], ended=["search-team"])
         await stack.gateway._callers.look()
@@ -115,7 +108,7 @@ async def test_without_a_list_every_certificate_of_the_authority_is_accepted(
 ) -> None:
     """The authority decides who gets one, as before there were keys."""
     stack = make_stack(tls_client_authority="set")
-    async with stack.gateway.running(), serving(stack, **authority.options) as port:
+    async with stack.gateway.running(), serving(stack, authority.context) as port:
         stack.deploy("e")
         await stack.served("e")
         wire = await port.connect(authority.client("x.example", common="anybody")[0])
@@ -149,14 +142,3 @@ async def test_grpc_knows_clients_by_the_same_names(
         await server.stop(0)
     assert ["OK", "UNAUTHENTICATED"] == found
     assert json.loads(Path(keys).read_text())["certificates"]
-
-
-async def test_the_cache_of_heads_of_many_clients_is_limited(make_stack: Callable[..., Any]) -> None:
-    """Each client has its own heads, and heads that always differ are cached in vain."""
-    fast_path = make_stack(fast_path=True, tls_client_authority="set").gateway.fast_path
-    heads = fast_path.cache_for(("somebody",))
-    for number in range(500):
-        head = b"POST /serve/e HTTP/1.1\r\nx-b3: %d\r\ncontent-length: 0\r\n\r\n" % number
-        heads.remember(head, Head([], None), len(head))
-        heads.find(head)
-    assert 1 <= len(heads) <= 32

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.callers.access import Access
 from gateway.callers.rights import Caller
-from gateway.edge.priority import flow_of, seems_critical
+from gateway.edge.priority import flow_of
 from gateway.errors import RequestError
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 
@@ -31,18 +30,3 @@ def test_an_unknown_class_is_a_client_error() -> None:
     """Otherwise it would silently mean another class."""
     with pytest.raises(RequestError, match="critical, default, batch"):
         flow_of(b"\xff", None)
-
-
-def test_a_head_may_look_critical_by_its_header_or_its_key() -> None:
-    """In any spelling. A recently used key is recognized and limits the class."""
-    for line in (b"x-priority: critical", b"X-Priority:critical", b"X-PRIORITY: \tCRITICAL "):
-        assert seems_critical(b"POST /serve/e HTTP/1.1\r\n%b\r\n\r\n" % line, None)
-    for line in (b"x-priority: default", b"x-note: x-priority: critical", b"x-priority: critically"):
-        assert not seems_critical(b"POST /serve/e HTTP/1.1\r\n%b\r\n\r\n" % line, None)
-    access = Access()
-    for priority in ("critical", "default"):
-        access._recent[f"Bearer {priority}".encode()] = Caller(priority, "t", priority=priority)
-    head = b"POST / HTTP/1.1\r\nAuthorization: Bearer %b\r\nx-priority: %b\r\n\r\n"
-    assert seems_critical(head % (b"critical", b"default"), access)
-    assert not seems_critical(head % (b"default", b"critical"), access)
-    assert seems_critical(head % (b"unknown", b"critical"), access)

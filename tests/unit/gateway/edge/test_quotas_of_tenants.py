@@ -1,4 +1,4 @@
-"""Quotas and usage for callers and operators, over HTTP (with and without the fast path) and over gRPC."""
+"""Quotas and usage for callers and operators, over HTTP and gRPC."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gateway.callers.usage import Usage
 from gateway.metrics.observer import MAX_TENANTS, Observer
 from gateway.trace import Trace
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.unit.gateway.edge.grpc.test_server import Caller as Client
-from tests.unit.gateway.edge.grpc.test_server import make_server, texts
-from tests.unit.gateway.edge.http.serving import Port, post, serving
+from tests.unit.gateway.grpc.test_server import Caller as Client
+from tests.unit.gateway.grpc.test_server import make_server, texts
+from tests.unit.gateway.http.serving import Port, post, serving
 from tests.waiting import LIMIT_S, soon
 
 
@@ -51,10 +51,10 @@ def tenants(tmp_path: Path) -> Tenants:
     return Tenants(tmp_path)
 
 
-@pytest.fixture(params=[True, False], ids=["fast", "ordinary"])
-async def port(request: Any, tenants: Tenants, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
+@pytest.fixture
+async def port(tenants: Tenants, make_stack: Callable[..., Any]) -> AsyncIterator[Port]:
     """A gateway with the endpoint `e` at a real port."""
-    stack = make_stack(fast_path=request.param, keys_file=str(tenants.path))
+    stack = make_stack(keys_file=str(tenants.path))
     async with stack.gateway.running(), serving(stack) as port:
         stack.deploy("e")
         await stack.served("e")

@@ -11,7 +11,7 @@ from itertools import pairwise
 import pytest
 
 from dashboards.scaling import OBJECTIVE_S
-from gateway.edge.http.problems import FAILURES
+from gateway.http.problems import FAILURES
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.exposition import Declared, Numbers, parse, respond

@@ -94,16 +94,6 @@ def test_every_outcome_is_counted_once_with_its_time(outcome: str) -> None:
     assert 0.0 == found["gateway_requests_in_flight", ()]
 
 
-def test_what_is_refused_before_anything_is_made_of_it_is_counted_with_its_time() -> None:
-    """What it has waited to be looked at; it was counted as nothing."""
-    observer = Observer()
-    observer.refused("overloaded", "e", 0.75)
-    found = samples(exposition.render(observer.snapshot()))
-    labels = (("endpoint", "e"), ("outcome", "overloaded"), ("route", ""), ("version", ""))
-    assert 0.75 == found[f"{catalog.FAILURE_SECONDS.name}_sum", labels]
-    assert 1.0 == found[f"{catalog.REQUESTS.name}", labels]
-
-
 def test_labels_are_bounded_whatever_clients_send() -> None:
     """A thousand invented paths and headers are one series; label values come from the configuration."""
     observer = Observer()

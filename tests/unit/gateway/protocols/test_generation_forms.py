@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import grpc
-import httpx
 import pytest
-import uvicorn
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.edge.grpc.server import RpcServer
 from gateway.errors import ModelFailed
+from gateway.grpc.server import RpcServer
 from tests.unit.gateway.story import deploy, failing
 from tests.waiting import soon
 
@@ -67,27 +64,6 @@ async def test_a_chat_can_be_sent_to_the_endpoints_address(story: Any) -> None:
     assert ("story", " two") == (reply.json()["model"], reply.json()["choices"][0]["message"]["content"])
     missing = await story.client.post("/serve/nobody/v1/chat/completions", json={"messages": messages})
     assert (404, "model_not_found") == (missing.status_code, missing.json()["error"]["code"])
-
-
-async def test_the_fast_path_leaves_a_chat_at_an_endpoints_address_to_the_application(story: Any) -> None:
-    """The fast path sees the request first but must not take it."""
-    config = uvicorn.Config(
-        story.gateway, host="127.0.0.1", port=0, http=story.gateway.http_protocol, lifespan="off", log_config=None,
-        ws="none", proxy_headers=False, loop="none",
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve())
-    while not server.started:
-        await asyncio.sleep(0.005)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    body = {"messages": [{"role": "user", "content": "one"}], "max_tokens": 1}
-    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-        chat = await client.post("/serve/story/v1/chat/completions", json=body)
-        hugging_face = await client.post("/serve/story", json={"inputs": "one", "parameters": {"max_new_tokens": 1}})
-    server.should_exit = True
-    await task
-    assert (200, " two") == (chat.status_code, chat.json()["choices"][0]["message"]["content"])
-    assert [{"generated_text": " two"}] == hugging_face.json()
 
 
 async def test_hugging_face_form_streams_as_text_generation_inference_does(story: Any) -> None:

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.edge.grpc.server import SERVICE, RpcServer
 from gateway.errors import BackendRefused, GatewayError, InputRefused, PayloadTooLarge
+from gateway.grpc.server import SERVICE, RpcServer
 from gateway.protocols.json_body import MAX_WEIGHT, loads
 from gateway.protocols.tei import ROUTES
 from gateway.protocols.tensors import check_lists, from_json

@@ -1,0 +1,594 @@
+"""``inference.GRPCInferenceService`` on a ``grpc.aio`` server: what Triton's clients call, answered by the data plane.
+
+One server per worker; workers share the port (``SO_REUSEPORT``), so the kernel spreads connections over them. Only
+this file and ``triton/grpc.py`` import grpc and tritonclient's messages. ``protocols/oip.py`` decides what a request
+means, as for REST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+import numpy as np
+from google.protobuf import json_format
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.admission import Permit
+from gateway.callers.access import CREDENTIALS, Access, Names
+from gateway.callers.rights import INFER, METADATA, PINS, Caller
+from gateway.dataplane.inflight import InFlight, Send, too_late
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.dataplane.submit import DataPlane
+from gateway.edge.priority import flow_of
+from gateway.edge.quotas import admit, quota_left
+from gateway.edge.rules import OPEN, RPC, redacted_for, rows_for, snapshot_for
+from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
+from gateway.endpoints.endpoint import Endpoint, Event
+from gateway.errors import GatewayError, InputRefused, MalformedBody
+from gateway.grpc.receiving import Receiving, Streams
+from gateway.health import Health
+from gateway.protocols import oip
+from gateway.protocols.tensors import (
+    DTYPES,
+    as_array,
+    check_shape,
+    datatype_of,
+    escaped,
+    from_bytes,
+    object_array,
+    to_bytes,
+)
+from gateway.spec import normalize_url
+from gateway.trace import DEFAULT_FLOW, TRACEPARENT, Flow, Trace, new_id, parse_traceparent
+from gateway.triton.tensors import BYTES
+
+_log = logging.getLogger("triton_gateway.rpc")
+
+SERVICE: Final = "inference.GRPCInferenceService"
+
+CODES: Final = {
+    "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
+    "permission_denied": grpc.StatusCode.PERMISSION_DENIED,
+    "endpoint_not_found": grpc.StatusCode.NOT_FOUND,
+    "version_not_found": grpc.StatusCode.NOT_FOUND,
+    "method_not_allowed": grpc.StatusCode.UNIMPLEMENTED,
+    "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "quota_exceeded": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "client_gone": grpc.StatusCode.CANCELLED,
+    "unavailable": grpc.StatusCode.UNAVAILABLE,
+    "draining": grpc.StatusCode.UNAVAILABLE,
+    "model_not_ready": grpc.StatusCode.UNAVAILABLE,
+    "backend_unavailable": grpc.StatusCode.UNAVAILABLE,
+    "deadline_exceeded": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "bad_request": grpc.StatusCode.INVALID_ARGUMENT,
+    "malformed_body": grpc.StatusCode.INVALID_ARGUMENT,
+    "malformed_request": grpc.StatusCode.INVALID_ARGUMENT,
+    "address_too_long": grpc.StatusCode.INVALID_ARGUMENT,
+    "head_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "head_timeout": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "unsupported_media": grpc.StatusCode.INVALID_ARGUMENT,
+    "body_timeout": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "input_refused": grpc.StatusCode.INVALID_ARGUMENT,
+    "context_length_exceeded": grpc.StatusCode.INVALID_ARGUMENT,
+    "backend_refused": grpc.StatusCode.INVALID_ARGUMENT,
+}
+"""Kinds of error to gRPC's codes; every other kind is INTERNAL."""
+
+_CALLERS_FAULTS: Final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
+"""Codes of errors that say nothing about whether a model is ready: the caller's faults."""
+
+_CONTENT_FIELDS: Final = {
+    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
+}  # fmt: skip
+_TIME_HEADERS: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
+
+
+_LOOKAHEAD_BYTES: Final = 256 << 10
+"""Bytes of each call that gRPC receives before the gateway reads them."""
+_MEMORY_PER_BYTE: Final = 5
+"""The most bytes of memory for each byte of a message that is being read: in gRPC, as message and as tensor."""
+_CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
+
+Method = Callable[[Any, Caller | None], Awaitable[Any]]
+"""``method(request, caller)`` answers a request; ``caller`` is None if callers need not be known."""
+
+
+class Tls:
+    """PEM files of certificate, key and (for mutual TLS) the callers' authority; read again when they are replaced."""
+
+    def __init__(self, certificate: str, key: str, client_authority: str = "") -> None:
+        self._files = tuple(Path(name) for name in (key or certificate, certificate, client_authority) if name)
+        self._needs_client = bool(client_authority)
+        self._loaded_mtimes: tuple[float, ...] = ()
+
+    def credentials(self) -> Any:
+        """Return the server's credentials. Raises ``OSError`` if a file cannot be read."""
+        first = self._read()
+        self._loaded_mtimes = self._mtimes()
+        return grpc.dynamic_ssl_server_credentials(
+            first, self._reload_if_changed, require_client_authentication=self._needs_client
+        )
+
+    def _reload_if_changed(self) -> Any:
+        # gRPC calls this at every handshake; None keeps the current certificates.
+        try:
+            mtimes = self._mtimes()
+            if mtimes == self._loaded_mtimes:
+                return None
+            configuration = self._read()
+        except OSError as error:
+            _log.warning("certificates cannot be read, the old ones stay: %s", error)
+            return None
+        self._loaded_mtimes = mtimes
+        return configuration
+
+    def _read(self) -> Any:
+        key, chain, *authority = (file.read_bytes() for file in self._files)
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authority[0] if authority else None)
+
+    def _mtimes(self) -> tuple[float, ...]:
+        return tuple(file.stat().st_mtime for file in self._files)
+
+
+class RpcServer:
+    """The gRPC service of one worker.
+
+    ``max_message_bytes`` limits a request and ``timeout`` (seconds) the time until its answer. ``connection_age``
+    (seconds, 0: no limit) limits the age of a connection, ``head_timeout`` (seconds) its handshake and
+    ``max_connections`` (0: no limit) the number of connections. ``access`` None admits every caller.
+    """
+
+    def __init__(
+        self,
+        plane: DataPlane,
+        table: RoutingTable,
+        health: Health,
+        statistics: Callable[[], Awaitable[list[dict[str, Any]]]],
+        *,
+        version: str,
+        timeout: float,
+        max_message_bytes: int,
+        key_header: str = "x-routing-key",
+        allows_pins: bool = False,
+        connection_age: float = 0.0,
+        head_timeout: float = 20.0,
+        max_connections: int = 0,
+        access: Access | None = None,
+    ) -> None:
+        self._plane = plane
+        self._access = access
+        self._table = table
+        self._health = health
+        self._statistics = statistics
+        self._version = version
+        self._timeout = timeout
+        self._key_header = key_header.lower()
+        self._allows_pins = allows_pins
+        max_messages = max(plane.permits.max_bytes // max_message_bytes, 1)
+        self._receiving = Receiving(max_messages)
+        self._streams = Streams(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
+        self._server = grpc.aio.server(
+            options=[
+                ("grpc.so_reuseport", 1),
+                ("grpc.max_receive_message_length", max_message_bytes),
+                ("grpc.max_send_message_length", -1),
+                # A caller that kept its connection forever would never use new replicas.
+                *((("grpc.max_connection_age_ms", int(connection_age * 1000)),) if connection_age else ()),
+                # By default a connection without a handshake would stay open for two minutes.
+                ("grpc.server_handshake_timeout_ms", int(head_timeout * 1000)),
+                *((("grpc.max_allowed_incoming_connections", max_connections),) if max_connections else ()),
+                # gRPC buffers unread bytes: windows that adapt to the network would take megabytes for each call.
+                ("grpc.http2.bdp_probe", 0),
+                ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
+            ],
+            compression=None,
+        )
+        unary = {
+            "ServerLive": (self._live, pb.ServerLiveRequest, pb.ServerLiveResponse),
+            "ServerReady": (self._ready, pb.ServerReadyRequest, pb.ServerReadyResponse),
+            "ServerMetadata": (self._server_metadata, pb.ServerMetadataRequest, pb.ServerMetadataResponse),
+            "ModelReady": (self._model_ready, pb.ModelReadyRequest, pb.ModelReadyResponse),
+            "ModelMetadata": (self._model_metadata, pb.ModelMetadataRequest, pb.ModelMetadataResponse),
+            "ModelConfig": (self._model_config, pb.ModelConfigRequest, pb.ModelConfigResponse),
+            "ModelStatistics": (self._model_statistics, pb.ModelStatisticsRequest, pb.ModelStatisticsResponse),
+            "RepositoryIndex": (self._index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
+        }
+        # Requests arrive as bytes: if gRPC cannot parse a message, it answers INTERNAL and logs a traceback.
+        handlers: dict[str, Any] = {
+            name: grpc.unary_unary_rpc_method_handler(
+                partial(self._parsed, name, method, request), response_serializer=response.SerializeToString
+            )
+            for name, (method, request, response) in unary.items()
+        }
+        # gRPC runs a unary handler only after it has read the message. Declared as a stream, the message is read by us,
+        # when there is room for it.
+        handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
+            self._infer, response_serializer=pb.ModelInferResponse.SerializeToString
+        )
+        handlers["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
+            self._stream, response_serializer=pb.ModelStreamInferResponse.SerializeToString
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+
+    async def start(self, host: str, port: int, tls: Tls | None = None) -> int:
+        """Listen on ``host:port`` (0: any free one) and return the port. Raises ``OSError`` if it is taken."""
+        shown_host = f"[{host}]" if ":" in host else host
+        try:
+            if tls is None:
+                bound = self._server.add_insecure_port(f"{shown_host}:{port}")
+            else:
+                bound = self._server.add_secure_port(f"{shown_host}:{port}", tls.credentials())
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {shown_host}:{port}: {error}") from error
+        await self._server.start()
+        return int(bound)
+
+    async def stop(self, grace: float) -> None:
+        """Accept no new calls, and wait up to ``grace`` seconds for calls in flight."""
+        await self._server.stop(grace)
+
+    # --- callers ------------------------------------------------------------------------------------------------------
+
+    async def _caller(self, operation: str, context: Any) -> Caller | None:
+        """Return the caller, who must have the right ``operation``; None if callers need not be known.
+
+        Raises ``GatewayError``.
+        """
+        if self._access is None or operation == OPEN:
+            return None
+        lines = [
+            (str(name).encode(), value if isinstance(value, bytes) else str(value).encode("latin-1", "replace"))
+            for name, value in context.invocation_metadata() or ()
+            if name in _CREDENTIALS
+        ]
+        headers = dict(lines)
+        if len(headers) != len(lines):
+            self._access.check_once(name for name, _ in lines)
+        caller = await self._access.caller(headers, _names_of(context))
+        self._access.require(caller, operation)
+        return caller
+
+    def _require(self, caller: Caller | None, request: Any) -> None:
+        """Raise ``NotPermitted`` unless ``caller`` may see the model that the request names."""
+        if caller is not None and self._access is not None:
+            self._access.require(caller, METADATA, self._url(request.name, request.version))
+
+    async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
+        """Check the caller, parse the message and answer with the result of ``method``."""
+        try:
+            caller = await self._caller(RPC[name], context)
+            return await method(_parse_message(raw, kind), caller)
+        except GatewayError as error:
+            return _refuse(context, error)
+
+    # --- descriptions of models ---------------------------------------------------------------------------------------
+
+    async def _live(self, _request: Any, _caller: Caller | None) -> Any:
+        return pb.ServerLiveResponse(live=True)
+
+    async def _ready(self, _request: Any, _caller: Caller | None) -> Any:
+        return pb.ServerReadyResponse(ready=not self._health.reasons())
+
+    async def _server_metadata(self, _request: Any, _caller: Caller | None) -> Any:
+        return pb.ServerMetadataResponse(name="triton-gateway", version=self._version, extensions=oip.EXTENSIONS)
+
+    async def _model_ready(self, request: Any, caller: Caller | None) -> Any:
+        try:
+            self._require(caller, request)
+            ready = await oip.is_ready(self._table.current, self._url(request.name, request.version))
+        except GatewayError as error:
+            if CODES.get(error.kind) not in _CALLERS_FAULTS:
+                return pb.ModelReadyResponse(ready=False)
+            raise redacted_for(caller, error) from None
+        return pb.ModelReadyResponse(ready=ready)
+
+    async def _model_metadata(self, request: Any, caller: Caller | None) -> Any:
+        shape = self._shape(request, caller)
+        return json_format.ParseDict(shape.metadata(), pb.ModelMetadataResponse())
+
+    async def _model_config(self, request: Any, caller: Caller | None) -> Any:
+        shape = self._shape(request, caller)
+        return json_format.ParseDict({"config": shape.config()}, pb.ModelConfigResponse())
+
+    async def _model_statistics(self, request: Any, caller: Caller | None) -> Any:
+        rows: Sequence[Mapping[str, Any]] = await self._statistics()
+        if not request.name:
+            rows = rows_for(caller, rows)
+        else:
+            try:
+                self._require(caller, request)
+                rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
+            except GatewayError as error:
+                raise redacted_for(caller, error) from None
+        return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
+
+    async def _index(self, request: Any, caller: Caller | None) -> Any:
+        models = oip.index(snapshot_for(caller, self._table.current), only_ready=request.ready)
+        return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
+
+    def _shape(self, request: Any, caller: Caller | None) -> oip.ModelShape:
+        try:
+            self._require(caller, request)
+            return oip.describe(self._table.current, self._url(request.name, request.version))
+        except GatewayError as error:
+            raise redacted_for(caller, error) from None
+
+    def _url(self, name: str, version: str) -> str:
+        return oip.resolve_version_one(self._table.current, normalize_url(name, version))
+
+    # --- inference ----------------------------------------------------------------------------------------------------
+
+    async def _infer(self, _requests: object, context: Any) -> Any:
+        metadata, flow = _metadata_of(context), DEFAULT_FLOW
+        try:
+            caller = await self._caller(INFER, context)
+            flow = flow_of(metadata.get("x-priority", "").encode(), caller)
+            with self._plane.permit(0, None, flow.rank) as permit:
+                request = _parse_message(await self._receive(context), pb.ModelInferRequest)
+                flight = await self._answer(request, context, caller, metadata, admitted=(flow, permit))
+        except GatewayError as error:
+            trace = self._plane.open(_request_id(metadata.get("x-request-id")) or new_id())
+            trace.flow = flow
+            self._plane.refuse(trace, error)
+            return _refuse(context, error)
+        if flight.error is not None:
+            return _refuse(context, redacted_for(caller, flight.error))
+        context.set_trailing_metadata(_trailing_metadata(flight))
+        return flight.reply
+
+    async def _receive(self, context: Any) -> Any:
+        """Return the message of a call once it is complete. Raises ``GatewayError``."""
+        left = context.time_remaining()
+        seconds = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+        # The iterator that gRPC passes to the method is not used: it keeps the message unless it is read to its end.
+        message = await self._receiving.message(context, seconds)
+        if message is grpc.aio.EOF:
+            raise MalformedBody("the call has no message")
+        return message
+
+    async def _stream(self, _requests: object, context: Any) -> None:
+        try:
+            while await self._next(context):
+                pass
+        except GatewayError as error:
+            request_id = _request_id(_metadata_of(context).get("x-request-id")) or new_id()
+            self._plane.refuse(self._plane.open(request_id), error)
+            _refuse(context, error)
+
+    async def _next(self, context: Any) -> bool:
+        """Answer the next request of a stream; return False if there is none."""
+        raw = await self._streams.message(context)
+        if raw is grpc.aio.EOF:
+            return False
+        caller = await self._caller(INFER, context)  # a stream may live longer than its caller's key
+        request = _parse_message(raw, pb.ModelInferRequest)
+        del raw
+        marks_last = request.parameters["triton_enable_empty_final_response"].bool_param
+        failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
+
+        async def write(response: Any, *, is_last: bool) -> None:
+            if marks_last:
+                response.parameters["triton_final_response"].bool_param = is_last
+            await context.write(pb.ModelStreamInferResponse(infer_response=response))
+
+        async def send(flight: InFlight, event: Event) -> None:
+            assert isinstance(flight.call, RpcCall) and flight.endpoint is not None  # noqa: S101, PT018 - made below
+            piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
+            tensors = {name: object_array([value.encode()]).reshape(1, 1) for name, value in piece.items()}
+            response = _response(flight.call, tensors, flight.endpoint)
+            await write(response, is_last=event.finish_reason is not None)
+
+        flight = await self._answer(request, context, caller, _metadata_of(context), send)
+        del request
+        if flight.error is not None:
+            await context.write(
+                pb.ModelStreamInferResponse(
+                    error_message=_error_text(redacted_for(caller, flight.error)), infer_response=failed
+                )
+            )
+        elif flight.reply is not None:
+            await write(flight.reply, is_last=True)
+        return True
+
+    async def _answer(
+        self, request: Any, context: Any, caller: Caller | None, metadata: dict[str, Any], send: Send | None = None,
+        admitted: tuple[Flow, Permit] | None = None,
+    ) -> InFlight:  # fmt: skip
+        """Run one request through the data plane.
+
+        ``send`` receives the pieces of a generated text. ``admitted``: its flow and permit, if it has them already.
+        """
+        parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
+        TRACEPARENT.set(parent)
+        plane = self._plane
+        request_id = _request_id(metadata.get("x-request-id") or request.id) or new_id()
+        trace = plane.open(request_id, parent)
+        trace.caller = caller
+        try:
+            trace.body_bytes = request.ByteSize()
+            if admitted is None:
+                trace.flow = flow_of(metadata.get("x-priority", "").encode(), caller)
+                permit = plane.permit(trace.body_bytes, None, trace.flow.rank)
+            else:
+                trace.flow, permit = admitted
+                permit.hold(trace.body_bytes)
+        except GatewayError as error:
+            return plane.refuse(trace, error, path=normalize_url(request.model_name, request.model_version))
+        left = context.time_remaining()
+        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
+        with permit:
+            try:
+                if caller is not None and self._access is not None:
+                    await admit(trace, self._access, caller, permit.size)
+                call = await self._parse_call(request, permit.size, timeout)
+                call.streams = send is not None
+                self._route(call, metadata, timeout, caller)
+                plane.admission.check(call.path, *trace.flow)
+            except asyncio.CancelledError as error:
+                plane.refuse(trace, error)
+                raise
+            except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
+                return plane.refuse(trace, error)
+            return await plane.ask(call, trace, send)
+
+    async def _parse_call(self, request: Any, size: int, timeout: float) -> RpcCall:
+        """Return the call of a request of ``size`` bytes; a large request is converted in a thread."""
+        if size <= MAX_INLINE_BYTES:
+            return self._build_call(request)
+        try:
+            async with asyncio.timeout(timeout):
+                return await in_thread(self._build_call, request)
+        except TimeoutError:
+            raise too_late(timeout) from None
+
+    def _route(self, call: RpcCall, metadata: dict[str, Any], timeout: float, caller: Caller | None) -> None:
+        call.timeout = min(call.timeout or timeout, timeout)
+        pin, key = metadata.get("x-route-to"), metadata.get(self._key_header)
+        if self._allows_pins and pin:
+            call.pin = normalize_url(str(pin), None)
+        if key:
+            call.key = str(key)
+        if caller is not None and self._access is not None:
+            self._access.require(caller, INFER, call.path)
+            if call.pin:
+                self._access.require(caller, PINS, call.pin)
+
+    def _build_call(self, request: Any) -> RpcCall:
+        if not request.model_name:
+            raise InputRefused("model_name is missing")
+        raw = request.raw_input_contents
+        if raw and len(raw) != len(request.inputs):
+            raise InputRefused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
+        inputs: dict[str, Any] = {}
+        for i, tensor in enumerate(request.inputs):
+            if tensor.name in inputs:
+                raise InputRefused(f"input {escaped(tensor.name)} was sent twice")
+            if tensor.datatype not in DTYPES:
+                raise InputRefused(f"the datatype of input {escaped(tensor.name)} must be one of {', '.join(DTYPES)}")
+            if "shared_memory_region" in tensor.parameters:
+                raise InputRefused("shared memory is not possible across machines: send the tensor itself")
+            shape = list(tensor.shape)
+            check_shape(tensor.name, shape)
+            if raw:
+                inputs[tensor.name] = from_bytes(tensor.name, tensor.datatype, shape, raw[i])
+            else:
+                inputs[tensor.name] = _from_contents(tensor, shape)
+        for output in request.outputs:
+            if output.parameters["classification"].int64_param:
+                raise InputRefused("the classification extension is not offered: request the output label")
+        call = RpcCall(self._url(request.model_name, request.model_version))
+        call.inputs = inputs
+        call.outputs = tuple(dict.fromkeys(output.name for output in request.outputs))
+        call.id = request.id
+        call.parameters = {
+            name: getattr(value, value.WhichOneof("parameter_choice") or "", None)
+            for name, value in request.parameters.items()
+        }
+        call.apply_parameters()
+        return call
+
+
+class RpcCall(oip.InferCall):
+    """One inference that is answered with a ``ModelInferResponse``; a stream has one text."""
+
+    def question(self, endpoint: Endpoint) -> Any:
+        """See ``Call.question``."""
+        question = super().question(endpoint)
+        if self.streams and endpoint.stream is not None:
+            if len(question["text"]) != 1:
+                raise InputRefused("a stream has one text", hint="send each text in a request of its own")
+            question["text"] = question["text"][0]
+        return question
+
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+        """See ``Call.render``; returns a ``ModelInferResponse``."""
+        return _response(self, self.tensors(answer, endpoint, trace, outputs), endpoint)
+
+
+def _from_contents(tensor: Any, shape: list[int]) -> Any:
+    field = _CONTENT_FIELDS.get(tensor.datatype)
+    if field is None:
+        raise InputRefused(f"{tensor.datatype} data must be sent as raw bytes: input {escaped(tensor.name)}")
+    values = getattr(tensor.contents, field)
+    if len(values) != math.prod(shape):
+        raise InputRefused(
+            f"input {escaped(tensor.name)} has {len(values)} elements, its shape {shape} needs {math.prod(shape)}"
+        )
+    if tensor.datatype == BYTES:
+        return object_array(list(values)).reshape(shape)
+    dtype = DTYPES[tensor.datatype]
+    numbers = np.array(values, dtype=None if len(values) else dtype)
+    if dtype.kind in "iu" and numbers.size:
+        limits = np.iinfo(dtype)
+        if int(numbers.min()) < limits.min or int(numbers.max()) > limits.max:
+            raise InputRefused(f"data of input {escaped(tensor.name)} does not fit {tensor.datatype}")
+    return numbers.astype(dtype, copy=False).reshape(shape)
+
+
+def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> Any:
+    identity = endpoint.identity
+    response = pb.ModelInferResponse(model_name=identity.endpoint, model_version=identity.version or "1", id=call.id)
+    for name, tensor in tensors.items():
+        array = as_array(tensor)
+        response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
+        response.raw_output_contents.append(to_bytes(array))
+    return response
+
+
+def _trailing_metadata(flight: InFlight) -> tuple[tuple[str, str], ...]:
+    trace, endpoint = flight.trace, flight.endpoint
+    parts = (trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns,
+             trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
+    times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_TIME_HEADERS, parts, strict=True)]
+    headers = [(name.decode(), value.decode("latin-1")) for name, value in endpoint.headers] if endpoint else []
+    quota = [(name.decode(), value.decode()) for name, value in quota_left(trace)]
+    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *quota)
+
+
+def _request_id(value: object) -> str:
+    text = value if isinstance(value, str) else ""
+    return text if len(text) <= 128 and text.isascii() and text.isprintable() else ""
+
+
+def _error_text(error: GatewayError) -> str:
+    return f"{error.message}: {error.hint}" if error.hint else error.message
+
+
+def _names_of(context: Any) -> Names:
+    identity = context.auth_context() or {}
+    parts = (identity.get("x509_common_name", ()), identity.get("x509_subject_alternative_name", ()))
+    return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
+
+
+def _metadata_of(context: Any) -> dict[str, Any]:
+    return {key.lower(): value for key, value in context.invocation_metadata() or ()}
+
+
+def _parse_message(raw: bytes, kind: Any) -> Any:
+    try:
+        return kind.FromString(raw)
+    except DecodeError:
+        raise MalformedBody(f"the message is not a {kind.DESCRIPTOR.name}") from None
+
+
+def _refuse(context: Any, error: GatewayError) -> None:
+    """Set ``error`` as the call's status; the call ends when its method returns.
+
+    ``context.abort`` is not used: the exception that it raises and the call would keep each other, and all local
+    variables of the method, in memory for ever, because the garbage collector does not see references inside gRPC.
+    """
+    trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
+    context.set_code(CODES.get(error.kind, grpc.StatusCode.INTERNAL))
+    context.set_details(_error_text(error))
+    context.set_trailing_metadata(trailing)

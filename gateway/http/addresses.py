@@ -1,0 +1,242 @@
+"""The list of inference addresses: how requests to each are parsed, and in which form they are refused.
+
+``models`` has the addresses that list models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+from urllib.parse import parse_qs
+
+from gateway.call import Call, Refuse
+from gateway.dataplane.routing.table import RoutingTable
+from gateway.edge.rules import INFO, MODELS, TEI, V1_MODELS
+from gateway.errors import EndpointNotFound
+from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem, unnamed
+from gateway.protocols import huggingface, kserve, oip, openai, openai_text, rerank, tei
+from gateway.protocols.json_body import decode, is_json
+from gateway.protocols.serve import ServeCall
+from gateway.protocols.tensors import read_request
+from gateway.spec import normalize_url
+
+ByName = Mapping[bytes, bytes]
+Parse = Callable[[bytes, ByName], Call]
+"""``parse(body, headers)``: parses a request of one protocol. Raises ``GatewayError``."""
+
+LARGEST_BYTES: Final = 16 << 20
+"""The most bytes of a body that is not JSON, or has tensors; as large as a message over gRPC."""
+BATCH_BYTES: Final = 8 << 20
+"""The most bytes of JSON with many texts: embeddings and reranking."""
+TEXT_BYTES: Final = 2 << 20
+"""The most bytes of other JSON. The parser holds the interpreter's lock: what is larger delays every other request."""
+_PREDICT: Final = "/predict"
+_CHAT: Final = "/v1/chat/completions"
+"""huggingface_hub also appends it to an endpoint's address."""
+_PIPELINE: Final = "/pipeline/"
+_RERANK: Final = {"/v1/rerank": 1, "/v2/rerank": 2}
+_MAX_RECENT: Final = 1024
+_MAX_RECENT_PATH: Final = 256
+_EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
+_unnamed_problem: Final = unnamed(problem)
+_unnamed_tei_problem: Final = unnamed(tei_problem)
+_unnamed_cohere_problem: Final = unnamed(cohere_problem)
+_OPENAI: Final[Mapping[str, type[openai.EmbeddingsCall | openai_text.TextCall]]] = {
+    "/v1/embeddings": openai.EmbeddingsCall,
+    "/v1/completions": openai_text.CompletionsCall,
+    _CHAT: openai_text.ChatCall,
+}
+
+
+class Address(NamedTuple):
+    """One line of the table of inference addresses."""
+
+    protocol: str
+    path: str
+    asks: str
+    """The endpoints that it is for."""
+
+
+ADDRESSES: Final = (
+    Address("own, Hugging Face", "/serve/{endpoint}", "every endpoint; Hugging Face's bodies only for text tasks"),
+    Address("Hugging Face", "/serve/{endpoint}/pipeline/{task}", "the same; refused if the endpoint has another task"),
+    Address("Hugging Face Infinity", "/predict", "the only served endpoint"),
+    Address("OpenAI", "/v1/embeddings", "sentence-embeddings, named by `model`"),
+    Address("OpenAI", "/v1/completions", "text-generation, named by `model`"),
+    Address("OpenAI", "/v1/chat/completions", "text-generation, named by `model`"),
+    Address("OpenAI", "/serve/{endpoint}/v1/chat/completions", "text-generation"),
+    Address("Open Inference Protocol", "/v2/models/{endpoint}/infer", "every endpoint"),
+    Address("KServe v1", "/v1/models/{endpoint}:predict", "every endpoint"),
+    Address("Cohere, Jina", "/v1/rerank", "ranking, named by `model`"),
+    Address("Cohere", "/v2/rerank", "ranking, named by `model`"),
+    *(
+        Address("Text Embeddings Inference", route, f"{', '.join(call.tasks) or 'every text task'}; {whom}")
+        for start, whom in (("", "named by the setting"), ("/tei/{endpoint}", "named by the path"))
+        for route, call in ((start + route, call) for route, call in tei.ROUTES.items())
+        if route != "/predict"
+    ),
+    Address("Text Embeddings Inference", "/tei/{endpoint}", "endpoints whose task has a route"),
+    Address("OpenAI", "/tei/{endpoint}/v1/embeddings", "sentence-embeddings"),
+    Address("Cohere, Jina", "/tei/{endpoint}/v1/rerank", "ranking"),
+    Address("Cohere", "/tei/{endpoint}/v2/rerank", "ranking"),
+)
+"""Every inference address, all with `POST`; a version may follow `{endpoint}`."""
+
+
+class Reading(NamedTuple):
+    """How requests to one address are parsed and refused."""
+
+    parse: Parse
+    refuse: Refuse
+    path: str | None = None
+    """The endpoint, if the address names one: if it does not exist, the body is not read."""
+    max_json: int = TEXT_BYTES
+    max_other: int = 0
+    """The most bytes of a body that is not JSON by its content type; 0: as many, because the type is not looked at."""
+
+    def max_bytes(self, content_type: bytes) -> int:
+        """Return the most bytes of a body of this content type. Raises ``UnsupportedMedia``."""
+        return self.max_json if not self.max_other or is_json(content_type) else self.max_other
+
+
+class Addresses:
+    """All inference addresses.
+
+    ``prefix``: start of the endpoints' own addresses. ``key_field``: the path to the routing key in a body.
+    ``tei_endpoints``: endpoints for the addresses of Text Embeddings Inference that name none.
+    """
+
+    def __init__(
+        self, table: RoutingTable, *, prefix: str, key_field: Sequence[str] = (), tei_endpoints: Sequence[str] = ()
+    ) -> None:
+        self._table = table
+        self._prefix = prefix
+        self._key_field = key_field
+        self._tei_endpoints = tei_endpoints
+        self._recent: dict[str, Reading | None] = {}
+        """What was found at recent paths without a query."""
+
+    def at(self, path: str, query: bytes = b"") -> Reading | None:
+        """Return how requests to ``path`` are read; None if it is not an inference address."""
+        if query:
+            return self._find(path, query)
+        recent = self._recent
+        if path not in recent:
+            if len(recent) >= _MAX_RECENT:
+                recent.clear()
+            found = self._find(path, b"")
+            if len(path) > _MAX_RECENT_PATH:
+                return found
+            recent[path] = found
+        return recent[path]
+
+    def _find(self, path: str, query: bytes) -> Reading | None:
+        if path.startswith(self._prefix):
+            name = path[len(self._prefix) :]
+            if path.endswith(_CHAT):
+                return Reading(partial(_named, openai_text.ChatCall, name[: -len(_CHAT)]), openai_problem)
+            version = parse_qs(query.decode("latin-1")).get("version", [None])[0] if query else None
+            task = ""
+            if _PIPELINE in name:
+                name, task = huggingface.split_pipeline_path(name)
+            url = normalize_url(name, version)
+            # A partial function with a keyword takes three times as long, and this is called for every request.
+            parse = partial(ServeCall, url, self._key_field)
+            parse = partial(parse, task=task) if task else parse
+            return Reading(parse, problem, url, TEXT_BYTES, LARGEST_BYTES)
+        if path in _OPENAI:
+            most = BATCH_BYTES if path in _EMBEDDINGS else TEXT_BYTES
+            return Reading(partial(_json, _OPENAI[path], ()), openai_problem, None, most)
+        if path == _PREDICT:
+            return Reading(self._only, _unnamed_problem, None, TEXT_BYTES, LARGEST_BYTES)
+        if path.startswith(TEI):
+            return self._tei(path[len(TEI) :])
+        if path in tei.ROUTES:
+            return Reading(partial(self._bare, path), _unnamed_tei_problem, None, BATCH_BYTES)
+        if path in _RERANK:
+            return Reading(partial(self._rerank, path), _unnamed_cohere_problem, None, BATCH_BYTES)
+        if path.startswith(V1_MODELS) and path.endswith(":predict"):
+            url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
+            return Reading(partial(_kserve, url), oip_problem, url)
+        if path.startswith(MODELS) and path.endswith("/infer"):
+            try:
+                url, _ = oip.split_path(path[len(MODELS) :])
+            except EndpointNotFound:
+                return None  # ``models`` refuses it
+            if not oip.may_be_version_one(url):
+                return Reading(partial(_infer, url), oip_problem, url, LARGEST_BYTES)
+            return Reading(
+                lambda raw, headers: _infer(oip.resolve_version_one(self._table.current, url), raw, headers),
+                oip_problem, None, LARGEST_BYTES,
+            )  # fmt: skip
+        return None
+
+    def _only(self, raw: bytes, headers: ByName) -> Call:
+        """Return a call of the only endpoint. Raises ``EndpointNotFound`` if there are several or none."""
+        return ServeCall(tei.only(self._table.current, _PREDICT), (), raw, headers)
+
+    def _tei(self, rest: str) -> Reading | None:
+        """What follows ``/tei/``: an endpoint, and a route of Text Embeddings Inference, or one that it shares."""
+        for route, version in _RERANK.items():
+            if rest.endswith(route):
+                url = normalize_url(rest[: -len(route)])
+                ranks = partial(_json, rerank.RerankCall, (version, url))
+                return Reading(ranks, cohere_problem, url, BATCH_BYTES)
+        for route, call in tei.ROUTES.items():
+            if rest.endswith(route):
+                url = normalize_url(rest[: -len(route)])
+                return Reading(partial(_json, call, (url,)), tei_problem, url, BATCH_BYTES)
+        for route in _EMBEDDINGS:
+            if rest.endswith(route):
+                embeds = partial(_named, openai.EmbeddingsCall, rest[: -len(route)])
+                return Reading(embeds, openai_problem, None, BATCH_BYTES)
+        if rest.endswith(INFO):
+            return None
+        url = normalize_url(rest)
+        return Reading(partial(_json, tei.RootCall, (url,)), tei_problem, url, BATCH_BYTES)
+
+    def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
+        call = tei.ROUTES[route]
+        body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
+        return call(body, tei.chosen(self._table.current, self._tei_endpoints, call.tasks, route))
+
+    def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
+        """Read a body without ``model`` as at a bare route; one with ``texts`` has Text Embeddings Inference's form."""
+        body = decode(raw, _type_of(headers), takes_bytes=False, form=rerank.RerankCall.form)
+        if isinstance(body, dict) and body.get("model") is not None:
+            return rerank.RerankCall(body, _RERANK[route])
+        path = tei.chosen(self._table.current, self._tei_endpoints, tei.RerankCall.tasks, route)
+        if isinstance(body, dict) and "texts" in body:
+            return tei.RerankCall(body, path)
+        return rerank.RerankCall(body, _RERANK[route], path)
+
+
+def _named(call: type[openai.EmbeddingsCall | openai_text.ChatCall], name: str, raw: bytes, headers: ByName) -> Call:
+    """Parse a body for the model that the path names, whatever the body says."""
+    body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
+    return call({**body, "model": name} if isinstance(body, dict) else body)
+
+
+def _json(call: Any, more: tuple[Any, ...], raw: bytes, headers: ByName) -> Call:
+    """Return ``call`` (a class with an example ``form``) of the body and ``more``."""
+    made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), *more)
+    return made
+
+
+def _kserve(url: str, raw: bytes, headers: ByName) -> Call:
+    # The content type is ignored, as in the Open Inference Protocol: `curl -d` sets that of a form.
+    del headers
+    return kserve.PredictCall(decode(raw, b"", takes_bytes=False, form=kserve.PredictCall.form), url)
+
+
+def _infer(url: str, raw: bytes, headers: ByName) -> Call:
+    call = oip.InferCall(url)
+    read_request(raw, headers.get(b"inference-header-content-length", b""), call)
+    if call.parameters:
+        call.apply_parameters()
+    return call
+
+
+def _type_of(headers: ByName) -> bytes:
+    return headers.get(b"content-type", b"")

@@ -1,0 +1,92 @@
+"""TLS: the names in a client's certificate, and the server's own certificate, read again when its files change.
+
+Every worker makes its own ``tls_context``. A cluster renews certificates by replacing files. New connections use the
+new certificate; open connections stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from gateway.callers.access import Names
+
+_log = logging.getLogger("triton_gateway.tls")
+
+LOOK_S: Final = 10.0
+"""Seconds between two checks of the files."""
+
+_NAMED: Final = ("DNS", "URI", "email", "IP Address")
+
+
+class Renewed:
+    """An ``ssl`` callback at the start of every handshake: uses the newest context instead of the listening one."""
+
+    def __init__(
+        self, make: Callable[[], ssl.SSLContext], files: tuple[str, ...], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._make = make
+        self._files = files
+        self._clock = clock
+        self._due = clock() + LOOK_S
+        self._seen = self._changed()
+        self._context: ssl.SSLContext | None = None
+
+    def __call__(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """See the class."""
+        now = self._clock()
+        if now >= self._due:
+            self._due = now + LOOK_S
+            self._look()
+        if self._context is not None:
+            connection.context = self._context
+
+    def _look(self) -> None:
+        try:
+            changed = self._changed()
+            if changed == self._seen:
+                return
+            self._context = self._make()
+            self._seen = changed
+            _log.info("new certificates from %s", self._files[0])
+        except (OSError, ssl.SSLError) as error:
+            # Certificate and key are two files: for a moment after one is replaced, they do not match.
+            _log.warning("the new certificates cannot be used, the old ones stay in use: %s", error)
+
+    def _changed(self) -> tuple[float, ...]:
+        return tuple(Path(name).stat().st_mtime for name in self._files)
+
+
+def names_of_peer(transport: asyncio.BaseTransport) -> Names:
+    """Return the names in the client's verified certificate; empty if it has shown none."""
+    connection = transport.get_extra_info("ssl_object")
+    found = connection.getpeercert() if connection is not None else None
+    if not found:
+        return ()
+    common = [value for part in found.get("subject", ()) for name, value in part if name == "commonName"]
+    others = [value for kind, value in found.get("subjectAltName", ()) if kind in _NAMED]
+    return tuple(dict.fromkeys([*common, *others]))
+
+
+def tls_context(certificate: str, key: str = "", authority: str = "") -> ssl.SSLContext:
+    """Return a server's context of PEM files, renewed when they change. ``authority``: clients need its certificate.
+
+    Raises ``OSError`` or ``ssl.SSLError``.
+    """
+
+    def make() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key or None)
+        if authority:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(authority)
+        return context
+
+    context = make()
+    context.sni_callback = Renewed(make, tuple(name for name in (certificate, key, authority) if name))
+    return context

@@ -1,0 +1,587 @@
+"""One HTTP/1.1 connection: llhttp (``httptools``) parses, one request at a time is answered.
+
+Limits (see ``connections``): the size, lines and time of a head, the time of a body, the requests sent ahead, the
+number of connections. A refusal of the core itself (400, 408, 414, 431, 503) is JSON like every other; it follows the
+answers to earlier requests and ends the connection.
+
+- A request starts when the bytes that brought its head are parsed, so most have their whole body by then. Requests
+  sent ahead wait, and the connection is not read meanwhile.
+- A client's end of file means that it has left, as in Go's server: a request that is being answered is given up.
+- A connection whose request was refused for want of room rests: what it sends is not read for the seconds of its
+  ``Retry-After``. This is all the protection from floods.
+- The offer of another protocol (``upgrade``) is ignored, and what follows is read as HTTP/1.1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, cast
+from urllib.parse import unquote
+
+import httptools
+
+from gateway.callers.access import Names
+from gateway.errors import (
+    AddressTooLong,
+    BodyTimeout,
+    GatewayError,
+    HeadTimeout,
+    HeadTooLarge,
+    MalformedRequest,
+    MethodNotAllowed,
+    Overloaded,
+    Unavailable,
+)
+from gateway.http.certificates import names_of_peer
+from gateway.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections, TimeoutQueue
+from gateway.http.exchange import STATUS_LINES, Answering, Exchange, Waiter
+from gateway.http.problems import problem
+from gateway.trace import new_id
+
+BETWEEN, HEAD, BODY = range(3)
+"""What the parser reads: nothing yet, a head, or a body."""
+
+Answer = Callable[[Exchange], Answering | None]
+"""Answers a request: returns its coroutine, or None if a task of its own answers it (see ``bridge``)."""
+
+_MAX_URL_BYTES: Final = 65_535
+"""httptools stores positions in an address in 16 bits."""
+_MAX_PIPELINED: Final = 64
+_MAX_UNREAD_BODY: Final = 64 << 10
+"""More bytes of a body than this are not received before its request reads them."""
+_LAST_HEAD_S: Final = 1.0
+"""How long a server that stops waits for a request's head."""
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 1 << 20
+
+
+class _Refused(Exception):
+    """Raised from a callback of the parser: the connection ends with this refusal."""
+
+    def __init__(self, error: GatewayError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+class Connection(asyncio.Protocol):
+    """See the module. While the gateway waits for the client, the connection is in a queue of ``Connections``."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, answer: Answer, limits: Connections) -> None:
+        self._answer = answer
+        self._limits = limits
+        self._max_headers, self._max_head_bytes = limits.max_headers, limits.max_head_bytes
+        self._loop = asyncio.get_running_loop()
+        self.names: Names = ()
+        """The names in the client's certificate."""
+        self.scheme = "http"
+        self.port = 0
+        self.client: tuple[str, int] | None = None
+        self._keeps_alive = not limits.is_leaving
+        self._phase = BETWEEN
+        self._queue: TimeoutQueue | None = None
+        self._current: Exchange | None = None
+        """The request that is being answered, or whose body is still coming."""
+        self._newest: Exchange | None = None
+        """The request that is being received."""
+        self._waiting: deque[Exchange] = deque()
+        """Requests that were sent ahead."""
+        self._unparsed = 0
+        """Bytes received since the parser last completed a part of a request."""
+        self._head_bytes = self._head_lines = 0
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._expects_continue = False
+        self._is_repeated = False
+        """Whether the parser is fed a head again (see ``_decline_upgrade``)."""
+        self._refusal: GatewayError | None = None
+        self._refuses_head = False
+        """Whether the refusal answers a HEAD request: it then has no body."""
+        self._ignores_input = False
+        self._is_paused = False
+        self._rest: asyncio.TimerHandle | None = None
+        """Ends the rest of a refused connection."""
+        self._held = b""
+        """What it has sent meanwhile."""
+        self._age: asyncio.TimerHandle | None = None
+        self._linger: asyncio.TimerHandle | None = None
+        self.is_unread = False
+        """Whether the client reads more slowly than it is answered."""
+        self._until_read: list[Waiter] = []
+        self._parser = self._new_parser()
+
+    def _new_parser(self) -> Any:
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_data_after_close=True)  # it is ignored here
+        return parser
+
+    # --- the connection -----------------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the first head, or refuse the connection if there are too many."""
+        self.transport, limits = cast("asyncio.Transport", transport), self._limits
+        limits.open.add(self)
+        here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
+        self.port = int(here[1]) if isinstance(here, tuple) else 0
+        self.client = (str(there[0]), int(there[1])) if isinstance(there, tuple) else None
+        if transport.get_extra_info("sslcontext") is not None:
+            self.scheme = "https"
+            self.names = names_of_peer(transport)
+        if limits.age:
+            # Spread, so that clients that connected together do not reconnect together.
+            age = limits.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
+            self._age = self._loop.call_later(age, self.leave)
+        if limits.has_room():
+            self._enter(limits.heads)
+        else:
+            limits.count(NO_ROOM)
+            full = f"this process has all of its {limits.max_open} connections in use"
+            self._ignores_input = True
+            hint = "try again in a second, or raise TRITON_GATEWAY_MAX_CONNECTIONS"
+            self._write_refusal(Unavailable(full, hint=hint), lingers=False)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the request that its client has left, and cancel the timers."""
+        del exc
+        self._limits.open.discard(self)
+        self._limits.forget(self)
+        for timer in (self._age, self._linger, self._rest):
+            if timer is not None:
+                timer.cancel()
+        if self._rest is not None:
+            self._limits.resting -= 1
+            self._rest = None
+        current, self._current, self._newest = self._current, None, None
+        self._waiting.clear()
+        self._parser = None  # it refers back to this connection, and full collections are rare (see `app`)
+        if current is not None:
+            current.leave()
+        self.is_unread = False
+        self._wake_writers()
+
+    def eof_received(self) -> None:
+        """The client has left: the transport closes."""
+
+    def leave(self) -> None:
+        """See ``connections.Limited``."""
+        self._keeps_alive = False
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is not None:
+            last.keep_alive = False
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rested()
+
+    def shutdown(self) -> None:
+        """End the connection, after its current answer. A first request may be on its way: it is awaited for a moment.
+
+        A connection that was idle after an answer has been told so (``leave``), and is closed at once.
+        """
+        self.leave()
+        if self._current is None:
+            if self._queue is self._limits.heads:
+                self._loop.call_later(_LAST_HEAD_S, self._close_if_idle)
+            else:
+                self.transport.close()
+
+    def _close_if_idle(self) -> None:
+        if self._current is None:
+            self.transport.close()
+
+    def _enter(self, queue: TimeoutQueue | None) -> None:
+        if queue is not self._queue:
+            if self._queue is not None:
+                self._queue.leave(self)
+            self._queue = queue
+        if queue is not None:
+            queue.enter(self, self._loop)
+
+    def _settle(self) -> None:
+        """Enter the queue that fits the state of the connection; none while the client waits for the gateway."""
+        limits = self._limits
+        if self._ignores_input and self._current is None:
+            return  # it ends
+        if self._phase == BODY:
+            self._enter(None if self._waiting else limits.bodies)
+        elif self._current is not None:
+            self._enter(None)
+        elif self._phase == HEAD:
+            self._enter(limits.heads)
+        elif self._queue is None:
+            self._enter(limits.idle)
+
+    # --- what comes ---------------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Parse the bytes, and start the request that they bring."""
+        if self._rest is not None:
+            self._held += data
+            self._pause()
+            return
+        self._unparsed += len(data)
+        if self._ignores_input:
+            if self._unparsed > _LINGER_BYTES and self._current is None:
+                self.transport.abort()
+            return
+        try:
+            self._feed(data)
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            has_method = not isinstance(error, httptools.HttpParserInvalidMethodError)
+            refused = cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data))
+            self._refuse(refused, has_method=has_method)
+        else:
+            if self._phase == BETWEEN:
+                self._unparsed = 0
+            elif self._unparsed > self._max_head_bytes:
+                self._refuse(self._too_large())
+        current = self._current
+        if current is None:
+            self._settle()
+        elif not current.is_started:
+            self._start(current)
+        else:
+            current.offer()
+            self._hold_back()
+            self._settle()
+
+    def _start(self, exchange: Exchange) -> None:
+        exchange.is_started = True
+        if exchange.is_whole and not self._waiting and self._newest is exchange:
+            queue, self._queue = self._queue, None
+            if queue is not None:
+                queue.leave(self)
+        else:
+            self._hold_back()
+            self._settle()
+        try:
+            coroutine = self._answer(exchange)
+        except Exception as error:  # noqa: BLE001 - a bug: this request fails, and no other
+            exchange.over(error)
+        else:
+            if coroutine is not None:
+                exchange.run(coroutine)
+
+    def _feed(self, data: bytes) -> None:
+        while data:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stop:
+                self._decline_upgrade()
+                data = data[stop.args[0] :]
+            else:
+                return
+
+    def _decline_upgrade(self) -> None:
+        """Ignore the offer of another protocol in a head, and read on in HTTP/1.1: its body, or the next head.
+
+        httptools would take the following bytes for the other protocol. A new parser, which is fed a head with the same
+        length headers and without the offer, reads them as HTTP/1.1.
+        """
+        lengths = self._lengths()
+        self._parser = self._new_parser()
+        if lengths:
+            self._is_repeated = True
+            self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(b"%b: %b\r\n" % line for line in lengths))
+            self._is_repeated = False
+
+    def _lengths(self) -> list[tuple[bytes, bytes]]:
+        return [line for line in self._headers if line[0] in (b"content-length", b"transfer-encoding")]
+
+    def _hold_back(self) -> None:
+        """Read no more while requests wait, or while a body is not read; read on otherwise."""
+        current = self._current
+        if self._waiting or (current is not None and not current.is_whole and current.buffered() > _MAX_UNREAD_BODY):
+            self._pause()
+        else:
+            self.read_on()
+
+    def _pause(self) -> None:
+        if not self._is_paused and not self.transport.is_closing():
+            self._is_paused = True
+            self.transport.pause_reading()
+
+    def read_on(self) -> None:
+        """Receive more, unless requests wait."""
+        if self._is_paused and not self._waiting and not self.transport.is_closing():
+            self._is_paused = False
+            self.transport.resume_reading()
+
+    # --- callbacks of the parser --------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a head."""
+        if self._is_repeated:
+            return
+        self._phase = HEAD
+        self._head_bytes = self._head_lines = 0
+        self._url = b""
+        self._headers = []
+        self._expects_continue = False
+
+    def on_url(self, url: bytes) -> None:
+        """Add a part of the address. Refuses an address that is too long."""
+        if self._is_repeated:
+            return
+        self._count_head(len(url))
+        self._url += url
+        if len(self._url) > _MAX_URL_BYTES:
+            raise _Refused(AddressTooLong(f"the address is longer than {_MAX_URL_BYTES} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Add a header; trailers after a chunked body are counted and dropped."""
+        if self._is_repeated:
+            return
+        self._head_lines += 1
+        self._count_head(len(name) + len(value) + 4)
+        if self._head_lines > self._max_headers:
+            limit = f"the request's head has more than {self._max_headers} lines"
+            raise _Refused(HeadTooLarge(limit, hint="send fewer headers, or raise TRITON_GATEWAY_MAX_HEADERS"))
+        if self._phase == HEAD:
+            name = name.lower()
+            if name == b"expect":
+                self._expects_continue |= value.lower() == b"100-continue"
+            elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+                raise _Refused(MalformedRequest("the only transfer-encoding that is read is chunked"))
+            self._headers.append((name, value))
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > self._max_head_bytes:
+            raise _Refused(self._too_large())
+
+    def _too_large(self) -> HeadTooLarge:
+        limit = f"the request's head is larger than {self._max_head_bytes} bytes"
+        return HeadTooLarge(limit, hint="send fewer or shorter headers, or raise TRITON_GATEWAY_MAX_HEAD_BYTES")
+
+    def on_headers_complete(self) -> None:
+        """Make the request, behind earlier ones of its connection."""
+        if self._is_repeated:
+            return
+        parser = self._parser
+        if len(self._waiting) >= _MAX_PIPELINED:
+            waiting = f"more than {_MAX_PIPELINED} requests were sent ahead on one connection"
+            raise _Refused(Overloaded(waiting, hint="wait for answers, or use more connections"))
+        method = parser.get_method()
+        if method == b"CONNECT":
+            raise _Refused(
+                MethodNotAllowed(
+                    "CONNECT is not possible here: this is no proxy",
+                    hint="send the request itself, and set NO_PROXY if a proxy is configured for this address",
+                )
+            )
+        version = parser.get_http_version()
+        if version not in ("1.1", "1.0"):
+            raise _Refused(MalformedRequest(f"this is HTTP/{version}, and this port speaks HTTP/1.1"))
+        exchange = Exchange(self, method.decode("ascii"), self._headers)
+        url = httptools.parse_url(self._url)
+        exchange.raw_path = url.path
+        path = url.path.decode("ascii")
+        exchange.path = unquote(path) if "%" in path else path
+        exchange.query = url.query or b""
+        exchange.is_http10 = version == "1.0"
+        exchange.keep_alive = self._keeps_alive and not exchange.is_http10 and parser.should_keep_alive()
+        exchange.expects_continue = self._expects_continue
+        self._newest = exchange
+        if self._current is None:
+            self._current = exchange
+        else:
+            self._waiting.append(exchange)
+        self._phase = BODY
+        self._unparsed = 0
+
+    def on_body(self, body: bytes) -> None:
+        """Pass on a part of the body."""
+        self._unparsed = 0
+        if self._newest is not None:
+            self._newest.add(body)
+
+    def on_message_complete(self) -> None:
+        """Note that the request is complete."""
+        if self._parser.should_upgrade() and self._lengths():
+            return  # its body is still to come: see `_decline_upgrade`
+        self._phase = BETWEEN
+        self._unparsed = 0
+        newest = self._newest
+        if newest is not None:
+            newest.is_whole = True
+            if not newest.keep_alive:
+                self._ignores_input = True  # nothing after it is answered
+            if newest is self._current and newest.is_over:
+                self._loop.call_soon(self.next, newest)
+
+    # --- what goes ----------------------------------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        """Write bytes of the current answer."""
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def wrote(self, exchange: Exchange) -> None:
+        """Note that an answer is written to its end."""
+        if not exchange.keep_alive:
+            self._close()
+
+    def _close(self) -> None:
+        self.transport.close()
+        if self.transport.get_write_buffer_size():
+            self._limits.unread.enter(self, self._loop)
+
+    def abort(self) -> None:
+        """Drop the connection: its answer cannot be finished."""
+        self.transport.abort()
+
+    def next(self, exchange: Exchange) -> None:
+        """Go on after an exchange has ended, when its body has come: the next request, a refusal, or the client."""
+        if exchange is not self._current or self.transport.is_closing():
+            return
+        if not exchange.is_whole:
+            self.read_on()  # what is left of the body is dropped
+            self._settle()
+            return
+        self._current = None
+        if self._newest is exchange:
+            self._newest = None
+        if exchange.rest_s and self._keeps_alive:
+            self._limits.resting += 1
+            self._rest = self._loop.call_later(exchange.rest_s, self._rested)
+        elif self._waiting:
+            self._current = self._waiting.popleft()
+            self._loop.call_soon(self._start_next)
+        elif self._refusal is not None:
+            self._write_refusal(self._refusal)
+            return
+        else:
+            self.read_on()
+        self._settle()
+
+    def _start_next(self) -> None:
+        current = self._current
+        if current is not None and not current.is_started:
+            current.keep_alive &= self._keeps_alive or bool(self._waiting)
+            self._start(current)
+
+    def _rested(self) -> None:
+        self._limits.resting -= 1
+        self._rest = None
+        held, self._held = self._held, b""
+        if self.transport.is_closing():
+            return
+        if self._waiting:
+            self._current = self._waiting.popleft()
+            self._start_next()
+        if self._refusal is not None and self._current is None:
+            self._write_refusal(self._refusal)
+        elif held:
+            self.read_on()
+            self.data_received(held)
+
+    def pause_writing(self) -> None:
+        """Note that the client reads more slowly than it is answered."""
+        self.is_unread = True
+        self._limits.unread.enter(self, self._loop)
+
+    def resume_writing(self) -> None:
+        """Note that the client has read."""
+        self.is_unread = False
+        self._limits.unread.leave(self)
+        self._wake_writers()
+
+    async def until_read(self, waiter: Waiter) -> None:
+        """Wait until the client has read, or has left."""
+        self._until_read.append(waiter)
+        await waiter
+
+    def _wake_writers(self) -> None:
+        waiters, self._until_read = self._until_read, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # --- refusals of the connection -----------------------------------------------------------------------------------
+
+    def _refuse(self, error: GatewayError, *, has_method: bool = True) -> None:
+        """End the connection with a refusal, after the answers to earlier requests.
+
+        ``has_method``: the parser has read the request's method; else it still has that of an earlier request.
+        """
+        self._limits.count(error.kind)
+        self._ignores_input = True
+        self._unparsed = 0
+        self._refuses_head = has_method and self._phase != BETWEEN and self._parser.get_method() == b"HEAD"
+        self._enter(None)
+        newest = self._newest
+        if self._phase == BODY and newest is not None:
+            self._phase = BETWEEN
+            if self._waiting and self._waiting[-1] is newest:
+                self._waiting.pop()
+            elif newest.has_begun:  # an answer, or a part of it, is written already
+                self.transport.close()
+                return
+            else:
+                self._current = None
+                newest.leave()
+        if self._current is None and self._rest is None:
+            self._write_refusal(error)
+        else:
+            self._refusal = error
+
+    def _write_refusal(self, error: GatewayError, *, lingers: bool = True) -> None:
+        status, headers, content = problem(error, new_id())
+        lines = [STATUS_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
+        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content))
+        if not self._refuses_head:
+            lines.append(content)
+        transport = self.transport
+        if transport.is_closing():
+            return
+        transport.write(b"".join(lines))
+        # Read for a moment what the client still sends: closing earlier would reset the connection and lose the answer.
+        if lingers and transport.can_write_eof():
+            transport.write_eof()
+            self.read_on()
+            self._linger = self._loop.call_later(_LINGER_S, transport.abort)
+        else:
+            transport.close()
+
+    # --- time limits (see ``connections``) ----------------------------------------------------------------------------
+
+    def head_is_late(self) -> None:
+        """See ``connections.Limited``."""
+        self._queue = None
+        if self._phase == HEAD:
+            late = f"the request's head did not arrive within {self._limits.heads.timeout:g} s"
+            self._refuse(HeadTimeout(late), has_method=bool(self._url))
+        else:
+            self._limits.count(NOTHING_ASKED)
+            self.transport.close()
+
+    def body_is_late(self) -> None:
+        """See ``connections.Limited``."""
+        self._queue = None
+        self._refuse(BodyTimeout(f"the body did not arrive within {self._limits.bodies.timeout:g} s"))
+
+    def is_idle_too_long(self) -> None:
+        """See ``connections.Limited``."""
+        self._queue = None
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()
+        else:
+            self.transport.close()
+
+    def is_not_read(self) -> None:
+        """See ``connections.Limited``."""
+        self._limits.count(NOT_READ)
+        self.transport.abort()
+
+
+def _reason(error: Exception, data: bytes) -> str:
+    if data.startswith(b"\x16\x03"):
+        return "this is TLS, and this port speaks plain HTTP"
+    if isinstance(error, httptools.HttpParserCallbackError):
+        return "the request's address cannot be read"
+    return f"this is not an HTTP/1.1 request: {ascii(str(error))[1:-1]}"

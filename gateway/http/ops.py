@@ -1,0 +1,319 @@
+"""Operations over HTTP: health, metrics, status, the status page, and the OpenAPI document.
+
+FastAPI serves these. The inference routes are in ``routes.py``; their documentation is here: the OpenAPI document lists
+every deployed endpoint, with an example from its own description.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import gzip
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import HTTPException
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi.staticfiles import StaticFiles
+from swagger_ui_bundle import swagger_ui_path
+
+from gateway.edge.rules import FEEDBACK_PATH
+from gateway.errors import STATUS, GatewayError
+from gateway.health import Health
+from gateway.http import schemas
+from gateway.http.feedback import MAX_ITEMS
+from gateway.http.page import POLICY, render_page
+from gateway.http.problems import nothing_there
+from gateway.protocols.oip import EXTENSIONS
+
+Status = Callable[[], dict[str, Any]]
+
+_MAX_OPENED: Final = 20
+"""The most rows of the page that are drawn open."""
+_PAGE_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+    "vary": "accept-encoding",
+}
+
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error", "code", "request_id"],
+    "properties": {
+        "error": {"type": "string", "description": "The problem, in one sentence."},
+        "code": {"type": "string", "enum": sorted(STATUS), "description": "The kind of error."},
+        "request_id": {"type": "string"},
+        "hint": {"type": "string", "description": "A possible remedy."},
+    },
+}
+
+_LABEL: Final = {
+    "type": "object",
+    "required": ["endpoint", "label"],
+    "properties": {
+        "endpoint": {"type": "string", "description": "The version that answered, from `x-served-by`."},
+        "version": {"type": "string", "description": "The version, if `endpoint` does not contain it."},
+        "predicted": {"type": "string", "description": "The label in the answer."},
+        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "The score in the answer."},
+        "answer": {"type": "object", "description": "The answer with `label` and `score`, instead of both."},
+        "label": {"type": "string", "description": "The true label."},
+    },
+}
+_MANY_LABELS: Final = {
+    "type": "object",
+    "required": ["feedback"],
+    "properties": {"feedback": {"type": "array", "minItems": 1, "maxItems": MAX_ITEMS, "items": _LABEL}},
+}
+_FEEDBACK: Final = {
+    "summary": "Send true labels of answers",
+    "tags": ["operations"],
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {"schema": {"anyOf": [_LABEL, _MANY_LABELS]}}},
+    },
+    "responses": {
+        "200": {
+            "description": "All labels are counted",
+            "content": {
+                "application/json": {
+                    "schema": {
+                        "type": "object",
+                        "properties": {
+                            "counted": {"type": "integer"},
+                            "not_served": {
+                                "type": "array",
+                                "items": {"type": "string"},
+                                "description": "Named versions that are not served: they are replaced or mistyped",
+                            },
+                        },
+                    }
+                }
+            },
+        },
+        "404": {"description": "endpoint_not_found", "content": {"application/json": {"schema": _ERROR}}},
+        "422": {"description": "input_refused", "content": {"application/json": {"schema": _ERROR}}},
+    },
+}
+
+
+@functools.cache
+def product_version() -> str:
+    """Return the installed version of this package."""
+    try:
+        return version("triton-gateway")
+    except PackageNotFoundError:
+        return "0+unknown"
+
+
+def build_ops(
+    *,
+    health: Health,
+    status: Status,
+    last_minute: Callable[[], Awaitable[dict[str, Any]]],
+    metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
+    lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
+    learned: Callable[[str], dict[str, Any] | None],
+    serve_prefix: str,
+    served: Callable[[], object],
+) -> FastAPI:
+    """Return the FastAPI application of all routes except inference.
+
+    ``served`` returns a different object after each swap of the snapshot.
+    """
+    app = FastAPI(
+        title="triton-gateway",
+        version=product_version(),
+        description="Text in, answers out: tokenizes in front of NVIDIA Triton, follows a ClearML serving Task.",
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.openapi_version = "3.0.3"  # the newest version that the bundled Swagger UI can show
+    app.mount("/docs/static", StaticFiles(directory=str(swagger_ui_path)))
+
+    @app.get("/docs", include_in_schema=False, response_class=HTMLResponse)
+    async def docs() -> HTMLResponse:
+        # Relative addresses: a proxy may serve the gateway below a prefix, which it strips.
+        return get_swagger_ui_html(
+            openapi_url="openapi.json",
+            title="triton-gateway",
+            swagger_js_url="docs/static/swagger-ui-bundle.js",
+            swagger_css_url="docs/static/swagger-ui.css",
+            swagger_favicon_url="docs/static/favicon-32x32.png",
+        )
+
+    @app.exception_handler(404)
+    async def not_found(request: Request, _error: HTTPException) -> Response:
+        status, headers, content = nothing_there(
+            request.url.path, request.headers.get("x-request-id", ""), serve_prefix
+        )
+        return Response(content, status, {name.decode(): value.decode() for name, value in headers})
+
+    @app.exception_handler(405)
+    async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
+        return JSONResponse(
+            {
+                "error": f"{request.method} is not possible at {ascii(request.url.path)[1:-1][:100]}",
+                "code": "method_not_allowed",
+                "request_id": request.headers.get("x-request-id", ""),
+                "hint": f"use {(error.headers or {}).get('Allow', 'GET')}",
+            },
+            405,
+            headers=dict(error.headers or {}),
+        )
+
+    async def live() -> dict[str, bool]:
+        """Return 200 as long as the process runs, whatever the state of Triton and the registry."""
+        return {"live": True}
+
+    async def ready() -> JSONResponse:
+        """Return 200 if requests can be answered; `degraded` lists partial failures. Otherwise 503 with `reasons`."""
+        reasons = health.reasons()
+        return JSONResponse(
+            {"ready": not reasons, "reasons": reasons, "degraded": health.degraded()}, 503 if reasons else 200
+        )
+
+    for path in ("/v2/health/live", "/livez", "/healthz"):
+        app.add_api_route(path, live, methods=["GET"], tags=["health"], include_in_schema=path.startswith("/v2"))
+    for path in ("/v2/health/ready", "/readyz"):
+        app.add_api_route(
+            path, ready, methods=["GET"], tags=["health"], include_in_schema=path.startswith("/v2"),
+            responses={503: {"description": "Not ready; `reasons` says why."}},
+        )  # fmt: skip
+
+    @app.get("/metrics", tags=["operations"], response_class=Response)
+    async def prometheus(request: Request) -> Response:
+        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if the client accepts it.
+
+        `?detail=full` returns all series, `?detail=brief` 30 per version.
+        """
+        detail = request.query_params.get("detail")
+        if detail not in (None, "brief", "full"):
+            return _refusal(422, "detail must be brief or full", "input_refused")
+        content, media_type = await metrics(
+            request.headers.get("accept", ""), None if detail is None else detail == "full"
+        )
+        return Response(content, headers={"content-type": media_type})
+
+    @app.get("/v1/status", tags=["operations"])
+    async def current() -> dict[str, Any]:
+        """Return the routes, versions, model ids and states of this process, and versions that fail with the reason."""
+        return {**status(), **await last_minute()}
+
+    @app.get("/v1/endpoints/{url:path}/lineage", tags=["operations"])
+    async def came_from(url: str) -> JSONResponse:
+        """Return the lineage of the model of an endpoint version (`endpoint/version`): Task, data, code, links."""
+        try:
+            found = await lineage(url.strip("/"))
+        except GatewayError as error:
+            return _refusal(503 if error.retryable else 502, error.message, error.kind)
+        return _not_served(url) if found is None else JSONResponse(found)
+
+    @app.get("/v1/endpoints/{url:path}/learned", tags=["operations"])
+    async def what_was_learned(url: str) -> JSONResponse:
+        """Return what a reference of an endpoint version needs besides counts: frequent words, mean embedding."""
+        found = learned(url.strip("/"))
+        return _not_served(url) if found is None else JSONResponse(found)
+
+    @app.get("/v2", tags=["operations"])
+    async def metadata() -> dict[str, Any]:
+        """Return the server's name and version in the form of the Open Inference Protocol."""
+        return {"name": "triton-gateway", "version": product_version(), "extensions": list(EXTENSIONS)}
+
+    @app.get("/", include_in_schema=False)
+    async def page(request: Request) -> Response:
+        opened = request.query_params.getlist("open")[:_MAX_OPENED]
+        packs = "gzip" in request.headers.get("accept-encoding", "")
+        # Drawing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
+        content = await asyncio.to_thread(_page, {**status(), **await last_minute()}, serve_prefix, opened, packs=packs)
+        packed = {"content-encoding": "gzip"} if packs else {}
+        return Response(content, media_type="text/html", headers={**_PAGE_HEADERS, **packed})
+
+    written: list[tuple[object, dict[str, Any]]] = []
+
+    def openapi() -> dict[str, Any]:
+        # Written once per swap: a document of many endpoints is large, and deployments change rarely.
+        now = served()
+        if not written or written[0][0] is not now:
+            document = get_openapi(
+                title=app.title, version=app.version, description=app.description, routes=app.routes,
+                openapi_version=app.openapi_version, servers=[{"url": "."}],
+            )  # fmt: skip
+            current = status()
+            document["paths"].update(_serve_paths(current, serve_prefix))
+            document["paths"][FEEDBACK_PATH] = {"post": _FEEDBACK}
+            document["paths"].update(
+                schemas.form_paths(current["endpoints"], current["canaries"], current.get("defaults", {}))
+            )
+            written[:] = [(now, document)]
+        return written[0][1]
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document
+    return app
+
+
+def _page(status: Mapping[str, Any], prefix: str, opened: list[str], *, packs: bool) -> bytes:
+    content = render_page(status, prefix, opened).encode()
+    return gzip.compress(content, compresslevel=1) if packs else content
+
+
+def _not_served(url: str) -> JSONResponse:
+    return _refusal(404, f"endpoint {ascii(url)[1:-1][:100]} is not served here", "endpoint_not_found")
+
+
+def _refusal(status: int, message: str, code: str) -> JSONResponse:
+    return JSONResponse({"error": message, "code": code, "request_id": ""}, status)
+
+
+def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    paths: dict[str, Any] = {
+        prefix + "{endpoint}": {"post": _operation("Call an endpoint", None, ["endpoint"])},
+        prefix + "{endpoint}/{version}": {"post": _operation("Call a version", None, ["endpoint", "version"])},
+    }
+    known = {}
+    for endpoint in status["endpoints"]:
+        details = known[endpoint["url"]] = endpoint["details"]
+        title = f"{endpoint['url']} ({details.get('task', 'model')})"
+        paths[prefix + endpoint["url"]] = {"post": _operation(title, details, [])}
+    for name, url in status.get("defaults", {}).items():
+        paths[prefix + name] = {"post": _operation(f"{name} (default: {url})", known.get(url), [])}
+    for name, shares in status["canaries"].items():
+        parts = ", ".join(f"{share:.0%} {url}" for url, share in shares.items())
+        details = next((known[url] for url in shares if url in known), None)
+        paths[prefix + name] = {"post": _operation(f"{name} (canary: {parts})", details, [])}
+    return paths
+
+
+def _operation(summary: str, details: Mapping[str, Any] | None, parameters: list[str]) -> dict[str, Any]:
+    content: dict[str, Any] = {"schema": schemas.request_schema(details) if details else {}}
+    answer: dict[str, Any] = {"schema": schemas.response_schema(details) if details else {}}
+    if details and "example" in details:
+        content["example"] = details["example"]
+    if details and "example_answer" in details:
+        answer["example"] = details["example_answer"]
+    refusals = {
+        str(code): {"description": ", ".join(k for k, v in STATUS.items() if v == code),
+                    "content": {"application/json": {"schema": _ERROR}}}
+        for code in sorted(set(STATUS.values()) - {499})
+    }  # fmt: skip
+    return {
+        "summary": summary,
+        "tags": ["inference"],
+        "parameters": [
+            {"name": p, "in": "path", "required": True, "schema": {"type": "string"}} for p in parameters
+        ] + [
+            {"name": "x-request-id", "in": "header", "schema": {"type": "string"}},
+            {"name": "x-routing-key", "in": "header", "schema": {"type": "string"},
+             "description": "Keeps a caller on one side of a canary."},
+            {"name": "x-request-timeout-ms", "in": "header", "schema": {"type": "integer", "minimum": 1}},
+        ],
+        "requestBody": {"required": True, "content": {"application/json": content}},
+        "responses": {
+            "200": {"description": "The answer", "content": {"application/json": answer}}, **refusals,
+        },
+    }  # fmt: skip

@@ -1,0 +1,96 @@
+"""The headers of answers to inference requests, and what their own headers ask."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+from gateway.call import Headers, Reply
+from gateway.dataplane.inflight import InFlight
+from gateway.edge.quotas import quota_head, quota_left
+from gateway.errors import RequestError
+from gateway.trace import Trace
+
+_JSON: Final = (b"content-type", b"application/json")
+
+
+def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
+    """Return status, headers and body for a request that has ended."""
+    trace, reply = flight.trace, flight.reply
+    status, headers, content = reply if type(reply) is Reply else (200, [_JSON], reply)
+    if flight.error is not None or flight.endpoint is None:
+        own: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
+    else:
+        own = [*flight.endpoint.headers, *labels(trace)]
+    if trace.quota is not None:
+        own += quota_left(trace)
+    return status, [*headers, *own, (b"content-length", str(len(content)).encode())], content
+
+
+def served_by(trace: Trace) -> Headers:
+    """Return the headers of a refusal that name the chosen version; none if no version was chosen."""
+    if not trace.url:
+        return []
+    return [
+        (b"x-served-by", quote(trace.url, safe="/").encode()),
+        (b"x-model-id", trace.model_id.encode("unicode_escape")),  # a user chose it: escape line breaks
+        (b"x-route", trace.route.encode()),
+    ]
+
+
+def labels(trace: Trace) -> Headers:
+    """Return the headers that describe a request in every answer: id, route and stage times in milliseconds."""
+    return [
+        (b"x-request-id", trace.request_id.encode()),
+        (b"x-route", trace.route.encode()),
+        (b"x-total-time", _ms(trace.total_ns)),
+        (b"x-tokenization-time", _ms(trace.prepare_ns)),
+        (b"x-queue-time", _ms(trace.queue_ns)),
+        (b"x-inference-time", _ms(trace.infer_ns)),
+        (b"x-compute-time", _ms(trace.prepare_ns + trace.infer_ns + trace.finish_ns)),
+    ]
+
+
+_HEAD: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bx-request-id: %b\r\nx-route: %b\r\nx-total-time: %.3f\r\n"
+    b"x-tokenization-time: %.3f\r\nx-queue-time: %.3f\r\nx-inference-time: %.3f\r\nx-compute-time: %.3f\r\n"
+    b"content-length: %d\r\n"
+)
+
+
+def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
+    """Return the whole head of a JSON answer as bytes, without the empty line that ends it."""
+    if trace.quota is not None:
+        endpoint_head += quota_head(trace)
+    prepare, infer = trace.prepare_ns, trace.infer_ns
+    return _HEAD % (
+        endpoint_head, trace.request_id.encode(), trace.route.encode(), trace.total_ns * 1e-6, prepare * 1e-6,
+        trace.queue_ns * 1e-6, infer * 1e-6, (prepare + infer + trace.finish_ns) * 1e-6, length,
+    )  # fmt: skip
+
+
+def _ms(ns: int) -> bytes:
+    return b"%.3f" % (ns * 1e-6)
+
+
+def clean_id(value: bytes) -> str:
+    """Return a caller's request id, or an empty text if it cannot be used."""
+    # The id is repeated in headers and logs, so it must be printable and short.
+    if 0 < len(value) <= 128 and value.isascii():
+        text = value.decode("ascii")
+        if text.isprintable():
+            return text
+    return ""
+
+
+def timeout_of(header: bytes | None, limit: float) -> float:
+    """Return the caller's time-out in seconds, at most ``limit``. Raises ``RequestError``."""
+    if not header:
+        return limit
+    try:
+        wanted = int(header) / 1000
+    except (ValueError, OverflowError):
+        wanted = 0.0
+    if wanted <= 0:
+        raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
+    return min(wanted, limit)

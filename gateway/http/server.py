@@ -1,0 +1,172 @@
+"""Listens, and stops in order: what waits in the listen queue is accepted and answered before the server ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import select
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Final, Protocol
+
+from gateway.http.connections import Connections
+from gateway.http.core import Connection
+from gateway.http.exchange import Answering, Exchange
+
+_log = logging.getLogger("triton_gateway.http")
+
+_QUEUE_S: Final = 1.0
+"""New connections may come faster than they are accepted."""
+_QUIET_STEPS: Final = 3
+_LOOK_S: Final = 0.05
+_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class Served(Protocol):
+    """What a server serves: the gateway."""
+
+    connections: Connections
+    tasks: set[asyncio.Task[None]]
+    """Tasks that answer requests."""
+
+    def answer(self, exchange: Exchange) -> Answering | None:
+        """See ``core.Answer``."""
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Work while the context is open."""
+        ...
+
+
+class Listening:
+    """A server's listening sockets and the connections accepted from them."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._servers: list[asyncio.Server] = []
+
+    async def start(
+        self, listeners: Sequence[socket.socket], tls: ssl.SSLContext | None = None, backlog: int = 100
+    ) -> None:
+        """Accept connections."""
+        loop, served = asyncio.get_running_loop(), self._served
+        self._servers = [
+            await loop.create_server(
+                lambda: Connection(served.answer, served.connections), sock=one, ssl=tls, backlog=backlog
+            )
+            for one in listeners
+        ]
+
+    async def stop(self, listeners: Sequence[socket.socket], timeout: float) -> None:
+        """Accept until no connection waits, stop listening, and let the connections end, ``timeout`` seconds long."""
+        served = self._served
+        await _accepted(listeners)
+        for server in self._servers:
+            server.close()
+        for listener in listeners:
+            listener.close()
+        for connection in tuple(served.connections.open):
+            connection.shutdown()
+        try:
+            async with asyncio.timeout(timeout):
+                while served.connections.open or served.tasks:  # noqa: ASYNC110 - two sets that others change
+                    await asyncio.sleep(_LOOK_S)
+        except TimeoutError:
+            _log.error("%d connections did not end within %g s: dropped", len(served.connections.open), timeout)
+            for connection in tuple(served.connections.open):
+                connection.abort()
+            for task in tuple(served.tasks):
+                task.cancel()
+
+
+class Server:
+    """Serves what ``make`` returns on sockets, in this thread, until SIGTERM or SIGINT. ``make`` runs in the loop.
+
+    ``backlog``: connections that may wait to be accepted. ``drain_timeout``: seconds that requests may take when it
+    stops.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Served],
+        listeners: Sequence[socket.socket],
+        *,
+        tls: Callable[[], ssl.SSLContext] | None = None,
+        backlog: int,
+        drain_timeout: float,
+    ) -> None:
+        self._make = make
+        self._listeners = listeners
+        self._tls = tls
+        self._backlog = backlog
+        self._drain_timeout = drain_timeout
+        self.started = False
+        """Whether it accepts requests."""
+
+    def run(self) -> None:
+        """Serve until the process gets a signal to stop."""
+        try:
+            import uvloop
+        except ModuleNotFoundError:  # Windows
+            factory = None
+        else:
+            factory = uvloop.new_event_loop
+        try:
+            with asyncio.Runner(loop_factory=factory) as runner:
+                runner.run(self._serve())
+        except Exception:  # noqa: BLE001 - it ends, and says why
+            _log.exception("the gateway ended with an error" if self.started else "the gateway cannot start")
+
+    async def _serve(self) -> None:
+        stop = asyncio.Event()
+        with _stopped_by_signals(stop):
+            served = self._make()
+            async with served.running():
+                listening = Listening(served)
+                if not stop.is_set():
+                    tls = self._tls() if self._tls is not None else None
+                    await listening.start(self._listeners, tls, self._backlog)
+                    self.started = True
+                    _log.info("accepts connections")
+                    await stop.wait()
+                    await listening.stop(self._listeners, self._drain_timeout)
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+
+    def told(_number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(stop.set)
+
+    before = {number: signal.signal(number, told) for number in _STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+async def _accepted(listeners: Sequence[socket.socket]) -> None:
+    """Return when nothing waits to be accepted; the event loop accepts meanwhile.
+
+    What was accepted belongs to the server only in a later step of the loop, so nothing must have waited for some.
+    """
+    waiting = select.poll()
+    for listener in listeners:
+        waiting.register(listener, select.POLLIN)
+    loop = asyncio.get_running_loop()
+    until, quiet_steps = loop.time() + _QUEUE_S, 0
+    while loop.time() < until:
+        quiet_steps = 0 if waiting.poll(0) else quiet_steps + 1
+        if quiet_steps == _QUIET_STEPS:
+            return
+        await asyncio.sleep(0)

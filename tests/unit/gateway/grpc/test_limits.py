@@ -1,0 +1,175 @@
+"""Silent connections at the gRPC port, and more connections and messages than allowed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import tracemalloc
+from typing import Any
+
+import grpc
+import pytest
+
+from gateway.admission import Permits
+from gateway.grpc.server import RpcServer
+from tests.unit.gateway.grpc.test_server import _nothing, make_server, texts
+from tests.waiting import LIMIT_S
+
+GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+"""What a client of HTTP/2 sends first, but for its settings."""
+
+
+async def silent(port: int, begun: bytes) -> bool:
+    """Open a connection, send almost nothing, and return whether it was closed."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(begun)
+    try:
+        async with asyncio.timeout(LIMIT_S):
+            while await reader.read(1000):
+                pass
+        return True
+    except ConnectionError:
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        writer.close()
+
+
+async def settled(port: int) -> asyncio.StreamWriter:
+    """Return a connection that the server has greeted.
+
+    Tries again if it is refused: the server may still count connections that have just ended, or be late for this one.
+    """
+    while True:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GREETING + b"\0\0\0\4\0\0\0\0\0")
+        with contextlib.suppress(ConnectionError):
+            if await reader.read(9):
+                return writer
+        writer.close()
+
+
+async def test_silent_connections_end_and_connections_are_limited(stack: Any) -> None:
+    """A connection without a complete handshake ends soon. Connections above the limit are refused."""
+    gateway = stack.gateway
+    server = RpcServer(
+        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20,
+        head_timeout=1.0, max_connections=4,
+    )  # fmt: skip
+    port = await server.start("127.0.0.1", 0)
+    try:
+        assert [True] * 3 == await asyncio.gather(*(silent(port, b) for b in (b"", GREETING[:9], GREETING)))
+        connections = [await settled(port) for _ in range(4)]
+        assert await silent(port, b"")
+        for writer in connections:
+            writer.close()
+    finally:
+        await server.stop(0)
+
+
+async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -> None:
+    """Otherwise 200 messages of the largest size would be in memory before the first is refused."""
+    stack = make_stack(max_in_flight=1)
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        server = make_server(stack)
+        port = await server.start("127.0.0.1", 0)
+        permits, message = stack.gateway.permits, texts("e", "x").SerializeToString()
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                ask = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+                first = ask(timeout=20)
+                await stack.until(lambda: permits.in_flight == 1)
+                second = ask(timeout=20)
+                with pytest.raises(grpc.aio.AioRpcError, match="already works on 1 requests"):
+                    await second  # although it has sent nothing yet
+                await first.write(message)
+                assert await first
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await ask(timeout=0.2)
+                await stack.until(lambda: permits.in_flight == 0)
+                assert await ask(iter([message]), timeout=20)
+                nothing = ask(timeout=20)
+                await nothing.done_writing()
+                with pytest.raises(grpc.aio.AioRpcError, match="no message"):
+                    await nothing
+        finally:
+            await server.stop(0)
+
+
+async def test_an_ended_request_is_freed(stack: Any) -> None:
+    """Answered, refused or unreadable, as a call or in a stream: neither gRPC nor a reference cycle keeps it."""
+    stack.deploy("e")
+    await stack.served("e")
+    server = make_server(stack)
+    port = await server.start("127.0.0.1", 0)
+    large = "good " * 60_000
+    wrong, unread = texts("e", large), texts("e", large)
+    wrong.inputs[0].name, unread.inputs[0].datatype = "wrong", "NO"
+    messages = [one.SerializeToString() for one in (texts("e", large), wrong, unread)] + [b"\xff" * len(large)]
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            service = "/inference.GRPCInferenceService/"
+            ask, stream = (
+                channel.unary_unary(f"{service}ModelInfer"),
+                channel.stream_stream(f"{service}ModelStreamInfer"),
+            )
+
+            async def everything() -> None:
+                for message in messages:
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        await ask(message, timeout=20)
+                    with contextlib.suppress(grpc.aio.AioRpcError):
+                        async for _ in stream(iter([message]), timeout=20):
+                            pass
+
+            await everything()  # what is made once
+            gc.collect()
+            gc.disable()
+            tracemalloc.start()
+            for _ in range(3):
+                await everything()
+            kept, _ = tracemalloc.get_traced_memory()
+        assert kept < len(large)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        await server.stop(0)
+
+
+async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
+    make_stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The permit used to be returned and taken again when the message was complete. Its bytes count too."""
+    stack = make_stack()
+    async with stack.gateway.running():
+        stack.deploy("e")
+        await stack.served("e")
+        server = make_server(stack)
+        port = await server.start("127.0.0.1", 0)
+        message, taken, held = texts("e", "x").SerializeToString(), 0, set()
+        take, infer = Permits.take, stack.backend.infer
+
+        def counted(self: Permits, *arguments: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            return take(self, *arguments)
+
+        async def looked(*arguments: Any, **options: Any) -> Any:
+            held.add((stack.gateway.permits.in_flight, stack.gateway.permits.held_bytes))
+            return await infer(*arguments, **options)
+
+        monkeypatch.setattr(Permits, "take", counted)
+        stack.backend.infer = looked
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
+                assert (1, {(1, len(message))}) == (taken, held)
+                stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes  # others'
+                with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
+                    await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
+        finally:
+            await server.stop(0)

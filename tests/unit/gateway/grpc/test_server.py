@@ -1,0 +1,237 @@
+"""The gRPC edge over a gateway of fakes: codes, deadlines, trailers, TLS. Other tests cover the content of requests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2 as pb
+
+from gateway.errors import STATUS, ModelFailed
+from gateway.grpc.server import CODES, RpcServer, Tls
+
+
+async def _nothing() -> list[dict[str, Any]]:
+    return []
+
+
+def make_server(stack: Any) -> RpcServer:
+    """Return the gRPC service over a stack's data plane."""
+    gateway = stack.gateway
+    return RpcServer(
+        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5,
+        max_message_bytes=1 << 20, allows_pins=True, access=gateway._callers and gateway._callers.access,
+    )  # fmt: skip
+
+
+class Caller:
+    """A client of the service."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._channel = channel
+
+    def call(self, method: str, request: Any, response: Any, **kwargs: Any) -> Any:
+        """Start a call."""
+        return self._channel.unary_unary(
+            f"/inference.GRPCInferenceService/{method}", request_serializer=type(request).SerializeToString,
+            response_deserializer=response.FromString,
+        )(request, timeout=kwargs.pop("timeout", 10), **kwargs)  # fmt: skip
+
+    def infer(self, request: Any, **kwargs: Any) -> Any:
+        """Start an inference."""
+        return self.call("ModelInfer", request, pb.ModelInferResponse, **kwargs)
+
+
+def texts(model: str, *items: str, **fields: Any) -> Any:
+    """Return a request with texts."""
+    request = pb.ModelInferRequest(model_name=model, **fields)
+    tensor = request.inputs.add(name="text", datatype="BYTES", shape=[len(items)])
+    tensor.contents.bytes_contents.extend(item.encode() for item in items)
+    return request
+
+
+@pytest.fixture
+async def caller(stack: Any) -> AsyncIterator[Caller]:
+    """A service with the endpoint `e`, and a client."""
+    stack.deploy("e")
+    await stack.served("e")
+    server = make_server(stack)
+    port = await server.start("127.0.0.1", 0)
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Caller(channel)
+    await server.stop(0)
+
+
+def test_every_error_kind_of_a_request_has_a_code() -> None:
+    """A kind with an HTTP status of 4xx or 503 is never INTERNAL."""
+    assert {kind for kind, status in STATUS.items() if status < 500 or status in (503, 504)} <= set(CODES)
+
+
+async def test_an_answer_names_its_version_and_stage_times(caller: Caller) -> None:
+    """In trailers, with the request's id."""
+    call = caller.infer(texts("e", "good", id="r7"))
+    answer = await call
+    trailers = dict(await call.trailing_metadata())
+    assert ("r7", "e") == (answer.id, answer.model_name)
+    assert ("r7", "e", "m1", "direct") == (
+        trailers["x-request-id"], trailers["x-served-by"], trailers["x-model-id"], trailers["x-route"],
+    )  # fmt: skip
+    assert float(trailers["x-compute-time"]) > 0
+
+
+async def test_routing_keys_and_pins_are_read_from_the_metadata(stack: Any, caller: Caller) -> None:
+    """The same key gets the same version. A pin bypasses the canary."""
+    stack.deploy("c", "m1", version="1")
+    stack.deploy("c", "m2", version="2")
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["c/1", "c/2"]}
+    await stack.served("e", "c/1", "c/2")
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    found = {(await caller.infer(texts("c", "x"), metadata=(("x-routing-key", "k"),))).model_version for _ in range(8)}
+    assert 1 == len(found)
+    pinned = [await caller.infer(texts("c", "x"), metadata=(("x-route-to", f"c/{v}"),)) for v in (1, 2)]
+    assert ["1", "2"] == [answer.model_version for answer in pinned]
+
+
+async def test_large_messages_are_handled_like_small_ones(stack: Any, caller: Caller) -> None:
+    """In a thread, with the same answers and refusals. Its memory is freed afterwards."""
+    text = "good " * 10_000
+    reply = await caller.infer(texts("e", *[text] * 6))
+    assert [6, 2] == list(reply.outputs[0].shape)
+    request = texts("e", text * 6)
+    request.inputs[0].shape[0] = 5
+    with pytest.raises(grpc.aio.AioRpcError, match="has 1 elements"):
+        await caller.infer(request)
+    assert (0, 0) == (stack.gateway.permits.in_flight, stack.gateway.permits.held_bytes)
+
+
+async def test_callers_deadline_ends_the_call_to_the_backend(stack: Any, caller: Caller) -> None:
+    """The request is counted, and no work continues for a caller that has left."""
+    stack.backend.latency = 5
+    with pytest.raises(grpc.aio.AioRpcError) as late:
+        await caller.infer(texts("e", "good"), timeout=0.2)
+    assert grpc.StatusCode.DEADLINE_EXCEEDED is late.value.code()
+    assert await _idle(stack)
+
+
+async def _idle(stack: Any) -> bool:
+    for _ in range(1000):
+        if "gateway_requests_in_flight 0.0" in (await stack.client.get("/metrics")).text:
+            return True
+        await asyncio.sleep(0.02)
+    return False
+
+
+async def test_failing_model_is_internal_and_overload_is_exhausted(stack: Any, caller: Caller) -> None:
+    """A trailer has the kind of error."""
+    stack.backend.fail_with = ModelFailed("it broke")
+    with pytest.raises(grpc.aio.AioRpcError) as failed:
+        await caller.infer(texts("e", "good"))
+    assert (grpc.StatusCode.INTERNAL, "model_failed") == (
+        failed.value.code(), dict(failed.value.trailing_metadata())["x-error-code"],
+    )  # fmt: skip
+
+
+async def test_draining_gateway_is_unavailable_and_not_ready(stack: Any, caller: Caller) -> None:
+    """Both a load balancer and a caller see it."""
+    assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
+    stack.gateway.health.is_draining = True
+    assert not (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await caller.infer(texts("e", "good"))
+    assert grpc.StatusCode.UNAVAILABLE is refused.value.code()
+    stack.gateway.health.is_draining = False
+
+
+async def test_a_new_endpoint_does_not_make_the_server_unready(stack: Any, caller: Caller) -> None:
+    """`ServerReady` is `/readyz`."""
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("new", "m2")  # Triton does not get it
+    await stack.until(lambda: stack.state("new")[0] == "building")
+    assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
+
+
+async def test_no_message_causes_an_internal_error(caller: Caller) -> None:
+    """Any well-formed message gets an answer or a code that names the caller's fault."""
+    datatypes = st.sampled_from(["BYTES", "INT64", "FP32", "FP16", "BOOL", "UINT8", "", "X"])
+    tensors = st.tuples(
+        st.sampled_from(["text", "text_pair", "other", ""]), datatypes, st.lists(st.integers(-2, 3), max_size=3),
+        st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3), st.lists(st.binary(max_size=4), max_size=3),
+    )  # fmt: skip
+    tried: list[Any] = []
+
+    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(st.lists(tensors, max_size=3), st.lists(st.binary(max_size=12), max_size=3), st.text(max_size=3))
+    @example([("text_pair", "BYTES", [0], [], [])], [], "")  # a second text, and none that it belongs to
+    def messages(inputs: Any, raw: Any, model: str) -> None:
+        request = pb.ModelInferRequest(model_name=model or "e")
+        for name, datatype, shape, numbers, items in inputs:
+            tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
+            tensor.contents.int_contents.extend(numbers)
+            tensor.contents.bytes_contents.extend(items)
+        request.raw_input_contents.extend(raw)
+        tried.append(request)
+
+    messages()
+    codes: dict[Any, Any] = {}
+    for request in tried:
+        try:
+            await caller.infer(request)
+        except grpc.aio.AioRpcError as error:
+            codes[error.code()] = request
+    assert set(codes) <= {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}, codes
+
+
+async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path) -> None:
+    """As on the HTTP port. New connections use replaced files."""
+    stack.deploy("e")
+    await stack.served("e")
+    old, new = trustme.CA(), trustme.CA()
+
+    def write(authority: trustme.CA) -> None:
+        made = authority.issue_cert("localhost")
+        made.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+        made.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+        authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+
+    write(old)
+    server = make_server(stack)
+    tls = Tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), str(tmp_path / "ca.pem"))
+    port = await server.start("127.0.0.1", 0, tls)
+
+    async def ask(authority: trustme.CA, *, shows: bool = True) -> str:
+        mine = authority.issue_cert("caller")
+        shown = (mine.private_key_pem.bytes(), mine.cert_chain_pems[0].bytes()) if shows else (None, None)
+        credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), *shown)
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options) as channel:
+            answer = await Caller(channel).infer(texts("e", "good"), timeout=3)
+            return str(answer.model_name)
+
+    assert "e" == await ask(old)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await ask(old, shows=False)
+    write(new)
+    later = (tmp_path / "cert.pem").stat().st_mtime + 5
+    for name in ("key.pem", "cert.pem", "ca.pem"):
+        os.utime(tmp_path / name, (later, later))
+    assert "e" == await ask(new)
+    await server.stop(0)
+
+
+async def test_a_port_in_use_is_an_error() -> None:
+    """Without it, the server would silently answer half of the calls."""
+    from gateway.__main__ import _reserve
+
+    holder = _reserve("127.0.0.1", 0)
+    holder.listen(1)
+    with pytest.raises(OSError, match="in use"):
+        _reserve("127.0.0.1", holder.getsockname()[1])
+    holder.close()

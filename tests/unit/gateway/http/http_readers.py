@@ -1,0 +1,448 @@
+"""Does the core read the same requests from bytes as h11, in whatever pieces they come?
+
+``test_streams.py`` beside it runs 20,000 of the generated streams. Everything happens in one process, on transports
+that keep what is written; the application says back what it was asked. A stream is some requests behind each other,
+some of them odd or broken, cut into reads at any byte.
+
+- The same bytes in one read get the same answers.
+- h11 reads the same requests, except where one of the two refuses what the other takes: ``DIFFERS_FROM_H11``. Where
+  both take a request it is the same request, and the next one begins at the same byte, without exception.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import h11
+
+from gateway.http.connections import Connections
+from gateway.http.exchange import Exchange, Outcome
+from tests.core_client import in_memory
+
+BATCH: Final = 200
+_ROUNDS: Final = 14
+"""Turns of the loop after each read: more than any answer takes."""
+_ID: Final = re.compile(rb'"request_id":"[0-9a-f]{16}"')
+MAX_HEAD_BYTES: Final = 4096
+MAX_HEADERS: Final = 24
+
+
+# --- the streams ------------------------------------------------------------------------------------------------------
+
+_TARGETS: Final = (
+    b"/serve/e", b"/serve/e", b"/serve/e/1", b"/serve/a/b/c", b"/serve/", b"/serve/e?version=2", b"/serve/e%20x",
+    b"/serve/e#f", b"/serve//e", b"/serve/./e", b"/other", b"/", b"*", b"http://h/serve/e", b"/serve/e;p", b"//serve/e",
+    b"/serve/skip", b"/serve/pieces", b"/serve/\xc3\xa9", b"/serve/e~-_.:", b"serve/e", b"/serve/e\"<>", b"/SERVE/e",
+    b"/serve/%zz", b"?x", b"/serve/e?", b"/serve/e#",
+)  # fmt: skip
+_METHODS: Final = (
+    b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"post", b"POSTS", b"CONNECT", b"TRACE", b"P OST", b"",
+    b"PRI", b"BREW",
+)  # fmt: skip
+_LINES: Final = (
+    b"user-agent: a/1.0", b"Accept: */*", b"x-request-id: 1234", b"x-routing-key: me",
+    b"Content-Type: application/json", b"accept-encoding: gzip, deflate", b"x-empty:", b"x-space:  two",
+    b"x-tab:\tv", b"x-trail: v  ", b"x-latin: \xe9",
+    b"cookie: a=b; c=d", b"Connection: keep-alive", b"connection: Keep-Alive", b"x-quote: \"a, b\"", b"te: trailers",
+    b"x-many: 1", b"x-many: 2", b"keep-alive: timeout=5", b"x'y!#$%&*+-.^_`|~: v", b"host: again",
+)  # fmt: skip
+_ODD_LINES: Final = (
+    b"connection: close", b"Connection: close, keep-alive", b"connection: upgrade", b"upgrade: h2c",
+    b"expect: 100-continue", b"Expect: 200-ok", b"transfer-encoding: chunked", b"Transfer-Encoding: gzip, chunked",
+    b"transfer-encoding: identity", b"content-length: 3", b"content-length: +3", b"content-length: 0x3",
+    b"content-length: 3, 3", b"content-length:", b"content-length: 99999999999999999999", b"content-length: -1",
+    b"Content-Length : 3", b"x bad: v", b": v", b"novalue", b" folded: v", b"x: a\0b", b"x: a\x01b", b"x: a\x7fb",
+    b"x: a\rb", b"x: a\nb", b"x\xe9: v", b"proxy-connection: close", b"connection: x", b"transfer-encoding:",
+    b"x: " + b"y" * 5000, b"x(y: v", b"trailer: x-sum", b"content-length: 007", b"\x00", b"transfer-encoding: x",
+)  # fmt: skip
+_VERSIONS: Final = (b"HTTP/1.0", b"HTTP/1.0", b"HTTP/2.0", b"HTTP/1.2", b"http/1.1", b"HTTP/11", b"", b"HTTP/0.9")
+_BODIES: Final = (
+    b'{"text": "good"}',
+    b"",
+    b"no thanks",
+    b"at once",
+    b"x" * 60,
+    b"\r\n\r\n",
+    b"POST /serve/e HTTP/1.1\r\n",
+)
+_JUNK: Final = (b"\r\n", b"\r\n\r\n", b"\n", b"\0", b"what is this\r\n\r\n", b"\x16\x03\x01\x02\x00", b" ", b"\r")
+
+
+def _chunked(draw: random.Random, body: bytes) -> bytes:
+    parts = []
+    at = 0
+    while at < len(body):
+        size = draw.randint(1, len(body) - at)
+        digits = draw.choice((b"%x", b"%X", b"0%x")) % size
+        extension = draw.choice((b"", b"", b"", b";a=b", b'; q="x"')) if draw.random() < 0.3 else b""
+        parts.append(digits + extension + b"\r\n" + body[at : at + size] + b"\r\n")
+        at += size
+    end = draw.choice((b"0\r\n\r\n",) * 8 + (b"0\r\nx-sum: 1\r\n\r\n", b"00\r\n\r\n", b"0\r\nbad trailer\r\n\r\n"))
+    coded = b"".join(parts) + end
+    if draw.random() < 0.15:
+        wrong = draw.choice((b"g\r\n", b"-1\r\n", b"5\r\nab\r\n", b"fffffffffffffffff\r\n", b"\r\n", b"1\nx\n"))
+        at = draw.randint(0, len(coded))
+        coded = coded[:at] + wrong + coded[at:]
+    return coded
+
+
+def _plain(draw: random.Random) -> bytes:
+    """A request as most are, from one of a few clients."""
+    body = draw.choice(_BODIES)
+    lines = list(_LINES[: draw.randint(0, 6)])
+    if draw.random() < 0.2:
+        lines.append(draw.choice(_LINES))
+    length = draw.choice((b"content-length: %d", b"Content-Length: %d")) % len(body)
+    lines.insert(draw.choice((0, len(lines))), length)
+    target = draw.choice(_TARGETS[:5])
+    return b"POST %b HTTP/1.1\r\nhost: x\r\n%b\r\n\r\n%b" % (target, b"\r\n".join(lines), body)
+
+
+def _odd(draw: random.Random) -> bytes:
+    """A request that may be unusual or wrong in any respect."""
+    method = b"POST" if draw.random() < 0.6 else draw.choice(_METHODS)
+    target = draw.choice(_TARGETS)
+    version = b"HTTP/1.1" if draw.random() < 0.85 else draw.choice(_VERSIONS)
+    body = draw.choice(_BODIES)
+    lines = draw.sample(_LINES, draw.randint(0, 5))
+    if draw.random() < 0.9:
+        lines.insert(0, b"host: x")
+    if draw.random() < 0.03:
+        lines += [b"x%d: y" % number for number in range(draw.choice((15, 40)))]
+    framing = draw.random()
+    if framing < 0.45:
+        lines.append(b"content-length: %d" % max(0, len(body) + draw.choice((0, 0, 0, 0, 0, 0, -1, 3))))
+    elif framing < 0.75:
+        lines.append(draw.choice((b"transfer-encoding: chunked", b"Transfer-Encoding: Chunked")))
+        body = _chunked(draw, body)
+    else:
+        body = b""
+    for _ in range(draw.choice((0, 0, 1, 1, 2))):
+        lines.insert(draw.randint(0, len(lines)), draw.choice(_ODD_LINES))
+    end = b"\r\n" if draw.random() < 0.96 else draw.choice((b"\n", b"\r", b"\r\r\n"))
+    head = b" ".join(part for part in (method, target, version) if part or draw.random() < 0.5)
+    return head + end + b"".join(line + end for line in lines) + end + body
+
+
+def stream(seed: int, number: int) -> list[bytes]:
+    """Return the reads of the stream with this number."""
+    draw = random.Random(f"{seed}/{number}")
+    parts = []
+    for _ in range(draw.choice((1, 1, 2, 2, 3, 4))):
+        kind = draw.random()
+        if kind < 0.04:
+            parts.append(draw.choice(_JUNK))
+        parts.append(_plain(draw) if kind < 0.65 else _odd(draw))
+    if draw.random() < 0.04:
+        parts[-1] = parts[-1][: draw.randint(0, len(parts[-1]))]
+    if draw.random() < 0.03:
+        at = draw.randrange(len(parts))
+        whole = bytearray(parts[at])
+        if whole:
+            whole[draw.randrange(len(whole))] = draw.randrange(256)
+        parts[at] = bytes(whole)
+    if draw.random() < 0.65:  # each request in its own read, as clients send them
+        reads = []
+        for part in parts:
+            at = draw.randrange(len(part) + 1) if draw.random() < 0.25 else 0
+            reads += [part[:at], part[at:]]
+    else:
+        whole = b"".join(parts)
+        cuts = sorted(draw.randrange(len(whole) + 1) for _ in range(draw.choice((0, 0, 1, 2, 5))))
+        reads = [whole[a:b] for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True)]
+    return [read for read in reads if read]
+
+
+# --- the application --------------------------------------------------------------------------------------------------
+
+
+def _said(
+    method: str, path: str, raw: bytes, query: bytes, headers: Sequence[tuple[bytes, bytes]], body: bytes
+) -> bytes:
+    """What the application was asked. The length of the body stands for the header that announced it."""
+    lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers if name != b"content-length"]
+    raws = (raw.decode("latin-1"), query.decode("latin-1"))
+    return json.dumps([method, path, *raws, lines, body.decode("latin-1")]).encode()
+
+
+class Echo:
+    """Answers with what it was asked: at once, later, in pieces, or without reading the body."""
+
+    def __init__(self) -> None:
+        self.limits = Connections(
+            head_timeout=3600, keep_alive=3600, body_timeout=3600, max_head_bytes=MAX_HEAD_BYTES,
+            max_headers=MAX_HEADERS,
+        )  # fmt: skip
+
+    async def __call__(self, exchange: Exchange) -> None:
+        """See ``core.Answer``."""
+        body, more = b"", exchange.path != "/serve/skip"
+        while more:
+            message = await exchange.receive()
+            body += message["body"]
+            more = message["more_body"]
+        content = _said(exchange.method, exchange.path, exchange.raw_path, exchange.query, exchange.headers, body)
+        if body.startswith(b"no"):
+            later: Outcome[None] = Outcome()
+            asyncio.get_running_loop().call_soon(later.set_result, None)
+            await later
+        headers = [(b"x-method", exchange.method.encode())]
+        if exchange.path == "/serve/pieces":
+            exchange.begin(200, headers)
+            exchange.piece(content[:10])
+            exchange.end(content[10:])
+        else:
+            exchange.reply(200, [*headers, (b"content-length", b"%d" % len(content))], content)
+
+
+async def answered(streams: Sequence[list[bytes]]) -> list[tuple[bytes, bool]]:
+    """Return for each stream what was written, and whether the connection was closed."""
+    app = Echo()
+    wires = [(*in_memory(app, app.limits), list(reads)) for reads in streams]
+    is_busy = True
+    while is_busy:
+        is_busy = False
+        for ear, connection, reads in wires:
+            if reads and not ear.is_closed:
+                is_busy = True
+                if not ear.is_paused:
+                    connection.data_received(reads.pop(0))
+        for _ in range(_ROUNDS):
+            await asyncio.sleep(0)
+    found = []
+    for ear, connection, _ in wires:
+        found.append((_ID.sub(b'"request_id":"0123456789abcdef"', ear.heard), ear.is_closed))
+        connection.connection_lost(None)
+    return found
+
+
+# --- what they mean ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer on the wire."""
+
+    status: int
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+def answers(written: bytes, whole: bytes = b"") -> list[Answer]:
+    """Split the answers to the stream ``whole``. Raises ``ValueError`` if it is not exactly a sequence of answers."""
+    found: list[Answer] = []
+    at = 0
+    while at < len(written):
+        end = written.index(b"\r\n\r\n", at) + 4
+        first, *lines = written[at : end - 4].split(b"\r\n")
+        if not first.startswith(b"HTTP/1.1 "):
+            raise ValueError(f"not an answer: {first[:60]!r}")
+        headers = tuple(tuple(line.split(b": ", 1)) for line in lines)
+        named = dict(headers)
+        at = end
+        status = int(first.split()[1])
+        if status == 100 or named.get(b"x-method") == b"HEAD":
+            body = b""
+        elif at == len(written) and named.get(b"connection") == b"close" and b"HEAD" in whole:
+            body = b""  # the refusal of a HEAD request
+        elif b"content-length" in named:
+            body, at = written[at : at + int(named[b"content-length"])], at + int(named[b"content-length"])
+        elif b"transfer-encoding" not in named:  # to an HTTP/1.0 client: it ends with the connection
+            body, at = written[at:], len(written)
+        else:
+            body, at = _unchunked(written, at)
+        found.append(Answer(status, headers, body))  # type: ignore[arg-type]
+    if at != len(written):
+        raise ValueError("the last answer is cut short")
+    return found
+
+
+def _unchunked(written: bytes, at: int) -> tuple[bytes, int]:
+    parts = []
+    while True:
+        end = written.index(b"\r\n", at)
+        size = int(written[at:end], 16)
+        parts.append(written[end + 2 : end + 2 + size])
+        at = end + 4 + size
+        if not size:
+            return b"".join(parts), at
+
+
+@dataclass(slots=True)
+class Judged:
+    """What h11 makes of a stream: its requests as the application would report them, and why it stopped."""
+
+    requests: list[Any] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)
+    stopped: str = ""
+    """``closed`` (a request was the last one), ``refused``, or empty (everything was read)."""
+
+
+def judge(whole: bytes) -> Judged:
+    """Read a stream with h11, answering each request at once."""
+    found = Judged()
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+    connection.receive_data(whole)
+    request: Any = None
+    parts: list[bytes] = []
+    start = 0
+    while True:
+        try:
+            event = connection.next_event()
+        except h11.RemoteProtocolError:
+            found.starts.append(start)
+            found.stopped = "refused"
+            return found
+        if isinstance(event, h11.Request):
+            request, parts = event, []
+        elif isinstance(event, h11.Data):
+            parts.append(bytes(event.data))
+        elif isinstance(event, h11.EndOfMessage):
+            found.starts.append(start)
+            found.requests.append(_of_h11(request, b"".join(parts)))
+            connection.send(h11.Response(status_code=405, headers=[("content-length", "0")]))
+            connection.send(h11.EndOfMessage())
+            if connection.our_state is h11.MUST_CLOSE or connection.their_state is h11.MUST_CLOSE:
+                found.stopped = "closed"
+                return found
+            left, _ = connection.trailing_data
+            start = len(whole) - len(left)
+            try:
+                connection.start_next_cycle()
+            except h11.LocalProtocolError:
+                found.stopped = "closed"
+                return found
+        else:  # needs more bytes, or is paused
+            found.starts.append(start)
+            return found
+
+
+def _of_h11(request: Any, body: bytes) -> list[Any]:
+    target = re.sub(rb"#.*", b"", bytes(request.target), flags=re.S)
+    target = re.sub(rb"^[a-z]+://[^/?]*", b"", target)
+    path, _, query = target.partition(b"?")
+    return [request.method.decode(), path.decode("latin-1"), query.decode("latin-1"), _lines(request.headers),
+            "" if path == b"/serve/skip" else body.decode("latin-1")]  # fmt: skip
+
+
+def _of_ours(answer: Answer) -> list[Any]:
+    method, _, raw, query, lines, body = json.loads(answer.body)
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in lines]
+    return [method, raw, query, _lines(headers), body]
+
+
+def _lines(headers: Any) -> list[list[str]]:
+    return sorted(
+        [bytes(name).decode("latin-1"), bytes(value).decode("latin-1").strip(" \t")] for name, value in headers
+        if name not in (b"content-length", b"transfer-encoding")
+    )  # fmt: skip
+
+
+# --- where they differ, and why ---------------------------------------------------------------------------------------
+
+Differs = Callable[[bytes, list[Answer], list[Answer]], bool]
+"""Called with the stream from the differing request on, our answers from there on, and the other's."""
+
+
+def _has(pattern: bytes) -> Differs:
+    search = re.compile(pattern, re.I | re.S).search
+    return lambda rest, _ours, _theirs: search(rest) is not None
+
+
+def _refused(*statuses: int) -> Differs:
+    return lambda _rest, ours, _theirs: bool(ours) and ours[-1].status in statuses
+
+
+DIFFERS_FROM_H11: Final[dict[str, Differs]] = {
+    "we refuse what it takes": _refused(400, 405, 414, 431),
+    "a request without Host, or with two, is taken: clients of one server leave it out": lambda rest, _ours, _theirs: (
+        len(re.findall(rb"^host *:", re.split(rb"\r?\n\r?\n", rest.lstrip(b"\r\n"), maxsplit=1)[0], re.I | re.M)) != 1
+    ),
+    "empty lines before a request are skipped": _has(rb"^[\r\n]"),
+    "the application answered before the body was read": _has(rb"/serve/skip"),
+    "proxy-connection: close ends a connection, as connection: close does": _has(rb"proxy-connection: close"),
+}
+"""Why a request is read differently from h11."""
+
+
+def over_h11(ours: tuple[bytes, bool], whole: bytes, judged: Judged) -> str:
+    """Return why what we read differs from what h11 read: a rule, empty if it does not, or ``?`` and the difference."""
+    mine = [answer for answer in answers(ours[0], whole) if answer.status >= 200]
+    for at, request in enumerate(judged.requests):
+        if at >= len(mine):
+            return _why(
+                DIFFERS_FROM_H11, whole, judged, max(at - 1, 0), ([], []), f"h11 takes {request}, we do not answer"
+            )
+        if mine[at].status != 200:
+            return _why(
+                DIFFERS_FROM_H11, whole, judged, at, (mine[at:], []), f"h11 takes {request}, we refuse: {mine[at]}"
+            )
+        if request[0] != "HEAD" and _of_ours(mine[at]) != request:
+            return f"? both take a request and read it differently: h11 {request}, we {_of_ours(mine[at])}"
+    more = mine[len(judged.requests) :]
+    if not more or (judged.stopped == "refused" and more[0].status != 200):
+        return ""
+    shown = f"we answer {more[0]}, h11 {judged.stopped or 'waits'}"
+    return _why(DIFFERS_FROM_H11, whole, judged, len(judged.requests), (more, []), shown)
+
+
+def _why(
+    rules: dict[str, Differs],
+    whole: bytes,
+    judged: Judged,
+    at: int,
+    said: tuple[list[Answer], list[Answer]],
+    shown: str,
+) -> str:
+    start = judged.starts[min(at, len(judged.starts) - 1)]
+    for name, applies in rules.items():
+        if applies(whole[start:], *said):
+            return name
+    return f"? {shown}"
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Compared:
+    """What a run found."""
+
+    streams: int = 0
+    requests: int = 0
+    h11: Counter[str] = field(default_factory=Counter)
+    unexplained: list[str] = field(default_factory=list)
+
+
+def _told(written: tuple[bytes, bool], whole: bytes) -> tuple[list[tuple[int, bytes]], bool]:
+    """Statuses and bodies, without the sentences of refusals, which may name what came first in a read."""
+    found = [(one.status, one.body if one.status == 200 else b"") for one in answers(written[0], whole)]
+    return [one for one in found if one[0] >= 200], written[1]
+
+
+async def compare(seed: int, numbers: range, found: Compared) -> None:
+    """Send the streams with these numbers in their reads and in one, and record where the answers differ."""
+    for first in range(numbers.start, numbers.stop, BATCH):
+        batch = range(first, min(first + BATCH, numbers.stop))
+        streams = [stream(seed, number) for number in batch]
+        cut, whole_reads = await answered(streams), await answered([[b"".join(reads)] for reads in streams])
+        for number, reads, ours, at_once in zip(batch, streams, cut, whole_reads, strict=True):
+            whole = b"".join(reads)
+            judged = judge(whole)
+            found.requests += len(judged.requests)
+            same = _told(ours, whole) == _told(at_once, whole)
+            faults = [] if same else [f"? in pieces it says {ours}, at once {at_once}"]
+            why = over_h11(ours, whole, judged)
+            if why.startswith("?"):
+                faults.append(why)
+            elif why:
+                found.h11[why] += 1
+            found.unexplained += [f"stream {number} of seed {seed}, {reads}: {fault[2:]}" for fault in faults]
+        found.streams += len(streams)

@@ -1,0 +1,121 @@
+"""The coroutine of a request, driven without a task: what it may await, who leaves, and what fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway.errors import ClientGone
+from gateway.http.exchange import Exchange, Outcome, outcome_of
+from tests.core_client import in_memory
+from tests.unit.gateway.http.serving import post
+from tests.waiting import soon
+
+OK = [(b"content-length", b"2")]
+
+
+async def test_an_outcome_that_is_set_resumes_the_coroutine_at_once() -> None:
+    """With its value or its error; one that is set already is not waited for."""
+    told: list[Any] = []
+    first, second, third = Outcome[str](), Outcome[str](), Outcome[str]()
+    third.set_result("c")
+
+    async def answer(exchange: Exchange) -> None:
+        told.append(await first)
+        with pytest.raises(ValueError, match="b"):
+            await second
+        told.append(await third)
+        exchange.reply(200, OK, b"ok")
+
+    ear, connection = in_memory(answer)
+    connection.data_received(post())
+    first.set_result("a")
+    assert ["a"] == told
+    second.set_exception(ValueError("b"))
+    assert ["a", "c"] == told
+    assert ear.heard.startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+@pytest.mark.parametrize("foreign", [lambda: asyncio.sleep(1), lambda: asyncio.get_running_loop().create_future()])
+async def test_awaiting_what_needs_a_task_is_an_error(foreign: Any) -> None:
+    """Of this request: it is answered with 500, and the next one is answered."""
+
+    async def answer(exchange: Exchange) -> None:
+        if exchange.path == "/wrong":
+            await foreign()
+        exchange.reply(200, OK, b"ok")
+
+    ear, connection = in_memory(answer)
+    connection.data_received(post(path="/wrong"))
+    connection.data_received(post(path="/right"))
+    assert [b"500", b"200"] == [part[:3] for part in ear.heard.split(b"HTTP/1.1 ")[1:]]
+
+
+async def test_work_that_needs_a_task_is_awaited_as_an_outcome() -> None:
+    """Its result and its error."""
+    told: list[Any] = []
+
+    async def work(value: int) -> int:
+        await asyncio.sleep(0)
+        return 10 // value
+
+    async def answer(exchange: Exchange) -> None:
+        told.append(await outcome_of(work(5)))
+        with pytest.raises(ZeroDivisionError):
+            await outcome_of(work(0))
+        exchange.reply(200, OK, b"ok")
+
+    ear, connection = in_memory(answer)
+    connection.data_received(post())
+    await soon(lambda: bool(ear.heard))
+    assert [2] == told
+
+
+async def test_a_client_that_leaves_is_thrown_into_the_coroutine() -> None:
+    """Wherever it waits, also again; what it awaited may be set later."""
+    told: list[str] = []
+    never, later = Outcome[None](), Outcome[None]()
+
+    async def answer(_exchange: Exchange) -> None:
+        for outcome in (never, later):
+            try:
+                await outcome
+            except ClientGone:
+                told.append("left")
+
+    _, connection = in_memory(answer)
+    connection.data_received(post())
+    connection.connection_lost(None)
+    assert ["left", "left"] == told
+    never.set_result(None)
+    later.set_result(None)
+
+
+async def test_an_answer_that_fails_after_its_head_closes_the_connection() -> None:
+    """A part of it is written: nothing else may follow."""
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.begin(200, [])
+        exchange.piece(b"a part")
+        raise RuntimeError("a bug")
+
+    ear, connection = in_memory(answer)
+    connection.data_received(post())
+    assert ear.is_closed
+    assert ear.heard.endswith(b"\r\n\r\n6\r\na part\r\n")
+
+
+async def test_an_http_1_0_client_gets_no_chunks() -> None:
+    """The end of its answer is that of the connection."""
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.begin(200, [])
+        exchange.piece(b"a ")
+        exchange.end(b"b")
+
+    ear, connection = in_memory(answer)
+    connection.data_received(b"GET / HTTP/1.0\r\n\r\n")
+    assert ear.heard == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\na b"
+    assert ear.is_closed

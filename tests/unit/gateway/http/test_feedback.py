@@ -1,0 +1,178 @@
+"""``POST /v1/feedback`` through a whole gateway: forms, refusals, rights, and the visible results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.callers.keys import Key, digest, new_key
+from gateway.http.feedback import MAX_ITEMS
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.waiting import LIMIT_S
+
+ONE = {"endpoint": "e/1", "predicted": "GOOD", "score": 0.9, "label": "BAD"}
+HOOK = """
+class Preprocess:
+    def process(self, body, state, collect_custom_statistics_fn=None):
+        return {"label": "spam"}
+"""
+
+
+async def served(stack: Any) -> None:
+    """Two versions of a classifier and a hook."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.add_hook("h", HOOK)
+    await stack.served("e/1", "e/2", "h")
+
+
+async def test_the_forms_of_feedback(stack: Any) -> None:
+    """One label or many, or with the whole answer. They are counted by version, in the metrics at once."""
+    await served(stack)
+    answer = (await stack.client.post("/serve/e/2", json={"text": "good"})).json()
+    for body, counted in (
+        (ONE, 1),
+        ({"feedback": [ONE, {**ONE, "label": "GOOD"}]}, 2),
+        ({"endpoint": "e", "version": 2, "answer": answer, "label": answer["label"]}, 1),
+        ({"endpoint": "h", "predicted": "spam", "label": "ham"}, 1),
+    ):
+        reply = await stack.client.post("/v1/feedback", json=body, headers={"x-request-id": "mine"})
+        assert (200, {"counted": counted}, "mine") == (reply.status_code, reply.json(), reply.headers["x-request-id"])
+    text = (await stack.client.get("/metrics")).text
+    for line in (
+        'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="1"} 2.0',
+        'gateway_feedback_total{endpoint="e",label="GOOD",predicted="GOOD",version="1"} 1.0',
+        'gateway_feedback_total{endpoint="h",label="ham",predicted="spam",version=""} 1.0',
+        'gateway_feedback_answers_total{endpoint="e",outcome="wrong",score="0.9",version="1"} 2.0',
+        'gateway_feedback_answers_total{endpoint="h",outcome="wrong",score="none",version=""} 1.0',
+    ):
+        assert line in text
+
+
+async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> None:
+    """Labels come late. The endpoint and its labels are known."""
+    await served(stack)
+    reply = await stack.client.post("/v1/feedback", json={"feedback": [ONE, {**ONE, "endpoint": "e/7"}]})
+    assert (200, {"counted": 2, "not_served": ["e/7"]}) == (reply.status_code, reply.json())
+    assert (
+        'gateway_feedback_answers_total{endpoint="e",outcome="wrong",score="0.9",version="7"} 1.0'
+        in (await stack.client.get("/metrics")).text
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        ([], 422, "the body must be an object"),
+        ({"feedback": []}, 422, "1 to 1000"),
+        ({"feedback": [ONE] * (MAX_ITEMS + 1)}, 422, "1 to 1000"),
+        ({"feedback": [ONE, 3]}, 422, "feedback[1] is not an object"),
+        ({**ONE, "label": None}, 422, "feedback.label"),
+        ({**ONE, "label": "x" * 101}, 422, "feedback.label"),
+        ({**ONE, "score": 1.5}, 422, "feedback.score"),
+        ({**ONE, "score": True}, 422, "feedback.score"),
+        ({"endpoint": "e/1", "label": "BAD"}, 422, "feedback.predicted"),
+        ({**ONE, "label": "neutral"}, 422, "e has no label neutral"),
+        ({**ONE, "endpoint": "none/1"}, 404, "is not served here"),
+        ({**ONE, "endpoint": "e/x"}, 404, "is not served here"),
+    ],
+)
+async def test_a_request_with_an_invalid_label_is_refused_whole(
+    stack: Any, body: object, status: int, said: str
+) -> None:
+    """With the reason and the position. Nothing of it is counted."""
+    await served(stack)
+    reply = await stack.client.post("/v1/feedback", json=body)
+    assert status == reply.status_code, reply.text
+    assert said in reply.json()["error"]
+    assert "gateway_feedback_answers_total{" not in (await stack.client.get("/metrics")).text
+
+
+async def test_other_methods_and_bodies_are_refused(stack: Any) -> None:
+    """In the gateway's usual form."""
+    await served(stack)
+    assert 405 == (await stack.client.get("/v1/feedback")).status_code
+    for content, kind, code in ((b"{", "application/json", "malformed_body"), (b"a=1", "a/form", "unsupported_media")):
+        reply = await stack.client.post("/v1/feedback", content=content, headers={"content-type": kind})
+        assert code == reply.json()["code"]
+        assert '"predicted": "POSITIVE"' in reply.json()["hint"]
+    assert 413 == (await stack.client.post("/v1/feedback", content=b"x" * ((1 << 20) + 1))).status_code
+
+
+async def test_feedback_needs_a_version_not_a_canary(stack: Any) -> None:
+    """A canary has several versions; the answer says which one it came from."""
+    await served(stack)
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    reply = await stack.client.post("/v1/feedback", json={**ONE, "endpoint": "c"})
+    assert (422, "x-served-by of the answer says which it was") == (reply.status_code, reply.json()["hint"])
+
+
+async def test_labels_need_their_own_right(make_stack: Callable[..., Any], tmp_path: Any) -> None:
+    """And only for the key's endpoints. The right to infer does not include it."""
+    texts, keys = {}, []
+    for name, fields in {
+        "asks": {"operations": ("infer",)}, "labels": {"operations": ("feedback",)},
+        "others": {"operations": ("feedback",), "endpoints": ("h",)},
+    }.items():  # fmt: skip
+        texts[name], ident = new_key()
+        keys.append(Key(ident, digest(PEPPER, texts[name].encode()).hex(), name, **fields))
+    (tmp_path / "keys.json").write_bytes(written_file(*keys))
+    (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
+    stack = make_stack(keys_file=str(tmp_path / "keys.json"))
+    async with stack.gateway.running():
+        await served(stack)
+        seen = {}
+        for name in ("", *texts):
+            headers = {"x-api-key": texts[name]} if name else {}
+            reply = await stack.client.post("/v1/feedback", json=ONE, headers=headers)
+            seen[name] = (reply.status_code, reply.headers.get("x-refused-because"))
+    assert {
+        "": (401, "no_credentials"), "asks": (403, "operation_not_permitted"), "labels": (200, None),
+        "others": (403, "endpoint_not_permitted"),
+    } == seen  # fmt: skip
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway publishes its numbers ten times a second, not every five seconds."""
+    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.1)
+
+
+async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
+    """Over all workers and restarts, like drift."""
+    await served(stack)
+    right = {**ONE, "label": "GOOD"}
+    await stack.client.post("/v1/feedback", json={"feedback": [right] * 9 + [ONE]})
+    found: list[Any] = []
+    async with asyncio.timeout(LIMIT_S):
+        while not found or found[0]["real"]["answers"] < 10:  # a step may fall between two of the labels
+            found = (await stack.client.get("/v1/status")).json()["accuracy"]
+            await asyncio.sleep(0.05)
+    assert [("e", "1", 0.9, 10)] == [
+        (one["endpoint"], one["version"], one["real"]["value"], one["real"]["answers"]) for one in found
+    ]
+    page = (await stack.client.get("/?open=e")).text
+    assert "90.0% right by labels" in page
+    assert 'gateway_accuracy_ratio{endpoint="e",of="real",version="1"} 0.9' in (await stack.client.get("/metrics")).text
+
+
+async def test_feedback_counts_towards_the_bytes_in_flight(make_stack: Callable[..., Any]) -> None:
+    """A full gateway refuses it. Its bytes are released after any outcome. A large body is read too."""
+    stack = make_stack(max_bytes_in_flight=4 << 20)
+    async with stack.gateway.running():
+        await served(stack)
+        many = {"feedback": [ONE] * MAX_ITEMS, "note": "x" * 500_000}
+        assert {"counted": MAX_ITEMS} == (await stack.client.post("/v1/feedback", json=many)).json()
+        assert 422 == (await stack.client.post("/v1/feedback", json={})).status_code
+        assert 0 == stack.gateway.permits.in_flight
+        held = [stack.gateway.permits.take(0, 1) for _ in range(stack.settings.max_in_flight)]
+        reply = await stack.client.post("/v1/feedback", json=ONE)
+        assert (429, "overloaded") == (reply.status_code, reply.json()["code"])
+        assert reply.headers["retry-after"]
+        for one in held:
+            one.release()
+        assert 200 == (await stack.client.post("/v1/feedback", json=ONE)).status_code

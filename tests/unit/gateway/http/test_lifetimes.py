@@ -1,0 +1,253 @@
+"""A request's version, permit and deadline, over a real port."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.endpoints.cache import CachedHandler, size_of
+from gateway.http.core import Connection
+from tests.unit.gateway.http.serving import Port, post, serving
+from tests.waiting import LIMIT_S
+
+Serve = Callable[..., AbstractAsyncContextManager[Port]]
+
+HOOK = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        return {"says": %r}
+    def unload(self):
+        self.process = None
+"""
+
+
+HUGE = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        return "x" * (40 << 20)
+"""
+
+
+@pytest.fixture
+def serve(make_stack: Callable[..., Any]) -> Serve:
+    """Serve a stack with the test's settings."""
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Port]:
+        stack = make_stack(**settings)
+        async with stack.gateway.running(), stack.client, serving(stack) as port:
+            yield port
+
+    return make
+
+
+async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(serve: Serve) -> None:
+    """The version is chosen with the body. Chosen with the head, it could be closed before the body came (500)."""
+    async with serve() as port:
+        stack = port.stack
+        stack.add_hook("h", HOOK % "old")
+        await stack.served("h")
+        old = stack.gateway.table.current.endpoints["h"]
+        request = post(b'{"x": 1}', "/serve/h")
+        wire = await port.connect()
+        await wire.send_slowly(request[:-4])
+        stack.add_hook("h", HOOK % "new")
+        await stack.until(lambda: stack.gateway.table.current.endpoints["h"] is not old)
+        await stack.until(lambda: old._retired)
+        wire.send(request[-4:])
+        status, _, body = await wire.answer()
+        assert (200, {"says": "new"}) == (status, body)
+
+
+@pytest.mark.parametrize("end", ["close", "reset"])
+async def test_a_connection_that_has_ended_is_freed_without_a_collection(serve: Serve, end: str) -> None:
+    """Whether it was answered or refused. Full collections are rare, and thousands of connections may come."""
+    async with serve(max_in_flight=1) as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+
+        async def come(status: int, request: bytes) -> None:
+            wire = await port.connect()
+            wire.send(request)
+            assert (await wire.answer())[0] == status
+            getattr(wire, end)()
+
+        def kept() -> list[object]:
+            found = [one for one in gc.get_objects() if isinstance(one, Connection)]
+            return [one for one in found if not any(one is other for other in others)]
+
+        others: list[object] = []
+        others = kept()  # of other tests
+
+        await come(200, post())
+        held = stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        await stack.until(lambda: stack.gateway.permits.in_flight == 1)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await come(429, post())
+            await come(404, b"GET /missing HTTP/1.1\r\nhost: x\r\n\r\n")
+            held.set()
+            await wire.answer()
+            await come(200, post())
+            wire.close()
+            await stack.until(lambda: not kept())
+        finally:
+            gc.enable()
+
+
+async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) -> None:
+    """After a redeploy, the old version still answers its requests."""
+    async with serve() as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        old = stack.gateway.table.current.endpoints["e"]
+        stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        await stack.until(lambda: old._leases == 1)
+        held, stack.backend.hold = stack.backend.hold, None
+        stack.add_text_model("m2")
+        stack.registry.add_endpoint("e", "m2")
+        stack.load("e")
+        await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not old)
+        held.set()
+        assert 200 == (await wire.answer())[0]
+        await stack.until(lambda: old._leases == 0)
+
+
+async def test_the_deadline_holds(serve: Serve) -> None:
+    """A model never answers: the request gets 504 in time, and everything is released."""
+    async with serve(request_timeout="300ms") as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        status, _, body = await wire.answer()
+        assert (504, "deadline_exceeded") == (status, body["code"])
+        assert 0 == stack.gateway.table.current.endpoints["e"]._leases
+        await stack.until(lambda: stack.gateway.permits.in_flight == 0)
+        stack.backend.hold = None
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+async def test_a_client_that_leaves_releases_its_resources(serve: Serve) -> None:
+    """Permit, bytes and lease."""
+    async with serve() as port:
+        stack = port.stack
+        stack.deploy("e")
+        await stack.served("e")
+        stack.backend.hold = asyncio.Event()
+        wire = await port.connect()
+        wire.send(post())
+        permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["e"]
+        await stack.until(lambda: (permits.in_flight, endpoint._leases) == (1, 1))
+        assert permits.held_bytes > 0
+        wire.close()
+        await stack.until(lambda: (permits.in_flight, permits.held_bytes, endpoint._leases) == (0, 0, 0))
+
+
+async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
+    """Above the limit, a head alone gets 429, while the first request still sends its body."""
+    async with serve(max_in_flight=1) as port:
+        port.stack.deploy("e")
+        await port.stack.served("e")
+        first, second = await port.connect(), await port.connect()
+        await first.send_slowly(post()[:-3])
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
+        await second.send_slowly(post()[:-3])
+        status, headers, body = await second.answer()
+        assert (429, "overloaded") == (status, body["code"])
+        assert "retry-after" in headers
+        first.send(post()[-3:])
+        assert 200 == (await first.answer())[0]
+        await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
+
+
+async def test_a_permit_is_held_until_the_client_has_read_its_answer(serve: Serve) -> None:
+    """Unread answers take memory too, so they count until the client reads or leaves."""
+    async with serve() as port:
+        stack = port.stack
+        stack.add_hook("h", HUGE)
+        await stack.served("h")
+        permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["h"]
+        reader, leaver = await port.connect(), await port.connect()
+        for wire in (reader, leaver):
+            wire.send(post(b'{"x": 1}', "/serve/h"))
+        (status, headers), (other, _) = [await wire.head() for wire in (reader, leaver)]
+        assert (200, 200) == (status, other)
+        await stack.until(lambda: endpoint._leases == 0)
+        await asyncio.sleep(0.1)  # for what must not happen there is nothing else to wait for
+        assert 2 == permits.in_flight
+        leaver.close()
+        await stack.until(lambda: permits.in_flight == 1)
+        async with asyncio.timeout(LIMIT_S):
+            await reader._reader.readexactly(int(headers["content-length"]))
+        await stack.until(lambda: permits.in_flight == 0)
+
+
+async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
+    """Announced lengths and chunked bodies count. Other requests get 429."""
+    text = b'{"text": "%b"}' % (b"good " * 4000)
+    async with serve(max_bytes_in_flight=30_000) as port:
+        port.stack.deploy("e")
+        await port.stack.served("e")
+        first, second, third = [await port.connect() for _ in range(3)]
+        await first.send_slowly(post(text)[:-3])
+        permits = port.stack.gateway.permits
+        await port.stack.until(lambda: permits.held_bytes >= 20_000)
+        second.send(post(text)[:-3])
+        assert (429, "overloaded") == ((await second.answer())[0], "overloaded")
+        chunk = b"%x\r\n%b\r\n" % (len(text), text)
+        head = (
+            b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+        )
+        third.send(head + chunk)
+        assert 429 == (await third.answer())[0]
+        first.send(post(text)[-3:])
+        assert 200 == (await first.answer())[0]
+        await port.stack.until(lambda: permits.held_bytes == 0)
+
+
+async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The least recently used go first. An answer above the limit is not cached."""
+    monkeypatch.setattr("gateway.endpoints.cache.MAX_BYTES", 8192)
+    async with serve() as port:
+        stack = port.stack
+        stack.deploy("e", auxiliary_cfg={"gateway": {"response_cache": "1000"}})
+        await stack.served("e")
+        handler: CachedHandler = stack.gateway.table.current.endpoints["e"].handler
+        wire = await port.connect()
+        for number in range(60):
+            wire.send(post(b'{"text": "good %d"}' % number))
+            assert 200 == (await wire.answer())[0]
+            assert handler.held_bytes <= 8192
+        held = sum(size for _, _, size in handler._answers.values())
+        assert 0 < len(handler._answers) < 60
+        assert held == handler.held_bytes
+        wire.send(post(b'{"text": "%b"}' % (b"good " * 5000)))
+        assert 200 == (await wire.answer())[0]
+        assert held == handler.held_bytes
+
+
+def test_the_size_of_an_answer_includes_arrays_it_refers_to() -> None:
+    """A row of a batch is a view that keeps the whole batch in memory."""
+    import numpy as np
+
+    batch = np.zeros((64, 384), dtype=np.float32)
+    assert size_of({"embedding": batch[0]}) >= batch.nbytes
+    assert size_of(["x" * 1000] * 10) >= 10_000
+    assert size_of({"scores": {"a": 0.5}}) < 1000

@@ -1,0 +1,464 @@
+"""Limits of a connection: the size and lines of a head, time and number; and the answers when they are exceeded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.http.exchange import Exchange
+from tests.unit.gateway.http.serving import GOOD, Port, Wire, post, serving
+
+HOOK = """
+class Preprocess:
+    def process(self, data, state, collect_custom_statistics_fn=None):
+        from starlette.responses import Response
+        answer = Response(content=data.get("content", "{}"), status_code=data.get("status", 200))
+        answer.raw_headers += [(name.encode("latin-1"), value.encode("latin-1")) for name, value in data["headers"]]
+        return answer
+"""
+
+
+@pytest.fixture
+def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
+    """Serve the endpoint `e` with the test's settings."""
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Port]:
+        stack = make_stack(**settings)
+        async with stack.gateway.running(), stack.client:
+            stack.deploy("e")
+            await stack.served("e")
+            async with serving(stack) as made:
+                yield made
+
+    return make
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /serve/e HTTP/1.1\r\n" + b"x: " + b"y" * 200_000,
+        b"POST /serve/e HTTP/1.1\r\n" + b"".join(b"x%d: %s\r\n" % (n, b"y" * 100) for n in range(60)),
+        b"POST /serve/e HTTP/1.1\r\n" + b"z" * 200_000,
+        post(GOOD, "/serve/e", *(f"x{n}: {'y' * 100}" for n in range(60))),
+    ],
+    ids=["one line", "many lines", "a name", "whole"],
+)  # fmt: skip
+async def test_a_head_above_the_limit_is_431_and_closes_the_connection(port: Any, head: bytes) -> None:
+    """Before it is complete, in one piece or many. The message names the limit."""
+    async with port(max_head_bytes=4096, max_headers=1000) as served:
+        for cut in (len(head), 1000):
+            wire = await served.connect()
+            wire.send(*(head[at : at + cut] for at in range(0, len(head), cut)))
+            status, headers, body = await wire.answer()
+            assert (431, "close", "head_too_large") == (status, headers["connection"], body["code"])
+            assert "4096 bytes" in body["error"]
+            assert b"" == await wire.rest()
+
+
+async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
+    """Each line costs more than its bytes."""
+    async with port(max_headers=20) as served:
+        wire = await served.connect()
+        wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17))))
+        assert 200 == (await wire.answer())[0]
+        wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(18))))
+        status, headers, body = await wire.answer()
+        assert (431, "close", "head_too_large") == (status, headers["connection"], body["code"])
+        assert "20 lines" in body["error"]
+
+
+async def test_trailers_and_chunk_extensions_count_as_head(port: Any) -> None:
+    """Many trailers, an endless one, and endless chunk extensions."""
+    begin = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n10\r\n" + GOOD + b"\r\n"
+    async with port(max_head_bytes=4096, max_headers=50) as served:
+        for end in (b"0\r\n" + b"x: y\r\n" * 100, b"0\r\nx: " + b"y" * 200_000, b"1;" + b"x" * 200_000):
+            wire = await served.connect()
+            wire.send(begin, *(end[at : at + 1000] for at in range(0, len(end), 1000)))
+            assert 431 == (await wire.answer())[0]
+        wire = await served.connect()
+        wire.send(begin + b"0\r\nx-sum: 5\r\n\r\n", post())
+        assert [200, 200] == [(await wire.answer())[0] for _ in range(2)]
+
+
+@pytest.mark.parametrize("late", [True, False])
+async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
+    port: Any, caplog: pytest.LogCaptureFixture, late: bool
+) -> None:
+    """Longer than the URL parser can handle; with the body later or in the same piece."""
+    head = b"POST /serve/" + b"e" * 70_000 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
+    async with port(max_head_bytes=1 << 20) as served:
+        wire = await served.connect()
+        with caplog.at_level(logging.ERROR):
+            await wire.send_slowly(*((head, b"{}") if late else (head + b"{}",)))
+            status, headers, body = await wire.answer()
+        assert (414, "close", "address_too_long") == (status, headers["connection"], body["code"])
+        assert not caplog.records
+
+
+# --- what is counted --------------------------------------------------------------------------------------------------
+
+
+async def test_connections_closed_by_the_gateway_are_counted_by_reason(make_stack: Callable[..., Any]) -> None:
+    """A connection that is closed while idle is not counted."""
+    stack = make_stack(max_head_bytes=4096, head_timeout="200ms", keep_alive="200ms")
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        await stack.served("e")
+        async with serving(stack) as served:
+            idle = await served.connect()
+            idle.send(post())
+            assert 200 == (await idle.answer())[0]
+            assert b"" == await idle.rest()
+            assert {} == await ended_connections(stack)
+            for sent in (b"", b"POST /ser", b"POST /" + b"x" * 5000, b"\x16\x03\x01"):
+                wire = await served.connect()
+                wire.send(sent)
+                await wire.rest()
+            expected = {"nothing_asked": 1, "head_timeout": 1, "head_too_large": 1, "malformed_request": 1}
+            assert expected == await ended_connections(stack)
+
+
+async def test_a_connection_closed_to_make_room_is_counted(make_stack: Callable[..., Any]) -> None:
+    """It is the one that has been idle longest."""
+    stack = make_stack(max_connections=2)
+    async with stack.gateway.running(), stack.client, serving(stack) as served:
+        waits = [await served.connect() for _ in range(3)]
+        assert b"" == await waits[0].rest()
+        assert {"made_room": 2} == await ended_connections(stack), "the client that asks is another one"
+
+
+async def ended_connections(stack: Any) -> dict[str, float]:
+    """Return the numbers of closed connections by reason."""
+    text = (await stack.client.get("/metrics")).text
+    found = re.findall(r'gateway_ended_connections_total\{reason="(\w+)"\} (\S+)', text)
+    return {reason: float(number) for reason, number in found}
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n\r\n", b"POST /ser", post()[:60]], ids=["nothing", "lines", "url", "head"])
+async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: bytes) -> None:
+    """A silent one is closed. One with a partial head gets 408 first."""
+    async with port(head_timeout="200ms") as served:
+        wire = await served.connect()
+        wire.send(sent)
+        if sent.strip():
+            status, headers, body = await wire.answer()
+            assert (408, "close", "head_timeout") == (status, headers["connection"], body["code"])
+        assert b"" == await wire.rest()
+
+
+async def test_a_slow_head_times_out_like_a_stalled_one(port: Any) -> None:
+    """A new byte does not restart the time. A second request has the same time as the first."""
+    async with port(head_timeout="300ms") as served:
+        wire = await served.connect()
+        for answered in (200, 408):
+            for byte in post()[:8] if answered == 408 else ():
+                wire.send(bytes([byte]))
+                await asyncio.sleep(0.05)
+            if answered == 200:
+                wire.send(post())
+            assert answered == (await wire.answer())[0]
+
+
+async def test_a_body_that_never_comes_ends_its_request_and_its_connection(port: Any) -> None:
+    """Also if the answer did not need the body, or no route reads it."""
+    head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
+    async with port(request_timeout="300ms") as served:
+        for line, expected in ((b"POST /serve/e", 408), (b"POST /serve/none", 404), (b"GET /v1/status", 200)):
+            wire = await served.connect()
+            wire.send(head % line)
+            assert expected == (await wire.answer())[0]
+            assert b"" == await wire.rest(), line
+
+
+async def test_a_client_that_does_not_read_is_disconnected(port: Any) -> None:
+    """After a while, because its answers pile up."""
+    async with port(keep_alive="200ms", request_timeout="400ms") as served:
+        wire = await served.connect()
+        wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
+        connections = served.stack.gateway.connections.open
+        await served.stack.until(lambda: len(connections) == 1)
+        for _ in range(400):
+            wire.send(b"GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n")
+        await served.stack.until(lambda: not connections)
+
+
+async def test_idle_connections_end_after_keep_alive(port: Any) -> None:
+    """Each request restarts the time."""
+    async with port(keep_alive="1500ms") as served:
+        wire = await served.connect()
+        end = asyncio.get_running_loop().time() + 1.8
+        while (
+            asyncio.get_running_loop().time() < end
+        ):  # for longer than one pause may be, and the clock is the real one
+            wire.send(post())
+            assert 200 == (await wire.answer())[0]
+            await asyncio.sleep(0.1)
+        assert b"" == await wire.rest()
+
+
+# --- places -----------------------------------------------------------------------------------------------------------
+
+
+async def test_at_the_limit_the_longest_idle_connection_is_closed(port: Any) -> None:
+    """Silent, half-sent and idle ones alike. Connections with a request are answered."""
+    async with port(max_connections=6) as served:
+        used = await served.connect()
+        used.send(post())
+        assert 200 == (await used.answer())[0]
+        silent = [await served.connect() for _ in range(5)]
+        for wire in silent[:2]:
+            wire.send(b"POST /serve/e")
+        await served.stack.until(lambda: len(served.stack.gateway.connections.open) == 6)
+        first = await served.connect()
+        first.send(post())
+        assert 200 == (await first.answer())[0]
+        assert b"" == await used.rest(), "idle for longest"
+        for _ in range(20):
+            wire = await served.connect()
+            wire.send(post())
+            assert 200 == (await wire.answer())[0]
+        for wire in silent:
+            assert b"" == await wire.rest()
+
+
+async def test_if_all_connections_are_busy_a_new_one_gets_503(port: Any) -> None:
+    """With Retry-After. The busy ones are answered."""
+    async with port(max_connections=3) as served:
+        served.stack.backend.hold = asyncio.Event()
+        busy = [await served.connect() for _ in range(3)]
+        for wire in busy:
+            wire.send(post())
+        await served.stack.until(lambda: served.stack.gateway.permits.in_flight == 3)
+        late = await served.connect()
+        status, headers, body = await late.answer()
+        assert (503, "close", "unavailable") == (status, headers["connection"], body["code"])
+        assert "retry-after" in headers
+        assert "3 connections" in body["error"]
+        served.stack.backend.hold.set()
+        assert [200] * 3 == [(await wire.answer())[0] for wire in busy]
+
+
+async def test_pipelined_requests_are_bounded(port: Any) -> None:
+    """Of thousands of tiny requests in one read, the first are answered, then the connection is closed."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
+        statuses = re.findall(rb"HTTP/1.1 (\d+)", await wire.rest())
+        assert {b"200", b"429"} == set(statuses)
+        assert statuses.index(b"429") == len(statuses) - 1
+        assert len(statuses) < 200
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/serve/e", "/livez", "/metrics", "/", "/v1/status", "/v1/models", "/v2", "/nothing"])
+async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, path: str) -> None:
+    """The next answer follows directly after the head."""
+    async with port() as served:
+        wire = await served.connect()
+        found = []
+        for method in ("GET", "HEAD"):
+            wire.send(f"{method} {path} HTTP/1.1\r\nhost: x\r\nx-request-id: i\r\n\r\n".encode())
+            status, headers = await wire.head()
+            found.append((status, headers["content-type"], headers.get("allow")))
+            if method == "GET":
+                await wire._reader.readexactly(int(headers["content-length"]))
+        assert found[0] == found[1]
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [(b"HEAD x HTTP/1.1\r\n\r\n", 400), (b"HEAD /\xff HTTP/1.1\r\n\r\n", 400), (b"HEAD / HTTP/1.1\r\n:\r\n\r\n", 400),
+     (b"HEAD /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000), 431)],
+)  # fmt: skip
+async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, status: int) -> None:
+    """Also if its own head cannot be read to the end."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(head)
+        found, headers = await wire.head()
+        assert status == found
+        assert int(headers["content-length"]) > 0
+        assert b"" == await wire.rest()
+
+
+async def test_an_unreadable_request_after_head_is_refused_with_a_body(port: Any) -> None:
+    """It has no method, and the parser still has the previous one."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert 200 == (await wire.head())[0]
+        wire.send(b"P OST / HTTP/1.1\r\n\r\n")
+        status, _, body = await wire.answer()
+        assert (400, "malformed_request") == (status, body["code"])
+
+
+async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: Any) -> None:
+    """The part after `#` does not belong to the endpoint's name."""
+    request = post(GOOD, "/serve/e#f")
+    async with port() as served:
+        for pieces in ((request,), (request[:30], request[30:]), (request[:-5], request[-5:])):
+            wire = await served.connect()
+            await wire.send_slowly(*pieces)
+            assert 200 == (await wire.answer())[0]
+
+
+async def test_the_end_of_what_a_client_sends_means_that_it_has_left(port: Any) -> None:
+    """As in Go's server: what is answered by then has its answer, and a request in progress is given up."""
+    async with port() as served:
+        stack = served.stack
+        stack.backend.hold = asyncio.Event()
+        wire = await served.connect()
+        wire.send(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert 404 == (await wire.answer())[0]
+        wire.send(post())
+        await stack.until(lambda: stack.gateway.permits.in_flight == 1)
+        wire.half_close()
+        await stack.until(lambda: stack.gateway.permits.in_flight == 0)
+        assert b"" == await wire.rest()
+
+
+async def test_an_incomplete_request_gets_no_answer(port: Any) -> None:
+    """Half a head or half a body, then the end of the stream."""
+    async with port() as served:
+        for at in (10, 50, -3):
+            wire = await served.connect()
+            wire.send(post()[:at])
+            wire.half_close()
+            assert b"" == await wire.rest()
+
+
+async def test_requests_before_an_unreadable_one_are_answered_first(port: Any) -> None:
+    """In order, then the refusal."""
+    async with port() as served:
+        served.stack.backend.hold = asyncio.Event()
+        wire = await served.connect()
+        wire.send(post() + post() + b"this is no request\r\n\r\n")
+        await served.stack.until(lambda: served.stack.gateway.permits.in_flight)
+        served.stack.backend.hold.set()
+        found = [await wire.answer() for _ in range(3)]
+        assert [200, 200, 400] == [status for status, _, _ in found]
+        assert ("close", "malformed_request") == (found[2][1]["connection"], found[2][2]["code"])
+        assert b"" == await wire.rest()
+
+
+async def test_a_refused_request_with_expect_100_closes_the_connection(port: Any) -> None:
+    """Its body may still come and must not be read as a request."""
+    async with port() as served:
+        wire = await served.connect()
+        wire.send(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
+        status, headers, _ = await wire.answer()
+        assert (404, "close") == (status, headers["connection"])
+        assert b"" == await wire.rest()
+        wire = await served.connect()
+        request = post(GOOD, "/serve/e", "expect: 100-continue")
+        wire.send(request[: -len(GOOD)])
+        assert 100 == (await wire.head())[0]
+        wire.send(GOOD)
+        status, headers, _ = await wire.answer()
+        assert (200, False) == (status, "connection" in headers)
+
+
+async def test_an_upgrade_offer_is_ignored(port: Any) -> None:
+    """Java's client sends one with its first request. Further requests in the same read are served too."""
+    async with port() as served:
+        wire = await served.connect()
+        asking = post(
+            GOOD, "/serve/e", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk"
+        )
+        wire.send(
+            asking + post() + b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n" + post()
+        )
+        assert [200, 200, 200, 200] == [(await wire.answer())[0] for _ in range(4)]
+
+
+# --- headers of a hook ------------------------------------------------------------------------------------------------
+
+
+async def hooked(served: Port, **body: Any) -> Wire:
+    """Call the hook, which answers with these headers."""
+    import json
+
+    if "h" not in served.stack.gateway.table.current.endpoints:
+        served.stack.add_hook("h", HOOK)
+        await served.stack.served("e", "h")
+    wire = await served.connect()
+    wire.send(post(json.dumps(body).encode(), "/serve/h"))
+    return wire
+
+
+@pytest.mark.parametrize(
+    "header",
+    [("x-mine", "a\r\nx-theirs: b"), ("x-mine", "a\r\n\r\nHTTP/1.1 200 OK"), ("x-mine", "a\nb"), ("x\r\ny", "a"),
+     ("x y", "a"), ("", "a"), ("x-mine", "a\0b")],
+)  # fmt: skip
+async def test_a_hooks_header_cannot_contain_a_line_break(port: Any, header: tuple[str, str]) -> None:
+    """It is reported as the hook's error, and nothing of the header is sent."""
+    async with port() as served:
+        wire = await hooked(served, headers=[header])
+        status, headers, body = await wire.answer()
+        assert (500, "hook_failed") == (status, body["code"])
+        assert "header" in body["error"]
+        assert not {"x-theirs", "x-mine"} & set(headers)
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+async def test_unchecked_headers_are_not_written(stack: Any) -> None:
+    """The client gets one error, never an injected line or answer."""
+
+    async def answer(exchange: Exchange) -> None:
+        headers = [(b"x-mine", b"a\r\nx-theirs: b\r\n\r\nHTTP/1.1 200 OK"), (b"content-length", b"0")]
+        exchange.reply(200, headers, b"")
+
+    stack.gateway.answer = answer
+    async with serving(stack) as served:
+        wire = await served.connect()
+        wire.send(post(GOOD, "/serve/e", "connection: close"))
+        written = await wire.rest()
+    assert b"x-theirs" not in written
+    assert written.startswith(b"HTTP/1.1 500")
+    assert 1 == written.count(b"HTTP/1.1")
+
+
+@pytest.mark.parametrize("status", [200, 201, 204, 304, 404])
+async def test_a_hook_may_not_set_connection_headers(port: Any, status: int) -> None:
+    """Transfer codings and `connection` belong to the server. Statuses without a body have none."""
+    async with port() as served:
+        for header in (["transfer-encoding", "chunked"], ["connection", "close"]):
+            wire = await hooked(served, headers=[header], status=status, content="")
+            assert (500, "hook_failed") == ((answer := await wire.answer())[0], answer[2]["code"])
+        content = "" if status in (204, 304) else '{"a": 1}'
+        wire = await hooked(served, headers=[["x-mine", "a"], ["set-cookie", "a=b"]], status=status, content=content)
+        found, told = await wire.head()
+        assert (status, "a", "a=b") == (found, told["x-mine"], told["set-cookie"])
+        if content:
+            assert b'{"a": 1}' == await wire._reader.readexactly(int(told["content-length"]))
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
+
+
+@pytest.mark.parametrize("status", [0, 99, 101, 600, 1000])
+async def test_a_hooks_status_must_be_a_final_one(port: Any, status: int) -> None:
+    """Other statuses are the hook's error."""
+    async with port() as served:
+        wire = await hooked(served, headers=[], status=status)
+        found, _, body = await wire.answer()
+        assert (500, "hook_failed") == (found, body["code"])
+        assert str(status) in body["error"]

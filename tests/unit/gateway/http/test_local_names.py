@@ -1,0 +1,95 @@
+"""A gateway that `up` started answers only to names of this machine: a web page may have its own name resolve here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.app import create_app
+from gateway.local_names import are_local
+from tests.unit.gateway.http.serving import GOOD, serving
+
+_LOCAL = (
+    "localhost", "LocalHost:8080", "localhost.", "127.0.0.1:80", "127.8.8.8", "[::1]:8080", "[::1]", "me.localhost:1",
+    "laptop:8080", "LAPTOP",
+)  # fmt: skip
+_FOREIGN = (
+    "evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "0.0.0.0",
+    "[2001:db8::1]:80", "xlocalhost", "laptop.evil.example",
+    "@localhost", "localhost@evil.example", "evil.example:localhost",
+)  # fmt: skip
+_PATHS = ("/", "/docs", "/openapi.json", "/v1/status", "/metrics", "/v2/models/e", "/v1/models", "/readyz")
+
+
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> pytest.MonkeyPatch:
+    """Variables of a gateway that `up` starts on loopback."""
+    for name, value in {
+        "CLEARML_SERVING_TASK_ID": "task", "TRITON_GATEWAY_STATE_DIR": str(tmp_path),
+        "TRITON_GATEWAY_LOCAL_NAMES": "Laptop", "TRITON_GATEWAY_LOG_FORMAT": "text",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def _request(host: str, path: str = "/serve/e", body: bytes = GOOD) -> bytes:
+    head = f"host: {host}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    return f"{'POST' if body else 'GET'} {path} HTTP/1.1\r\n{head}".encode() + body
+
+
+async def test_requests_for_other_names_are_refused_everywhere(make_stack: Any) -> None:
+    """Inference in every form, and all pages. Local names are answered."""
+    stack = make_stack()
+    stack.gateway = stack.new_gateway(local_names=["laptop"])
+    async with stack.gateway.running(), serving(stack) as port:
+        stack.deploy("e")
+        await stack.served("e")
+        for host in (*_LOCAL, *_FOREIGN) * 2:
+            wire = await port.connect()
+            wire.send(_request(host))
+            status, headers, body = await wire.answer()
+            if host in _LOCAL:
+                assert (200, "GOOD") == (status, body["label"]), host
+                continue
+            assert (403, "foreign_host") == (status, headers["x-refused-because"]), host
+            assert "answers only to its local names" in body["error"]
+            for path in _PATHS:
+                wire = await port.connect()
+                wire.send(_request(host, path, b""))
+                assert 403 == (await wire.head())[0], (host, path)
+            for path in ("/v1/embeddings", "/v2/models/e/infer", "/v1/feedback"):
+                wire = await port.connect()
+                wire.send(_request(host, path, b"{}"))
+                assert 403 == (await wire.head())[0], (host, path)
+        wire = await port.connect()
+        wire.send(b"GET /readyz HTTP/1.0\r\n\r\n")  # no browser
+        assert 200 == (await wire.head())[0]
+        wire = await port.connect()
+        wire.send(_request("localhost\r\nhost: evil.example"))
+        assert (await wire.head())[0] in (400, 403)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("ALLOW_ANONYMOUS", "true"), ("KEYS_FILE", "keys.json"), ("LOCAL_NAMES", None)]
+)
+def test_a_gateway_behind_a_proxy_answers_to_every_name(
+    environment: pytest.MonkeyPatch, setting: str, value: str | None
+) -> None:
+    """One that says so, one whose callers have keys, and one that `up` did not start."""
+    evil = [(b"host", b"evil.example")]
+    assert not create_app()._gate.is_for_us(evil)
+    if value is None:
+        environment.delenv(f"TRITON_GATEWAY_{setting}")
+    else:
+        environment.setenv(f"TRITON_GATEWAY_{setting}", value)
+    assert create_app()._gate.is_for_us(evil)
+
+
+@given(st.text(max_size=40))
+def test_no_other_name_passes(text: str) -> None:
+    """Whatever stands in front of it."""
+    for host in (f"{text}.evil.example", f"localhost{text}.evil.example", f"[::1{text}].evil.example"):
+        assert not are_local([(b"host", host.encode("utf-8", "replace"))], ("laptop",))

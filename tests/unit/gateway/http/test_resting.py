@@ -1,0 +1,224 @@
+"""What happens while the gateway is full: refused connections rest, and others are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gateway.http.connections import Connections
+from gateway.http.exchange import Exchange
+from tests.core_client import in_memory
+from tests.simulated import SimulatedLoop, simulate
+from tests.unit.gateway.http.serving import Port, post, serving
+
+Serve = Callable[..., AbstractAsyncContextManager[Port]]
+
+
+@pytest.fixture
+def serve(make_stack: Callable[..., Any]) -> Serve:
+    """Serve an endpoint whose model answers when the test says so."""
+
+    @asynccontextmanager
+    async def make(**settings: Any) -> AsyncIterator[Port]:
+        stack = make_stack(max_in_flight=1, **settings)
+        stack.deploy("e")
+        stack.may_answer = asyncio.Event()
+        answer = stack.backend.infer
+
+        async def infer(*arguments: Any, **options: Any) -> Any:
+            await stack.may_answer.wait()
+            return await answer(*arguments, **options)
+
+        async with stack.gateway.running(), stack.client, serving(stack) as port:
+            await stack.served("e")
+            stack.backend.infer = infer
+            yield port
+
+    return make
+
+
+async def busy(port: Port) -> Any:
+    """Take the only permit."""
+    wire = await port.connect()
+    wire.send(post())
+    await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
+    return wire
+
+
+async def test_a_refused_connection_is_not_read_before_its_retry_after_is_over(serve: Serve) -> None:
+    """Others are, and get the room that is there by then. It is answered afterwards."""
+    async with serve() as port:
+        first = await busy(port)
+        second = await port.connect()
+        second.send(post())
+        status, headers, body = await second.answer()
+        assert (429, "overloaded", "1") == (status, body["code"], headers["retry-after"])
+        connections = port.stack.gateway.connections
+        await port.stack.until(lambda: connections.resting == 1)
+        second.send(post())
+        port.stack.may_answer.set()
+        assert 200 == (await first.answer())[0]
+        assert 200 == (await second.answer())[0]
+        assert 0 == connections.resting
+
+
+async def test_a_refused_connection_is_refused_again_as_long_as_there_is_no_room(serve: Serve) -> None:
+    """Once in each rest."""
+    async with serve() as port:
+        await busy(port)
+        second = await port.connect()
+        for _ in range(2):
+            second.send(post())
+            assert 429 == (await second.answer())[0]
+
+
+def test_the_rest_is_as_long_as_the_retry_after() -> None:
+    """To the second; and longer if many rest, so that those who retry at once get a bounded share of the process."""
+
+    async def run(loop: SimulatedLoop) -> None:
+        times: list[float] = []
+
+        async def answer(exchange: Exchange) -> None:
+            times.append(loop.time())
+            exchange.rest_s = 3.0
+            exchange.reply(429, [(b"content-length", b"0")], b"")
+
+        ear, connection = in_memory(answer)
+        for _ in range(3):  # all at once
+            connection.data_received(post())
+        assert ear.is_paused
+        await asyncio.sleep(10)
+        assert [0.0, 3.0, 6.0] == [pytest.approx(at - times[0]) for at in times]
+        connection.connection_lost(None)
+
+    simulate(run)
+    limits = Connections()
+    assert 1.0 == limits.retry_after()
+    limits.resting = 8192
+    assert 8 < limits.retry_after() < 9
+
+
+async def test_a_refused_request_is_counted_once(serve: Serve) -> None:
+    """Under the endpoint that it called."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        for _ in range(3):
+            wire.send(post())
+            assert 429 == (await wire.answer())[0]
+        text = (await port.stack.client.get("/metrics")).text
+        assert 'gateway_requests_total{endpoint="e",outcome="overloaded",route="",version=""} 3.0' in text
+
+
+async def test_a_connection_that_closes_during_its_rest_is_freed(serve: Serve) -> None:
+    """At once, unless it has sent something meanwhile."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        wire.send(post())
+        await wire.answer()
+        connections = port.stack.gateway.connections
+        wire.close()
+        await port.stack.until(lambda: (connections.resting, len(connections.open)) == (0, 1))
+
+
+async def test_resting_connections_are_answered_when_the_process_leaves(serve: Serve) -> None:
+    """They do not wait for the end of their rest, and are told to go elsewhere."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        wire.send(post())
+        assert 429 == (await wire.answer())[0]
+        wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+        port.stack.gateway.leave()
+        status, headers, _ = await wire.answer()
+        assert (200, "close") == (status, headers["connection"])
+
+
+async def test_health_is_answered_while_the_gateway_is_full(serve: Serve) -> None:
+    """A probe does not belong to the flood."""
+    async with serve() as port:
+        await busy(port)
+        for _ in range(3):
+            wire = await port.connect()
+            wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+            assert 200 == (await wire.answer())[0]
+
+
+async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callable[..., Any]) -> None:
+    """With a limit over all endpoints, 99 of 100 requests of two others failed."""
+    stack = make_stack(max_in_flight=32)
+    stack.registry.endpoints = {}
+    stack.deploy("slow")
+    stack.deploy("quick", "m2")
+    may_answer = asyncio.Event()
+    answer = stack.backend.infer
+    slow = stack.triton_name("slow")
+
+    async def infer(model: str, *arguments: Any, **options: Any) -> Any:
+        if model == slow:
+            await may_answer.wait()
+        return await answer(model, *arguments, **options)
+
+    async with stack.gateway.running(), stack.client, serving(stack) as port:
+        await stack.served("slow", "quick")
+        stack.backend.infer = infer
+        flood = [await port.connect() for _ in range(40)]
+        for wire in flood:
+            wire.send(post(path="/serve/slow"))
+        status, headers, _ = await flood[-1].answer()
+        assert (429, "endpoint_full") == (status, headers["x-refused-because"])
+        for _ in range(5):
+            wire = await port.connect()
+            wire.send(post(path="/serve/quick"))
+            assert 200 == (await wire.answer())[0]
+        may_answer.set()
+
+
+async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
+    """Another class is a client error. Critical requests have their own permits only if there are at least sixteen."""
+    async with serve() as port:
+        await busy(port)
+        wire = await port.connect()
+        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))
+        status, _, body = await wire.answer()
+        assert (400, "x-priority must be one of critical, default, batch") == (
+            status,
+            body["error"],
+        )
+        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: batch"))
+        status, headers, _ = await wire.answer()
+        assert (429, "gateway_full") == (status, headers["x-refused-because"])
+        text = (await port.stack.client.get("/metrics")).text
+        assert 'gateway_refused_requests_total{priority="batch",reason="gateway_full"} 1.0' in text
+
+
+async def test_a_request_beyond_the_work_limit_is_refused_before_its_body(make_stack: Callable[..., Any]) -> None:
+    """It holds no bytes. The others are answered."""
+    stack = make_stack(work_limit="always")
+    stack.registry.endpoints = {}
+    stack.deploy("e")
+    async with stack.gateway.running(), stack.client, serving(stack) as port:
+        await stack.served("e")
+        batcher = stack.gateway.table.current.endpoints["e"].batcher
+        batcher.limit.per_row = 1.0  # so that one row is as much as the limit admits
+        stack.backend.hold = asyncio.Event()
+        flood = [await port.connect() for _ in range(20)]
+        for wire in flood:
+            wire.send(post())
+        status, headers, _ = await flood[-1].answer()
+        assert (429, "work_full") == (status, headers["x-refused-because"])
+        permits = stack.gateway.permits
+        await stack.until(lambda: permits.in_flight < 19)
+        held = permits.held_bytes
+        late = await port.connect()
+        late.send(post(b"x" * 100_000)[:-99_000])
+        status, headers, _ = await late.answer()
+        assert (429, "work_full") == (status, headers["x-refused-because"])
+        assert held == permits.held_bytes
+        stack.backend.hold.set()
+        assert 200 == (await flood[0].answer())[0]

@@ -1,0 +1,299 @@
+"""Invalid requests, their refusals, and the release of all that a request holds."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import threading
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import (
+    BackendGarbage,
+    BackendRefused,
+    BackendUnavailable,
+    DeadlineExceeded,
+    HookFailed,
+    MalformedBody,
+    Overloaded,
+)
+from gateway.http.addresses import Reading
+from gateway.http.problems import problem
+from gateway.http.routes import InferRoute, Limits
+from tests.core_client import in_memory
+from tests.unit.gateway.dataplane.flights import Echo
+from tests.unit.gateway.dataplane.test_submit import Plane
+from tests.unit.gateway.http.serving import serving
+from tests.waiting import soon
+
+GOOD = json.dumps({"text": "good"}).encode()
+JSON = {"content-type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "code"),
+    [
+        (b"{", JSON, 400, "malformed_body"),
+        (b"", JSON, 400, "malformed_body"),
+        (b'{"text": "\xff"}', JSON, 400, "malformed_body"),
+        (b'{"text": "\\ud800"}', JSON, 400, "malformed_body"),
+        (b'{"text": NaN}', JSON, 400, "malformed_body"),
+        (b"[" * 100_000, JSON, 400, "malformed_body"),
+        (b"not gzip", {**JSON, "content-encoding": "gzip"}, 400, "malformed_body"),
+        (gzip.compress(GOOD, mtime=0)[:-8], {**JSON, "content-encoding": "gzip"}, 400, "malformed_body"),
+        (GOOD, {**JSON, "content-encoding": "br"}, 415, "unsupported_media"),
+        (GOOD, {"content-type": "text/plain"}, 415, "unsupported_media"),
+        (GOOD, {"content-type": "application/x-www-form-urlencoded"}, 415, "unsupported_media"),
+        (GOOD, {"content-type": "application/json; charset=latin-1"}, 415, "unsupported_media"),
+        (b"[]", JSON, 422, "input_refused"),
+        (b"null", JSON, 422, "input_refused"),
+        (b'"text"', JSON, 422, "input_refused"),
+        (b"{}", JSON, 422, "input_refused"),
+        (b'{"text": 5}', JSON, 422, "input_refused"),
+        (b'{"text": null}', JSON, 422, "input_refused"),
+        (b'{"text": ""}', JSON, 422, "input_refused"),
+        (b'{"text": "  \\n"}', JSON, 422, "input_refused"),
+        (b'{"text": []}', JSON, 422, "input_refused"),
+        (b'{"text": ["good", 1]}', JSON, 422, "input_refused"),
+        (b'{"text": "good", "nonsense": 1}', JSON, 422, "input_refused"),
+        (GOOD, {**JSON, "x-request-timeout-ms": "soon"}, 400, "bad_request"),
+        (GOOD, {**JSON, "x-request-timeout-ms": "-5"}, 400, "bad_request"),
+        (GOOD, {**JSON, "x-request-timeout-ms": "9" * 400}, 400, "bad_request"),
+    ],
+)
+async def test_each_invalid_request_gets_a_4xx_with_a_hint(
+    stack: Any, content: bytes, headers: dict[str, str], status: int, code: str
+) -> None:
+    """As a JSON body without a traceback."""
+    stack.deploy("e")
+    await stack.served("e")
+    reply = await stack.client.post("/serve/e", content=content, headers=headers)
+    body = reply.json()
+    assert (status, code) == (reply.status_code, body["code"])
+    assert body["request_id"] == reply.headers["x-request-id"]
+    assert "Traceback" not in reply.text
+    assert body["error"]
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (GOOD, {}),
+        (GOOD, {"content-type": "application/json; charset=utf-8"}),
+        (GOOD, {"content-type": "application/vnd.api+json"}),
+        (gzip.compress(GOOD, mtime=0), {**JSON, "content-encoding": "gzip"}),
+        (gzip.compress(GOOD[:5], mtime=0) + gzip.compress(GOOD[5:], mtime=0), {**JSON, "content-encoding": "gzip"}),
+    ],
+)
+async def test_valid_requests_are_accepted_in_every_form(stack: Any, content: bytes, headers: dict[str, str]) -> None:
+    """JSON with and without content type, plain or gzip, also with several members."""
+    stack.deploy("e")
+    await stack.served("e")
+    assert 200 == (await stack.client.post("/serve/e", content=content, headers=headers)).status_code
+
+
+async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> None:
+    """The limit applies to the received and the unpacked bytes: unpacking a zip bomb stops at the limit."""
+    stack = make_stack(max_body_bytes=10_000)
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e")
+        await stack.served("e")
+        plain = await stack.client.post("/serve/e", content=b"x" * 10_001, headers=JSON)
+        bomb = gzip.compress(b"x" * 50_000_000, mtime=0)[:9000]
+        packed = await stack.client.post("/serve/e", content=bomb, headers={**JSON, "content-encoding": "gzip"})
+
+        async def endless() -> Any:
+            for _ in range(100):
+                yield b"x" * 1000
+
+        streamed = await stack.client.post("/serve/e", content=endless(), headers=JSON)
+    assert [413, 413, 413] == [plain.status_code, packed.status_code, streamed.status_code]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+async def test_other_methods_get_405(stack: Any, method: str) -> None:
+    """With Allow, in the usual form."""
+    reply = await stack.client.request(method, "/serve/e")
+    assert (405, "POST", "method_not_allowed") == (
+        reply.status_code, reply.headers["allow"], reply.json()["code"],
+    )  # fmt: skip
+
+
+async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
+    """The 404 names the deployed alternatives."""
+    stack.deploy("e", version="1")
+    await stack.served("e/1")
+    unknown = (await stack.client.post("/serve/x", json={})).json()
+    version = (await stack.client.post("/serve/e/9", json={})).json()
+    bare = (await stack.client.post("/serve/e", json={})).json()
+    assert ["endpoint_not_found", "version_not_found", "version_not_found"] == [
+        unknown["code"], version["code"], bare["code"],
+    ]  # fmt: skip
+    assert ["e/1" in answer["hint"] for answer in (unknown, version, bare)] == [True, True, True]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (BackendUnavailable("gone"), 503),
+        (Overloaded("full"), 429),
+        (DeadlineExceeded("late"), 504),
+        (BackendGarbage("odd"), 502),
+        (BackendRefused("no"), 502),
+    ],
+)
+async def test_backend_failures_have_their_status(stack: Any, failure: Any, status: int) -> None:
+    """For a text task, an error of Triton is never a 4xx (except 429, contention) and never a 500."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.fail_with = failure
+    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    assert status == reply.status_code
+
+
+async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
+    """NaN from the model is the backend's error and not a JSON null."""
+    import numpy as np
+
+    stack.deploy("e")
+    await stack.served("e")
+    stack.load("e", lambda inputs: {"logits": np.full((len(inputs["input_ids"]), 2), np.nan, dtype=np.float32)})
+    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
+
+
+async def test_request_ends_at_its_deadline(stack: Any) -> None:
+    """x-request-timeout-ms limits the time. The endpoint is free again afterwards."""
+    stack.deploy("e")
+    await stack.served("e")
+    stack.backend.hold = asyncio.Event()
+    reply = await stack.client.post("/serve/e", json={"text": "good"}, headers={"x-request-timeout-ms": "50"})
+    assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
+    stack.backend.hold.set()
+    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
+
+
+async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
+    """An id that could break a header or a log line is replaced."""
+    mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
+    long = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "a" * 500})
+    assert "abc-123" == mine.headers["x-request-id"]
+    assert 16 == len(long.headers["x-request-id"])
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(content=st.binary(max_size=200), kind=st.sampled_from(["application/json", "text/plain", "", "a/b;charset=x"]))
+async def test_no_bytes_cause_a_server_error(stack: Any, content: bytes, kind: str) -> None:
+    """The answer is a 4xx in the usual form, or 200 for a valid text."""
+    if not stack.gateway.table.current.endpoints:
+        stack.deploy("e")
+        await stack.served("e")
+    reply = await stack.client.post("/serve/e", content=content, headers={"content-type": kind})
+    assert reply.status_code in (200, 400, 415, 422)
+    reply.json()
+
+
+_JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.just("text"), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=_JSON_VALUES | st.builds(lambda v: {"text": v}, _JSON_VALUES))
+async def test_no_json_causes_a_server_error(stack: Any, body: Any) -> None:
+    """Any JSON value gets an answer or a 4xx."""
+    if not stack.gateway.table.current.endpoints:
+        stack.deploy("e")
+        await stack.served("e")
+    reply = await stack.client.post("/serve/e", content=json.dumps(body).encode(), headers=JSON)
+    assert reply.status_code in (200, 400, 422)
+    reply.json()
+
+
+async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
+    """A client that sends its body byte by byte gets 408 at its deadline."""
+    stack.deploy("e")
+    await stack.served("e")
+    async with serving(stack) as port:
+        wire = await port.connect()
+        wire.send(b"POST /serve/e HTTP/1.1\r\nx-request-timeout-ms: 150\r\ncontent-length: 5000\r\n\r\n")
+        told = asyncio.create_task(wire.answer())
+        while not told.done():
+            wire.send(b" ")
+            await asyncio.sleep(0.02)
+        status, _, body = await told
+    assert (408, "body_timeout") == (status, body["code"])
+
+
+async def test_large_bodies_are_parsed_in_a_thread() -> None:
+    """Parsing a million tensor elements takes a second; other requests are answered meanwhile. Small ones stay."""
+    made = Plane("e", max_bytes=1 << 20)
+    handler: Any = made.endpoints["e"].handler
+    handler._begin = lambda job: job.answered("yes")
+    names: list[str] = []
+
+    def parse(raw: bytes, _headers: Any) -> Any:
+        names.append(threading.current_thread().name)
+        if raw.startswith(b"no"):
+            raise MalformedBody("no")
+        return Echo("e")
+
+    route, statuses = InferRoute(made.plane, Limits(1 << 20, 5.0)), []
+    for start, size in ((b"", 100), (b"", 300_000), (b"no", 300_000)):
+        body = start + b"x" * size
+        statuses.append(await _ask(route, Reading(parse, problem), body))
+    assert [200, 200, 400] == statuses
+    assert threading.main_thread().name == names[0]
+    assert all(name.startswith("edge") for name in names[1:])
+    assert (0, 0, 3) == (made.permits.in_flight, made.permits.held_bytes, len(made.ended))
+
+
+async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
+    """Not 408, because the caller has sent all of it. A cancelled request holds nothing either."""
+    made = Plane("e", max_bytes=1 << 20)
+    goes_on = threading.Event()
+
+    def parse(_raw: bytes, _headers: Any) -> Any:
+        goes_on.wait(60)
+        return Echo("e")
+
+    body = b"x" * 300_000
+    try:
+        route = InferRoute(made.plane, Limits(1 << 20, 0.05))
+        assert 504 == await _ask(route, Reading(parse, problem), body)
+        route = InferRoute(made.plane, Limits(1 << 20, 5.0))
+        _, connection = in_memory(lambda exchange: route(exchange, Reading(parse, problem)))
+        connection.data_received(_request(body))
+        assert 1 == made.permits.in_flight
+        connection.connection_lost(None)
+    finally:
+        goes_on.set()
+    assert ["deadline_exceeded", "client_gone"] == [trace.outcome for trace in made.ended]
+    assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
+
+
+def _request(body: bytes) -> bytes:
+    return b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def _ask(route: InferRoute, reading: Reading, body: bytes) -> int:
+    """Send one request over a connection in memory. Return its status."""
+    ear, connection = in_memory(lambda exchange: route(exchange, reading))
+    connection.data_received(_request(body))
+    await soon(lambda: bool(ear.heard))
+    connection.connection_lost(None)
+    return int(ear.heard.split()[1])
+
+
+def test_every_error_message_can_be_encoded() -> None:
+    """User code may raise errors with file names that are not valid Unicode."""
+    content = problem(HookFailed("no file \udc80", hint="look for \udc81"), "r").content
+    assert {"error": "no file ?", "hint": "look for ?"}.items() <= json.loads(content).items()

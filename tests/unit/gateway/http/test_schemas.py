@@ -1,0 +1,102 @@
+"""Schemas of endpoints: pydantic's in OpenAPI's dialect, examples of bundles, and one document per swap."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, Field
+
+from gateway.http.schemas import of_value, openapi_30, request_schema, response_schema
+from preprocessing.heads import HEADS
+
+
+class Inner(BaseModel):
+    """A part that refers to itself."""
+
+    name: str
+    child: Inner | None = None
+
+
+class Body(BaseModel):
+    """The declared body of a typed hook."""
+
+    text: str | None = None
+    kind: str = Field("a", pattern="^a$")
+    part: Inner
+    above: float = Field(gt=0)
+
+
+def test_a_pydantic_schema_is_converted_to_openapi_3_0() -> None:
+    """Without `$ref`, `null` types and numeric exclusive bounds, which 3.0 does not have."""
+    found = openapi_30(Body.model_json_schema())
+    text = json.dumps(found)
+    assert "$ref" not in text
+    assert "$defs" not in text
+    assert {"type": "string", "nullable": True} == {
+        key: found["properties"]["text"][key] for key in ("type", "nullable")
+    }
+    assert (0, True) == (found["properties"]["above"]["minimum"], found["properties"]["above"]["exclusiveMinimum"])
+    assert "name" in found["properties"]["part"]["properties"]
+
+
+def test_declared_schemas_take_precedence() -> None:
+    """A typed hook's own schema is the most exact."""
+    declared = {"type": "object", "properties": {"x": {"type": "integer"}}}
+    assert declared == request_schema({"request_schema": declared, "example": {"y": 1}})
+    assert declared == response_schema({"response_schema": declared, "task": "ranking"})
+
+
+@pytest.mark.parametrize("task", sorted(HEADS))
+def test_every_task_has_schemas(task: str) -> None:
+    """A new task needs them too."""
+    assert "anyOf" in response_schema({"task": task})
+    assert request_schema({"task": task})["required"]
+
+
+def test_schema_of_an_example_has_its_types() -> None:
+    """For endpoints that are described only by an example."""
+    assert {
+        "type": "object",
+        "properties": {"a": {"type": "array", "items": {"type": "number"}}, "b": {"type": "boolean"}, "c": {}},
+    } == of_value({"a": [1], "b": True, "c": None})
+
+
+async def test_document_is_written_once_per_swap(stack: Any) -> None:
+    """The same object is returned until the served versions change."""
+    stack.deploy("one", "m1")
+    await stack.served("one")
+    app = stack.gateway._ops
+    first = app.openapi()
+    assert first is app.openapi()
+    stack.deploy("two", "m2")
+    await stack.served("one", "two")
+    second = app.openapi()
+    assert second is not first
+    assert {"/serve/one", "/serve/two"} <= set(second["paths"])
+
+
+async def test_example_of_a_task_is_a_sentence_whatever_the_bundles_samples_are(stack: Any) -> None:
+    """They are texts that find faults, the shortest first. The version's own answer is shown with the example."""
+    sample = {"samples": [{"body": {"text": "?"}}]}
+    stack.add_text_model("m1")
+    bundle = stack.folder / "with-sample"
+    _unzip(stack, "m1", bundle)
+    (bundle / "warmup.json").write_text(json.dumps(sample))
+    stack.add_package("m3", bundle)
+    stack.deploy("e", "m3")
+    await stack.served("e")
+    operation = (await stack.client.get("/openapi.json")).json()["paths"]["/serve/e"]["post"]
+    assert {"text": "I like this very much."} == operation["requestBody"]["content"]["application/json"]["example"]
+    answered = operation["responses"]["200"]["content"]["application/json"]
+    assert answered["example"]["label"] in ("BAD", "GOOD")
+    assert ["BAD", "GOOD"] == answered["schema"]["anyOf"][0]["properties"]["label"]["enum"]
+
+
+def _unzip(stack: Any, model_id: str, folder: Any) -> None:
+    import zipfile
+
+    folder.mkdir()
+    with zipfile.ZipFile(stack.folder / f"{model_id}.zip") as packed:
+        packed.extractall(folder)
