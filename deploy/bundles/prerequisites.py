@@ -13,7 +13,7 @@ from deploy.bundles.export import custom_code
 from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.tools.errors import MissingPart
 
-PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "matplotlib")
+PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 _OF_OPENVINO: Final = ("openvino", "nncf")
 
 

@@ -52,7 +52,7 @@ def register(
         source_tags=(str(values["source"]["digest"])[:12],),
         arguments={key: str(value) for key, value in values["arguments"].items()},
         manifest={k: v for k, v in values.items() if k != "files"}, metadata=manifest.short(values), numbers=numbers,
-        tables=_tables(values), picture=bundle / "report.png",
+        tables=_tables(values),
         text=(bundle / "report.md").read_text(encoding="utf-8"),
     )  # fmt: skip
     with _reporting_errors():

@@ -34,9 +34,9 @@ from deploy.bundles.options import (
 )
 from deploy.bundles.pack import reference, report, warm_up
 from deploy.bundles.pack.bundle import Made, write
+from deploy.bundles.sentences import SENTENCES
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.modelsync.model_folder import execution
-from deploy.tools.sentences import SENTENCES
 from preprocessing.processor import TextProcessor
 
 
@@ -96,7 +96,6 @@ class TextRun(Run):
         return write(
             self.options, self.source, self.work, made,
             warm_up=lambda folder: self._warm_up(chosen, folder, tuned),
-            draw=lambda path: report.draw(path, parities, timings),
             page=lambda values, line: report.render(values, parities, timings, line),
         )  # fmt: skip
 

@@ -126,7 +126,6 @@ class Publication:
     numbers: Mapping[str, float] = field(default_factory=dict)
     tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     """Tables shown with the model: title → rows, the header first."""
-    picture: Path | None = None
     text: str = ""
 
 

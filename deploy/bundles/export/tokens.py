@@ -18,8 +18,8 @@ from typing import Any, Final, Literal
 
 from deploy.bundles.export import custom_code
 from deploy.bundles.model_files import PIECES
+from deploy.bundles.sentences import SENTENCES
 from deploy.tools.errors import ExportFailed, MissingPart
-from deploy.tools.sentences import SENTENCES
 from preprocessing.model_files import read_json
 
 Reads = Literal["transformers", "file"]

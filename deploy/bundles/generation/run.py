@@ -26,8 +26,8 @@ from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import Options, Outcome, Run, Say, acceptable, judge_each, verdict
 from deploy.bundles.pack import manifest, reference, report
 from deploy.bundles.pack.bundle import Made, write
+from deploy.bundles.sentences import SENTENCES
 from deploy.tools.errors import ExportFailed
-from deploy.tools.sentences import SENTENCES
 from preprocessing.continuation import Continuation
 from preprocessing.processor import TextProcessor
 
@@ -95,7 +95,7 @@ class CausalRun(Run):
             facts={"judged": len(self.judged), "new_tokens": self.new_tokens},
         )  # fmt: skip
         return write(
-            self.options, self.source, self.work, made, warm_up=lambda folder: self._warm_up(truth, folder), draw=None,
+            self.options, self.source, self.work, made, warm_up=lambda folder: self._warm_up(truth, folder),
             page=lambda values, line: _report(values, found, line),
         )  # fmt: skip
 

@@ -15,8 +15,8 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.bundles.sentences import SENTENCES
 from deploy.tools.errors import DeployError
-from deploy.tools.sentences import SENTENCES
 from preprocessing.config import FILL_MASK, QUESTION_ANSWERING, RANKING, ZERO_SHOT
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor

@@ -59,12 +59,12 @@ class Made:
 
 def write(
     options: Options, source: Source, work: Path, made: Made, *, warm_up: Callable[[Path], str],
-    draw: Callable[[Path], None] | None, page: Callable[[Mapping[str, Any], str], str],
+    page: Callable[[Mapping[str, Any], str], str],
 ) -> Outcome:  # fmt: skip
     """Write the bundle. Raises ``DeployError``.
 
-    ``warm_up`` returns ``warmup.json`` for the bundle in a folder, ``draw`` draws the report's picture of speeds if
-    they were measured, and ``page`` returns the report from the manifest and the command that serves it.
+    ``warm_up`` returns ``warmup.json`` for the bundle in a folder, ``page`` the report from the manifest and the
+    command that serves it.
     """
     name = options.name or source.name
     is_users = options.samples is not None
@@ -97,8 +97,6 @@ def write(
         if is_users and made.texts >= LEAST_REFERENCE:
             text = reference.encode(made.drifts, source=f"{made.texts} texts given to triton-gateway optimize")
             (folder / "reference.json").write_text(text, encoding="utf-8")
-        if draw is not None:
-            draw(folder / "report.png")
         added = serving.add_arguments("ENDPOINT", "MODEL_ID", made.inputs, made.outputs, made.tuned)
         (folder / "report.md").write_text(page(values, serving.command_line(added)), encoding="utf-8")
         values["files"] = hashes = manifest.hashes(folder)

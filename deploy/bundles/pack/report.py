@@ -1,9 +1,8 @@
-"""The report of a bundle: parity and speed as Markdown, and one picture. Pure except ``draw``, which writes a PNG."""
+"""The report of a bundle: parity and speed as Markdown. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from deploy.bundles.judge.parity import Parity
@@ -74,53 +73,8 @@ def page(
     parts += [f"*{note}*" for note in manifest["notes"]]
     parts += [f"## Accuracy\n\n{accuracy}", table(accuracy_rows)]
     if rows:
-        parts += [f"## Speed\n\n{speed}", table(rows), "![report](report.png)"]
+        parts += [f"## Speed\n\n{speed}", table(rows)]
     if manifest["left_out"]:
         parts.append("Left out: " + "; ".join(f"{n} ({why})" for n, why in manifest["left_out"].items()) + ".")
     parts += ["## Serve it", f"```console\n$ {line}\n```"]
     return "\n\n".join(parts) + "\n"
-
-
-def draw(path: Path, parities: Sequence[Parity], timings: Sequence[Timing]) -> None:
-    """Draw speed as a heatmap of ratios to PyTorch, with accuracy next to it."""
-    draw_ratios(
-        path,
-        parities,
-        [
-            (f"{t.cell.threads} thr · {t.cell.batch} × {t.cell.length}", {n: t.ratio(n) for n in t.ms if n != ORIGINAL})
-            for t in timings
-        ],
-    )
-
-
-def draw_ratios(path: Path, parities: Sequence[Parity], cells: Sequence[tuple[str, Mapping[str, float]]]) -> None:
-    """Draw ``cells`` (label; candidate → times as fast as PyTorch) as a heatmap, with accuracy next to it."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-    import numpy as np
-
-    names = list(cells[0][1]) if cells else []
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(13, max(3.5, 0.32 * len(cells) + 1.5)), width_ratios=[2, 1], layout="constrained"
-    )
-    if cells:
-        ratios = np.array([[found.get(n, np.nan) for n in names] for _, found in cells])
-        image = left.imshow(
-            ratios, aspect="auto", cmap="viridis", norm=mpl.colors.LogNorm(0.5, max(2.0, np.nanmax(ratios)))
-        )
-        left.set_xticks(range(len(names)), names, rotation=20)
-        left.set_yticks(range(len(cells)), [label for label, _ in cells])
-        for (row, column), value in np.ndenumerate(ratios):
-            left.text(column, row, f"×{value:.1f}", ha="center", va="center", color="white", fontsize=8)
-        figure.colorbar(image, ax=left)
-    left.set_title("times as fast as PyTorch")
-    shown = [p for p in parities if p.mean_cosine > 0]
-    losses = [max(1e-9, 1 - p.mean_cosine) for p in shown]
-    right.barh([p.candidate for p in shown], losses, color=["tab:green" if p.is_within else "tab:red" for p in shown])
-    right.set_xscale("log")
-    right.set_xlabel("1 − mean cosine to PyTorch (red: beyond tolerance)")
-    right.set_title("accuracy")
-    figure.savefig(path, dpi=110)
-    plt.close(figure)

@@ -89,8 +89,6 @@ def _describe(task: Any, input_model: Any, publication: Publication) -> None:
     logger = task.get_logger()
     for name, number in publication.numbers.items():
         logger.report_single_value(name, number)
-    if publication.picture is not None:
-        logger.report_image("report", "accuracy and speed", local_path=str(publication.picture))
     logger.report_text(publication.text, print_console=False)
 
 
@@ -105,7 +103,7 @@ def _upload(task: Any, output_model: Any, any_model: Any, publication: Publicati
             )
         model._set_package_tag()  # noqa: SLF001 - the SDK would pack the folder itself, each time to other bytes
         model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
-        _report(model, publication, str(task.get_logger().get_default_upload_destination()))
+        _report(model, publication)
         model.publish()
     except BaseException:
         if model.id:  # nobody else knows it
@@ -114,15 +112,11 @@ def _upload(task: Any, output_model: Any, any_model: Any, publication: Publicati
     return str(model.id)
 
 
-def _report(model: Any, publication: Publication, destination: str) -> None:
-    """Report tables and picture to the model and wait for the server: it accepts none after publication."""
-    if not publication.tables and publication.picture is None:
+def _report(model: Any, publication: Publication) -> None:
+    """Report the tables to the model and wait for the server: it accepts none after publication."""
+    if not publication.tables:
         return
     for title, rows in publication.tables.items():
         model.report_table(title, "candidates", iteration=0, table_plot=[list(row) for row in rows])
-    # The SDK reports in the background and has no public call that waits for a model's reports, and none for pictures.
-    reporter = model._reporter  # noqa: SLF001
-    if publication.picture is not None:
-        path = str(publication.picture)
-        reporter.report_image_and_upload("report", "accuracy and speed", iter=0, path=path, upload_uri=destination)
-    reporter.stop()
+    # The SDK reports in the background and has no public call that waits for a model's reports.
+    model._reporter.stop()  # noqa: SLF001

@@ -19,7 +19,7 @@ import torch
 import transformers
 from sentencepiece import sentencepiece_model_pb2
 
-from deploy.tools.sentences import SENTENCES
+from deploy.bundles.sentences import SENTENCES
 
 from . import tiny
 

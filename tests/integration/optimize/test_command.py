@@ -91,7 +91,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     bundle = Path(found["bundle"])
     # the bundle: reproducible, and read by those who will read it
     assert found["files"] == manifest.hashes(bundle)
-    assert {"report.md", "report.png", "model.onnx", "tokenizer.json", "config.json"} <= set(found["files"])
+    assert {"report.md", "model.onnx", "tokenizer.json", "config.json"} <= set(found["files"])
     wanted = execution.read_execution(bundle)
     assert wanted is not None
     assert ("openvino", "fp32") == (wanted.engine, wanted.precision)

@@ -1,4 +1,4 @@
-"""What `optimize --register` leaves in the registry: a published model with its report, tables and picture."""
+"""What `optimize --register` leaves in the registry: a published model with its report and tables."""
 
 from __future__ import annotations
 
@@ -33,18 +33,12 @@ values = {
 made = register(Path("bundle"), values, project="Optimized", name="tiny", tags=["t"], source="somebody/model")
 print("RESULT", json.dumps(made.model_id))
 """
-# a picture of one pixel
-PNG = bytes.fromhex(
-    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cfc000000301"
-    "01009b1a2b6f0000000049454e44ae426082"
-)
 
 
-def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Path) -> None:
+def test_the_tables_reach_the_model_before_it_is_published(tmp_path: Path) -> None:
     """A published model takes no events, of either server: `Events not added: Invalid model id`, and all is lost."""
     bundle = tmp_path / "bundle"
     bundle.mkdir()
-    (bundle / "report.png").write_bytes(PNG)
     (bundle / "report.md").write_text("# tiny")
     (bundle / "model.onnx").write_bytes(b"weights")
     with control_plane(tmp_path / "state") as server:
@@ -58,9 +52,6 @@ def test_report_and_picture_reach_the_model_before_it_is_published(tmp_path: Pat
         model_id = json.loads(done.stdout.rpartition("RESULT ")[2])
         model = server.call("models.get_by_id", model=model_id)["model"]
         plots = server.call("events.get_task_plots", task=model_id)["plots"]
-        (images,) = server.call("events.debug_images", metrics=[{"task": model_id}])["metrics"]
         assert model["ready"]
         assert server.download(model["uri"])[:2] == b"PK"
         assert {"accuracy", "speed"} == {plot["metric"] for plot in plots}
-        (picture,) = images["iterations"][0]["events"]
-        assert server.download(picture["url"]) == PNG

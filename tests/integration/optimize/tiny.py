@@ -17,7 +17,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from deploy.tools.sentences import SENTENCES
+from deploy.bundles.sentences import SENTENCES
 
 LABELS = ("negative", "neutral", "positive")
 VOCABULARY = 600

@@ -13,9 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from deploy.bundles.graph_pooling import EQUAL, OUTPUT, pool_inside, token_vectors
+from deploy.bundles.sentences import SENTENCES
 from deploy.modelsync.model_folder.onnx_signature import onnx_signature
 from deploy.tools.errors import ExportFailed
-from deploy.tools.sentences import SENTENCES
 from preprocessing.config import TaskConfig
 
 SIZE = 8

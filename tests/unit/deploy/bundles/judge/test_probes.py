@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from deploy.bundles.judge import probes
 from deploy.bundles.judge.probes import ROWS, Probes, judge, lengths
-from deploy.tools.sentences import SENTENCES
+from deploy.bundles.sentences import SENTENCES
 from preprocessing.config import TaskConfig
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded
