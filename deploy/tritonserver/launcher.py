@@ -20,13 +20,11 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO
 
 from deploy.modelsync.model_folder.layout import Engine
 from deploy.tools import ports
@@ -36,8 +34,6 @@ from deploy.tools.processes import kill_group, leader_of
 from deploy.tritonserver import key as control_key
 
 log = logging.getLogger("triton_gateway.triton")
-
-Progress = Callable[[str], None]
 
 WHEEL = "nvidia-pytriton==0.7.0"
 """NVIDIA's Triton for CPUs, pinned by the extra ``triton``.
@@ -57,7 +53,6 @@ ELSEWHERE = (
 STUCK = "answers calls but no streams: its threads are stuck"
 """What is said of a server that must be restarted although it is live."""
 
-LOG_LIMIT = 20 * 1024 * 1024
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
 
 
@@ -225,8 +220,8 @@ def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
 class TritonLauncher:
     """One tritonserver child: started once, and stopped without leftovers. Who supervises it starts another.
 
-    Its own thread starts and watches the child, because the kernel's parent-death signal follows the thread that
-    forked. With a ``key``, only its holder may load models; without one, anybody who reaches the ports may.
+    Start it from a thread that lives as long as this process: the kernel ends the server with that thread. With a
+    ``key``, only its holder may load models; without one, anybody who reaches the ports may.
     """
 
     def __init__(
@@ -244,25 +239,19 @@ class TritonLauncher:
         self._server = server
         self._state = state_dir
         self._repository = repository
-        self._wanted_ports = ports or Ports()
+        self._ports = ports or Ports()
         self._host = host
         self._extra = tuple(extra_arguments)
         self._key = key
         self._exit_timeout = exit_timeout_s
-        self._ports: Ports | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._thread: threading.Thread | None = None
-        self._live = threading.Event()
-        self._stopping = threading.Event()
-        self._failure: TritonFailed | None = None
+        self._log_begin = 0
         self._ended = ""
-        self._shm_prefix = ""
+        self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
 
     @property
     def addresses(self) -> Addresses:
         """Addresses where the server listens."""
-        if self._ports is None:
-            raise RuntimeError("the server was not started")
         return Addresses(*(f"{self._host}:{p}" for p in (self._ports.grpc, self._ports.http, self._ports.metrics)))
 
     @property
@@ -278,44 +267,44 @@ class TritonLauncher:
 
     @property
     def ended(self) -> str:
-        """How the server has ended by itself after it was live, and why, as far as its log says it; empty otherwise."""
+        """How the server has ended by itself after it was live, and why, as far as its log says it; empty otherwise.
+
+        What it has left is ended with it.
+        """
+        if self._process is not None and self._process.poll() is not None:
+            code = self._end()
+            # what it wrote before it was live is no reason for its end
+            reason = last_error_line(read_from(self.log_path, self._log_begin), otherwise_last=False)
+            self._ended = f"tritonserver ended ({describe_exit(code)}){f': {reason}' if reason else ''}"
         return self._ended
 
-    def start(self, progress: Progress | None = None, *, timeout_s: float = 60.0) -> Addresses:
+    def start(self, *, timeout_s: float = 60.0) -> Addresses:
         """Start the server; return when it is live. Raises ``PortTaken`` or ``TritonFailed``, and leaves nothing."""
-        if self._thread is not None:
-            raise RuntimeError("the server was already started")
-        tell = progress or (lambda _: None)
         self.log_path.parent.mkdir(parents=True, exist_ok=True)
         self._repository.mkdir(parents=True, exist_ok=True)
-        self._remove_old_regions()
-        self._rotate_log()
-        self._ports = choose_ports(self._wanted_ports, self._host)
-        self._backend_dir = self._prepare_backends()
-        self._thread = threading.Thread(target=self._run, name="triton-launcher", daemon=True)
-        self._thread.start()
-        began = told = time.monotonic()
-        tell("Triton is starting")
-        while not self._live.wait(0.1):
-            now = time.monotonic()
-            if self._failure is not None or now - began > timeout_s:
-                failure = self._failure or TritonFailed(
-                    f"Triton was not live within {timeout_s:.0f} s; its log: {self.log_path}"
-                )
-                self.stop()
-                raise failure
-            if now - told >= 2:
-                told = now
-                tell(f"Triton is starting ({now - began:.0f} s)")
-        tell(f"Triton is live at {self.addresses.grpc} ({time.monotonic() - began:.1f} s)")
+        with contextlib.suppress(OSError):  # of a launcher that was killed
+            _remove_regions(self._region_note.read_text().strip())
+        if self.log_path.exists():
+            self.log_path.replace(self.log_path.with_suffix(".log.1"))
+        self._ports = choose_ports(self._ports, self._host)
+        try:
+            process = self._process = self._spawn()
+        except OSError as error:
+            raise TritonFailed(f"tritonserver cannot be started: {error}") from error
+        deadline = time.monotonic() + timeout_s
+        while not is_live(self.addresses.http):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise TritonFailed(self._why_not_live(process, timeout_s))
+            time.sleep(0.05)
+        if self._key and not control_key.hide(self._key, process.pid):
+            log.warning("the key of Triton's control APIs is visible in this machine's process list (ps)")
+        self._log_begin = log_end(self.log_path)
         return self.addresses
 
     def stop(self) -> None:
         """End the server: signal, wait, kill. Returns when none of its processes is left."""
-        self._stopping.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        self._live.clear()
+        if self._process is not None:
+            self._end()
 
     def __enter__(self) -> TritonLauncher:
         self.start()
@@ -324,71 +313,32 @@ class TritonLauncher:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.stop()
 
-    # --- the launcher's thread ----------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            process = self._spawn()
-        except OSError as error:
-            self._failure = TritonFailed(f"tritonserver cannot be started: {error}")
-            return
-        was_live = self._await_live(process)
-        begin = 0
-        if was_live:
-            if self._key and not control_key.hide(self._key, process.pid):
-                log.warning("the key of Triton's control APIs is visible in this machine's process list (ps)")
-            begin = log_end(self.log_path)  # what it wrote before that is no reason for its end
-            self._live.set()
-            self._watch(process)
-        code = self._end(process)
-        if self._stopping.is_set():
-            return
-        reason = last_error_line(read_from(self.log_path, begin), otherwise_last=not was_live)
-        if was_live:
-            self._ended = f"tritonserver ended ({describe_exit(code)}){f': {reason}' if reason else ''}"
-        else:
-            self._failure = TritonFailed(
-                f"Triton exited while starting ({describe_exit(code)}): {reason or 'it wrote nothing'}; "
-                f"its log: {self.log_path}"
-            )
-
     def _spawn(self) -> subprocess.Popen[bytes]:
-        self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
-        with contextlib.suppress(OSError):  # on a full disk, only the next start's cleanup finds less
-            self._region_note.parent.mkdir(parents=True, exist_ok=True)
-            self._region_note.write_text(self._shm_prefix)
-        command = self._command()
-        with self._open_log() as out:
-            # The child gets its own session: Ctrl-C on the terminal reaches us and not the server, and its stubs can be
-            # killed as one group.
-            process = subprocess.Popen(
-                leader_of(command),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=self._environment(),
-                cwd=self._state,
-                start_new_session=True,
-            )
-        self._process = process
-        return process
+        self._region_note.parent.mkdir(parents=True, exist_ok=True)
+        self._region_note.write_text(self._shm_prefix)
+        backends = self._prepare_backends()
+        # The child gets its own session: Ctrl-C on the terminal reaches us and not the server, and its stubs can be
+        # killed as one group.
+        with self.log_path.open("ab") as out:
+            return subprocess.Popen(
+                leader_of(self._command(backends)), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                env=self._environment(), cwd=self._state, start_new_session=True,
+            )  # fmt: skip
 
-    def _await_live(self, process: subprocess.Popen[bytes]) -> bool:
-        while process.poll() is None and not self._stopping.is_set():
-            if is_live(self.addresses.http):
-                return True
-            self._stopping.wait(0.05)
-        return False
+    def _why_not_live(self, process: subprocess.Popen[bytes], timeout_s: float) -> str:
+        """End a server that did not become live, and return what happened to it."""
+        has_exited = process.poll() is not None
+        code = self._end()
+        if not has_exited:
+            return f"Triton was not live within {timeout_s:.0f} s; its log: {self.log_path}"
+        reason = last_error_line(read_from(self.log_path, 0)) or "it wrote nothing"
+        return f"Triton exited while starting ({describe_exit(code)}): {reason}; its log: {self.log_path}"
 
-    def _watch(self, process: subprocess.Popen[bytes]) -> None:
-        checked = time.monotonic()
-        while process.poll() is None and not self._stopping.wait(0.2):
-            if time.monotonic() - checked > 30:
-                checked = time.monotonic()
-                self._trim_log()
-
-    def _end(self, process: subprocess.Popen[bytes]) -> int:
-        """End the remains of a server and its stubs, and return its exit status."""
+    def _end(self) -> int:
+        """End the remains of the server and its stubs, and return its exit status."""
+        process = self._process
+        if process is None:
+            return 0
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -404,11 +354,7 @@ class TritonLauncher:
         _remove_regions(self._shm_prefix)
         return code
 
-    # --- command, files, log ------------------------------------------------------------------------------------
-
-    def _command(self) -> list[str]:
-        if self._ports is None:
-            raise RuntimeError("the server was not started")
+    def _command(self, backends: Path | None) -> list[str]:
         executable = self._server.wheel.server if isinstance(self._server, WheelServer) else self._server.executable
         command = [
             str(executable),
@@ -429,8 +375,8 @@ class TritonLauncher:
             # Model sync writes complete configurations for this server. To complete them, Triton would start the
             # model's python process once more at every load and wait a second for its end.
             command.append("--disable-auto-complete-config")
-        if self._backend_dir is not None:
-            command.append(f"--backend-directory={self._from_state(self._backend_dir)}")
+        if backends is not None:
+            command.append(f"--backend-directory={self._from_state(backends)}")
         if self._key:
             command += control_key.arguments(self._key)
         return [*command, *self._extra]
@@ -480,32 +426,8 @@ class TritonLauncher:
 
     @property
     def _region_note(self) -> Path:
+        # Read from our own state folder: guessing from process ids would be wrong in containers that share /dev/shm.
         return self._state / "triton" / "shm-prefix"
-
-    def _remove_old_regions(self) -> None:
-        # The prefix is read from our own state folder. Guessing from process ids would be wrong in containers that
-        # share /dev/shm.
-        with contextlib.suppress(OSError):
-            _remove_regions(self._region_note.read_text().strip())
-
-    def _open_log(self) -> IO[bytes]:
-        try:
-            return self.log_path.open("ab")
-        except OSError as error:
-            log.warning("cannot write Triton's log %s (%s): Triton runs without one", self.log_path, error.strerror)
-            return Path(os.devnull).open("ab")
-
-    def _rotate_log(self) -> None:
-        with contextlib.suppress(OSError):
-            if self.log_path.stat().st_size > 0:
-                self.log_path.replace(self.log_path.with_suffix(".log.1"))
-
-    def _trim_log(self) -> None:
-        # The server has the file open in append mode, so it is copied and truncated, not renamed.
-        with contextlib.suppress(OSError):
-            if self.log_path.stat().st_size > LOG_LIMIT:
-                shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
-                os.truncate(self.log_path, 0)
 
 
 def choose_ports(wanted: Ports, host: str) -> Ports:

@@ -106,11 +106,9 @@ def test_a_killed_server_is_named_and_leaves_nothing(tmp_path, repository):
 def test_a_stopped_server_can_be_started_again_warm_with_its_last_log_kept(tmp_path, repository):
     """Stop and start in the same state folder; the previous log is one file beside."""
     for _ in range(2):
-        lines = []
         launcher = TritonLauncher(detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root)
-        launcher.start(lines.append)
+        launcher.start()
         launcher.stop()
-        assert ("Triton is starting", True) == (lines[0], lines[-1].startswith("Triton is live at 127.0.0.1:"))
     logs = tmp_path / "the stäte" / "logs"
     assert ["triton.log", "triton.log.1"] == sorted(p.name for p in logs.iterdir())
     assert "Started GRPCInferenceService at 127.0.0.1:" in (logs / "triton.log").read_text()

@@ -54,13 +54,12 @@ from deploy.tools.errors import DeployError
 @click.option("--bundles", type=click.Path(path_type=Path, file_okay=False), envvar="TRITON_GATEWAY_BUNDLES_DIR",
               show_envvar=True,
               help="Folder for bundles.  [default: inside the state directory of `up`, else ./optimized]")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Print the commands that would run, and change nothing.")
 @gateway_options
 @registry_options
 def command(
     model: str, endpoint: str, task: str, tokenizer: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...],
     tries_all: bool, trusts_code: bool, project: str, name: str, bundles: Path | None,
-    dry_run: bool, gateway: str, open_registry: OpenRegistry,
+    gateway: str, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Serve MODEL as an endpoint: export it, check its answers, register it, wait until it is served, and ask it.
 
@@ -76,13 +75,12 @@ def command(
       triton-gateway deploy ./my-model
       triton-gateway deploy ./my-model --endpoint sentiment
       triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
-      triton-gateway deploy ./my-model --dry-run
     """
     terminal = Terminal(sys.stderr)
     with nothing_registered(terminal):
+        from deploy.admin.deploying import Deployment, Wanted, name_and_version, registered_name
         from deploy.bundles import prerequisites
         from deploy.bundles.model_kinds import recognise
-        from deploy.laptop.deploying import Deployment, Wanted, name_and_version, registered_name
 
         given = recognise(model, task=task, tokenizer=tokenizer)
         if given.kind == "torchscript" and not (inputs and outputs):
@@ -92,8 +90,7 @@ def command(
                 "--input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
             )
         wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
-        if not dry_run:
-            prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
+        prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
         state = chosen_state_dir()
         if not state.env_file.exists() and uses_no_clearml(os.environ):
             raise DeployError(
@@ -112,10 +109,6 @@ def command(
             trusts_code=trusts_code, tries_all=tries_all,
         )  # fmt: skip
         deployment = Deployment(wanted, store, terminal, click.echo, dict(os.environ))
-        if dry_run:
-            for line in deployment.plan():
-                click.echo(line)
-            return 0
     deployment.run()
     return 0
 

@@ -71,7 +71,9 @@ def command(
         extra_arguments=(*trace_arguments(os.environ), *arguments),
     )  # fmt: skip
     try:
-        addresses = launcher.start(_tell)
+        addresses = launcher.start()
+        with contextlib.suppress(OSError):  # the disk of the log is full
+            click.echo(f"Triton is live at {addresses.grpc}", err=True)
         stuck = threading.Event()
         threading.Thread(target=_watch_streams, args=(addresses, stuck), name="streams", daemon=True).start()
         while not stop.wait(0.2):
@@ -107,8 +109,3 @@ def _watch_streams(addresses: Addresses, stuck: threading.Event) -> None:
             else:
                 missed = 0
     stuck.set()
-
-
-def _tell(text: str) -> None:
-    with contextlib.suppress(OSError):  # the disk of the log is full
-        click.echo(text, err=True)

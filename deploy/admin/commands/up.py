@@ -128,9 +128,9 @@ def command(
         raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.admin.commands import serve
+    from deploy.admin.deploying import name_and_version
     from deploy.bundles import prerequisites
     from deploy.bundles.model_kinds import recognise
-    from deploy.laptop.deploying import name_and_version
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
 

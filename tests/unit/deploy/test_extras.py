@@ -33,7 +33,7 @@ UNITS = {
     "modelsync": {"deploy.modelsync", f"{COMMANDS}.sync"},
     "controlplane": {"deploy.controlplane", f"{COMMANDS}.controlplane"},
     "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
-    "laptop": {"deploy.laptop", f"{COMMANDS}.up", f"{COMMANDS}.deploy"},
+    "laptop": {"deploy.laptop", "deploy.admin.deploying", f"{COMMANDS}.up", f"{COMMANDS}.deploy"},
     "bundles": {"deploy.bundles", f"{COMMANDS}.optimize"},
     "admin": {"deploy.admin", "deploy.rollout", "deploy.history"},
 }
@@ -43,7 +43,8 @@ ELSEWHERE_RUN = {
     "admin": {
         f"{COMMANDS}.{name}"
         for name in ("serve", "sync", "controller", "controlplane", "triton", "up", "deploy", "optimize")
-    },
+    }
+    | {"deploy.admin.deploying"},
     # programs of models: they run in Triton's Python, the room only copies them
     "modelsync": {"deploy.modelsync.runtime"},
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import random
 import subprocess
 import sys
@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from click.testing import CliRunner
 from tokenizers import Tokenizer
 
 from deploy.laptop.demo import seed, traffic
+from tests.sites import site
 
 
 @pytest.mark.parametrize(
@@ -61,27 +63,19 @@ def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
 def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
     """As with real callers, the boards show both outcomes."""
     rng = random.Random(1)
-    drawn = [traffic.bodies(rng) for _ in range(2000)]
+    drawn = [traffic.bodies(rng, ["word"]) for _ in range(2000)]
     wrong = [path for path, body in drawn if path == "nowhere" or body["text"] == ""]
     assert 0.005 < len(wrong) / len(drawn) < 0.05
     assert {"demo", "demo/1", "demo/2", "nowhere"} == {path for path, _ in drawn}
 
 
-async def test_traffic_counts_what_comes_back() -> None:
-    """Statuses, and errors by name."""
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with server:
-        counts = await traffic.run(f"http://127.0.0.1:{port}/serve", rate=200, seconds=0.2)
-    assert {"200"} == set(counts)
-    assert (await traffic.run(f"http://127.0.0.1:{port}/serve", rate=100, seconds=0.05))["ConnectionRefusedError"]
+def test_traffic_counts_what_comes_back() -> None:
+    """Statuses, and what does not answer; nothing right is a failure."""
+    with site(lambda _: (200, {})) as gateway:
+        done = CliRunner().invoke(traffic.main, [f"{gateway}/serve", "--rate", "200", "--seconds", "0.2"])
+        assert (0, {"200"}) == (done.exit_code, {*json.loads(done.output)})
+    done = CliRunner().invoke(traffic.main, [f"{gateway}/serve", "--rate", "100", "--seconds", "0.05"])
+    assert (1, {"no answer"}) == (done.exit_code, {*json.loads(done.output)} - {"200"})
 
 
 def test_images_are_made_of_what_exists() -> None:

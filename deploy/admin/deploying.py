@@ -36,7 +36,7 @@ from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import registry, spec
-from preprocessing.config import EMBEDDINGS, FEATURES, FILL_MASK, GENERATION, QUESTION_ANSWERING, TOKENS, TaskConfig
+from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 
 SENTENCE: Final = "A man is playing the guitar on stage."
 _SHOWN: Final = 4
@@ -151,28 +151,6 @@ class Deployment:
             raise
         return url
 
-    def plan(self) -> list[str]:
-        """Return the command lines that ``run`` would run, as far as they are known before an export."""
-        wanted = self._wanted
-        given = wanted.given
-        version = next_version(self._store.spec(), wanted.endpoint, wanted.version)
-        lines = []
-        if given.kind == "transformers":
-            lines.append(shlex.join(["triton-gateway", *self._optimize()]))
-            path = f"{wanted.output}/{wanted.name}-…"
-            if given.config is None:
-                inputs: Sequence[Tensor] = ()
-                outputs: Sequence[Tensor] = ()
-            else:
-                inputs, outputs = expected(given.config)
-            tuned: Sequence[str] = ()
-        else:
-            path = str(given.path) if given.kind == "bundle" else f"{wanted.output}/{wanted.name}-…"
-            inputs, outputs, tuned = self._described(given)
-        lines.append(self._line(self._upload(path, self._tag())))
-        arguments = self._arguments("MODEL_ID", inputs, outputs, tuned)
-        return [*lines, self._line(named(arguments, wanted.endpoint, version, "MODEL_ID"))]
-
     # --- making and uploading -----------------------------------------------------------------------------------
 
     def _made(self, tag: str, scratch: Path) -> _Uploaded:
@@ -231,7 +209,8 @@ class Deployment:
             chosen = json.loads((given.path / "manifest.json").read_text(encoding="utf-8"))["chosen"]
             task = [*(pair for pair in chosen.get("aux_config", ()))]
         elif given.config is not None and graph_pooling.token_vectors(given.file, given.config):
-            outputs = list(expected(given.config)[1])
+            size = given.config.embedding_size * len(given.config.pooling) if given.config.embedding_size else -1
+            outputs = [Tensor(graph_pooling.OUTPUT, "float32", (-1, size))]
         return inputs, outputs, task
 
     def _upload(self, path: str, tag: str) -> list[str]:
@@ -400,25 +379,6 @@ def named(arguments: Sequence[str], endpoint: str, version: str, model_id: str) 
             found.append(model_id if before == "--model-id" else argument)
         before = argument
     return found
-
-
-def expected(config: TaskConfig) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-    """Return inputs and outputs of a model's export, as far as its files tell them (-1: unknown)."""
-    if config.task == GENERATION:
-        return serving.GENERATION_INPUTS, serving.GENERATION_OUTPUTS
-    inputs = [Tensor(name, "int64", (-1, -1)) for name in config.input_names]
-    labels = len(config.labels) or -1
-    if config.task == EMBEDDINGS:
-        size = config.embedding_size * len(config.pooling) if config.embedding_size else -1
-        return inputs, [Tensor(graph_pooling.OUTPUT, "float32", (-1, size))]
-    if config.task == FEATURES:
-        return inputs, [Tensor("last_hidden_state", "float32", (-1, -1, config.embedding_size or -1))]
-    if config.task == QUESTION_ANSWERING:
-        return inputs, [Tensor(name, "float32", (-1, -1)) for name in ("start_logits", "end_logits")]
-    if config.task in (TOKENS, FILL_MASK):
-        last = labels if config.task == TOKENS else config.vocab_size or -1
-        return inputs, [Tensor("logits", "float32", (-1, -1, last))]
-    return inputs, [Tensor("logits", "float32", (-1, labels))]
 
 
 def curl(gateway: str, name: str, body: str) -> str:

@@ -6,9 +6,8 @@ import shlex
 
 import pytest
 
-from deploy.laptop.deploying import (
+from deploy.admin.deploying import (
     curl,
-    expected,
     name_and_version,
     named,
     next_version,
@@ -19,7 +18,6 @@ from deploy.laptop.deploying import (
 from deploy.tools.errors import DeployError
 from gateway.spec import ServingSpec, decode
 from gateway.testing import FakeRegistry
-from preprocessing.config import EMBEDDINGS, GENERATION, QUESTION_ANSWERING, TaskConfig
 
 
 @pytest.fixture
@@ -46,21 +44,6 @@ def test_the_arguments_of_an_export_are_those_of_the_endpoint() -> None:
     assert ["model", "add", "--endpoint", "faq", "--version", "2", "--model-id", "abc", "--input-name", "ENDPOINT"] == (
         named(arguments, "faq", "2", "abc")
     )
-
-
-@pytest.mark.parametrize(
-    ("config", "outputs"),
-    [
-        (TaskConfig(task="text-classification", labels=("a", "b")), [("logits", (-1, 2))]),
-        (TaskConfig(task="token-classification", labels=("a", "b", "c")), [("logits", (-1, -1, 3))]),
-        (TaskConfig(task=EMBEDDINGS, pooling=("cls", "mean"), embedding_size=8), [("sentence_embedding", (-1, 16))]),
-        (TaskConfig(task=QUESTION_ANSWERING), [("start_logits", (-1, -1)), ("end_logits", (-1, -1))]),
-        (TaskConfig(task=GENERATION), [("token_ids", (-1,)), ("finish_reason", (1,))]),
-    ],
-)
-def test_a_dry_run_knows_the_tensors_of_an_export(config: TaskConfig, outputs: list[object]) -> None:
-    """As far as the files of the model describe them."""
-    assert outputs == [(one.name, one.shape) for one in expected(config)[1]]
 
 
 def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
