@@ -39,6 +39,7 @@ from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
+from gateway.control.reports import SyncReports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
 from gateway.control.wishes import Wishes
@@ -263,6 +264,7 @@ class Gateway:
         control = self._control = ControlThreads()
         assembler = Assembler(
             records=records,
+            reports=SyncReports(self._registry.reports, control.registry),
             cache=ArtifactCache(
                 state_dir / "cache",
                 self._registry,

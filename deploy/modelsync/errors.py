@@ -1,8 +1,10 @@
-"""Errors that keep one model from being served, and how they are reported to gateways."""
+"""Errors that keep one model from being served, and how they are reported."""
 
 from __future__ import annotations
 
-from gateway import errors, triton
+from dataclasses import dataclass
+
+from gateway import errors
 
 
 class BadModel(errors.SpecFault):
@@ -17,15 +19,23 @@ class EndedWhileLoading(Exception):
     """Triton answered, began to load a model, and went away."""
 
 
-def verdict_of(error: Exception) -> triton.verdicts.Verdict:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why a model is not loaded. ``is_final``: a retry fails again until the model or its entry is changed."""
+
+    reason: str
+    is_final: bool
+
+
+def verdict_of(error: Exception) -> Verdict:
     """Return why a model failed, and whether that is final.
 
     A model that Triton refused, or that cannot be built, would fail on every Triton: final. A model that could not be
     fetched (file store away, file damaged, disk full) is not: other Tritons may have fetched it before.
     """
     if not isinstance(error, errors.GatewayError):
-        return triton.verdicts.Verdict(f"internal error: {error!r}", is_final=True)
+        return Verdict(f"internal error: {error!r}", is_final=True)
     reason = f"{error}" + (f" ({error.hint})" if error.hint else "")
-    return triton.verdicts.Verdict(
+    return Verdict(
         reason, is_final=isinstance(error, (errors.SpecFault, errors.ModelNotReady, errors.DeadlineExceeded))
     )

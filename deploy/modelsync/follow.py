@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.modelsync.client import first_line
+from deploy.modelsync.errors import Verdict
 from deploy.modelsync.members import Members, look_up
 from deploy.modelsync.plan import Wanted
 from deploy.modelsync.settings import Retry, SyncSettings
-from gateway import pools, registry, settings, spec, triton
+from gateway import pools, registry, settings, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -39,7 +40,7 @@ class Desired:
 
     revision: str = ""
     targets: Mapping[str, Target] = field(default_factory=dict)
-    unresolved: Mapping[str, tuple[str, triton.verdicts.Verdict]] = field(default_factory=dict)
+    unresolved: Mapping[str, tuple[str, Verdict]] = field(default_factory=dict)
     """Endpoint url → (model id, why there is no model for it)."""
     elsewhere: frozenset[str] = frozenset()
     """Urls of endpoints that belong to other pools."""
@@ -66,7 +67,7 @@ class Follower:
         self._task: Mapping[str, Any] | None = None
         self._spec = spec.ServingSpec("", "")
         self._records: dict[str, Mapping[str, Any]] = {}
-        self._problems: dict[str, triton.verdicts.Verdict] = {}
+        self._problems: dict[str, Verdict] = {}
         self._retries: dict[str, Retry] = {}
         self._records_read_at = 0.0
         self._members = Members(sync_settings.member) if sync_settings.members else None
@@ -126,9 +127,9 @@ class Follower:
         try:
             record = self._registry.model(model_id) if record is None else record
             model = spec.decode_model(record)
-            problem: triton.verdicts.Verdict | None = None
+            problem: Verdict | None = None
             if not model.has_data:
-                problem = triton.verdicts.Verdict(
+                problem = Verdict(
                     f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it again: "
                     "clearml-serving model upload …",
                     is_final=True,
@@ -137,9 +138,9 @@ class Follower:
                 self._records[model_id] = record
         except registry.RegistryUnavailable as error:
             # A known record stays valid: models do not disappear because the registry does.
-            problem = None if model_id in self._records else triton.verdicts.Verdict(str(error), is_final=False)
+            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
         except (registry.RegistryRefused, KeyError, TypeError, ValueError) as error:
-            problem = triton.verdicts.Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
+            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
             self._records.pop(model_id, None)
         if problem is not None:
             retry = self._retries.setdefault(model_id, Retry())
@@ -166,7 +167,7 @@ class Follower:
     def _desired(self) -> Desired:
         serving = self._spec
         targets: dict[str, Target] = {}
-        unresolved: dict[str, tuple[str, triton.verdicts.Verdict]] = {}
+        unresolved: dict[str, tuple[str, Verdict]] = {}
         elsewhere: set[str] = set()
         for url, endpoint in serving.endpoints.items():
             if endpoint.engine != "triton":
@@ -175,12 +176,12 @@ class Follower:
                 elsewhere.add(url)
             elif not endpoint.model_id:
                 why = "the endpoint names no model: add it with --model-id or --name/--project"
-                unresolved[url] = ("", triton.verdicts.Verdict(why, is_final=True))
+                unresolved[url] = ("", Verdict(why, is_final=True))
             elif endpoint.model_id in self._problems:
                 unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
             elif endpoint.model_id not in self._records:
                 why = f"the record of model {endpoint.model_id} has not been read yet"
-                unresolved[url] = (endpoint.model_id, triton.verdicts.Verdict(why, is_final=False))
+                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
             else:
                 record = spec.decode_model(self._records[endpoint.model_id])
                 if not self._is_ours(spec.pools_of(endpoint, record)):
@@ -192,7 +193,7 @@ class Follower:
                 holds = self._members.hold(name, copies) if copies and self._members is not None else True
                 if holds is None:
                     why = "the other Tritons of its pool are not known yet"
-                    unresolved[url] = (endpoint.model_id, triton.verdicts.Verdict(why, is_final=False))
+                    unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
                 elif holds:
                     targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
                 else:

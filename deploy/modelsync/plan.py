@@ -31,8 +31,7 @@ class Wanted:
 class Observed:
     """State of one model of ours: on disk, in Triton, and the time of its last call.
 
-    ``recipe`` is None if nothing is on disk, and empty if the folder only says why the model could not be loaded
-    (``gateway.triton.verdicts``).
+    ``recipe`` is None if nothing is on disk.
     """
 
     name: str

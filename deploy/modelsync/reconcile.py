@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from deploy.modelsync.client import IndexEntry, TritonAdmin
 from deploy.modelsync.daemon_threads import DaemonPool
-from deploy.modelsync.errors import EndedWhileLoading, verdict_of
+from deploy.modelsync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.modelsync.follow import Desired, Follower, Target
 from deploy.modelsync.members import look_up
 from deploy.modelsync.model_folder.build import Build, Builder
@@ -31,7 +31,7 @@ from deploy.modelsync.repository import ModelRepository, OnDisk
 from deploy.modelsync.settings import Retry, SyncSettings
 from deploy.modelsync.status import ModelStatus, State, StatusBoard, iso
 from deploy.modelsync.stubs import count_stubs
-from gateway import errors, registry, spec, triton
+from gateway import errors, registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -326,37 +326,9 @@ class ModelSync:
 
     def _start(self, name: str, actions: list[Action], target: Target | None) -> None:
         log.info("model %s: %s (%s)", name, " → ".join(a.kind for a in actions), actions[0].reason)
-        job = self._model_pool.submit(self._perform, name, actions, target)
+        job = self._model_pool.submit(self._take, name, actions, target)
         self._jobs[name] = job
         job.add_done_callback(lambda _: self._wake.set())
-
-    def _perform(self, name: str, actions: list[Action], target: Target | None) -> None:
-        try:
-            self._take(name, actions, target)
-        except (errors.BackendUnavailable, EndedWhileLoading):
-            raise
-        except Exception as error:
-            if target is not None:
-                self._tell(name, target, verdict_of(error))
-            raise
-
-    def _tell(self, name: str, target: Target, verdict: triton.verdicts.Verdict) -> None:
-        """Publish in Triton why it does not have the model, where gateways read it. A loaded model under the name
-        stays.
-        """
-        with contextlib.suppress(errors.GatewayError):
-            entry = self._triton.index().get(name, IndexEntry(name, "absent"))
-            told = triton.verdicts.decode(entry.reason)
-            # Triton itself reports what it refused, unless it ended before it could remember it.
-            if entry.state not in ("absent", "failed") or (entry.state == "failed" and told in (None, verdict)):
-                return
-            disk = self._repository.models().get(name)
-            if disk is not None and disk.recipe and not verdict.is_final:
-                return  # an earlier build, which may be the only copy
-            files = {"1/reason.txt": str(verdict)}
-            marker = OnDisk(name, target.wanted.url, target.record.id, recipe="")
-            self._repository.write(marker, triton.verdicts.config(name, verdict), self._repository.root, {}, files)
-            self._triton.load(name)
 
     def _take(self, name: str, actions: list[Action], target: Target | None) -> None:
         for action in actions:
@@ -389,7 +361,7 @@ class ModelSync:
         """Return True if another release wrote the same content: then Triton need not load the model again."""
         disk = self._repository.models().get(marker.name)
         return (
-            disk is not None and disk.recipe not in ("", marker.recipe)  # equal recipe: written for another reason
+            disk is not None and disk.recipe != marker.recipe  # equal recipe: written for another reason
             and disk.instances == marker.instances
             and self._repository.holds(marker.name, files.config, folder, files.linked, files.texts)
         )  # fmt: skip
@@ -423,7 +395,7 @@ class ModelSync:
                 job.result()
             except EndedWhileLoading as error:
                 self._triton_answers = False
-                self._failed(name, target, triton.verdicts.Verdict(str(error), is_final=False), is_suspect=True)
+                self._failed(name, target, Verdict(str(error), is_final=False), is_suspect=True)
                 continue
             except errors.BackendUnavailable as error:
                 # Triton is away, which is not this model's fault: no back-off once Triton is back.
@@ -440,9 +412,7 @@ class ModelSync:
                 continue
             self._retries.pop(name, None)
 
-    def _failed(
-        self, name: str, target: Target | None, verdict: triton.verdicts.Verdict, *, is_suspect: bool = False
-    ) -> None:
+    def _failed(self, name: str, target: Target | None, verdict: Verdict, *, is_suspect: bool = False) -> None:
         retry = self._retries.setdefault(name, Retry())
         retry.count += 1
         retry.is_suspect = is_suspect
@@ -473,7 +443,7 @@ class ModelSync:
                 self._set(target, "pending", "" if self._triton_answers else why)
         for url, (model_id, why_not) in desired.unresolved.items():
             self._set_entry(ModelStatus(url, "", model_id, "failed", why_not.reason, is_final=why_not.is_final))
-        leaving = {a.name: a.reason for a in actions if a.name not in desired.targets and observed[a.name].recipe != ""}
+        leaving = {a.name: a.reason for a in actions if a.name not in desired.targets}
         for name, reason in leaving.items():
             self._set_entry(ModelStatus(observed[name].url, name, "", "leaving", reason))
         current = {(t.wanted.url, n) for n, t in desired.targets.items()}

@@ -1,7 +1,8 @@
-"""When this model sync reports what it has in its Triton: on change, at most every ten seconds, and hourly.
+"""When this model sync reports what it has in its Triton: on change, at most every ten seconds.
 
-``reconcile`` calls it in the thread that reads the registry. The controller and gateways read the reports
-(``gateway.registry.reports``). A registry that is away is asked again ten seconds later.
+Without a change it reports hourly, and every minute while a model fails. ``reconcile`` calls it in the thread that
+reads the registry. The controller and gateways read the reports (``gateway.registry.reports``). A registry that is away
+is asked again ten seconds later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from deploy.tools.errors import GatewayError
 log = logging.getLogger("triton_gateway.sync")
 
 LEAST_S: Final = 10.0
+FAILING_S: Final = 60.0
+"""Seconds after which the report of a model that fails is repeated: an old one does not count."""
 MOST_S: Final = 3600.0
 _PHASES: Final = {"ready": "loaded", "cold": "loaded", "leaving": "retiring"}
 
@@ -34,8 +37,9 @@ class Reporter:
 
     def is_due(self, models: Rows) -> bool:
         """Return whether ``models`` (``StatusBoard.models``) should be reported now."""
-        since = self._clock() - self._tried_at
-        return since >= MOST_S or (since >= LEAST_S and _told(models) != self._sent)
+        since, told = self._clock() - self._tried_at, _told(models)
+        most = FAILING_S if any(one["reason"] for one in told) else MOST_S
+        return since >= most or (since >= LEAST_S and told != self._sent)
 
     def write(self, models: Rows) -> None:
         """Report ``models``. Never raises for a registry that refuses or is away."""

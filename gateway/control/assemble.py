@@ -25,6 +25,7 @@ from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
 from gateway.control.records import ModelRecords
+from gateway.control.reports import SyncReports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.turns import Turns
 from gateway.control.version import PendingName
@@ -114,6 +115,7 @@ class Assembler:
         self,
         *,
         records: ModelRecords,
+        reports: SyncReports,
         cache: ArtifactCache,
         backend_for: Callable[[str, bool], Backend],
         observer: Observer,
@@ -128,6 +130,7 @@ class Assembler:
     ) -> None:
         self._permits = permits
         self._records = records
+        self._reports = reports
         self._cache = cache
         self._backend_for = backend_for
         self._observer = observer
@@ -411,19 +414,23 @@ class Assembler:
     async def _wait_and_describe(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
-        asked, times_refused = 0.0, 0
+        asked, times_refused, known_at = 0.0, 0, -1.0
         while not await backend.is_ready(model):
             now, pause = loop.time(), max(_POLL_S, self._asking * _POLLS_APART_S)
             if now - asked >= max(_ASK_S, 10 * pause):  # the reason is shown to people, so asking rarely is enough
                 asked = now
-                refusal = await backend.refusal(model)
-                # A single refusal may come from an earlier attempt that Triton is repeating.
+                missing = await self._reports.why_missing(model)
+                known_at = missing.at if known_at < 0 else known_at
+                # A report that was there at first, and a single refusal, may come from an attempt that is repeated now.
+                is_refused = missing.is_final and missing.at != known_at
+                refusal = await backend.refusal(model) or (missing.reason if is_refused else "")
                 times_refused += bool(refusal)
                 if refusal and times_refused > 1:
                     raise SpecFault(refusal, hint="fix it and register it again")
-                progress(await backend.why_not_ready(model))
+                progress(missing.reason or await backend.why_not_ready(model))
             if now > until:
-                reason = await backend.why_not_ready(model)
+                missing = await self._reports.why_missing(model)
+                reason = missing.reason or await backend.why_not_ready(model)
                 raise ModelNotReady(
                     f"Triton did not load {model} within {self._ready_timeout:g} s: {reason}",
                     hint="look at the model sync's log and status",

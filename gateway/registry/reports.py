@@ -15,6 +15,8 @@ from typing import Any, Final, Literal, get_args
 
 from gateway.registry.ledger import Record, Records
 
+RECENT_S: Final = 180.0
+"""Seconds for which a report of a failed model counts: model sync repeats it every minute while a model fails."""
 SILENT_S: Final = 86400.0
 """Seconds after which a report counts as that of a Triton that is gone."""
 _MAX_REASON: Final = 300
@@ -35,6 +37,18 @@ class ModelReport:
     is_final: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a model is missing, for people; empty if no model sync says. ``is_final``: on every Triton, for good.
+
+    ``at``: when the last of these reports was written (Unix seconds of its writer); 0: there is none.
+    """
+
+    reason: str = ""
+    is_final: bool = False
+    at: float = 0.0
+
+
 def record(sync: str, told: Iterable[ModelReport], *, at: float) -> Record:
     """Return the record of the model sync called ``sync``; ``at`` in Unix seconds."""
     rows = [{**asdict(one), "reason": one.reason[:_MAX_REASON]} for one in told]
@@ -53,6 +67,25 @@ def read(records: Records) -> dict[str, tuple[ModelReport, ...]]:
 def models(rows: Iterable[Mapping[str, Any]]) -> tuple[ModelReport, ...]:
     """Return models from their fields. Raises ``KeyError`` and ``ValueError``."""
     return tuple(_model(row) for row in rows)
+
+
+def why_missing(records: Records, model: str, *, now: float) -> Missing:
+    """Return why Tritons lack the model of this name; ``now`` in Unix seconds.
+
+    It is refused if every Triton that reports it refuses it: one that is newly started may be able to load it.
+    """
+    recent = {"report": {
+        sync: value for sync, value in records.get("report", {}).items() if abs(now - _time(value)) < RECENT_S
+    }}  # fmt: skip
+    found = {sync: one for sync, models in read(recent).items() for one in models if one.name == model}
+    told, failed = [*found.values()], [one for one in found.values() if one.reason]
+    at = max((_time(recent["report"][sync]) for sync in found), default=0.0)
+    if not failed:
+        return Missing(at=at)
+    is_final = len(failed) == len(told) and all(one.is_final for one in failed)
+    what = "model sync refuses the model" if is_final else "model sync cannot load the model yet"
+    where = f" ({len(failed)} of {len(told)} Tritons)" if len(told) > 1 else ""
+    return Missing(f"{what}: {failed[0].reason}{where}", is_final, at)
 
 
 def silent(records: Records, *, now: float) -> list[str]:

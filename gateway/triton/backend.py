@@ -32,7 +32,6 @@ from gateway.triton.key import read_key
 from gateway.triton.port import ModelInfo, Servers, Tensors
 from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
 from gateway.triton.tls import TritonTls, for_address
-from gateway.triton.verdicts import decode
 
 _log = logging.getLogger("triton_gateway.triton")
 
@@ -344,7 +343,7 @@ class TritonBackend:
                 return f"Triton does not have the model yet{self._where(replica)}"
             state, text = replica.held.entries[model]
             text = text or state or "Triton is loading it"
-            return f"{decode(text) or text.splitlines()[0][:300]}{self._where(replica)}"
+            return f"{text.splitlines()[0][:300]}{self._where(replica)}"
         return reason
 
     async def refusal(self, model: str) -> str:
@@ -355,11 +354,7 @@ class TritonBackend:
             state, reason = entries.get(model, ("", ""))
             if state != "UNAVAILABLE" or reason in ("", "unloaded"):
                 continue
-            verdict = decode(reason)
-            if verdict is None:
-                return f"Triton refuses the model: {reason.splitlines()[0][:300]}{self._where(replica)}"
-            if verdict.is_final:
-                return f"{verdict}{self._where(replica)}"
+            return f"Triton refuses the model: {reason.splitlines()[0][:300]}{self._where(replica)}"
         return ""
 
     def _key(self) -> str:

@@ -141,7 +141,7 @@ class Backend(Servers, Protocol):
         ...
 
     async def refusal(self, model: str) -> str:
-        """Return in one line why ``model`` was refused, by Triton or by the model sync beside it; never raises.
+        """Return in one line why Triton refused ``model``; never raises.
 
         Empty if it was not refused: it is ready, loading, unknown, not fetched yet, or no server answers.
         """

@@ -26,8 +26,8 @@ from deploy.modelsync.stubs import count_stubs
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records
+from gateway.registry.reports import why_missing
 from gateway.testing import FakeLedger
-from gateway.triton.backend import TritonBackend
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
@@ -211,7 +211,7 @@ def test_broken_models_are_reported_and_the_others_work(world, token_inputs):
 
 
 def test_a_triton_is_ready_without_what_is_refused_but_not_without_what_could_not_be_fetched(world, tmp_path):
-    """And gateways read in Triton why each model is missing."""
+    """And gateways read in its report why each model is missing."""
     broken = world.make("broken")
     broken.write_bytes(b"this is not onnx")
     world.registry.add("broken", broken)
@@ -229,19 +229,16 @@ def test_a_triton_is_ready_without_what_is_refused_but_not_without_what_could_no
     (reason,) = ready.reasons(world.sync.status())
     assert "waiting for a, which could not be fetched: the file store does not answer" in reason
 
-    async def told(url):
-        backend = TritonBackend(world.settings.triton_grpc)
-        try:
-            name = world.models()[url]["name"]
-            return await backend.refusal(name), await backend.why_not_ready(name)
-        finally:
-            await backend.close()
+    def told(url):
+        return why_missing(world.registry.reports.read(), world.models()[url]["name"], now=time.time())
 
-    refusal, why = asyncio.run(told("broken"))
-    assert refusal == why
-    assert refusal.startswith("model sync refuses the model: ")
-    assert "net.onnx is not a readable ONNX model" in refusal
-    assert ("", "model sync cannot load the model yet: the file store does not answer") == asyncio.run(told("a"))
+    world.wait(lambda: told("a").reason and told("broken").reason)
+    assert told("broken").is_final
+    assert told("broken").reason.startswith("model sync refuses the model: ")
+    assert "net.onnx is not a readable ONNX model" in told("broken").reason
+    assert ("model sync cannot load the model yet: the file store does not answer", False) == (
+        told("a").reason, told("a").is_final
+    )  # fmt: skip
     world.registry.download = download
     world.wait(lambda: world.ready("a"))
     assert [] == ready.reasons(world.sync.status())

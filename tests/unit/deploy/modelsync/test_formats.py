@@ -21,7 +21,6 @@ from deploy.modelsync.model_folder.model_config import Tuning
 from deploy.modelsync.repository import MARKER, ModelRepository, OnDisk
 from deploy.modelsync.status import read_status
 from gateway import spec
-from gateway.triton.verdicts import Verdict, decode, encode
 
 RECORDED = Path(__file__).parents[3] / "data" / "between_versions"
 VERSIONS = sorted(folder.name for folder in RECORDED.iterdir())
@@ -52,14 +51,6 @@ def test_both_sides_call_a_model_the_same(version: str) -> None:
         for url, endpoint in serving.endpoints.items()
     }
     assert task["pools"] == pools
-
-
-def test_what_model_sync_tells_through_triton_is_understood(version: str) -> None:
-    """Why a model is missing."""
-    for told in recorded(version, "verdicts"):
-        verdict = Verdict(told["reason"], told["is_final"])
-        assert verdict == decode(told["index"])
-        assert told["backend"] == encode(verdict)
 
 
 def test_a_model_folder_of_another_version_is_ours(version: str, tmp_path: Path) -> None:

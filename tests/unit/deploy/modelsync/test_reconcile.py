@@ -32,7 +32,6 @@ from gateway.registry import reports
 from gateway.registry.cache import SpecStore
 from gateway.spec import RECORDS
 from gateway.testing import FakeLedger
-from gateway.triton.verdicts import Verdict, decode
 from tests.inline import Inline
 
 
@@ -158,10 +157,6 @@ class Triton:
             self.states.clear()
             self._check()
         errors = [error for part, error in self.errors.items() if part in name]
-        config = (self._root / name / "config.pbtxt").read_text()
-        if decode(config) is not None:
-            backend = config.partition('backend: "')[2].partition('"')[0]
-            errors = [ModelNotReady(f"unable to find backend library for backend '{backend}', try …")]
         if errors:
             self.states[name], self.reasons[name] = "failed", errors[0].message
             raise errors[0]
@@ -182,11 +177,6 @@ class Triton:
 
     def restart(self):
         self.states.clear()
-
-    def verdict(self, url):
-        """What gateways read of an endpoint's model that is not there."""
-        (reason,) = [self.reasons[n] for n, s in self.states.items() if n.startswith(f"{url}-") and s == "failed"]
-        return decode(reason)
 
     def close(self):
         pass
@@ -572,50 +562,7 @@ def test_what_is_refused_is_told_from_what_could_not_be_fetched(world, error, is
     assert {"a": is_final} == finals(world)
 
 
-def test_gateways_can_read_in_triton_why_a_model_is_missing(world):
-    """Whatever kept it from Triton: the reason is in Triton's index, and goes when the model comes."""
-    world.registry.add("away", "m1")
-    world.cache.errors["m1"] = RegistryUnavailable("the file store does not answer")
-    world.registry.add("wrong", "m2")
-    world.registry.endpoints["wrong"]["auxiliary_cfg"] = {"max_batchsize": 3}
-    world.rounds()
-    assert Verdict("the file store does not answer", is_final=False) == world.triton.verdict("away")
-    wrong = world.triton.verdict("wrong")
-    assert wrong.is_final
-    assert "did you mean max_batch_size?" in wrong.reason
-    world.cache.errors["m1"] = SpecFault("it holds no files")
-    world.rounds(5)
-    assert Verdict("it holds no files", is_final=True) == world.triton.verdict("away")
-    world.cache.errors.clear()
-    assert ("ready", "") == world.rounds(10)["away"]
-    world.registry.drop("wrong")
-    assert {"away": ("ready", "")} == world.rounds(2)  # what only told a reason is not "leaving"
-    world.rounds(40)
-    assert ["away"] == [model.url for model in world.repository.models().values()]
-
-
-def test_what_triton_refuses_itself_stays_its_own_word(world):
-    """Its reason is in its index already; only a refusal that it does not remember is told."""
-    world.registry.add("a", "m1")
-    world.triton.errors["a-"] = ModelNotReady("no such operator")
-    world.rounds(10)
-    assert ["no such operator"] == list(world.triton.reasons.values())
-
-
-def test_a_restarted_triton_learns_again_what_is_missing(world):
-    """Its index was empty."""
-    world.registry.add("a", "m1")
-    world.cache.errors["m1"] = SpecFault("it holds no files")
-    world.rounds(20)
-    world.triton.restart()
-    world.triton.is_up = False
-    world.rounds(1)
-    world.triton.is_up = True
-    world.rounds(2)
-    assert Verdict("it holds no files", is_final=True) == world.triton.verdict("a")
-
-
-def test_a_reason_never_takes_the_place_of_a_model_that_is_loaded(world):
+def test_a_model_that_is_loaded_stays_while_its_next_build_fails(world):
     """It is to be built differently, and that fails: what is loaded serves on."""
     world.registry.add("a", "m1")
     world.rounds()
@@ -669,31 +616,34 @@ def wish(world, name, at):
 
 
 def told(world):
-    """What this model sync reports: url → phase and reason."""
+    """What this model sync reports: url → phase, reason, and whether that is final."""
     return {
-        one.url: (one.phase, one.reason) for found in reports.read(world.registry.reports.read()).values()
+        one.url: (one.phase, one.reason, one.is_final) for found in reports.read(world.registry.reports.read()).values()
         for one in found
     }  # fmt: skip
 
 
-def test_what_a_triton_has_and_why_not_is_reported_on_change_and_hourly(world):
-    """At most every ten seconds, so that a registry is not asked more by a model that comes and goes."""
+def test_what_a_triton_has_and_why_not_is_reported(world):
+    """On change, at most every ten seconds; hourly, or every minute while a model fails."""
     world.registry.add("a", "m-a")
     world.registry.add("b", "m-b")
-    world.cache.errors["m-b"] = RegistryRefused("the file has other bytes")
+    world.cache.errors["m-b"] = SpecFault("it holds no files")
     world.rounds(10)
-    found = told(world)
-    assert ("loaded", "") == found["a"]
-    assert ("pending", True) == (found["b"][0], "other bytes" in found["b"][1])
+    assert {"a": ("loaded", "", False), "b": ("pending", "it holds no files", True)} == told(world)
     writes = world.registry.reports.writes
     assert writes <= 2
+    world.rounds(60)
+    assert writes + 2 == world.registry.reports.writes
+    world.cache.errors.clear()
+    world.rounds(100)
+    assert ("loaded", "", False) == told(world)["b"]
+    writes = world.registry.reports.writes
     world.rounds(100)
     assert writes == world.registry.reports.writes
     world.rounds(6, apart=1000.0)
     assert writes < world.registry.reports.writes <= writes + 2
     world.registry.reports.is_up = False
-    del world.registry.endpoints["a"]
-    world.registry.version += 1
+    world.registry.drop("a")
     world.rounds(5)
     world.registry.reports.is_up = True
     world.rounds(10)

@@ -20,6 +20,7 @@ from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
+from gateway.control.reports import SyncReports
 from gateway.control.threads import ControlThreads
 from gateway.dataplane.coroutines import ask_version
 from gateway.errors import AnswersDisagree, GatewayError
@@ -75,7 +76,8 @@ class Hooks:
 
 def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> Assembler:
     return Assembler(
-        records=ModelRecords(registry), cache=ArtifactCache(cache, registry),
+        records=ModelRecords(registry), reports=SyncReports(registry.reports, Inline()),
+        cache=ArtifactCache(cache, registry),
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
         word_cache_words=0, hooks=HookSettings(),
         ready_timeout=1,

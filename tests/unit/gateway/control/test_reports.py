@@ -1,0 +1,89 @@
+"""Why Triton lacks a model, from the reports of model syncs: who counts, what is final, and what it costs to ask."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from gateway.control.reports import SyncReports
+from gateway.registry.reports import RECENT_S, Missing, ModelReport, Phase, record, why_missing
+from gateway.testing import FakeLedger
+from tests.inline import Inline
+
+
+def one(phase: Phase, reason: str = "", *, is_final: bool = False) -> ModelReport:
+    """What a model sync says of the model ``e_m``."""
+    return ModelReport("e/1", "m", "e_m", phase, reason, is_final)
+
+
+BAD = one("pending", "no such operator", is_final=True)
+AWAY = one("pending", "the file store does not answer")
+_REFUSED = "model sync refuses the model: no such operator"
+_LATER = "model sync cannot load the model yet: "
+
+
+@pytest.mark.parametrize(
+    ("told", "reason", "is_final"),
+    [
+        ([], "", False), ([one("loaded")], "", False), ([one("pending")], "", False), ([BAD], _REFUSED, True),
+        ([BAD, BAD], f"{_REFUSED} (2 of 2 Tritons)", True), ([AWAY], f"{_LATER}{AWAY.reason}", False),
+        ([BAD, one("pending")], f"{_LATER}{BAD.reason} (1 of 2 Tritons)", False),
+        ([BAD, one("loaded")], f"{_LATER}{BAD.reason} (1 of 2 Tritons)", False),
+    ],
+)  # fmt: skip
+def test_a_model_is_refused_if_every_triton_refuses_it(told: list[ModelReport], reason: str, is_final: bool) -> None:
+    """One that has just been started may be able to load it."""
+    ledger = FakeLedger()
+    ledger.write([record(f"pod-{number}", [model], at=100.0) for number, model in enumerate(told)])
+    assert Missing(reason, is_final, 100.0 if told else 0.0) == why_missing(ledger.read(), "e_m", now=150.0)
+    assert Missing() == why_missing(ledger.read(), "e_m", now=100.0 + RECENT_S)
+
+
+def test_what_somebody_made_unreadable_is_left_out() -> None:
+    """An editor of ClearML can write anything."""
+    broken: list[Any] = [{}, {"at": "x", "models": []}, {"at": 1, "models": 3}, {"at": 1, "models": [{"url": "e"}]}]
+    records = {"report": {str(number): value for number, value in enumerate(broken)}}
+    assert Missing() == why_missing(records, "e_m", now=1.0)
+
+
+async def test_many_that_wait_ask_once_in_fifteen_seconds() -> None:
+    """And a registry that is away is asked again soon."""
+
+    class Counting(FakeLedger):
+        reads = 0
+
+        def read(self) -> Any:
+            self.reads += 1
+            return super().read()
+
+    now, ledger = [0.0], Counting()
+    ledger.write([record("pod", [AWAY], at=100.0)])
+    reports = SyncReports(ledger, Inline(), clock=lambda: now[0], wall=lambda: 110.0)
+    for _ in range(100):
+        assert AWAY.reason in (await reports.why_missing("e_m")).reason
+    assert 1 == ledger.reads
+    ledger.is_up = False
+    now[0] = 16.0
+    assert AWAY.reason in (await reports.why_missing("e_m")).reason
+    now[0] = 18.0
+    ledger.is_up = True
+    ledger.write([record("pod", [BAD], at=109.0)])
+    assert (await reports.why_missing("e_m")).is_final
+
+
+async def test_what_model_syncs_refuse_fails_with_their_reason_and_an_old_report_is_not_believed(
+    stack: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was reported before the build began may be from an attempt that is repeated now."""
+    monkeypatch.setattr("gateway.control.reports._EVERY_S", 0.1)
+    stack.add_text_model("m1")
+    stack.registry.add_endpoint("e", "m1")
+    bad = ModelReport("e", "m1", stack.triton_name("e"), "pending", "it holds no files", is_final=True)
+    stack.registry.reports.write([record("pod", [bad], at=time.time() - 60)])
+    await stack.until(lambda: "it holds no files" in stack.state("e")[1])
+    assert "failed" != stack.state("e")[0]
+    stack.registry.reports.write([record("pod", [bad], at=time.time())])
+    await stack.until(lambda: stack.state("e")[0] == "failed")
+    assert "model sync refuses the model: it holds no files" in stack.state("e")[1]
