@@ -15,6 +15,7 @@ from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.controller import Controller, Duty, Loaded
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.election import Election
+from deploy.controller.pruning import Pruner
 from deploy.controller.weights import WeightsKeeper
 from deploy.history.recorder import Observer
 from deploy.tools import ports, probes
@@ -33,6 +34,7 @@ def made(store: registry.Store, poll_s: float) -> Controller:
             DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
             WeightsKeeper(store, clock=time.monotonic, wall=time.time),
             Observer(store),
+            Pruner(store, clock=time.monotonic, wall=time.time),
         )
 
     me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
