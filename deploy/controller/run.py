@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -16,15 +17,19 @@ from deploy.controller.controller import Controller, Duty, Loaded
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.election import Election
 from deploy.controller.pruning import Pruner
+from deploy.controller.rollouts import RolloutGuard, addresses, status_of
 from deploy.controller.weights import WeightsKeeper
 from deploy.history.recorder import Observer
+from deploy.rollout.source import GatewaySource
 from deploy.tools import ports, probes
 
 _STUCK_S: Final = 120.0
 
 
-def made(store: registry.Store, poll_s: float) -> Controller:
-    """Return a controller that looks at the serving Task every ``poll_s`` seconds."""
+def made(store: registry.Store, poll_s: float, gateways: Sequence[str]) -> Controller:
+    """Return a controller that looks at the serving Task every ``poll_s`` seconds, and at these gateways' counters."""
+    me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
+    source = GatewaySource(lambda: addresses(gateways)) if gateways else None
 
     def duties(loaded: Loaded) -> Sequence[Duty]:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
@@ -33,20 +38,21 @@ def made(store: registry.Store, poll_s: float) -> Controller:
             AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
             DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
             WeightsKeeper(store, clock=time.monotonic, wall=time.time),
+            RolloutGuard(store, source, lambda: status_of(gateways), me),
             Observer(store),
             Pruner(store, clock=time.monotonic, wall=time.time),
         )
 
-    me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
     return Controller(store, Election(store.reports, me, clock=time.monotonic), duties, poll_s=poll_s)
 
 
 def run(
     *, serving_task_id: str, poll_s: float, files_rewrite: str, health_port: int | None, log_format: str,
-    stop: threading.Event,
+    gateways: Sequence[str], stop: threading.Event,
 ) -> None:  # fmt: skip
     """Run a controller until ``stop`` is set. Raises ``DeployError`` if the port is taken."""
-    controller = made(registry.connect(serving_task_id, files_rewrite=files_rewrite, log_format=log_format), poll_s)
+    store = registry.connect(serving_task_id, files_rewrite=files_rewrite, log_format=log_format)
+    controller = made(store, poll_s, gateways)
     with contextlib.ExitStack() as stack:
         if health_port is not None:
             ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
@@ -57,7 +63,8 @@ def run(
 
 def beside(poll_s: float) -> Callable[[registry.Store, threading.Event], None]:
     """Return what runs a controller in the process of a model sync, until an event is set."""
-    return lambda store, stop: made(store, poll_s).run(stop)
+    gateways = os.environ.get("TRITON_GATEWAY_URL", "").split()
+    return lambda store, stop: made(store, poll_s, gateways).run(stop)
 
 
 def _answer(controller: Controller, path: str) -> probes.Answer | None:

@@ -173,7 +173,8 @@ class Stack:
             task_id, endpoints = await self._serving_task(cli, env, is_embedded=is_embedded)
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
-            sync_up = group.create_task(self._start_sync(triton, triton_grpc, env))
+            # the controller beside model sync carries on rollouts
+            sync_up = group.create_task(self._start_sync(triton, triton_grpc, {"TRITON_GATEWAY_URL": gateway, **env}))
             # a variable in the environment overrides the embedded server's port
             near = {} if isinstance(triton, ExternalServer) else {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
             gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))

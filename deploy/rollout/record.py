@@ -8,6 +8,7 @@ decision. An old copy that a slow ClearML client writes back is therefore notice
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -28,6 +29,8 @@ CANARY: Final = "canary"
 _UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
 """Subjects of faults that leave it unknown which weights the Task has."""
 
+CONTROLLER: Final = "the controller"
+"""How the names of controllers begin in leases and decisions."""
 LEASE_S: Final = 30.0
 """Seconds for which a runner's lease is valid; it renews the lease three times within them."""
 ANY_NUMBERS: Final = 1.0
@@ -74,6 +77,17 @@ def rollouts(task: Mapping[str, Any]) -> list[tuple[Rollout, Lease]]:
     """Return every rollout."""
     found = [read(task, endpoint) for endpoint in sorted(spec.kept(task, spec.ROLLOUT))]
     return [(rollout, lease) for rollout, lease in found if rollout is not None]
+
+
+def running(task: Mapping[str, Any]) -> dict[str, Lease]:
+    """Return the lease of each rollout that has not ended, by endpoint; a record that cannot be read is left out."""
+    found = {}
+    for endpoint in sorted(spec.kept(task, spec.ROLLOUT)):
+        with contextlib.suppress(DeployError):
+            rollout, lease = read(task, endpoint)
+            if rollout is not None and not rollout.is_over:
+                found[endpoint] = lease
+    return found
 
 
 def written(rollout: Rollout, lease: Lease) -> registry.Record:

@@ -66,18 +66,22 @@ class Look:
 
 
 class GatewaySource:
-    """Reads the gateways' ``/metrics``; ``fetch(url)`` returns the text or None. Blocking; never raises."""
+    """Reads the gateways' ``/metrics``; ``fetch(url)`` returns the text or None. Blocking; never raises.
+
+    ``gateways`` are their addresses, or return them at each look.
+    """
 
     def __init__(
-        self, gateways: Sequence[str], *, fetch: Callable[[str], str | None] = http_client.fetch_from_gateway
-    ) -> None:
-        self._gateways = tuple(gateways)
+        self, gateways: Sequence[str] | Callable[[], Sequence[str]], *,
+        fetch: Callable[[str], str | None] = http_client.fetch_from_gateway,
+    ) -> None:  # fmt: skip
+        self._gateways = gateways if callable(gateways) else lambda: gateways
         self._fetch = fetch
 
     def look(self, endpoint: str) -> Look:
         """Return all counters of an endpoint now."""
         found, missing = {}, []
-        for gateway in self._gateways:
+        for gateway in self._gateways():
             text = self._fetch(f"{gateway.rstrip('/')}/metrics?detail=full")
             if text is None:
                 missing.append(gateway)

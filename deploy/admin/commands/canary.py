@@ -171,11 +171,12 @@ def run(
     compares both answers to the same request. It waits if there are too few requests, holds if data is missing, and
     neither grows nor rolls back if the evidence is unclear.
 
-    Every decision is recorded beside the serving Task. You can interrupt the rollout here and continue, pause, promote
-    or abort it from another machine.
+    Every decision is recorded beside the serving Task. If you interrupt the rollout here, the controller carries it
+    on; you can also continue, pause, promote or abort it from another machine.
 
     The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
     """
+    from deploy.rollout.record import CONTROLLER
     from deploy.rollout.runner import Runner
     from deploy.rollout.source import GatewaySource
     from deploy.tools import http_client
@@ -198,7 +199,7 @@ def run(
     me = f"{who()} pid {os.getpid()}"
     runner = Runner(store, GatewaySource(gateways), statuses, endpoint=endpoint, me=me)
     stop = stop_on_signal()
-    rollout = runner.start(fresh)
+    rollout = runner.start(fresh, over=CONTROLLER)
     for decision in rollout.history[-1:]:
         _print_decision(decision, as_json)
     terminal = Terminal(sys.stderr)
@@ -207,7 +208,8 @@ def run(
             terminal.clear()
             runner.release()
             click.echo(
-                f"interrupted; {rollout.canary} keeps {rollout.weight:g} %. To continue: "
+                f"interrupted; {rollout.canary} keeps {rollout.weight:g} %. A controller that knows the gateways "
+                "carries it on within seconds (`triton-gateway canary status` says so). To continue it here: "
                 f"triton-gateway canary run --endpoint {endpoint}", err=True,
             )  # fmt: skip
             return 130

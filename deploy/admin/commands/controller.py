@@ -23,15 +23,21 @@ from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signa
     help="Replace this prefix of file addresses: FROM is what the uploader wrote, TO is what this machine can reach.",
 )  # fmt: skip
 @click.option(
+    "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True, metavar="URL",
+    help="Address of the gateways, whose counters decide about rollouts that have lost their runner. A name may stand "
+    "for several. Keys: TRITON_GATEWAY_KEY, with the rights `metrics` and `status`.",
+)  # fmt: skip
+@click.option(
     "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_CONTROLLER_HEALTH_PORT", show_envvar=True,
     help="Answer /healthz and /metrics on this port.  [default: no port]",
 )  # fmt: skip
 @click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
               envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.")  # fmt: skip
 def command(
-    serving_task_id: str, poll_s: float, files_rewrite: str, health_port: int | None, log_format: str
+    serving_task_id: str, poll_s: float, files_rewrite: str, gateways: tuple[str, ...], health_port: int | None,
+    log_format: str,
 ) -> int:  # fmt: skip
-    """Run the controller: number new models (auto-update), record defaults and changes, keep decided weights.
+    """Run the controller: number new models (auto-update), record defaults and changes, guard rollouts.
 
     One is enough for a serving Task; of several, one decides, and another takes over within 20 seconds. While none
     runs, gateways and model syncs serve on, and nothing changes by itself. `up` runs it beside model sync.
@@ -46,6 +52,6 @@ def command(
 
     run(
         serving_task_id=serving_task_id, poll_s=poll_s, files_rewrite=files_rewrite, health_port=health_port,
-        log_format=log_format, stop=stop_on_signal(),
+        gateways=gateways, log_format=log_format, stop=stop_on_signal(),
     )  # fmt: skip
     return 0

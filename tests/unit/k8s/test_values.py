@@ -144,7 +144,9 @@ def test_rules_of_ones_own_are_added_and_callers_can_be_named(helm: Render) -> N
     for name in ("triton-gateway", "triton"):
         assert rule in named(objects, "NetworkPolicy", name)["spec"]["egress"]
     [ingress] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["ingress"]
-    assert [peer] == ingress["from"]
+    controller, *others = ingress["from"]
+    assert "controller" == controller["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+    assert [peer] == others
     assert ["http"] == [port["port"] for port in ingress["ports"]]
 
 
