@@ -178,7 +178,7 @@ class Gateway:
         tei_endpoints = [normalize_url(name.strip()) for name in settings.tei_endpoints.split(",") if name.strip("/ ")]
         self._addresses = Addresses(
             self.table, prefix=self._prefix,
-            key_field=settings.routing_key_field.split(".") if settings.routing_key_field else (),
+            key_field=settings.routing_key_field,
             tei_endpoints=tei_endpoints,
         )  # fmt: skip
         self._infer = InferRoute(self.plane, limits, access)

@@ -47,6 +47,7 @@ LEAST_UNLOAD_S = 10.0
 _PLACE = re.compile(
     r"((\[[0-9a-fA-F:.]+\]|[\w.-]+):)?(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
 )
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s+\S+)?$")
 _REPLICAS = re.compile(r"([0-9]+|(?=.*[A-Za-z])\w[\w.-]*)$", re.ASCII)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
@@ -100,6 +101,14 @@ def _place(value: object) -> str:
     return text
 
 
+def _routing_key(value: object) -> str:
+    text = str(value).strip()
+    if not _ROUTING_KEY.match(text):
+        raise ValueError(f"{value!r} is no header: write x-account, or x-account user.id with a field of the body")
+    return text
+
+
+RoutingKey = Annotated[str, BeforeValidator(_routing_key)]
 Place = Annotated[str, BeforeValidator(_place)]
 Replicas = Annotated[str, BeforeValidator(_replicas)]
 Pools = Annotated[str, BeforeValidator(_pools)]
@@ -331,15 +340,11 @@ class Settings(BaseSettings):
         60.0, gt=0, validation_alias=_names("request_timeout", "GUNICORN_SERVING_TIMEOUT"),
         description="Time limit of one request. A caller can lower it with the header `x-request-timeout-ms`.",
     )  # fmt: skip
-    routing_key_header: str = Field(
-        "x-routing-key", min_length=1, validation_alias=_names("routing_key_header"),
-        description="Request header with the routing key. Requests with the same key go to the same version of a "
-        "canary.",
-    )  # fmt: skip
-    routing_key_field: str = Field(
-        "", validation_alias=_names("routing_key_field"),
-        description="Field of the JSON body that holds the routing key if the header is missing, e.g. `user_id` or "
-        "`user.id`.",
+    routing_key: RoutingKey = Field(
+        "x-routing-key", validation_alias=_names("routing_key"),
+        description="Request header with the routing key: requests with the same key go to the same version of a "
+        "canary. After a space, the field of a JSON body that holds it if the header is missing, e.g. "
+        "`x-account user.id`.",
     )  # fmt: skip
     tei_endpoints: str = Field(
         "", validation_alias=_names("tei_endpoints"),
@@ -525,6 +530,16 @@ class Settings(BaseSettings):
     def tls_key(self) -> str:
         """The file of its private key; empty without TLS."""
         return str(Path(self.tls) / "tls.key") if self.tls else ""
+
+    @property
+    def routing_key_header(self) -> str:
+        """The header with the routing key."""
+        return self.routing_key.split()[0]
+
+    @property
+    def routing_key_field(self) -> tuple[str, ...]:
+        """The way to the field of a body with the routing key; empty for none."""
+        return tuple(part for field in self.routing_key.split()[1:] for part in field.split("."))
 
     @property
     def allows_pins(self) -> bool:

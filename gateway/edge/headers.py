@@ -24,7 +24,7 @@ ASKED: Final = {
     "x-route-to": "`endpoint/version`: send the request to exactly that version, past the canary. It needs "
     "the right `pins`, and is ignored where callers are not known",
     "x-routing-key": "for canaries: requests with the same key get the same version, and stay on the canary while its "
-    "weight grows ([more](canary.md#canaries)). `TRITON_GATEWAY_ROUTING_KEY_HEADER` changes the header's name",
+    "weight grows ([more](canary.md#canaries)). `TRITON_GATEWAY_ROUTING_KEY` changes the header's name",
 }
 """Headers of requests; over gRPC, metadata of the same names."""
 

@@ -120,7 +120,7 @@ async def test_where_callers_are_not_known_a_pin_is_ignored(make_stack: Any) -> 
 
 async def test_the_routing_key_can_be_another_header_or_a_body_field(make_stack: Any) -> None:
     """The header has precedence. Each key always gets the same version."""
-    stack = make_stack(routing_key_header="X-Account", routing_key_field="user.id")
+    stack = make_stack(routing_key="X-Account user.id")
     async with stack.gateway.running():
         await start(stack, (0.5, 0.5))
 
