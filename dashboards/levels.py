@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from dashboards import rules
-from gateway.metrics import catalog
+from gateway.metrics import catalog, variables
 
 NOTE: Final = "Needs TRITON_GATEWAY_METRICS_DETAIL=full"
 
@@ -23,6 +23,7 @@ _FULL_ONLY: Final = {
 _BUILT_IN: Final = {
     f"{metric.name}{part}" for metric in catalog.OF_VARIABLES for part in ("", "_bucket", "_sum", "_count")
 }
+_OF_LABELS: Final = f'variable="{variables.LABEL}"'
 _VALUE: Final = re.compile(r'(\w+)="(\w+)"')
 
 
@@ -47,4 +48,4 @@ RECORDS: Final = frozenset(rule.name for rule in rules.records() if _reads_detai
 def needs_detail(expr: str) -> bool:
     """Return True if an expression has no data, or no data of built-in variables, at the level ``brief``."""
     names = set(re.findall(r"[a-zA-Z_:][\w:]*", expr))
-    return _reads_detail(expr) or bool(names & (_BUILT_IN | RECORDS))
+    return _reads_detail(expr) or bool(names & RECORDS) or (bool(names & _BUILT_IN) and _OF_LABELS not in expr)

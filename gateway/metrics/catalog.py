@@ -389,7 +389,7 @@ CONTROLLER_LAST_CONTACT: Final = Metric(
     "Unix time of the last response of the ClearML API; 0: none yet.",
 )  # fmt: skip
 OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
-"""Of the built-in variables, ``brief`` shows those that the endpoint declares (`metrics add`)."""
+"""Of the built-in variables, ``brief`` shows labels, and those that the endpoint declares (`metrics add`)."""
 
 CATALOG: Final = (
     REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,

@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.accumulator import Floats, Series, Snapshot
 from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
-from gateway.metrics.variables import BUILT_IN
+from gateway.metrics.variables import BUILT_IN, LABEL
 from gateway.pace import unhurried
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
@@ -58,7 +58,7 @@ class Numbers(Collector):
         pause: Callable[[], None] = unhurried,
         brief: Declared | None = None,
     ) -> None:
-        """``brief``: show the brief level of detail, in which built-in variables appear only if declared here.
+        """``brief``: show the brief level of detail: built-in variables, except labels, only if declared here.
 
         None: show everything.
         """
@@ -96,7 +96,7 @@ class Numbers(Collector):
         metric, labels = _METRICS[series.metric], series.labels
         if metric.is_detail or (isinstance(metric.brief, Mapping) and labels[-1] not in metric.brief):
             return False
-        if series.metric in _OF_VARIABLES and labels[2] in BUILT_IN:
+        if series.metric in _OF_VARIABLES and labels[2] in BUILT_IN and labels[2] != LABEL:
             return labels[:3] in self._brief
         return True
 

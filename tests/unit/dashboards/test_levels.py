@@ -34,6 +34,7 @@ def test_alerts_and_autoscalers_work_at_any_level() -> None:
         ('rate(gateway_stage_duration_seconds_bucket{stage="infer"}[5m])', True),
         ('rate(gateway_stage_duration_seconds_sum{stage=~"queue|infer"}[5m])', False),
         ("rate(gateway_variable_enum_total[5m])", True),
+        ('rate(gateway_variable_enum_total{variable="predicted_label"}[5m])', False),
         ("endpoint_version:gateway_batch_padding:ratio_rate5m", True),
     ],
 )
