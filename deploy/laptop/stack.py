@@ -26,6 +26,7 @@ from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import read_endpoints
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
+from deploy.modelsync.status import read_status
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
@@ -316,10 +317,16 @@ class Stack:
             "triton", state_dir=self._state.root, repository=self._repository(), grpc_port=chosen.triton_grpc,
             http_port=chosen.triton_http, metrics_port=chosen.triton_metrics,
         )  # fmt: skip
+        http = f"http://{LOOPBACK}:{chosen.triton_http}/v2"
+
+        async def has_models() -> bool:
+            sync = await asyncio.to_thread(read_status, self._state.sync_status)
+            return await are_ready(http, sync or {})
+
         address = f"{LOOPBACK}:{chosen.triton_grpc}"
-        probe = _http_probe(f"http://{LOOPBACK}:{chosen.triton_http}/v2/health/live")
         # the server itself logs to triton.log
-        spec = Part("triton", argv, env, probe, stop_grace=20.0, log="triton-launcher")
+        spec = Part("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0, log="triton-launcher",
+                    does_its_work=has_models)  # fmt: skip
         await self._start(spec, address)
         return address
 
@@ -477,6 +484,12 @@ def hub_folder(environ: Mapping[str, str]) -> dict[str, str]:
     caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = in_home(environ.get("HF_HOME") or f"{caches}/huggingface")
     return {"HF_HOME": str(folder)} if folder.is_dir() and os.access(folder, os.W_OK) else {}
+
+
+async def are_ready(triton: str, sync: Mapping[str, Any]) -> bool:
+    """Return True if Triton (``http://HOST:PORT/v2``) has all models that model sync keeps there, or wants to."""
+    kept = [str(one["name"]) for one in sync.get("models", ()) if one["state"] not in ("failed", "cold", "leaving")]
+    return all(await asyncio.gather(*(http_client.is_ok(f"{triton}/models/{name}/ready") for name in kept)))
 
 
 def is_syncing(status: Path) -> bool:
