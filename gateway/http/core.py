@@ -327,7 +327,9 @@ class Connection(asyncio.Protocol):
         """Add a part of the address. Refuses an address that is too long."""
         if self._is_repeated:
             return
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > self._max_head_bytes:
+            raise _Refused(self._too_large())
         self._url += url
         if len(self._url) > _MAX_URL_BYTES:
             raise _Refused(AddressTooLong(f"the address is longer than {_MAX_URL_BYTES} bytes"))
@@ -337,7 +339,9 @@ class Connection(asyncio.Protocol):
         if self._is_repeated:
             return
         self._head_lines += 1
-        self._count_head(len(name) + len(value) + 4)
+        self._head_bytes += len(name) + len(value) + 4
+        if self._head_bytes > self._max_head_bytes:
+            raise _Refused(self._too_large())
         if self._head_lines > self._max_headers:
             limit = f"the request's head has more than {self._max_headers} lines"
             raise _Refused(HeadTooLarge(limit, hint="send fewer headers, or raise TRITON_GATEWAY_MAX_HEADERS"))
@@ -348,11 +352,6 @@ class Connection(asyncio.Protocol):
             elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
                 raise _Refused(MalformedRequest("the only transfer-encoding that is read is chunked"))
             self._headers.append((name, value))
-
-    def _count_head(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > self._max_head_bytes:
-            raise _Refused(self._too_large())
 
     def _too_large(self) -> HeadTooLarge:
         limit = f"the request's head is larger than {self._max_head_bytes} bytes"
