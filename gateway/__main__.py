@@ -235,8 +235,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
         server = make()
         server.run()
         return 0 if server.started else 1
-    with contextlib.suppress(ValueError):  # workers report an invalid level
-        logs.configure(settings.log_format, settings.log_level)
+    logs.configure(settings.log_format)
     os.environ[SUPERVISOR] = str(os.getpid())
     workers.warm(("clearml.backend_api.session",))
 

@@ -53,7 +53,7 @@ from gateway.health import Health
 from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import Bridge, Receive, Scope, Send
 from gateway.http.browsers import explained, wants_page
-from gateway.http.connections import Connections, room_for_connections
+from gateway.http.connections import Connections, HeadLimits, room_for_connections
 from gateway.http.exchange import Answering, Exchange
 from gateway.http.feedback import FeedbackRoute
 from gateway.http.gate import Gate, not_for_us
@@ -118,6 +118,7 @@ class Gateway:
     complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
     runs in this process, so its garbage collector may be tuned. ``settle``: seconds that it waits, before it takes
     requests, for what was served before. ``parent``: the process id of the worker's parent, if it has one.
+    ``head_limits``: other limits of requests' heads than the constants.
     """
 
     def __init__(
@@ -134,6 +135,7 @@ class Gateway:
         parent: int = 0,
         spans: ClosableSpans | None = None,
         local_names: Collection[str] | None = None,
+        head_limits: HeadLimits | None = None,
     ) -> None:
         self._settings = settings
         self._settle_s = settle
@@ -188,12 +190,11 @@ class Gateway:
         )  # fmt: skip
         self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access)
         self.connections = Connections(
-            keep_alive=settings.keep_alive, head_timeout=settings.head_timeout, age=settings.connection_age,
+            keep_alive=settings.keep_alive, age=settings.connection_age,
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
             body_timeout=settings.request_timeout + 1,
-            max_head_bytes=settings.max_head_bytes, max_headers=settings.max_headers,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
-            count=self.observer.ended_connection,
+            count=self.observer.ended_connection, **(head_limits or {}),
         )  # fmt: skip
         self.permits.retry_after = lambda: math.ceil(self.connections.retry_after())
         self._rpc: RpcServer | None = None
@@ -379,7 +380,7 @@ class Gateway:
             self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
             timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes or LARGEST_BYTES,
             key_header=settings.routing_key_header, allows_pins=settings.allows_pins,
-            connection_age=settings.connection_age, head_timeout=settings.head_timeout,
+            connection_age=settings.connection_age,
             max_connections=self.connections.max_open,
             access=None if self._callers is None else self._callers.access,
         )  # fmt: skip
@@ -619,7 +620,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     parent = int(environ.get(SUPERVISOR, "0"))
     _end_with(parent)
     settings = Settings()
-    logs.configure(settings.log_format, settings.log_level)
+    logs.configure(settings.log_format)
     options = grpc_options(environ)
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
     wishes = Wishes(registry.ledger)

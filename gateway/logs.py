@@ -46,16 +46,16 @@ class TextFormatter(logging.Formatter):
         return line + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")
 
 
-def configure(form: str = "auto", level: str = "INFO", stream: TextIO | None = None) -> None:
+def configure(form: str = "auto", stream: TextIO | None = None) -> None:
     """Send every log record of this process to ``stream`` (stderr) in the chosen form.
 
-    ``form``: ``json``, ``text``, or ``auto`` (text on a terminal). Raises ``ValueError`` for an unknown level.
+    ``form``: ``json``, ``text``, or ``auto`` (text on a terminal).
     """
     target = stream if stream is not None else sys.stderr
     is_text = form == "text" or (form == "auto" and target.isatty())
     handler = logging.StreamHandler(target)
     handler.setFormatter(TextFormatter() if is_text else JsonFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     # These loggers repeat our own lines for each request or call.
     for noisy in ("urllib3", "clearml", "httpx"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -228,20 +228,6 @@ class Settings(BaseSettings):
         description="How long an idle connection is kept open. Set it longer than the load balancer's idle time. "
         "Otherwise the load balancer may send a request on a connection that the gateway is closing.",
     )  # fmt: skip
-    head_timeout: Seconds = Field(
-        20.0, gt=0, validation_alias=_names("head_timeout"),
-        description="Longest time from opening a connection to the end of its first request's head, and for later "
-        "heads from first to last byte. After that the connection is closed, with 408 if part of a head has arrived. "
-        "For bodies see `TRITON_GATEWAY_REQUEST_TIMEOUT`.",
-    )  # fmt: skip
-    max_head_bytes: Bytes = Field(
-        64 << 10, ge=1024, validation_alias=_names("max_head_bytes"),
-        description="Largest head of a request (address and headers), e.g. `64K`. Larger ones are refused with 431.",
-    )  # fmt: skip
-    max_headers: int = Field(
-        100, ge=10, validation_alias=_names("max_headers"),
-        description="Largest number of headers of a request. More are refused with 431.",
-    )  # fmt: skip
     max_connections: int = Field(
         0, ge=0, validation_alias=_names("max_connections"),
         description="Most open connections of one worker. Beyond that, the connection that has waited longest for "
@@ -472,7 +458,6 @@ class Settings(BaseSettings):
         description="Format of the log: `json` (one object per line), `text`, or `auto` (text on a terminal, else "
         "json).",
     )  # fmt: skip
-    log_level: str = Field("INFO", validation_alias=_names("log_level"), description="Lowest level that is logged.")
     access_log: bool = Field(
         False, validation_alias=_names("access_log"),
         description="Log one line per request. Failures are always logged. Refusals because of overload are logged "

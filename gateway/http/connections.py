@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Protocol, TypedDict
 
 _MAX_OPEN: Final = 10_000
 _SHARE_OF_FILES: Final = 0.75
@@ -117,6 +117,14 @@ class TimeoutQueue:
                 return
             self.leave(first[1])
             self._end(first[1])
+
+
+class HeadLimits(TypedDict, total=False):
+    """Other limits of heads than those of ``Connections``, for tests."""
+
+    head_timeout: float
+    max_head_bytes: int
+    max_headers: int
 
 
 class Connections:

@@ -344,7 +344,7 @@ class Connection(asyncio.Protocol):
             raise _Refused(self._too_large())
         if self._head_lines > self._max_headers:
             limit = f"the request's head has more than {self._max_headers} lines"
-            raise _Refused(HeadTooLarge(limit, hint="send fewer headers, or raise TRITON_GATEWAY_MAX_HEADERS"))
+            raise _Refused(HeadTooLarge(limit, hint="send fewer headers"))
         if self._phase == HEAD:
             name = name.lower()
             if name == b"expect":
@@ -355,7 +355,7 @@ class Connection(asyncio.Protocol):
 
     def _too_large(self) -> HeadTooLarge:
         limit = f"the request's head is larger than {self._max_head_bytes} bytes"
-        return HeadTooLarge(limit, hint="send fewer or shorter headers, or raise TRITON_GATEWAY_MAX_HEAD_BYTES")
+        return HeadTooLarge(limit, hint="send fewer or shorter headers")
 
     def on_headers_complete(self) -> None:
         """Make the request, behind earlier ones of its connection."""

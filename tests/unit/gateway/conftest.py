@@ -15,6 +15,7 @@ import pytest
 
 from benchmarks.shared.words import text_bundle
 from gateway.app import Gateway
+from gateway.http.connections import HeadLimits
 from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
@@ -32,7 +33,7 @@ def classify(inputs: dict[str, Any]) -> dict[str, Any]:
 class Stack:
     """A gateway over a fake registry and a fake backend, and a client for it."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, head_limits: HeadLimits | None = None, **settings: Any) -> None:
         self.folder = folder
         self.registry = FakeRegistry()
         self.backend = FakeBackend()
@@ -42,7 +43,7 @@ class Stack:
             # a process per hook would make this suite slow; test_hook_processes.py is about those
             **{"hook_isolation": "thread", "ready_timeout": 5, **settings},
         )  # fmt: skip
-        self.gateway = self.new_gateway()
+        self.gateway = self.new_gateway(head_limits=head_limits)
         self.client = self.new_client(self.gateway)
 
     def new_gateway(self, **more: Any) -> Gateway:

@@ -55,7 +55,7 @@ def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
 )  # fmt: skip
 async def test_a_head_above_the_limit_is_431_and_closes_the_connection(port: Any, head: bytes) -> None:
     """Before it is complete, in one piece or many. The message names the limit."""
-    async with port(max_head_bytes=4096, max_headers=1000) as served:
+    async with port(head_limits={"max_head_bytes": 4096, "max_headers": 1000}) as served:
         for cut in (len(head), 1000):
             wire = await served.connect()
             wire.send(*(head[at : at + cut] for at in range(0, len(head), cut)))
@@ -67,7 +67,7 @@ async def test_a_head_above_the_limit_is_431_and_closes_the_connection(port: Any
 
 async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
     """Each line costs more than its bytes."""
-    async with port(max_headers=20) as served:
+    async with port(head_limits={"max_headers": 20}) as served:
         wire = await served.connect()
         wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17))))
         assert 200 == (await wire.answer())[0]
@@ -80,7 +80,7 @@ async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
 async def test_trailers_and_chunk_extensions_count_as_head(port: Any) -> None:
     """Many trailers, an endless one, and endless chunk extensions."""
     begin = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n10\r\n" + GOOD + b"\r\n"
-    async with port(max_head_bytes=4096, max_headers=50) as served:
+    async with port(head_limits={"max_head_bytes": 4096, "max_headers": 50}) as served:
         for end in (b"0\r\n" + b"x: y\r\n" * 100, b"0\r\nx: " + b"y" * 200_000, b"1;" + b"x" * 200_000):
             wire = await served.connect()
             wire.send(begin, *(end[at : at + 1000] for at in range(0, len(end), 1000)))
@@ -96,7 +96,7 @@ async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
 ) -> None:
     """Longer than the URL parser can handle; with the body later or in the same piece."""
     head = b"POST /serve/" + b"e" * 70_000 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
-    async with port(max_head_bytes=1 << 20) as served:
+    async with port(head_limits={"max_head_bytes": 1 << 20}) as served:
         wire = await served.connect()
         with caplog.at_level(logging.ERROR):
             await wire.send_slowly(*((head, b"{}") if late else (head + b"{}",)))
@@ -110,7 +110,7 @@ async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
 
 async def test_connections_closed_by_the_gateway_are_counted_by_reason(make_stack: Callable[..., Any]) -> None:
     """A connection that is closed while idle is not counted."""
-    stack = make_stack(max_head_bytes=4096, head_timeout="200ms", keep_alive="200ms")
+    stack = make_stack(head_limits={"max_head_bytes": 4096, "head_timeout": 0.2}, keep_alive="200ms")
     async with stack.gateway.running(), stack.client:
         stack.deploy("e")
         await stack.served("e")
@@ -150,7 +150,7 @@ async def ended_connections(stack: Any) -> dict[str, float]:
 @pytest.mark.parametrize("sent", [b"", b"\r\n\r\n", b"POST /ser", post()[:60]], ids=["nothing", "lines", "url", "head"])
 async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: bytes) -> None:
     """A silent one is closed. One with a partial head gets 408 first."""
-    async with port(head_timeout="200ms") as served:
+    async with port(head_limits={"head_timeout": 0.2}) as served:
         wire = await served.connect()
         wire.send(sent)
         if sent.strip():
@@ -161,7 +161,7 @@ async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: by
 
 async def test_a_slow_head_times_out_like_a_stalled_one(port: Any) -> None:
     """A new byte does not restart the time. A second request has the same time as the first."""
-    async with port(head_timeout="300ms") as served:
+    async with port(head_limits={"head_timeout": 0.3}) as served:
         wire = await served.connect()
         for answered in (200, 408):
             for byte in post()[:8] if answered == 408 else ():
