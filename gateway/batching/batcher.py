@@ -38,6 +38,7 @@ from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
 from gateway.admission import CEILINGS, Pressure
+from gateway.batching.calls import CallInFlight, Load, OneServer
 from gateway.batching.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
 from gateway.batching.limit import WorkLimit
 from gateway.batching.order import FairOrder
@@ -98,77 +99,6 @@ _SMOOTHING: Final = 1 / 16
 _log = logging.getLogger("triton_gateway.batching")
 
 
-class OneServer(Servers):
-    """A single server; for calls that name no servers."""
-
-    @property
-    def replicas(self) -> int:
-        """See ``Servers.replicas``."""
-        return 1
-
-
-class CallInFlight:
-    """One call and the entries in it. It waits behind ``front`` if all servers were busy when it was sent.
-
-    ``started`` is clock time in seconds; ``padded`` is longest × rows; ``latest`` is the latest deadline of its entries
-    in loop time.
-    """
-
-    __slots__ = (
-        "entries", "front", "front_ended", "is_begun", "is_vain", "latest", "padded", "rows", "started", "task",
-        "tokens",
-    )  # fmt: skip
-
-    def __init__(self, entries: list[Entry[Any]], started: float) -> None:
-        self.entries = entries
-        self.started = self.front_ended = started
-        self.front: CallInFlight | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.is_begun = False
-        """Whether its task has taken its first step."""
-        self.is_vain = False
-        """Whether nobody waits for it any more."""
-        for entry in entries:
-            entry.call = self
-            entry.queued_ns += int((started - entry.submitted) * 1e9)
-        self.rows = sum([entry.count for entry in entries])
-        self.tokens = sum([entry.tokens for entry in entries])
-        self.padded = self.rows * max([entry.longest for entry in entries])
-        # Entries have different deadlines: the call runs to the latest, and each entry ends at its own.
-        self.latest = max([entry.deadline for entry in entries])
-
-    def expected_end(self, prices: Prices) -> float:
-        """Return the clock time at which this call should end."""
-        front_ends = self.front_ended if self.front is None else self.front.expected_end(prices)
-        behind = max(front_ends - self.started, 0.0)
-        return self.started + prices.queueing * behind + prices.expect(self.rows, self.padded)
-
-
-class _Load:
-    """Rows and tokens by rank of their class."""
-
-    __slots__ = ("rows", "tokens")
-
-    def __init__(self) -> None:
-        self.rows = [0] * len(CLASSES)
-        self.tokens = [0] * len(CLASSES)
-
-    def add(self, entry: Entry[Any]) -> None:
-        rank = entry.flow.rank
-        self.rows[rank] += entry.count
-        self.tokens[rank] += entry.tokens
-
-    def remove(self, entries: Iterable[Entry[Any]]) -> None:
-        for entry in entries:
-            rank = entry.flow.rank
-            self.rows[rank] -= entry.count
-            self.tokens[rank] -= entry.tokens
-
-    def up_to(self, rank: int) -> tuple[int, int]:
-        """Return the rows and tokens of a class and of all more important ones."""
-        return sum(self.rows[: rank + 1]), sum(self.tokens[: rank + 1])
-
-
 class Batcher(Generic[R]):
     """Owned by one endpoint version; every method runs on the event loop that it was made on.
 
@@ -222,16 +152,15 @@ class Batcher(Generic[R]):
         """Halves of failed calls: the next calls. They count as in hand, but not as queued."""
         self._calls: dict[CallInFlight, None] = {}
         """The calls in flight, oldest first."""
-        self._queued, self._held = _Load(), _Load()
+        self._queued, self._held = Load(), Load()
         """What is queued; what is in hand, queued and in calls."""
         self._order = FairOrder()
         self._returns = Returns()
         self._is_flush_scheduled = False
         self._alarm: asyncio.TimerHandle | None = None
         """Flushes when the queue may leave."""
-        self._is_idle_wait = False
-        """Whether the alarm is for something else than the end of the call in front, so that a new entry may change it.
-        """
+        self._awaits_entries = True
+        """Whether a new entry may change when the next call leaves. It may not while that waits for a call to end."""
         self._expiry = EarliestDeadline()
         self._near = -math.inf
         """Loop time. A deadline after it is certainly far enough away, so it is not checked."""
@@ -425,7 +354,7 @@ class Batcher(Generic[R]):
             returns.are_back(sum(self._held.rows), entry.submitted)
         if deadline < self._expiry.at:
             self._expiry.add(deadline, self._loop, self._expire)
-        if self._alarm is None or self._is_idle_wait:
+        if self._awaits_entries:
             self._flush_soon()
 
     def _flush_soon(self) -> None:
@@ -456,11 +385,7 @@ class Batcher(Generic[R]):
             self._alarm.cancel()
             self._alarm = None
         if at < math.inf:
-            self._alarm = self._loop.call_later(at - now, self._wake)
-
-    def _wake(self) -> None:
-        self._alarm = None
-        self._flush()
+            self._alarm = self._loop.call_later(at - now, self._flush)
 
     @property
     def _max_calls(self) -> int:
@@ -470,30 +395,25 @@ class Batcher(Generic[R]):
         """Return the clock time at which the next call of what is queued may leave; infinite if the end of a call must
         come first.
         """
-        self._is_idle_wait = False
-        running = len(self._calls)
-        if not self._queue or running >= self._max_calls:
+        running, servers = len(self._calls), self._servers.replicas
+        self._awaits_entries = True
+        if not self._queue:
             return math.inf
-        if self._queued.rows[BATCH] == self.queued_rows and now <= self._others_left + _ALONE_S:
-            self._is_idle_wait = True
+        if running >= self._max_calls:
+            self._awaits_entries = False
+            return math.inf
+        rows, returns = self.queued_rows - self._queued.rows[BATCH], self._returns
+        if not rows and now <= self._others_left + _ALONE_S:
             return self._batch_at if running < self._slots else math.inf
-        if running and self._is_merged:
-            self._is_idle_wait = True
-            is_full = self.queued_rows >= self._quarter.max_rows
-            return now if is_full else self._left + self._took / _MERGED_CALLS
-        if running and running < self._slots:
-            return now
-        if self._servers.replicas > 1:
-            # A full call need not wait for the call in front: a slower server that is idle may take it.
-            self._is_idle_wait = True
-            if self.queued_rows - self._queued.rows[BATCH] >= self.limits.max_rows:
-                return now
-        returns = self._returns
         if not running:
-            if returns.are_usual and now < returns.until and self._is_one_call(returns.target - returns.arrived):
-                self._is_idle_wait = True
-                return returns.until
+            is_waiting = returns.are_usual and self._is_one_call(returns.target - returns.arrived)
+            return returns.until if is_waiting else now
+        if self._is_merged:
+            return now if rows >= self._quarter.max_rows else self._left + self._took / _MERGED_CALLS
+        # A full call need not wait for the call in front if a slower server that is idle may take it.
+        if running < self._slots or (servers > 1 and rows >= self.limits.max_rows):
             return now
+        self._awaits_entries = servers > 1
         fronts = {call.front for call in self._calls}
         front = next(call for call in self._calls if call not in fronts)
         ends = front.expected_end(self.prices)
@@ -622,6 +542,7 @@ class Batcher(Generic[R]):
     def _returned(self, call: CallInFlight, result: Any, error: BaseException | None) -> None:
         """Share out the outputs of a call, halve it, or fail its entries: each of them ends or is queued again."""
         now = self._clock()
+        self._awaits_entries = True
         del self._calls[call]
         for other in self._calls:
             if other.front is call:

@@ -17,7 +17,7 @@ from gateway.prices import Prices
 from gateway.trace import DEFAULT_FLOW, TRACEPARENT
 
 if TYPE_CHECKING:
-    from gateway.batching.batcher import CallInFlight
+    from gateway.batching.calls import CallInFlight
 
 _OWN_CALL_S: Final = 0.05e-3
 """What a call costs in the gateway, in seconds, in addition to its price at the server."""

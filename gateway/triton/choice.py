@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from operator import attrgetter
-from statistics import median
+from statistics import median_low
 from typing import Final, TypeVar
 
 from gateway.prices import Prices
@@ -22,7 +22,10 @@ _MEMORY: Final = 1 / 16
 _MAX_SLOWDOWN: Final = 8.0
 """The highest slowdown that one call counts as, so that a single pause does not look like a lasting slowdown."""
 _TOLERANCE: Final = 0.25
-"""Servers whose slowdowns differ by less count as equally fast and are used in rotation."""
+_MIN_EXCESS_S: Final = 2e-3
+"""Servers whose slowdowns differ by less, or that differ by less than 2 ms per call, count as equally fast and are used
+in rotation: a longer network path costs as much.
+"""
 _FORGET_S: Final = 10.0
 """A slow server gets a call after 10 s without one: it may be fast again."""
 _LEARNED: Final = 64
@@ -135,10 +138,10 @@ class Paces:
             return  # its caller left early: it shows nothing
         server.calls += 1
         server.took += (times - server.took) * _MEMORY
-        others = [other.took for other in servers if other is not server]
-        if others and server.calls >= _MIN_CALLS:
-            pace = server.took / median(others)
-            server.pace = pace if abs(pace - 1.0) >= _TOLERANCE else 1.0
+        if servers and server.calls >= _MIN_CALLS:
+            usual = median_low(other.took for other in servers)
+            pace, excess = server.took / usual, abs(server.took - usual) * call.seconds
+            server.pace = pace if abs(pace - 1.0) >= _TOLERANCE and excess >= _MIN_EXCESS_S else 1.0
 
 
 def choose(

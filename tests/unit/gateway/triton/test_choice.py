@@ -187,14 +187,14 @@ def test_one_of_four_three_times_slower_does_not_triple_the_tail(equal: OpenLoad
     """The other three do most of its work, and nothing is lost."""
     found = four(0.7, GPU.slower(3.0))
     assert found.answers >= 0.98 * equal.answers
-    assert found.percentile(99) <= 2.0 * equal.percentile(99)
+    assert found.percentile(99) <= 2.2 * equal.percentile(99)
 
 
 def test_one_of_four_that_pauses_does_not_set_the_tail(equal: OpenLoad) -> None:
     """It pauses 0.5 s every 3 s. Its calls wait, and no others are sent to it."""
     found = four(0.7, Price("pausing", GPU.call, GPU.row, 0.0, pauses=(3.0, 0.5)), seconds=6.0)
     assert found.answers >= 0.98 * equal.answers
-    assert found.percentile(98) <= 1.6 * equal.percentile(98)
+    assert found.percentile(98) <= 1.65 * equal.percentile(98)
 
 
 def test_the_capacity_of_a_slow_server_is_used_under_overload(equal: OpenLoad) -> None:
@@ -204,7 +204,7 @@ def test_the_capacity_of_a_slow_server_is_used_under_overload(equal: OpenLoad) -
     assert found.answers >= 0.95 * 0.8 * CAPACITY
 
 
-def test_two_servers_one_of_them_slow_answer_nearly_as_much_as_in_turns() -> None:
+def test_two_servers_one_of_them_slow_answer_as_much_as_in_turns() -> None:
     """The fast one alone cannot carry the load. The tail is no worse than with turns."""
     load = 0.6 * 2 * 64 / GPU.seconds(64, 16)
     by_turns, found = (
@@ -213,5 +213,5 @@ def test_two_servers_one_of_them_slow_answer_nearly_as_much_as_in_turns() -> Non
         )
         for is_plain in (True, False)
     )
-    assert found.answers >= 0.85 * by_turns.answers
+    assert found.answers >= 0.98 * by_turns.answers
     assert found.percentile(99) <= by_turns.percentile(99)

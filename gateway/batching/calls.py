@@ -1,0 +1,85 @@
+"""The calls in flight of one batcher, and how much is queued and in hand. Pure."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from gateway.batching.entries import Entry
+from gateway.prices import Prices
+from gateway.trace import CLASSES
+from gateway.triton.port import Servers
+
+
+class OneServer(Servers):
+    """A single server; for calls that name no servers."""
+
+    @property
+    def replicas(self) -> int:
+        """See ``Servers.replicas``."""
+        return 1
+
+
+class CallInFlight:
+    """One call and the entries in it. It waits behind ``front`` if all servers were busy when it was sent.
+
+    ``started`` is clock time in seconds; ``padded`` is longest × rows; ``latest`` is the latest deadline of its entries
+    in loop time.
+    """
+
+    __slots__ = (
+        "entries", "front", "front_ended", "is_begun", "is_vain", "latest", "padded", "rows", "started", "task",
+        "tokens",
+    )  # fmt: skip
+
+    def __init__(self, entries: list[Entry[Any]], started: float) -> None:
+        self.entries = entries
+        self.started = self.front_ended = started
+        self.front: CallInFlight | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.is_begun = False
+        """Whether its task has taken its first step."""
+        self.is_vain = False
+        """Whether nobody waits for it any more."""
+        for entry in entries:
+            entry.call = self
+            entry.queued_ns += int((started - entry.submitted) * 1e9)
+        self.rows = sum([entry.count for entry in entries])
+        self.tokens = sum([entry.tokens for entry in entries])
+        self.padded = self.rows * max([entry.longest for entry in entries])
+        # Entries have different deadlines: the call runs to the latest, and each entry ends at its own.
+        self.latest = max([entry.deadline for entry in entries])
+
+    def expected_end(self, prices: Prices) -> float:
+        """Return the clock time at which this call should end."""
+        front_ends = self.front_ended if self.front is None else self.front.expected_end(prices)
+        behind = max(front_ends - self.started, 0.0)
+        return self.started + prices.queueing * behind + prices.expect(self.rows, self.padded)
+
+
+class Load:
+    """Rows and tokens by rank of their class."""
+
+    __slots__ = ("rows", "tokens")
+
+    def __init__(self) -> None:
+        self.rows = [0] * len(CLASSES)
+        self.tokens = [0] * len(CLASSES)
+
+    def add(self, entry: Entry[Any]) -> None:
+        """Count an entry."""
+        rank = entry.flow.rank
+        self.rows[rank] += entry.count
+        self.tokens[rank] += entry.tokens
+
+    def remove(self, entries: Iterable[Entry[Any]]) -> None:
+        """Count entries no more."""
+        for entry in entries:
+            rank = entry.flow.rank
+            self.rows[rank] -= entry.count
+            self.tokens[rank] -= entry.tokens
+
+    def up_to(self, rank: int) -> tuple[int, int]:
+        """Return the rows and tokens of a class and of all more important ones."""
+        return sum(self.rows[: rank + 1]), sum(self.tokens[: rank + 1])
