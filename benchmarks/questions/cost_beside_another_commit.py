@@ -12,9 +12,7 @@ commit (``git worktree add``); its ``.venv`` is used if it has one.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -23,22 +21,17 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.peers.plan import Scenario
-from benchmarks.peers.run import bring_up, commit, measure_cell, start
+from benchmarks.peers.run import bring_up, measure_cell, start
 from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, another_checkout
-from benchmarks.shared import machine
 from benchmarks.shared.command import STATE, Say, narrator, parser
 from benchmarks.shared.processes import ServerFailed
-from benchmarks.shared.results import DOCS, interval, put, rounds_of, save, table
 from benchmarks.shared.statistics import Ratio, ratio
 
 TAKES = "25 minutes"
-SAVES = "results/compare.json, docs/decisions/0025-one-request-path.md"
-PAGE: Final = DOCS / "decisions" / "0025-one-request-path.md"
 PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}
 FIGURES: Final = {
     "own_us": "CPU per request", "rps": "throughput", "p50_ms": "p50", "p99_ms": "p99", "batch": "rows a call",
 }  # fmt: skip
-_SHOWN: Final = ("own_us", "rps", "p50_ms")
 
 CELLS: Final = (
     Scenario("instant", "short", 64, (NOW,), 12, 2.0),
@@ -119,23 +112,9 @@ def line(row: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
-def shown(found: Mapping[str, Any]) -> str:
-    """Return the table of decision 0025."""
-    rows = [["model, texts, connections", *(f"{FIGURES[one]}, over before" for one in _SHOWN), "µs now", "before"]]
-    for row in found["cells"]:
-        ratios = [row["ratios"][figure] for figure in _SHOWN]
-        rows.append([
-            row["cell"], *map(interval, ratios),
-            f"{row['now']['own_us']:.0f}", f"{row['before']['own_us']:.0f}",
-        ])  # fmt: skip
-    facts = found["facts"]
-    compared = f"{facts['now']} beside {facts['before']}, {facts['cores']} cores"
-    return f"{table(rows)}\n\n{rounds_of(found['cells'])}; {compared}."
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 1 if a cell is worse than ``--worse``."""
-    arguments = parser(__name__, __doc__, saves=SAVES)
+    arguments = parser(__name__, __doc__)
     arguments.add_argument("--before", type=Path, required=True, help="folder with the other checkout")
     arguments.add_argument("--state-dir", type=Path, default=STATE, help="folder for files kept between runs")
     arguments.add_argument("--cell", action="append", default=[], help="only cells whose name contains this")
@@ -146,7 +125,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     cells = [c for c in CELLS if not options.cell or any(part in c.name for part in options.cell)]
     if options.rounds:
         cells = [replace(cell, rounds=options.rounds) for cell in cells]
-    load = os.getloadavg()
     try:
         rows = run(options.before.resolve(), cells, options.state_dir.absolute(), say)
     except ValueError as error:
@@ -159,13 +137,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     sys.stdout.write("\n".join(line(row) for row in rows) + "\n")
     sys.stdout.write(f"worse than {options.worse:g}: {', '.join(worse) or 'none'}\n")
-    if options.save:
-        facts = {
-            "now": commit(), "before": commit(options.before.resolve()), "cpu": machine.cpu_model(),
-            "cores": os.cpu_count(), "load_average": load,
-            "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        }  # fmt: skip
-        found = {"facts": facts, "cells": rows}
-        save("compare", found)
-        put(PAGE, "compare", shown(found))
     return 1 if worse else 0

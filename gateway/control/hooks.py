@@ -1,8 +1,7 @@
 """Decides where an endpoint's code runs (threads or processes), with which limits and packages, and starts it.
 
 ``assemble`` calls it. Models of clearml-serving's Python engines always run in processes, because loading such a model
-executes code. Hooks in front of Triton run in threads unless the endpoint or the gateway says otherwise
-(decision 0008).
+executes code. Hooks in front of Triton run in threads unless the endpoint or the gateway says otherwise.
 """
 
 from __future__ import annotations

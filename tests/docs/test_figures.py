@@ -12,7 +12,6 @@ import pytest
 
 from benchmarks.autoscale.sizing import gateway_micros
 from benchmarks.questions import (
-    cost_beside_another_commit,
     cost_beside_tei,
     cost_of_observing,
     decisions_of_the_gate,
@@ -42,12 +41,6 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
     assert words.format(CLAIMS[page, words]()) in text
 
 
-def _if_saved(name: str, shown: Callable[[Any], str]) -> str:
-    """A page shows nothing of a run that was not saved."""
-    found = saved(name)
-    return "" if found is None else shown(found)
-
-
 TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
     ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
@@ -55,7 +48,6 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("tracing.md", "spans"): lambda: cost_of_observing.shown_spans(saved("observing")),
     ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
     ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(saved("rollouts")["rollouts"]),
-    ("decisions/0025-one-request-path.md", "compare"): lambda: _if_saved("compare", cost_beside_another_commit.shown),
     ("../README.md", "tei"): lambda: cost_beside_tei.shown(saved("tei")),
 }
 """Page and part → what the question that was asked writes there, with ``--save`` or ``--write-docs``."""

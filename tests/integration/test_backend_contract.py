@@ -45,7 +45,7 @@ class TritonPythonModel:
 """
 """A model like a GPU: one call at a time, each takes its time. It notes which calls it ran.
 
-It passes tensors as DLPack, which Triton's stub can also do with the numpy 2 of Python 3.13 (decision 0054).
+It passes tensors as DLPack, which Triton's stub can also do with the numpy 2 of Python 3.13.
 """
 
 

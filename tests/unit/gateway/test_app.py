@@ -150,7 +150,7 @@ async def test_gateway_that_starts_without_registry_serves_the_last_good_state(s
     """A restart during a registry outage serves from disk."""
     stack.deploy("e")
     await stack.served("e")
-    # A change is on disk a moment after it is live (decision 0034).
+    # A change is on disk a moment after it is live.
     await stack.until(lambda: "e" in (stack.gateway._reconciler._store.served() or ()))
     stack.registry.is_up = False
     second = stack.new_gateway()

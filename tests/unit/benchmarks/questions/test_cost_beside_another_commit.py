@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.systems import SYSTEMS
-from benchmarks.questions.cost_beside_another_commit import CELLS, FIGURES, PAIRS, is_worse, main, shown
+from benchmarks.questions.cost_beside_another_commit import CELLS, FIGURES, PAIRS, is_worse, main
 from benchmarks.shared.statistics import Ratio
 
 
@@ -41,16 +41,3 @@ def test_a_folder_that_is_no_checkout_is_refused_in_a_sentence(
         main(["--before", str(tmp_path)])
     assert ended.value.code == 2
     assert "git worktree add" in capsys.readouterr().err
-
-
-def test_a_page_shows_each_cell_and_which_commits_were_compared() -> None:
-    """Ratios with their intervals, and both figures that the first is made of."""
-    one = {"median": 0.99, "low": 0.95, "high": 1.02}
-    row = {
-        "cell": "gpu-short-c16", "rounds": 7, "now": {"own_us": 99.0}, "before": {"own_us": 100.0},
-        "ratios": dict.fromkeys(FIGURES, one),
-    }  # fmt: skip
-    told = shown({"facts": {"now": "abc", "before": "def", "cores": 2}, "cells": [row]})
-    ratios = " | ".join(["0.99 (0.95 to 1.02)"] * 3)
-    assert f"| gpu-short-c16 | {ratios} | 99 | 100 |" in told
-    assert "7 rounds; abc beside def, 2 cores." in told
