@@ -14,22 +14,23 @@ import httpx
 from gateway.http.connections import Connections
 from gateway.http.core import Answer, Connection
 from gateway.http.server import Listening
-from tests.waiting import LIMIT_S
+from tests.waiting import soon
 
 
 @asynccontextmanager
 async def listening(served: Any, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Serve a gateway that runs, or a stand-in for one; yields the port. Connections are dropped at the end."""
+    """Serve a gateway that runs, or a stand-in for one; yields the port. Its connections are dropped at the end."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    made = Listening(served)
-    await made.start([listener], tls)
+    port, made = int(listener.getsockname()[1]), Listening(served)
     try:
-        yield int(listener.getsockname()[1])
+        await made.start([listener], tls)
+        yield port
     finally:
+        made.close([listener])
         for connection in tuple(served.connections.open):
-            connection.abort()
-        async with asyncio.timeout(LIMIT_S):
-            await made.stop([listener], LIMIT_S)
+            if connection.port == port:
+                connection.abort()
+        await soon(lambda: not any(connection.port == port for connection in served.connections.open))
 
 
 class CoreTransport(httpx.AsyncBaseTransport):

@@ -62,14 +62,18 @@ class Listening:
             for one in listeners
         ]
 
-    async def stop(self, listeners: Sequence[socket.socket], timeout: float) -> None:
-        """Accept until no connection waits, stop listening, and let the connections end, ``timeout`` seconds long."""
-        served = self._served
-        await _accepted(listeners)
+    def close(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept no more connections; those that are open stay."""
         for server in self._servers:
             server.close()
         for listener in listeners:
             listener.close()
+
+    async def stop(self, listeners: Sequence[socket.socket], timeout: float) -> None:
+        """Accept until no connection waits, stop listening, and let the connections end, ``timeout`` seconds long."""
+        served = self._served
+        await _accepted(listeners)
+        self.close(listeners)
         for connection in tuple(served.connections.open):
             connection.shutdown()
         try:
