@@ -285,7 +285,8 @@ class Batcher(Generic[R]):
         """Return the outputs of ``rows`` in order, and the nanoseconds spent queued and inferring.
 
         ``deadline`` is in loop time; ``count``, ``kind`` and ``flow`` are those of ``begin``. Rows that do not fit into
-        one call are spread over several. Raises what ``run`` raises, ``Overloaded``, or ``DeadlineExceeded``.
+        one call are spread over several, no more of them at a time than the servers have calls in flight: requests that
+        come meanwhile take turns with them. Raises what ``run`` raises, ``Overloaded``, or ``DeadlineExceeded``.
         Cancelling removes what is queued, and cancels the calls that serve no other request.
         """
         groups = self._groups(rows)
@@ -299,8 +300,14 @@ class Batcher(Generic[R]):
             entry.flow = flow
             entries.append(entry)
         try:
-            for entry in entries:
+            ahead: set[asyncio.Future[Any]] = set()
+            for entry, future in zip(entries, futures, strict=True):
+                while len(ahead) >= max(self._max_calls, 1):
+                    ended, ahead = await asyncio.wait(ahead, return_when=asyncio.FIRST_COMPLETED)
+                    for one in ended:
+                        one.result()
                 self.add(entry, is_admitted=entry is not entries[0])
+                ahead.add(future)
             parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
         except BaseException:
             for entry in entries:

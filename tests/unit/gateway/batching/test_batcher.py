@@ -95,6 +95,21 @@ async def test_requests_that_arrive_while_all_calls_are_busy_share_the_next_call
     assert [[1], [2, 3, 4]] == calls.batches
 
 
+async def test_a_request_of_many_calls_takes_turns_with_the_others() -> None:
+    """Whoever comes after it waits for the calls in flight, not for all that it still has to send."""
+    calls = Calls()
+    calls.gate.clear()
+    batcher = make(calls, max_rows=2, max_in_flight=2)
+    large = asyncio.create_task(ask(batcher, *range(20)))
+    while not calls.batches:
+        await asyncio.sleep(0)
+    small = asyncio.create_task(ask(batcher, 99))
+    await asyncio.sleep(0)
+    calls.gate.set()
+    assert [[990], [value * 10 for value in range(20)]] == await asyncio.gather(small, large)
+    assert next(number for number, batch in enumerate(calls.batches) if 99 in batch) <= 3
+
+
 async def test_only_the_request_that_made_a_call_fail_gets_its_error() -> None:
     """A refused call is halved until only the guilty request fails."""
     calls = Calls()
