@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import platform
+import secrets
 import signal
 import socket
 import subprocess
@@ -39,6 +40,10 @@ _REAP_S: Final = 0.02
 _REAPS: Final = 5
 _MAX_CALLS: Final = 4096
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_MARK: Final = "TRITON_GATEWAY_HOOK_PROCESS"
+"""The variable by which programs are found that its code has started in sessions of their own (daemons)."""
+_ROUNDS: Final = 5
+"""How often they are searched: one that is found may just have started another."""
 
 _BOOT: Final = (
     "import sys; home, extra = sys.argv[3:5]; sys.path[:0] = [extra] if extra else []\n"
@@ -127,6 +132,7 @@ class HookProcess(asyncio.Protocol):
         self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._child: subprocess.Popen[bytes] | None = None
+        self._mark = f"{_MARK}={secrets.token_hex(16)}"
         self._number = 0
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
@@ -188,7 +194,8 @@ class HookProcess(asyncio.Protocol):
             with theirs:
                 # Several processes with several threads for each native library would compete for the cores. Values of
                 # the environment take precedence.
-                environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+                mark = dict([self._mark.split("=")])
+                environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **mark}
                 arguments = [theirs.fileno(), os.getpid(), home, program.packages or ""]
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - two milliseconds, and seldom
                     [sys.executable, "-P", "-c", _BOOT, *map(str, arguments)], stdin=subprocess.DEVNULL, env=environ,
@@ -394,7 +401,7 @@ class HookProcess(asyncio.Protocol):
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # processes that it started
-            self._collect_exit_codes(-child.pid, _REAPS)
+            self._collect_exit_codes([-child.pid, *_kill_marked(self._mark.encode())], _REAPS)
         self.ended.set()
         reason = self.kill_reason or _describe(child.returncode if child is not None else 0)
         error = HookFailed(
@@ -415,13 +422,33 @@ class HookProcess(asyncio.Protocol):
             self._transport.abort()
         self._pool.process_ended(self, reason)
 
-    def _collect_exit_codes(self, group: int, tries: int) -> None:
+    def _collect_exit_codes(self, pids: Sequence[int], tries: int) -> None:
         """Collect the exit codes of processes that it started. In a container without an init, nobody else does."""
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(group, os.WNOHANG)[0]:
-                pass
-            if tries:  # some may not have ended yet
-                asyncio.get_running_loop().call_later(_REAP_S * 5, self._collect_exit_codes, group, tries - 1)
+        left = []
+        for pid in pids:
+            with contextlib.suppress(ChildProcessError):
+                while os.waitpid(pid, os.WNOHANG)[0]:
+                    pass
+                left.append(pid)
+        if left and tries:  # some may not have ended yet
+            asyncio.get_running_loop().call_later(_REAP_S * 5, self._collect_exit_codes, left, tries - 1)
+
+
+def _kill_marked(mark: bytes) -> set[int]:
+    """Kill all processes with this entry in their environment, and return their ids."""
+    killed: set[int] = set()
+    for _ in range(_ROUNDS):
+        before = len(killed)
+        for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - half the time
+            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
+                with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+                    is_marked = mark in file.read().split(b"\0")
+                if is_marked:
+                    os.kill(int(pid), signal.SIGKILL)
+                    killed.add(int(pid))
+        if len(killed) == before:
+            break
+    return killed
 
 
 def too_late() -> DeadlineExceeded:

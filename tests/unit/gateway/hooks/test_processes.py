@@ -185,6 +185,39 @@ async def test_processes_forked_by_a_hook_end_with_its_process(stack: Any) -> No
     await soon(lambda: not is_alive(child) and not is_alive(parent))
 
 
+DAEMONS = """
+import os, subprocess, time
+class Preprocess:
+    def process(self, data, state, collect=None):
+        if data["do"] == "start":
+            apart = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            orphan = ["sh", "-c", "sleep 1000 > /dev/null 2>&1 & echo $!"]
+            orphan = subprocess.run(orphan, start_new_session=True, capture_output=True, text=True).stdout
+            return {"pids": [apart.pid, int(orphan)]}
+        if data["do"] == "crash": os.abort()
+        if data["do"] == "hang": time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("end", ["removed", "crash", "hang"])
+async def test_daemons_that_a_hook_starts_end_with_its_process(stack: Any, end: str) -> None:
+    """They have sessions of their own, and other parents. However the process ends; other endpoints' live on."""
+    for name in ("h", "other"):
+        stack.add_hook(name, DAEMONS, auxiliary_cfg={"gateway": {"hook_timeout": "2"}})
+    await stack.served("h", "other")
+    mine = (await stack.client.post("/serve/h", json={"do": "start"})).json()["pids"]
+    others = (await stack.client.post("/serve/other", json={"do": "start"})).json()["pids"]
+    assert all(map(is_alive, mine))
+    if end == "removed":
+        del stack.registry.endpoints["h"]
+    else:
+        assert 500 <= (await stack.client.post("/serve/h", json={"do": end})).status_code
+    await soon(lambda: not any(map(is_alive, mine)))
+    assert all(map(is_alive, others))
+    del stack.registry.endpoints["other"]
+    await soon(lambda: not any(map(is_alive, others)))
+
+
 async def test_send_request_reaches_other_endpoints_from_a_process(stack: Any) -> None:
     """Blocking, from several threads of a hook at a time, and awaited in async hooks."""
     plain = """
