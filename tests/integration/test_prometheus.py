@@ -175,8 +175,10 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     async def serve() -> None:
         listener = socket.create_server(("127.0.0.1", port))
         async with gateway.running():
-            await Listening(gateway).start([listener])
+            made = Listening(gateway)
+            await made.start([listener])
             await asyncio.to_thread(ends.wait)
+            await made.stop([listener], 5)
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
