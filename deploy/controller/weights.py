@@ -1,9 +1,8 @@
 """Keeps decided weights in the serving Task: restores them if a slow ClearML client has overwritten them.
 
-Runs inside model sync after every read of the Task. Gateways follow a decision in any case. This code makes the Task,
+Runs in the controller after every read of the Task. Gateways follow a decision in any case. This code makes the Task,
 ``clearml-serving`` and ClearML's pages show the decided weights again, and decides the cases that one read of the Task
-cannot tell apart (see ``gateway/decisions``). Several of them may run: all write the same. It must never make model
-sync wait or fail.
+cannot tell apart (see ``gateway/decisions``). Two that run for a while write the same.
 """
 
 from __future__ import annotations
