@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import LIMIT_S
+
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 TESTS = Path(__file__).parents[1]
+TIMEOUT_S = 20
+"""Of each test. A run stands still if nothing has happened for twice as long, which a busy machine must not reach."""
 
 QUICK = """
 import pytest
@@ -47,7 +51,7 @@ def project(tmp_path: Path) -> Path:
     unit.mkdir(parents=True)
     for name in ("conftest.py", "watch.py"):
         shutil.copy(TESTS / name, tmp_path / "tests")
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --import-mode=importlib\ntimeout = 3\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\naddopts = --import-mode=importlib\ntimeout = {TIMEOUT_S}\n")
     for number in range(60):
         (unit / f"test_{number:02}.py").write_text(QUICK)
     return tmp_path
@@ -58,7 +62,7 @@ def run(project: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder"],
         cwd=project, env={**os.environ, "PYTEST_ADDOPTS": ""}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, timeout=200,
+        stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
     )  # fmt: skip
 
 
@@ -76,6 +80,6 @@ def test_a_run_that_stands_still_ends_and_names_the_test(project: Path) -> None:
     (project / "tests" / "unit" / "test_40.py").write_text(STANDS_STILL)
     ended = run(project)
     assert 1 == ended.returncode, ended.stdout
-    assert "nothing has happened for 6 s" in ended.stdout
+    assert f"nothing has happened for {2 * TIMEOUT_S} s" in ended.stdout
     assert "tests/unit/test_40.py::test_stands_still" in ended.stdout
     assert 'test_40.py", line 6 in test_stands_still' in ended.stdout
