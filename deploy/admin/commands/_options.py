@@ -183,6 +183,38 @@ def chosen_state_dir() -> StateDir:
     return found
 
 
+def following_options(function: F) -> F:
+    """Add the options of a program that follows a serving Task: which one, how often, and the form of its log.
+
+    The command gets ``serving_task_id``, ``poll_s`` (seconds), ``files_rewrite`` and ``log_format``.
+    """
+    for add in (
+        click.option(
+            "--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
+            envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.",
+        ),
+        click.option(
+            "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True,
+            metavar="FROM=TO,…",
+            help="Replace this prefix of file addresses: FROM is what the uploader wrote, TO is what this machine can "
+            "reach.",
+        ),
+        click.option(
+            "--poll-frequency", "poll_s", type=CLEARML_DURATION, default="5s", show_default=True,
+            envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
+            help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
+            "clearml-serving.",
+        ),
+        click.option(
+            "--serving-task-id", default="",
+            envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"], show_envvar=True,
+            help="Id of the serving Task to follow.  [default: the only running one]",
+        ),
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
 def gateway_options(function: F) -> F:
     """Decorate a command with the options for one gateway; it gets ``gateway``, an address without a `/` at its end."""
 

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import click
 
-from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signal
+from deploy.admin.commands._options import PORT, following_options, stop_on_signal
 
 
 @click.command(name="controller")
-@click.option(
-    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="Id of the serving Task to follow.  [default: the only running one]",
-)  # fmt: skip
-@click.option(
-    "--poll-frequency", "poll_s", type=CLEARML_DURATION, default="5s", show_default=True,
-    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
-    help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
-    "clearml-serving.",
-)  # fmt: skip
-@click.option(
-    "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True, metavar="FROM=TO,…",
-    help="Replace this prefix of file addresses: FROM is what the uploader wrote, TO is what this machine can reach.",
-)  # fmt: skip
+@following_options
 @click.option(
     "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True, metavar="URL",
     help="Address of the gateways, whose counters decide about rollouts that have lost their runner. A name may stand "
@@ -31,8 +18,6 @@ from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signa
     "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_CONTROLLER_HEALTH_PORT", show_envvar=True,
     help="Answer /healthz and /metrics on this port.  [default: no port]",
 )  # fmt: skip
-@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
-              envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.")  # fmt: skip
 def command(
     serving_task_id: str, poll_s: float, files_rewrite: str, gateways: tuple[str, ...], health_port: int | None,
     log_format: str,

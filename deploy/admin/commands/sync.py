@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from deploy.admin.commands._options import CLEARML_DURATION, PORT, stop_on_signal
+from deploy.admin.commands._options import PORT, following_options, stop_on_signal
 
 
 def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> str:
@@ -58,20 +58,7 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
     envvar="TRITON_GATEWAY_TRITON_ENGINE", show_envvar=True,
     help="`native`: a full Triton with its own backends; `python`: the CPU server of the nvidia-pytriton wheel.",
 )  # fmt: skip
-@click.option(
-    "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-    show_envvar=True, help="Id of the serving Task to follow.  [default: the only running one]",
-)  # fmt: skip
-@click.option(
-    "--poll-frequency", "poll_s", type=CLEARML_DURATION, default="5s", show_default=True,
-    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
-    help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
-    "clearml-serving.",
-)  # fmt: skip
-@click.option(
-    "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True, metavar="FROM=TO,…",
-    help="Replace this prefix of file addresses: FROM is what the uploader wrote, TO is what this machine can reach.",
-)  # fmt: skip
+@following_options
 @click.option(
     "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_SYNC_HEALTH_PORT", show_envvar=True,
     help="Answer probes on this port: /livez, /readyz (Triton holds the wanted models) and /status.  [default: no "
@@ -85,8 +72,6 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
     "--controller", is_flag=True, envvar="TRITON_GATEWAY_CONTROLLER", show_envvar=True,
     help="Run the controller in this process too: for one machine, as `up` does.",
 )  # fmt: skip
-@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
-              envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.")  # fmt: skip
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
     poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
