@@ -25,6 +25,8 @@ _SOLVE_EVERY: Final = 8
 _INERTIA: Final = 1e-4
 """The weight of a price's old value (regularization), as a share of what is known of it."""
 
+_KNOWN_CALLS: Final = 16
+"""The number of calls after which prices are good enough to judge demand and deadlines by them."""
 _ROW: Final = 1
 _MAX: Final = (float("inf"), float("inf"), float("inf"), 1.0)
 _KNOWN: Final = (1e-12, 1e-12, 1e-12, 0.1)
@@ -77,6 +79,11 @@ class Prices:
     def queueing(self) -> float:
         """The share of the remaining time of the call in front that a call waits for at a busy server."""
         return self._values[3]
+
+    @property
+    def are_known(self) -> bool:
+        """True if enough calls were learned from to judge demand and deadlines by the prices."""
+        return self.calls >= _KNOWN_CALLS
 
     @property
     def are_guessed(self) -> bool:

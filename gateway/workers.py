@@ -313,7 +313,7 @@ class Workers:
 
 
 def _work(make: Make, joins: bool, of_worker: Link) -> None:
-    global link  # `app.create_app` is called by its name, without arguments
+    global link  # `app.create_app` reads it
     link = of_worker
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)  # until the server sets its own handlers

@@ -159,14 +159,6 @@ def until(holds: Callable[[], object], what: str, *, within: float = 120.0, paus
     return time.monotonic() - began
 
 
-def has_answered(url: str, body: bytes | None = None) -> bool:
-    """Return True if a request is answered with 200."""
-    with contextlib.suppress(OSError):
-        ask(url, body)
-        return True
-    return False
-
-
 def ask(url: str, body: bytes | None = None, *, timeout: float = 20.0, key: str = "") -> bytes:
     """GET, or POST ``body`` as JSON, with an API key if given, and return the content of a 200. Raises ``OSError``."""
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}

@@ -59,16 +59,6 @@ class Small:
             self.stop()
             raise
 
-    def stop_registry(self) -> None:
-        """Stop the registry."""
-        self._open.remove(self.registry)
-        self.registry.stop()
-
-    def start_registry(self) -> None:
-        """Start the registry again, on its port and with its data."""
-        self.registry = Registry(self.state, cores=_CORES)
-        self._open.append(self.registry)
-
     def restart_gateway(self, number: int = 0) -> None:
         """Restart a gateway, on its port and with its state folder."""
         self._end(self.gateways[number])

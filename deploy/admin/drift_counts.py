@@ -32,7 +32,6 @@ Verdict = drift.Verdict
 Verdicts = Sequence[Verdict]
 """The verdicts on variables, in the order in which they are shown."""
 UNUSUAL, COSINE = variables.UNUSUAL, variables.COSINE
-MEANINGS = variables.BUILT_IN
 LABEL, SCORE = variables.LABEL, variables.SCORE
 OF_TEXT: Final = frozenset({variables.LANGUAGE, variables.CASE})
 """Variables that follow from the text alone."""

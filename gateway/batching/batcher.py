@@ -65,8 +65,6 @@ ROW_FAULTS: Final = (BackendRefused, HookFailed)
 _PROBE_EVERY: Final = 16
 _PROBE_MIN_ENTRIES: Final = 8
 """If all calls have about the same size, every 16th of 8 entries or more is cut in half, to learn what size costs."""
-_KNOWN_CALLS: Final = 16
-"""The number of calls after which prices are good enough to refuse a request by them."""
 _LEARN_ALL_CALLS: Final = 64
 _LEARN_EVERY_S: Final = 5e-3
 """Learning takes some microseconds. After the first 64 calls, the batcher learns every 5 ms at most."""
@@ -268,7 +266,7 @@ class Batcher(Generic[R]):
     def _is_too_late(self, entry: Entry[R], rows: int, tokens: int) -> bool:
         """Return whether an entry cannot be answered in time behind so many queued rows and tokens."""
         expected = self._wait(rows + entry.count, tokens + entry.tokens)
-        return self.prices.calls >= _KNOWN_CALLS and entry.deadline < self._loop.time() + _BEST_CASE * expected
+        return self.prices.are_known and entry.deadline < self._loop.time() + _BEST_CASE * expected
 
     def _wait(self, rows: int, tokens: int) -> float:
         """Return the seconds until so many rows and tokens would be answered, if they leave next."""

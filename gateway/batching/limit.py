@@ -20,8 +20,6 @@ _FIXED_SHARE: Final = 0.1
 """A call counts as full if its fixed price is at most 10 % of its time, even if more rows fit into it."""
 _MIN_S: Final = 0.02
 """20 ms of work are always admitted: an event loop, a network and a garbage collector are late by milliseconds."""
-_KNOWN_CALLS: Final = 16
-"""The number of calls after which prices are good enough to tell whether the work in hand rises."""
 _LOOK_S: Final = 0.2
 _LOOK_CALLS: Final = 2
 """The least work in hand is compared every 0.2 s, or after 2 calls if those take longer."""
@@ -73,7 +71,7 @@ class WorkLimit:
         """Record the work in hand when a call ended; return whether demand exceeds capacity. ``most``: the limit."""
         self._least = min(self._least, held)
         self._calls += 1
-        if now < self._look_at or self._calls < _LOOK_CALLS or self._prices.calls < _KNOWN_CALLS:
+        if now < self._look_at or self._calls < _LOOK_CALLS or not self._prices.are_known:
             return self._rises >= _RISES
         least, self._least, self._calls, self._look_at = self._least, inf, 0, now + _LOOK_S
         self._quiet += 1

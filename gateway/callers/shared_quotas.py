@@ -125,11 +125,6 @@ class SharedQuotas:
         self._report = report
         self._state = _State()
 
-    @property
-    def is_in_use(self) -> bool:
-        """Whether ``admit`` asks the store, because it answered lately."""
-        return bool(self._state.is_good)
-
     async def admit(self, quota: Quota, size: int) -> int:
         """As ``Quota.admit``, of what the tenant has left over all workers."""
         if not self._state.is_good:
