@@ -43,12 +43,9 @@ from gateway.control.reports import SyncReports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
 from gateway.control.wishes import Wishes
-from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.shadow import Mirror
-from gateway.dataplane.submit import DataPlane, RequestSpans
-from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.grpc.server import RpcServer, Tls
+from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import Bridge, Receive, Scope, Send
@@ -70,6 +67,9 @@ from gateway.metrics.references import References
 from gateway.metrics.workers import Parent
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
+from gateway.path.routing.table import RoutingTable
+from gateway.path.shadow import Mirror
+from gateway.path.submit import DataPlane, RequestSpans
 from gateway.payloads.opening import payload_log
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry

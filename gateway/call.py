@@ -1,6 +1,6 @@
 """``Call`` and ``Reply``: the two values between every protocol and the data plane.
 
-An edge (HTTP, gRPC) reads bytes. A protocol's ``parse`` makes a ``Call`` of them, ``dataplane.submit`` takes it to the
+An edge (HTTP, gRPC) reads bytes. A protocol's ``parse`` makes a ``Call`` of them, ``path.submit`` takes it to the
 endpoint version that answers, and the call's ``render`` makes the reply that the edge writes. A call knows neither its
 transport nor, until one was chosen, its endpoint.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError, InputRefused
+from gateway.handlers.endpoint import Endpoint, Event
 from gateway.trace import Trace
 
 Headers = list[tuple[bytes, bytes]]

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.control.compile import compile_spec
-from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
 from gateway.metrics import variables
 from gateway.metrics.declared import declared_for, frequency_of
+from gateway.path.routing import canary
 from gateway.registry.contents import shared
 from gateway.registry.port import Registry
 from gateway.spec import CONTENT_HASH, CanarySpec, Fault, ServingSpec, decode_model, seen_contents

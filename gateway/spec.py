@@ -1,6 +1,6 @@
 """The serving Task as frozen values: the desired state, decoded from ClearML's fields.
 
-Pure: takes the Task's fields as the API returns them. ``control`` (gateway) and ``deploy/modelsync`` both use it, so
+Pure: takes the Task's fields as the API returns them. ``control`` (gateway) and ``deploy/sync`` both use it, so
 they see the same endpoints under the same names. An invalid entry becomes a ``Fault`` with the reason; all other
 entries are decoded.
 """

@@ -23,9 +23,9 @@ import orjson
 from numpy.typing import NDArray
 
 from gateway.control import packages
-from gateway.endpoints.hook import HookHandler
-from gateway.endpoints.tensors import TritonCall
 from gateway.errors import OF_CALLERS, ControlError, DeadlineExceeded, GatewayError
+from gateway.handlers.hook import HookHandler
+from gateway.handlers.tensors import TritonCall
 from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.json_form import to_json

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 
 OURS = (
     "import runpy, sys; sys.modules.pop('torch', None);"
-    " runpy.run_module('deploy.admin.cli', run_name='__main__', alter_sys=True)"
+    " runpy.run_module('deploy.cli.main', run_name='__main__', alter_sys=True)"
 )
 """`triton-gateway`, in a fork of what has imported the stock tool; as anywhere, torch can be imported."""
 

@@ -37,7 +37,7 @@ import deploy.controller.auto_update, gateway.registry.clearml
 
 EXPORTERS: Final = """
 import onnx, torch, transformers.models.bert.modeling_bert
-import deploy.admin.commands.optimize, deploy.bundles.register, deploy.bundles.run
+import deploy.cli.commands.optimize, deploy.bundles.register, deploy.bundles.run
 torch.onnx.export(torch.nn.Linear(1, 1).eval(), (torch.ones(2, 1),), dynamo=True, verbose=False)
 """
 
@@ -81,7 +81,7 @@ def program(code: str) -> tuple[str, ...]:
 
 def optimizing() -> tuple[str, ...]:
     """What Python is given to be ``triton-gateway``, for its command ``optimize``."""
-    return _forked(EXPORTERS, "import sys; from deploy.admin.cli import main; sys.exit(main())")
+    return _forked(EXPORTERS, "import sys; from deploy.cli.main import main; sys.exit(main())")
 
 
 def registering(code: str) -> tuple[str, ...]:

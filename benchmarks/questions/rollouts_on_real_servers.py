@@ -106,7 +106,7 @@ class Stack:
         began = time.monotonic()
         with load.running():
             done = subprocess.run(
-                [sys.executable, "-m", "deploy.admin.cli", "canary", "run", "--endpoint", name, "--to", "2",
+                [sys.executable, "-m", "deploy.cli.main", "canary", "run", "--endpoint", name, "--to", "2",
                  "--steps", _STEPS, "--step-time", "20s", "--interval", "2s", "--gateway", small.url, "--json"],
                 env=small.env, stdout=subprocess.PIPE, text=True, check=False, timeout=900,
             )  # fmt: skip

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shared import machine, processes
-from deploy.modelsync.client import AdminClient
-from deploy.modelsync.model_folder.build import Builder
-from deploy.modelsync.model_folder.model_config import Tuning
+from deploy.sync.client import AdminClient
+from deploy.sync.model_folder.build import Builder
+from deploy.sync.model_folder.model_config import Tuning
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 

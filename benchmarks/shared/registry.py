@@ -46,7 +46,7 @@ class Registry:
         self._state = state
         port = _remembered_port(state)
         self._address = f"http://{processes.LOOPBACK}:{port}"
-        argv = [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--state-dir", str(state / "controlplane")]
+        argv = [sys.executable, "-m", "deploy.cli.main", "controlplane", "--state-dir", str(state / "controlplane")]
         self._server = processes.Server(
             "control plane", [*argv, "--port", str(port)], env=dict(os.environ), cores=cores,
             log=state / "logs" / "controlplane.log",

@@ -115,7 +115,7 @@ class Small:
 
     def _start(self, name: str, arguments: list[str], number: int) -> processes.Server:
         server = processes.Server(
-            name, [sys.executable, "-m", "deploy.admin.cli", name, *arguments], env=self.env, cores=_CORES,
+            name, [sys.executable, "-m", "deploy.cli.main", name, *arguments], env=self.env, cores=_CORES,
             log=self.state / "logs" / f"triton-{number}-{name}.log",
         )  # fmt: skip
         self._open.append(server)

@@ -6,6 +6,6 @@ for causal language models, and ``run`` performs them. It runs where a model is 
 by ``triton-gateway optimize``; the bundle then goes to ClearML like any model. Only this package imports torch,
 transformers, OpenVINO's tools or onnx's quantisers (extra ``bundles``), inside the functions that use them. It never
 runs next to a Triton or in the gateway and never answers a request: its results are judged by the same
-``preprocessing`` and the same programs (``deploy/modelsync/runtime``) that serve them. Other packages use ``run``,
+``preprocessing`` and the same programs (``deploy/sync/runtime``) that serve them. Other packages use ``run``,
 ``options``, ``serving`` and ``register``; the rest is private.
 """

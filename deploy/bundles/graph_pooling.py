@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from deploy.bundles.sentences import SENTENCES
-from deploy.modelsync.model_folder.onnx_signature import onnx_signature
+from deploy.sync.model_folder.onnx_signature import onnx_signature
 from deploy.tools.errors import ExportFailed
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.processor import TextProcessor

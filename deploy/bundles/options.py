@@ -15,8 +15,8 @@ from deploy.bundles.judge.parity import EXACT, Parity
 from deploy.bundles.other_load import OtherLoad, sentence
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
-from deploy.modelsync.model_folder.cores import available_cores
-from deploy.modelsync.model_folder.execution import Target
+from deploy.sync.model_folder.cores import available_cores
+from deploy.sync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError, ExportFailed
 

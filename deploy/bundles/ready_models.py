@@ -20,7 +20,7 @@ from deploy.bundles.judge.vocabulary import refuse_broken_tokens
 from deploy.bundles.model_files import copy_texts, digest
 from deploy.bundles.model_kinds import Given
 from deploy.bundles.work_folder import link, work_folder
-from deploy.modelsync.model_folder.onnx_signature import DTYPES, onnx_signature
+from deploy.sync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside, file_name, path_within

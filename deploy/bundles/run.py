@@ -18,7 +18,7 @@ from deploy.bundles.options import Options, Outcome, Say
 from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.text_run import TextRun
 from deploy.bundles.work_folder import work_folder
-from deploy.modelsync.model_folder import execution
+from deploy.sync.model_folder import execution
 from deploy.tools.errors import DeployError
 from preprocessing.config import GENERATION
 

@@ -1,7 +1,7 @@
 """The stock ``clearml-serving model add`` command that serves a bundle, tuned by what was measured.
 
 Pure: shapes and measurements in, arguments out. The same command works for the embedded server and for a full Triton:
-model sync translates what concerns only one of them (``deploy/modelsync/model_folder/native.py``).
+model sync translates what concerns only one of them (``deploy/sync/model_folder/native.py``).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from deploy.modelsync.model_folder.execution import Target
+from deploy.sync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
 
 GENERATION_INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))

@@ -36,7 +36,7 @@ from deploy.bundles.pack import reference, report, warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.sentences import SENTENCES
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
-from deploy.modelsync.model_folder import execution
+from deploy.sync.model_folder import execution
 from preprocessing.processor import TextProcessor
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.modelsync.status import read_status
+from deploy.sync.status import read_status
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 

@@ -26,7 +26,7 @@ from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import read_endpoints
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
-from deploy.modelsync.status import read_status
+from deploy.sync.status import read_status
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
@@ -430,7 +430,7 @@ class Stack:
 
         On Ctrl-C, ``deploy`` removes what it has registered before the registry is stopped.
         """
-        argv = (sys.executable, "-P", "-m", "deploy.admin.cli", "deploy", *self._options.model)
+        argv = (sys.executable, "-P", "-m", "deploy.cli.main", "deploy", *self._options.model)
         argv = (*argv, "--state-dir", str(self._state.root), "--url", gateway)
         env = {**env, "PYTHONUNBUFFERED": "1", **hub_folder(self._options.environ)}
         for line in (await relay.relayed(argv, env, self._screen)).splitlines():
@@ -509,7 +509,7 @@ def _http_probe(url: str) -> Probe:
 def _own_command(command: str, **options: object) -> tuple[str, ...]:
     """Return the command line of one of our own sub-commands."""
     flags = [text for name, value in options.items() for text in (f"--{name.replace('_', '-')}", str(value))]
-    return (sys.executable, "-P", "-m", "deploy.admin.cli", command, *flags)
+    return (sys.executable, "-P", "-m", "deploy.cli.main", command, *flags)
 
 
 def _cli_environment(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:

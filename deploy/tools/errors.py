@@ -1,7 +1,7 @@
 """The errors that the command line reports: a message says what is wrong, a hint says what to do.
 
 Code under ``deploy`` raises ``DeployError`` and its subclasses; code of the gateway that it uses (the registry, Triton,
-the serving Task) raises ``GatewayError``. Both have a message and a hint. Only ``admin/cli.py`` turns them into one
+the serving Task) raises ``GatewayError``. Both have a message and a hint. Only ``cli/main.py`` turns them into one
 line on stderr and an exit code. Any other exception is a bug of ours and gets a log file.
 """
 

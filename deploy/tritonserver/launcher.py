@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-from deploy.modelsync.model_folder.layout import Engine
+from deploy.sync.model_folder.layout import Engine
 from deploy.tools import ports
 from deploy.tools.errors import ChildFailed, MissingPart
 from deploy.tools.process_logs import describe_exit, last_error_line, log_end, read_from

@@ -29,20 +29,20 @@ from gateway.control.reports import SyncReports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.turns import Turns
 from gateway.control.version import PendingName
-from gateway.dataplane.routing import canary
-from gateway.dataplane.routing.canary import Weighted
-from gateway.dataplane.routing.snapshot import Pending, Snapshot
-from gateway.endpoints.cache import CachedHandler
-from gateway.endpoints.endpoint import Endpoint, Handler, Identity
-from gateway.endpoints.generation import GenerationHandler
-from gateway.endpoints.tensors import TensorHandler, TritonCall
-from gateway.endpoints.text import TextHandler
 from gateway.errors import GatewayError, ModelNotReady, SpecFault
+from gateway.handlers.cache import CachedHandler
+from gateway.handlers.endpoint import Endpoint, Handler, Identity
+from gateway.handlers.generation import GenerationHandler
+from gateway.handlers.tensors import TensorHandler, TritonCall
+from gateway.handlers.text import TextHandler
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
+from gateway.path.routing import canary
+from gateway.path.routing.canary import Weighted
+from gateway.path.routing.snapshot import Pending, Snapshot
 from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name

@@ -18,7 +18,6 @@ from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
 from gateway.control.version import State, Version, Versions
-from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import (
     AnswersDisagree,
     ContentChanged,
@@ -27,6 +26,7 @@ from gateway.errors import (
     GatewayError,
     RegistryRefused,
 )
+from gateway.handlers.endpoint import Endpoint
 from gateway.metrics.observer import Observer
 from gateway.spec import decode_model
 

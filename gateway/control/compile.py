@@ -13,12 +13,12 @@ from types import MappingProxyType
 from typing import Final
 
 from gateway import objectives
-from gateway.dataplane.routing import canary
 from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import declared
 from gateway.objectives import Objective
 from gateway.pace import unhurried
+from gateway.path.routing import canary
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
 from gateway.spec import OBJECTIVE, EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of

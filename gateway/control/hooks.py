@@ -17,10 +17,10 @@ from typing import Any, Final
 from gateway.control import packages
 from gateway.control.loading import unload
 from gateway.control.threads import run_in
-from gateway.endpoints.endpoint import Handler
-from gateway.endpoints.hook import HookHandler
-from gateway.endpoints.tensors import TritonCall
 from gateway.errors import SpecFault
+from gateway.handlers.endpoint import Handler
+from gateway.handlers.hook import HookHandler
+from gateway.handlers.tensors import TritonCall
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor

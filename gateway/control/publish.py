@@ -16,13 +16,13 @@ from gateway.control.assemble import assemble_snapshot
 from gateway.control.compile import Plan
 from gateway.control.last_good import LastGood
 from gateway.control.version import State, Version, Versions
-from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.shadow import Mirror
-from gateway.endpoints.endpoint import Endpoint
+from gateway.handlers.endpoint import Endpoint
 from gateway.metrics.declared import frequency_of
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
 from gateway.metrics.served import Served
+from gateway.path.routing.table import RoutingTable
+from gateway.path.shadow import Mirror
 
 _log = logging.getLogger("triton_gateway.control")
 

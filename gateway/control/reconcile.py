@@ -30,13 +30,13 @@ from gateway.control.standing import Standing
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import Versions
-from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.shadow import Mirror
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
 from gateway.pace import Pace, unhurried
+from gateway.path.routing.table import RoutingTable
+from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
 from gateway.spec import CONTENT_HASH, Fault, ModelRecord, ServingSpec, decode, guarded_until, records_of, seen_contents

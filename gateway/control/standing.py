@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.control.version import Versions
-from gateway.dataplane.routing.table import RoutingTable
+from gateway.path.routing.table import RoutingTable
 
 
 class Standing:

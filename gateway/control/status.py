@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from gateway.control.compile import Plan
 from gateway.control.version import PendingName, PendingStatus, Version
-from gateway.dataplane.routing.snapshot import Snapshot
+from gateway.path.routing.snapshot import Snapshot
 
 LACKING: Final = "its model is not in Triton"
 

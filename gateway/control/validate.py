@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dataplane.coroutines import ask_version
-from gateway.endpoints.endpoint import Endpoint, Handler, Identity
 from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
+from gateway.handlers.endpoint import Endpoint, Handler, Identity
 from gateway.hooks.json_form import to_json
+from gateway.path.coroutines import ask_version
 from gateway.samples import Samples, difference
 from gateway.trace import Trace
 

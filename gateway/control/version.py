@@ -25,8 +25,8 @@ from typing import Final
 
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
-from gateway.dataplane.routing.snapshot import Pending
-from gateway.endpoints.endpoint import Endpoint
+from gateway.handlers.endpoint import Endpoint
+from gateway.path.routing.snapshot import Pending
 
 
 class State(StrEnum):

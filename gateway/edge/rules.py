@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 
 from gateway.call import Refuse, Reply
 from gateway.callers.rights import FEEDBACK, INFER, METADATA, METRICS, STATUS, Caller
-from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
+from gateway.path.routing.snapshot import Snapshot
 
 MODELS: Final = "/v2/models"
 V1_MODELS: Final = "/v1/models"

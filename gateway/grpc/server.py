@@ -24,17 +24,17 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.admission import Permit
 from gateway.callers.access import CREDENTIALS, Access, Names
 from gateway.callers.rights import INFER, METADATA, PINS, Caller
-from gateway.dataplane.inflight import InFlight, Send, too_late
-from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.submit import DataPlane
 from gateway.edge.priority import flow_of
 from gateway.edge.quotas import admit, quota_left
 from gateway.edge.rules import OPEN, RPC, redacted_for, rows_for, snapshot_for
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
-from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError, InputRefused, MalformedBody
 from gateway.grpc.receiving import Receiving, Streams
+from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
+from gateway.path.inflight import InFlight, Send, too_late
+from gateway.path.routing.table import RoutingTable
+from gateway.path.submit import DataPlane
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
     DTYPES,

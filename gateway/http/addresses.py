@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 from gateway.call import Call, Refuse
-from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.rules import INFO, MODELS, TEI, V1_MODELS
 from gateway.errors import EndpointNotFound
 from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem, unnamed
+from gateway.path.routing.table import RoutingTable
 from gateway.protocols import huggingface, kserve, oip, openai, openai_text, rerank, tei
 from gateway.protocols.json_body import decode, is_json
 from gateway.protocols.serve import ServeCall

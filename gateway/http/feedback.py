@@ -17,8 +17,6 @@ from gateway.admission import Permits
 from gateway.call import Reply
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
-from gateway.dataplane.routing.snapshot import Snapshot, not_read_yet
-from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.rules import FEEDBACK_PATH, redacted_for
 from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import (
@@ -35,6 +33,8 @@ from gateway.http.bridge import Receive, Scope, Send, send_reply
 from gateway.http.problems import problem
 from gateway.http.replies import clean_id
 from gateway.metrics.feedback import Labelled
+from gateway.path.routing.snapshot import Snapshot, not_read_yet
+from gateway.path.routing.table import RoutingTable
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
 from gateway.trace import DEFAULT, new_id

@@ -10,13 +10,13 @@ from typing import Any, Final
 from gateway.call import Reply
 from gateway.callers.access import Access
 from gateway.callers.rights import METADATA, Caller
-from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.rules import INFO, MODELS, TEI, V1_MODELS, redacted_for, rows_for, snapshot_for
 from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
 from gateway.http import body as bodies
 from gateway.http.bridge import Receive, Scope, Send, send_reply
 from gateway.http.problems import oip_problem, openai_problem, tei_problem
 from gateway.http.replies import clean_id
+from gateway.path.routing.table import RoutingTable
 from gateway.protocols import oip, openai, tei
 from gateway.protocols.json_body import rendered
 from gateway.protocols.tensors import parse_json

@@ -6,9 +6,9 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.call import Headers, Reply
-from gateway.dataplane.inflight import InFlight
 from gateway.edge.quotas import quota_head, quota_left
 from gateway.errors import RequestError
+from gateway.path.inflight import InFlight
 from gateway.trace import Trace
 
 _JSON: Final = (b"content-type", b"application/json")

@@ -13,8 +13,6 @@ from gateway.admission import Permit
 from gateway.call import Call
 from gateway.callers.access import Access, ByName
 from gateway.callers.rights import INFER, PINS, Caller
-from gateway.dataplane.inflight import ENDED, InFlight, too_late
-from gateway.dataplane.submit import DataPlane
 from gateway.edge.priority import HEADER, flow_of
 from gateway.edge.quotas import admit, grow, hold
 from gateway.edge.rules import redacting
@@ -26,6 +24,8 @@ from gateway.http.browsers import as_page, wants_page
 from gateway.http.exchange import Exchange, Outcome, outcome_of
 from gateway.http.replies import clean_id, head_of, reply_of, timeout_of
 from gateway.http.sse import EventSender
+from gateway.path.inflight import ENDED, InFlight, too_late
+from gateway.path.submit import DataPlane
 from gateway.spec import normalize_url
 from gateway.trace import TRACEPARENT, Trace, new_id, parse_traceparent
 

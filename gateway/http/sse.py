@@ -10,11 +10,11 @@ import asyncio
 from typing import Final
 
 from gateway.call import Headers
-from gateway.dataplane.inflight import InFlight
-from gateway.endpoints.endpoint import Event
+from gateway.handlers.endpoint import Event
 from gateway.http.exchange import Exchange
 from gateway.http.problems import problem
 from gateway.http.replies import labels
+from gateway.path.inflight import InFlight
 
 EVENT_STREAM: Final[Headers] = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

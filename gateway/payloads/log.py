@@ -22,9 +22,9 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from gateway.callers.rights import Caller
-from gateway.endpoints.cache import size_of
-from gateway.endpoints.endpoint import Event, Lookup
-from gateway.endpoints.tensors import RawTensors
+from gateway.handlers.cache import size_of
+from gateway.handlers.endpoint import Event, Lookup
+from gateway.handlers.tensors import RawTensors
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.json_form import to_json
 from gateway.payloads.files import NOT_JSON, QUEUE_FULL, TOO_LARGE, WRITTEN

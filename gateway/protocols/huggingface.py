@@ -12,8 +12,8 @@ from typing import Any, Final, cast
 import numpy as np
 import orjson
 
-from gateway.endpoints.endpoint import Event
 from gateway.errors import InputRefused
+from gateway.handlers.endpoint import Event
 from gateway.protocols.tensors import escaped
 
 Body = Mapping[str, Any]

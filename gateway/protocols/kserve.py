@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.call import Call, Reply
-from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
+from gateway.handlers.endpoint import Endpoint
 from gateway.protocols.huggingface import refuse_other_fields
 from gateway.protocols.json_body import dumps, require_field
 from gateway.trace import Trace

@@ -19,11 +19,11 @@ import orjson
 from numpy.typing import NDArray
 
 from gateway.call import Call, Reply
-from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.endpoints.endpoint import Endpoint
-from gateway.endpoints.tensors import RawTensors, TensorHandler
-from gateway.endpoints.text import TextHandler
 from gateway.errors import EndpointNotFound, InputRefused
+from gateway.handlers.endpoint import Endpoint
+from gateway.handlers.tensors import RawTensors, TensorHandler
+from gateway.handlers.text import TextHandler
+from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols.json_body import dumps
 from gateway.protocols.tensors import (
     DTYPES,

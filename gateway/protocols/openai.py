@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.call import Call
-from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.endpoints.endpoint import Endpoint, translate
 from gateway.errors import InputRefused
+from gateway.handlers.endpoint import Endpoint, translate
+from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols.huggingface import refuse_other_fields, shorten, whole_number
 from gateway.protocols.json_body import dumps, require_field
 from gateway.spec import normalize_url

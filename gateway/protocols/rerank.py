@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.call import Call
-from gateway.endpoints.endpoint import Endpoint
 from gateway.errors import InputRefused
+from gateway.handlers.endpoint import Endpoint
 from gateway.protocols import huggingface, tei
 from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import HARMLESS, model_of

@@ -11,8 +11,8 @@ from typing import Any
 import orjson
 
 from gateway.call import Call, Reply
-from gateway.endpoints.endpoint import Endpoint, Event
 from gateway.errors import GatewayError
+from gateway.handlers.endpoint import Endpoint, Event
 from gateway.protocols import huggingface
 from gateway.protocols.json_body import decode, dumps, rendered
 from gateway.trace import Trace

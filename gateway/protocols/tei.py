@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.call import Call
-from gateway.dataplane.routing.snapshot import Snapshot
-from gateway.endpoints.endpoint import Endpoint, Lookup, translate
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused
+from gateway.handlers.endpoint import Endpoint, Lookup, translate
+from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols import huggingface
 from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import texts_or_ids

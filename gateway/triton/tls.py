@@ -1,7 +1,7 @@
 """TLS to Triton: which files, and the name that the certificate must have. No gRPC here.
 
 Triton offers TLS for gRPC only. ``grpc`` makes channels with it, for gateways; model sync and ``doctor`` make their own
-(``deploy/modelsync/client.py``). Files are read at each new connection, so replaced files need no restart.
+(``deploy/sync/client.py``). Files are read at each new connection, so replaced files need no restart.
 
 Public: ``deploy`` may import it.
 """

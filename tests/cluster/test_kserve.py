@@ -13,8 +13,8 @@ import click
 import pytest
 import yaml
 
-from deploy.admin.cli import group
-from deploy.admin.commands.serve import predictor_address
+from deploy.cli.commands.serve import predictor_address
+from deploy.cli.main import group
 from tests.cluster import kserve
 from tests.cluster.autoscalers import ROOT
 from tests.cluster.control_plane import Cluster

@@ -19,8 +19,8 @@ import pytest
 import yaml
 
 from dashboards import rules
-from deploy.admin.doctor import scaling
-from deploy.admin.doctor.kubectl import Kubectl
+from deploy.cli.doctor import scaling
+from deploy.cli.doctor.kubectl import Kubectl
 from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus, target
 from tests.cluster.control_plane import Cluster
 from tests.kube_tools import CHART, unpacked

@@ -18,7 +18,7 @@ import click
 import yaml
 from pydantic import AliasChoices
 
-from deploy.admin.cli import group
+from deploy.cli.main import group
 from gateway import errors
 from gateway.edge import headers
 from gateway.errors import STATUS

@@ -22,15 +22,15 @@ import pytest
 import yaml
 
 from benchmarks.__main__ import questions
-from deploy.admin import state_file
-from deploy.admin.cli import group
+from deploy.cli import state_file
+from deploy.cli.main import group
 from gateway import samples
 from gateway.callers import keys
-from gateway.dataplane.routing.table import RoutingTable
 from gateway.edge.rules import FEEDBACK_PATH
 from gateway.hocon import parse as hocon
 from gateway.http.addresses import Addresses
 from gateway.metrics import drift
+from gateway.path.routing.table import RoutingTable
 from gateway.settings import Settings
 from tests import kube_tools
 from tests.docs.blocks import ROOT, Block, Command, blocks

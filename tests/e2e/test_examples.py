@@ -71,7 +71,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     out = folder / "out"
     with out.open("w") as log:
         up = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deploy.admin.cli", "up", "--port", "0", "--controlplane-port", "0"],
+            [sys.executable, "-P", "-m", "deploy.cli.main", "up", "--port", "0", "--controlplane-port", "0"],
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environ, start_new_session=True,
         )  # fmt: skip
     try:

@@ -41,7 +41,7 @@ PARTS = {"controlplane", "triton", "sync", "gateway", *WATCHERS}
 def command() -> list[str]:
     """The installed command, or the same from the source tree when only the dependencies are installed."""
     installed = shutil.which("triton-gateway", path=str(BIN))
-    return [installed] if installed else [sys.executable, "-P", "-m", "deploy.admin.cli"]
+    return [installed] if installed else [sys.executable, "-P", "-m", "deploy.cli.main"]
 
 
 def clean_environment(home: Path) -> dict[str, str]:
@@ -88,7 +88,7 @@ class Up:
         """Process id of each part."""
         found = {}
         for line in self.processes():
-            part = re.search(r"-m deploy\.admin\.cli (controlplane|triton|sync|serve) |/(prometheus) --config", line)
+            part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) |/(prometheus) --config", line)
             if part is not None:
                 found[(part[1] or part[2]).replace("serve", "gateway")] = int(line.split()[0])
         return found

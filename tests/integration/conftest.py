@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from deploy.modelsync.client import AdminClient
-from deploy.modelsync.model_folder.build import Builder
-from deploy.modelsync.model_folder.model_config import Tuning
-from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.sync.client import AdminClient
+from deploy.sync.model_folder.build import Builder
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 

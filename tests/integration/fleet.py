@@ -268,7 +268,7 @@ class Fleet:
 
     def _start(self, name: str, arguments: Sequence[str]) -> processes.Server:
         server = processes.Server(
-            name, [sys.executable, "-m", "deploy.admin.cli", *arguments], env=self.env, cores=self._cores,
+            name, [sys.executable, "-m", "deploy.cli.main", *arguments], env=self.env, cores=self._cores,
             log=self.state / "logs" / f"{name}.log",
         )  # fmt: skip
         self._open.append(server)

@@ -45,7 +45,7 @@ class Shell:
 
     def ours(self, *arguments: str, code: int = 0) -> str:
         """`triton-gateway`."""
-        return self.run("-m", "deploy.admin.cli", *arguments, code=code)
+        return self.run("-m", "deploy.cli.main", *arguments, code=code)
 
     def service(self, weights: Path) -> str:
         """A new serving Task, beside a model."""

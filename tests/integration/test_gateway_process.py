@@ -150,7 +150,7 @@ def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Servic
     """`clearml-log` beside it: scalars and console lines, read back with the real SDK."""
     with Process(service, tmp_path / "state") as process:
         until(lambda: process.serves(1))
-        command = ("-m", "deploy.admin.cli", "clearml-log", "--url", process.url, "--serving-task-id", service.task)
+        command = ("-m", "deploy.cli.main", "clearml-log", "--url", process.url, "--serving-task-id", service.task)
         with service.start(*command) as reporter:
             script = f"""
 import json, time

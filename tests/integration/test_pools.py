@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.modelsync.model_folder.model_config import Tuning
-from deploy.modelsync.plan import Grace
-from deploy.modelsync.reconcile import ModelSync
-from deploy.modelsync.run import run_sync
-from deploy.modelsync.settings import SyncSettings
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.plan import Grace
+from deploy.sync.reconcile import ModelSync
+from deploy.sync.run import run_sync
+from deploy.sync.settings import SyncSettings
 from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway import pools
 from gateway.control.wishes import Wishes

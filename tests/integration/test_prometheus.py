@@ -28,7 +28,7 @@ from benchmarks.shared.processes import free_port
 from benchmarks.shared.tiny import counting_bundle
 from dashboards import rules, scaling
 from dashboards.boards import ANNOTATIONS, BOARDS
-from deploy.admin.commands.drift import command as drift_command
+from deploy.cli.commands.drift import command as drift_command
 from deploy.tools import http_client
 from gateway.app import Gateway
 from gateway.http.server import Listening

@@ -123,7 +123,7 @@ def test_adding_endpoints_never_makes_a_serving_gateway_unready(
     assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
     assert "model sync refuses the model: " in reply.json()["error"]
     assert "model sync refuses the model: " in httpx.get(stack.url).text
-    command = [sys.executable, "-m", "deploy.admin.cli", "status", "--wait", "--url", stack.url, "--timeout", "280s"]
+    command = [sys.executable, "-m", "deploy.cli.main", "status", "--wait", "--url", stack.url, "--timeout", "280s"]
     waited = subprocess.run(command, capture_output=True, text=True, env=stack.env, cwd=ROOT, timeout=LIMIT_S)
     assert (3, True) == (waited.returncode, "unreadable failed: model sync refuses" in waited.stderr), waited
 

@@ -22,10 +22,10 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
 from opentelemetry.sdk.resources import Resource
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.modelsync.client import AdminClient
-from deploy.modelsync.model_folder.build import Builder
-from deploy.modelsync.model_folder.model_config import Tuning
-from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.sync.client import AdminClient
+from deploy.sync.model_folder.build import Builder
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server, trace_arguments
 from gateway.app import Gateway
 from gateway.settings import Settings

@@ -24,8 +24,8 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from deploy.modelsync.runtime.generate_model import Settings as Sampling
-from deploy.modelsync.runtime.generate_model import choose, probabilities, scores_of
+from deploy.sync.runtime.generate_model import Settings as Sampling
+from deploy.sync.runtime.generate_model import choose, probabilities, scores_of
 from gateway.errors import ModelFailed, ModelNotReady
 from gateway.testing import FakeBackend
 from gateway.triton.port import Backend

@@ -17,12 +17,12 @@ import psutil
 import pytest
 import tritonclient.grpc as triton
 
-from deploy.modelsync.client import AdminClient
-from deploy.modelsync.doors import open_doors
-from deploy.modelsync.model_folder.build import Builder
-from deploy.modelsync.model_folder.model_config import Tuning
-from deploy.modelsync.repository import ModelRepository, OnDisk
-from deploy.modelsync.stubs import count_stubs
+from deploy.sync.client import AdminClient
+from deploy.sync.doors import open_doors
+from deploy.sync.model_folder.build import Builder
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.repository import ModelRepository, OnDisk
+from deploy.sync.stubs import count_stubs
 from deploy.tools.errors import PortTaken
 from deploy.tritonserver.key import ensure_key
 from deploy.tritonserver.launcher import (
@@ -153,7 +153,7 @@ def test_the_server_dies_with_a_killed_launcher(tmp_path, repository):
     code = (
         "import sys, time, pathlib\n"
         "from deploy.tritonserver.launcher import *\n"
-        "from deploy.modelsync.client import AdminClient\n"
+        "from deploy.sync.client import AdminClient\n"
         "state, models = map(pathlib.Path, sys.argv[1:])\n"
         "launcher = TritonLauncher(detect_server(), state_dir=state, repository=models)\n"
         "AdminClient(launcher.start().grpc).load('tokens')\n"

@@ -12,7 +12,7 @@ import tritonclient.grpc as triton
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from deploy.modelsync.model_folder.model_config import Tuning
+from deploy.sync.model_folder.model_config import Tuning
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.spec import TensorSpec
 from tests.waiting import until

@@ -15,13 +15,13 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from deploy.modelsync.health import Readiness
-from deploy.modelsync.model_folder.model_config import Tuning
-from deploy.modelsync.plan import Grace
-from deploy.modelsync.run import run_sync
-from deploy.modelsync.settings import SyncSettings
-from deploy.modelsync.status import read_status
-from deploy.modelsync.stubs import count_stubs
+from deploy.sync.health import Readiness
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.plan import Grace
+from deploy.sync.run import run_sync
+from deploy.sync.settings import SyncSettings
+from deploy.sync.status import read_status
+from deploy.sync.stubs import count_stubs
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import with_records

@@ -20,12 +20,12 @@ import pytest
 import trustme
 from numpy.typing import NDArray
 
-from deploy.admin.doctor.local import triton_at
-from deploy.modelsync.client import AdminClient
-from deploy.modelsync.doors import main as look_for_doors
-from deploy.modelsync.model_folder.build import Builder
-from deploy.modelsync.model_folder.model_config import Tuning
-from deploy.modelsync.repository import ModelRepository, OnDisk
+from deploy.cli.doctor.local import triton_at
+from deploy.sync.client import AdminClient
+from deploy.sync.doors import main as look_for_doors
+from deploy.sync.model_folder.build import Builder
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.tools import ports
 from gateway.errors import BackendRefused, BackendUnavailable
 from gateway.parent_death import ending_with_parent
@@ -88,7 +88,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         free.append(ports.choose("127.0.0.1", 0, remembered=0, avoid=set(free)))
     grpc, http, metrics = free
     command = [
-        sys.executable, "-m", "deploy.admin.cli", "triton", "--state-dir", str(folder / "state"), "--repository",
+        sys.executable, "-m", "deploy.cli.main", "triton", "--state-dir", str(folder / "state"), "--repository",
         str(folder / "models"), "--key-file", str(folder / "key"), "--grpc-port", str(grpc), "--http-port", str(http),
         "--metrics-port", str(metrics), "--grpc-use-ssl-mutual=true",
         *(f"--grpc-{what}={folder}/server/{file}" for what, file in (
@@ -214,7 +214,7 @@ def test_model_sync_takes_tls_from_its_variables(secured: Secured, tmp_path: Pat
         "CLEARML_API_ACCESS_KEY": "a", "CLEARML_API_SECRET_KEY": "b",
     }  # fmt: skip
     command = [
-        sys.executable, "-m", "deploy.admin.cli", "sync", "--state-dir", str(tmp_path), "--repository",
+        sys.executable, "-m", "deploy.cli.main", "sync", "--state-dir", str(tmp_path), "--repository",
         str(tmp_path / "models"), "--triton-grpc", secured.grpc, "--health-port", str(port), "--poll-frequency", "1s",
     ]  # fmt: skip
     with (tmp_path / "log").open("wb") as log:

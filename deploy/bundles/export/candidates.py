@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.bundles.export.original import quietly
-from deploy.modelsync.model_folder.execution import BF16, INT8, EngineName, Execution, Precision
+from deploy.sync.model_folder.execution import BF16, INT8, EngineName, Execution, Precision
 from deploy.tools.errors import ExportFailed
 
 Feeds = Mapping[str, Any]

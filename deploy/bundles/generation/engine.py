@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.modelsync.runtime import generate_model
-from deploy.modelsync.runtime.generate_model import Continued, Settings
+from deploy.sync.runtime import generate_model
+from deploy.sync.runtime.generate_model import Continued, Settings
 from deploy.tools.errors import ExportFailed
 
 

@@ -1,7 +1,7 @@
 """The original causal language model in PyTorch: its greedy texts, and its export with a key/value cache.
 
 The counterpart of ``deploy/bundles/export/original.py``. The export has the form that
-``deploy/modelsync/runtime/generate_model.py`` reads. Inputs: ``input_ids``, ``attention_mask``, ``position_ids`` if the
+``deploy/sync/runtime/generate_model.py`` reads. Inputs: ``input_ids``, ``attention_mask``, ``position_ids`` if the
 model takes them, ``past_key_values.LAYER.key`` and ``.value``. Outputs: ``logits``, ``present.LAYER.key`` and
 ``.value``. Batch, new tokens and past may have any size. ``logits`` are only those of the last token if the model can
 leave out the others, as in ``generate``: the head is a third of a small model's work on a long prompt, and its answer

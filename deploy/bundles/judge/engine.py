@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.bundles.judge.signal_stack import former_signal_stack
-from deploy.modelsync.model_folder.execution import Execution
-from deploy.modelsync.runtime.onnx_model import ENGINES, Runner, first_line
+from deploy.sync.model_folder.execution import Execution
+from deploy.sync.runtime.onnx_model import ENGINES, Runner, first_line
 from deploy.tools.errors import ExportFailed
 
 _ROWS: Final = 8

@@ -16,7 +16,7 @@ from deploy.bundles.judge import parity, weights
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.parity import Parity, Say, Truth
 from deploy.bundles.work_folder import file_hash
-from deploy.modelsync.model_folder.execution import Execution, Precision
+from deploy.sync.model_folder.execution import Execution, Precision
 from preprocessing.processor import TextProcessor
 
 

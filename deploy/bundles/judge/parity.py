@@ -24,7 +24,7 @@ from deploy.bundles.judge import probes
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.probes import PER_TOKEN, Probes
 from deploy.bundles.model_files import kept_files
-from deploy.modelsync.model_folder.execution import Precision
+from deploy.sync.model_folder.execution import Precision
 from deploy.tools.errors import DeployError
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError

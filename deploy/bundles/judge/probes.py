@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.samples import bodies_of, judged_length
 from deploy.bundles.sentences import SENTENCES
-from deploy.modelsync.model_folder.execution import MAX_ROWS
+from deploy.sync.model_folder.execution import MAX_ROWS
 from deploy.tools.errors import ExportFailed, first_line
 from preprocessing.config import CLASSIFICATION, FEATURES, FILL_MASK, QUESTION_ANSWERING, TOKENS, TaskConfig
 from preprocessing.processor import TextProcessor

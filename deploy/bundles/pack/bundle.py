@@ -16,7 +16,7 @@ from deploy.bundles.model_files import copy_texts, kept_files
 from deploy.bundles.options import BeyondTolerance, Options, Outcome
 from deploy.bundles.pack import manifest, reference
 from deploy.bundles.work_folder import link
-from deploy.modelsync.model_folder import execution
+from deploy.sync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.folders import aside, file_name
 

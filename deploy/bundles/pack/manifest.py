@@ -18,8 +18,8 @@ from deploy.bundles.options import Options
 from deploy.bundles.other_load import NOTICED
 from deploy.bundles.serving import Tuned
 from deploy.bundles.work_folder import file_hash
-from deploy.modelsync.model_folder.cores import available_cores
-from deploy.modelsync.model_folder.execution import BF16, INT8, Execution, this_cpu
+from deploy.sync.model_folder.cores import available_cores
+from deploy.sync.model_folder.execution import BF16, INT8, Execution, this_cpu
 from gateway import manifest as judged
 
 FILE: Final = judged.FILE

@@ -14,7 +14,7 @@ import numpy as np
 
 from deploy.bundles.judge import samples
 from deploy.bundles.judge.parity import answer_of, read
-from deploy.modelsync.model_folder.execution import Precision
+from deploy.sync.model_folder.execution import Precision
 from gateway.samples import difference
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor

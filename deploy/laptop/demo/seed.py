@@ -88,7 +88,7 @@ async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> s
 
 def mirror(task: str) -> None:
     """Mirror 5 % of the requests to version 2, with our own command: the stock CLI has none."""
-    command = [sys.executable, "-m", "deploy.admin.cli", "canary", "shadow", "--endpoint", ENDPOINT, "--to", "2"]
+    command = [sys.executable, "-m", "deploy.cli.main", "canary", "shadow", "--endpoint", ENDPOINT, "--to", "2"]
     command += ["--percent", "5", "--serving-task-id", task]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:

@@ -12,7 +12,7 @@ import pytest
 import tritonclient.grpc as triton
 
 from deploy.bundles.export import candidates
-from deploy.modelsync.model_folder import execution
+from deploy.sync.model_folder import execution
 
 from . import tiny
 from .conftest import Case

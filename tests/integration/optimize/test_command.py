@@ -15,11 +15,11 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from deploy.admin.cli import main
 from deploy.bundles.export.original import Original
 from deploy.bundles.pack import manifest
 from deploy.bundles.work_folder import work_folder
-from deploy.modelsync.model_folder import execution
+from deploy.cli.main import main
+from deploy.sync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing
 from gateway import samples as stored
 from gateway.metrics import drift

@@ -17,7 +17,7 @@ from deploy.bundles.judge import parity
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.options import Options
 from deploy.bundles.run import optimize
-from deploy.modelsync.model_folder import execution
+from deploy.sync.model_folder import execution
 from deploy.tools.errors import DeployError
 from preprocessing.config import CLASSIFICATION
 from preprocessing.processor import TextProcessor

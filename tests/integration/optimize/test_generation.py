@@ -28,7 +28,7 @@ from deploy.bundles.generation.original import GRAPH, WEIGHTS, CausalOriginal
 from deploy.bundles.generation.parity import TextParity, Truth
 from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import BeyondTolerance, Options
-from deploy.modelsync.model_folder import execution
+from deploy.sync.model_folder import execution
 from deploy.tools.clearml_serving import ClearMLServing
 from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor

@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 AFTER_TWO_ENGINES = """
 import os, pathlib, signal, sys, time
 from deploy.bundles.judge.engine import Engine
-from deploy.modelsync.model_folder.execution import Execution
+from deploy.sync.model_folder.execution import Execution
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background ignores it
 first, second = (Engine(pathlib.Path(sys.argv[1]), Execution(engine="openvino"), threads=1, pads={}) for _ in range(2))

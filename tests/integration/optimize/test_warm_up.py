@@ -12,7 +12,7 @@ import pytest
 from deploy.bundles.judge import parity
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.pack import manifest, warm_up
-from deploy.modelsync.model_folder.execution import Execution
+from deploy.sync.model_folder.execution import Execution
 from deploy.tools.errors import DeployError
 from gateway import samples as stored
 from gateway.errors import GatewayError

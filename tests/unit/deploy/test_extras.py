@@ -18,7 +18,7 @@ from deploy.tools import extras
 ROOT = Path(__file__).parents[3]
 REQUIRED = extras.requirements()
 OURS = ("dashboards", "deploy", "gateway", "preprocessing")
-COMMANDS = "deploy.admin.commands"
+COMMANDS = "deploy.cli.commands"
 
 UNITS = {
     "gateway": {
@@ -27,15 +27,15 @@ UNITS = {
         "deploy.controller",
         f"{COMMANDS}.serve",
         f"{COMMANDS}.controller",
-        "deploy.admin.cli",
+        "deploy.cli.main",
         "deploy.probe",
     },
-    "modelsync": {"deploy.modelsync", f"{COMMANDS}.sync"},
+    "sync": {"deploy.sync", f"{COMMANDS}.sync"},
     "controlplane": {"deploy.controlplane", f"{COMMANDS}.controlplane"},
     "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
-    "laptop": {"deploy.laptop", "deploy.admin.deploying", f"{COMMANDS}.up", f"{COMMANDS}.deploy"},
+    "laptop": {"deploy.laptop", "deploy.cli.deploying", f"{COMMANDS}.up", f"{COMMANDS}.deploy"},
     "bundles": {"deploy.bundles", f"{COMMANDS}.optimize"},
-    "admin": {"deploy.admin", "deploy.rollout", "deploy.history"},
+    "admin": {"deploy.cli", "deploy.rollout", "deploy.history"},
 }
 """Extra → the packages and modules that run there, with all of ours that they import."""
 
@@ -44,9 +44,9 @@ ELSEWHERE_RUN = {
         f"{COMMANDS}.{name}"
         for name in ("serve", "sync", "controller", "controlplane", "triton", "up", "deploy", "optimize")
     }
-    | {"deploy.admin.deploying"},
+    | {"deploy.cli.deploying"},
     # programs of models: they run in Triton's Python, the room only copies them
-    "modelsync": {"deploy.modelsync.runtime"},
+    "sync": {"deploy.sync.runtime"},
 }
 """What lies in a unit's packages and runs in another unit; the command line imports its commands by name."""
 
@@ -58,8 +58,8 @@ WITHOUT_IMPORT = {
     "clearml-serving": "a program, run by deploy/tools/clearml_serving.py",
     "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
     "numpy": "a limit for the python backend",
-    "onnxruntime": "imported inside Triton by deploy/modelsync/runtime",
-    "openvino": "imported inside Triton by deploy/modelsync/runtime, and through NNCF",
+    "onnxruntime": "imported inside Triton by deploy/sync/runtime",
+    "openvino": "imported inside Triton by deploy/sync/runtime, and through NNCF",
     "onnxscript": "torch.onnx.export asks for it",
     "sentencepiece": "imported by name in deploy/bundles/export/tokens.py",
     "scikit-learn": "by name in gateway/hooks/engines.py",

@@ -77,7 +77,7 @@ def test_every_module_can_be_imported_without_linux_features(lacking: str) -> No
         for folder in ("gateway", "preprocessing") for path in sorted((ROOT / folder).rglob("*.py"))
         if path.name not in ("__init__.py", "__main__.py", "child.py", "testing.py") and "testing" not in path.parts
     ]  # fmt: skip
-    modules += ["gateway.__main__", "deploy.admin.commands.serve", "deploy.laptop.state_dir", "deploy.admin.key_file"]
+    modules += ["gateway.__main__", "deploy.cli.commands.serve", "deploy.laptop.state_dir", "deploy.cli.key_file"]
     code = f"{lacking}\nimport importlib\nfor name in {modules}:\n    importlib.import_module(name)\nprint('all')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
@@ -93,7 +93,7 @@ def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = ["serve", "--port", str(port), "--triton-grpc", "127.0.0.1:1", "--state-dir", str(tmp_path)]
-    code = f"{lacking}\nfrom deploy.admin.cli import main\nsys.argv = ['triton-gateway', *{arguments}]\nmain()"
+    code = f"{lacking}\nfrom deploy.cli.main import main\nsys.argv = ['triton-gateway', *{arguments}]\nmain()"
     env = {
         **os.environ, "CLEARML_API_HOST": "http://127.0.0.1:1", "CLEARML_API_ACCESS_KEY": "key", "HOME": str(tmp_path),
         "CLEARML_API_SECRET_KEY": "secret", "CLEARML_SERVING_TASK_ID": "0" * 32,
@@ -121,7 +121,7 @@ def test_platform_modules_are_imported_in_one_place() -> None:
     """File locks there, and process limits only inside the functions that need them."""
     found = {
         str(path.relative_to(ROOT))
-        for folder in ("gateway", "preprocessing", "deploy/admin", "deploy/laptop", "deploy/bundles", "deploy/tools")
+        for folder in ("gateway", "preprocessing", "deploy/cli", "deploy/laptop", "deploy/bundles", "deploy/tools")
         for path in (ROOT / folder).rglob("*.py")
         if re.search(r"^(?:import|from) (?:fcntl|resource|pwd|grp|termios|uvloop)\b", path.read_text(), re.M)
     }

@@ -14,7 +14,7 @@ import click
 import pytest
 import yaml
 
-from deploy.admin.cli import group
+from deploy.cli.main import group
 from deploy.tritonserver import key
 from gateway.settings import Settings
 from gateway.triton.key import read_key

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.admin.doctor.kube import KEYS, check
-from deploy.admin.doctor.kubectl import Kubectl
+from deploy.cli.doctor.kube import KEYS, check
+from deploy.cli.doctor.kubectl import Kubectl
 from tests import kube_tools
 from tests.sites import Asked, site
-from tests.unit.deploy.admin.doctor.kubectl_says import definition
+from tests.unit.deploy.cli.doctor.kubectl_says import definition
 
 NAMESPACE = "triton-gateway"
 RESOURCES = {

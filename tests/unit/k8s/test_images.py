@@ -24,15 +24,15 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
     "gateway": (
         "gateway",
         "deploy.controller",
-        "deploy.admin.commands.controller",
+        "deploy.cli.commands.controller",
         "deploy.rollout",
         "deploy.laptop.demo.seed",
         "deploy.laptop.demo.traffic",
     ),
-    "sync": ("deploy.admin.commands.sync", "deploy.modelsync"),
+    "sync": ("deploy.cli.commands.sync", "deploy.sync"),
     "controlplane": ("deploy.controlplane",),
-    "triton-cpu": ("deploy.tritonserver", "deploy.modelsync.runtime"),
-    "laptop": ("gateway", "deploy.modelsync", "deploy.controlplane", "deploy.tritonserver", "deploy.laptop.demo.seed"),
+    "triton-cpu": ("deploy.tritonserver", "deploy.sync.runtime"),
+    "laptop": ("gateway", "deploy.sync", "deploy.controlplane", "deploy.tritonserver", "deploy.laptop.demo.seed"),
     "bundles": ("deploy.bundles",),
 }
 """Packages and modules that run in each image."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from deploy.admin.doctor.kube import OLDEST
+from deploy.cli.doctor.kube import OLDEST
 from tests.kube_tools import CHART
 
 ROOT = Path(__file__).parents[3]

@@ -14,7 +14,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from deploy.admin.cli import group
+from deploy.cli.main import group
 from deploy.controlplane import Credentials
 from deploy.controlplane.app import build as build_controlplane
 from deploy.controlplane.store import Store
@@ -332,7 +332,7 @@ def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     store = Store(folder / "registry.sqlite3")
     controlplane = build_controlplane(state_dir=folder, store=store, credentials=Credentials.load_or_create(folder))
     store.close()
-    source = (Path(__file__).parents[3] / "deploy" / "modelsync" / "health.py").read_text()
+    source = (Path(__file__).parents[3] / "deploy" / "sync" / "health.py").read_text()
     return {
         "gateway": paths_of(gateway._ops),
         "controlplane": paths_of(controlplane),
@@ -413,7 +413,7 @@ CLEARML = {"CLEARML_API_HOST", "CLEARML_FILES_HOST", "CLEARML_WEB_HOST", *CREDEN
 
 
 SHARED = {"TRITON_GATEWAY_CACHE_BYTES"}
-"""What model sync reads of the gateway's settings (``deploy/modelsync/run.py``)."""
+"""What model sync reads of the gateway's settings (``deploy/sync/run.py``)."""
 
 
 def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) -> None:

@@ -371,7 +371,7 @@ def test_pods_can_be_scraped_themselves(helm: Render) -> None:
 
 def test_engines_that_tensorrt_built_are_found_by_the_next_pod(helm: Render) -> None:
     """In a claim, mounted where models' configurations say."""
-    from deploy.modelsync.model_folder import native
+    from deploy.sync.model_folder import native
 
     objects = helm(triton__engineCacheClaim='"engines"')
     assert {"claimName": "engines"} in [*entries(pod(objects, "triton"), "persistentVolumeClaim")]

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from deploy.bundles.graph_pooling import EQUAL, OUTPUT, pool_inside, token_vectors
 from deploy.bundles.sentences import SENTENCES
-from deploy.modelsync.model_folder.onnx_signature import onnx_signature
+from deploy.sync.model_folder.onnx_signature import onnx_signature
 from deploy.tools.errors import ExportFailed
 from preprocessing.config import TaskConfig
 

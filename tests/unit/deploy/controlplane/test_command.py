@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pyhocon import ConfigFactory
 
-from deploy.admin.cli import main
+from deploy.cli.main import main
 from deploy.controlplane import read_endpoint
 from tests.waiting import LIMIT_S
 
@@ -26,7 +26,7 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
         "TRITON_GATEWAY_CONTROLPLANE_SECRET_KEY": "s" * 40, "TRITON_GATEWAY_CONTROLPLANE_CLIENT_CONFIG": str(config),
     }  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--port", "0",
+        [sys.executable, "-m", "deploy.cli.main", "controlplane", "--port", "0",
          "--state-dir", str(tmp_path / "state")],
         env=environ, cwd=ROOT, stderr=subprocess.PIPE,
     )  # fmt: skip

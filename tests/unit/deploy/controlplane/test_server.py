@@ -104,7 +104,7 @@ async def test_a_control_plane_on_loopback_answers_only_to_local_names_and_its_o
     with bind(host, 0) as free:
         port = free.getsockname()[1]
     more = ["--host", host, "--port", str(port), *(["--public-url", public_url] if public_url else [])]
-    command = [sys.executable, "-m", "deploy.admin.cli", "controlplane", "--state-dir", str(tmp_path), *more]
+    command = [sys.executable, "-m", "deploy.cli.main", "controlplane", "--state-dir", str(tmp_path), *more]
     with process(tmp_path, command):
         await ready(tmp_path)
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.admin.key_file import KeyFileStore
+from deploy.cli.key_file import KeyFileStore
 from deploy.history import key_file
 from gateway.callers import Key, digest
 

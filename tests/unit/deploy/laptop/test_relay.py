@@ -16,7 +16,7 @@ from tests.waiting import LIMIT_S, soon
 
 BEGIN = """
 import signal, sys
-from deploy.admin.terminal import Terminal
+from deploy.cli.terminal import Terminal
 screen = Terminal(sys.stderr)
 """
 UNDOES = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.modelsync.client import AdminClient
+from deploy.sync.client import AdminClient
 from deploy.tritonserver.key import arguments, ensure_key, hide
 from gateway.errors import BackendRefused
 from gateway.triton.key import key_file, read_key

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.admin.commands import up
+from deploy.cli.commands import up
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver import launcher
 from deploy.tritonserver.launcher import (

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.admin import key_file
-from deploy.admin.key_file import RegistryKeyStore
+from deploy.cli import key_file
+from deploy.cli.key_file import RegistryKeyStore
 from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.following import Following

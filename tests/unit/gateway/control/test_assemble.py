@@ -22,10 +22,10 @@ from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
 from gateway.control.reports import SyncReports
 from gateway.control.threads import ControlThreads
-from gateway.dataplane.coroutines import ask_version
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
+from gateway.path.coroutines import ask_version
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry

@@ -23,13 +23,13 @@ from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
 from gateway.control.version import State, Versions
-from gateway.dataplane.routing.table import RoutingTable
-from gateway.dataplane.shadow import Mirror
-from gateway.endpoints.endpoint import Endpoint, Identity
 from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
+from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
 from gateway.metrics.observer import Observer
 from gateway.metrics.references import References
+from gateway.path.routing.table import RoutingTable
+from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore
 from gateway.spec import EndpointSpec
 from gateway.testing import FakeBackend, FakeRegistry

@@ -45,7 +45,7 @@ class Preprocess:
 GATEWAY = """
 import asyncio, sys, time
 from pathlib import Path
-from gateway.endpoints.tensors import TritonCall
+from gateway.handlers.tensors import TritonCall
 from gateway.errors import GatewayError
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program

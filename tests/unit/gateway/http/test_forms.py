@@ -139,7 +139,7 @@ async def test_stable_answers_for_a_failing_canary_in_every_form(stack: Any) -> 
 
     info, _ = stack.backend.models[stack.triton_name("e/1")]
     stack.backend.models[stack.triton_name("e/1")] = (info, fails)
-    from gateway.dataplane.routing.canary import position_of
+    from gateway.path.routing.canary import position_of
 
     key = next(str(i) for i in range(100_000) if position_of(str(i), "e") < 0.0005)
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}

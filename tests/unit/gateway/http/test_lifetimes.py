@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.endpoints.cache import CachedHandler, size_of
+from gateway.handlers.cache import CachedHandler, size_of
 from gateway.http.core import Connection
 from tests.unit.gateway.http.serving import Port, post, serving
 from tests.waiting import LIMIT_S
@@ -224,7 +224,7 @@ async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
 
 async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """The least recently used go first. An answer above the limit is not cached."""
-    monkeypatch.setattr("gateway.endpoints.cache.MAX_BYTES", 8192)
+    monkeypatch.setattr("gateway.handlers.cache.MAX_BYTES", 8192)
     async with serve() as port:
         stack = port.stack
         stack.deploy("e", auxiliary_cfg={"gateway": {"response_cache": "1000"}})

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dataplane.routing.canary import position_of
+from gateway.path.routing.canary import position_of
 from tests.core_client import listening
 from tests.waiting import LIMIT_S
 

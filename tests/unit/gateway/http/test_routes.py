@@ -25,9 +25,9 @@ from gateway.http.addresses import Reading
 from gateway.http.problems import problem
 from gateway.http.routes import InferRoute, Limits
 from tests.core_client import in_memory
-from tests.unit.gateway.dataplane.flights import Echo
-from tests.unit.gateway.dataplane.test_submit import Plane
 from tests.unit.gateway.http.serving import serving
+from tests.unit.gateway.path.flights import Echo
+from tests.unit.gateway.path.test_submit import Plane
 from tests.waiting import soon
 
 GOOD = json.dumps({"text": "good"}).encode()

@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from gateway.callers.rights import Caller
-from gateway.endpoints.endpoint import Event, Lookup
+from gateway.handlers.endpoint import Event, Lookup
 from gateway.payloads import log as log_module
 from gateway.payloads.files import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN
 from gateway.payloads.log import PayloadLog

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.endpoints.tensors import TritonCall
 from gateway.errors import InputRefused
+from gateway.handlers.tensors import TritonCall
 from gateway.triton.port import TensorInfo
 from gateway.triton.tensors import TO_TRITON, from_lists
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.endpoints.endpoint import Identity
 from gateway.errors import GatewayError
+from gateway.handlers.endpoint import Identity
 from gateway.protocols.oip import InferCall
 from gateway.protocols.tensors import DTYPES, read_request, unpack_texts, write_answer
 from gateway.trace import Trace

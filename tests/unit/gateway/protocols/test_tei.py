@@ -10,8 +10,8 @@ import pytest
 from tokenizers import Tokenizer
 
 from benchmarks.shared.words import SPECIAL, text_bundle
-from gateway.dataplane.routing.snapshot import Snapshot
 from gateway.errors import EndpointNotFound
+from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols.tei import ROUTES, only
 
 GOOD, BAD, FILM = 4, 5, 6

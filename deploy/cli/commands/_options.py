@@ -1,0 +1,368 @@
+"""Option types and options that several sub-commands share, some generated from a settings class."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+import shlex
+import signal
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import click
+from click.core import ParameterSource
+
+from deploy.laptop.state_dir import StateDir, configuration_file, uses_no_clearml
+from deploy.tools import http_client
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for its launcher's imports
+    from pydantic_settings import BaseSettings
+
+    from deploy.cli.serving_task import Registry
+
+F = TypeVar("F", bound=Callable[..., Any])
+S = TypeVar("S", bound="BaseSettings")
+
+OpenRegistry = Callable[[], "Registry"]
+"""Connects to the registry of the chosen serving Task; raises the registry's errors."""
+
+PORT = click.IntRange(0, 65535)
+
+
+_EMPTY_VALUES = (None, "")
+_STATE_DIR: Final = "triton-gateway.state-dir"
+"""Key of the state directory in a command's context."""
+
+
+class Group(click.Group):
+    """A group of commands whose help shows the first sentence of each one whole; click itself cuts it to one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl([
+                (name, command.get_short_help_str(limit=1000))
+                for name in self.list_commands(ctx) if (command := self.get_command(ctx, name)) is not None
+            ])  # fmt: skip
+
+
+def settings_options(settings: type[BaseSettings]) -> Callable[[F], F]:
+    """Decorate a command with one option per field of ``settings``. Values stay text; the class checks them.
+
+    The variables in the help are the field's aliases, so help, environment and documentation always agree.
+    """
+
+    from pydantic import AliasChoices
+
+    def decorate(function: F) -> F:
+        for name, field in reversed(settings.model_fields.items()):
+            alias = field.validation_alias
+            names = [str(c) for c in alias.choices if c != name] if isinstance(alias, AliasChoices) else []
+            flag = name.replace("_", "-")
+            is_switch = field.annotation is bool
+            function = click.option(
+                f"--{flag}/--no-{flag}" if is_switch else f"--{flag}",
+                name,
+                default=None,
+                type=None if is_switch else str,
+                metavar=None if is_switch else _metavar(settings, name),
+                envvar=names or [f"TRITON_GATEWAY_{name.upper()}"],
+                show_envvar=True,
+                help=f"{(field.description or '').strip()}{_default(field.default)}",
+            )(function)
+        return function
+
+    return decorate
+
+
+def make_settings(settings: type[S], given: dict[str, Any]) -> S:
+    """Build ``settings`` from the given options. Raises ``DeployError``, which names the invalid option."""
+    from pydantic import ValidationError
+
+    values = {name: value for name, value in given.items() if value not in _EMPTY_VALUES}
+    try:
+        return settings(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]) if first["loc"] else "a setting"
+        known = {variable.casefold(): field for field in settings.model_fields for variable in _names(settings, field)}
+        field = known.get(name.casefold(), name)
+        variables = " or ".join(_names(settings, field)[:-1]) or name
+        raise DeployError(
+            f"--{field.replace('_', '-')} is invalid: {first['msg'].removeprefix('Value error, ')}",
+            hint=f"the value is {first.get('input')!r}, from this option or from {variables}",
+        ) from error
+
+
+def _names(settings: type[BaseSettings], name: str) -> list[str]:
+    from pydantic import AliasChoices
+
+    field = settings.model_fields.get(name)
+    alias = field.validation_alias if field else None
+    choices: Iterable[Any] = alias.choices if isinstance(alias, AliasChoices) else ()
+    return [*(str(c) for c in choices if c != name), name]
+
+
+def _metavar(settings: type[BaseSettings], name: str) -> str:
+    if name in getattr(settings, "plain_numbers", ()):
+        return "NUMBER"
+    annotation = settings.model_fields[name].annotation
+    return {int: "NUMBER", float: "DURATION"}.get(annotation, "TEXT") if isinstance(annotation, type) else "TEXT"
+
+
+def _default(value: object) -> str:
+    return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
+
+
+def _age(settings: Any, text: str) -> float:
+    found = re.fullmatch(r"([0-9]+)\s*([dw])", text.strip())
+    if found:
+        return int(found[1]) * {"d": 86400.0, "w": 604800.0}[found[2]]
+    try:
+        return float(settings.parse_duration(text))
+    except ValueError:
+        raise ValueError(f"{text!r} is not an age; write 30m, 12h, 2d or 4w") from None
+
+
+class _Quantity(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
+    """A number with a unit, as settings take it: ``parse(settings, text)`` raises ``ValueError``."""
+
+    def __init__(self, name: str, parse: Callable[[Any, str], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Return the number. Raises a usage error that names the option if ``value`` is invalid."""
+        from gateway import settings
+
+        try:
+            return self._parse(settings, value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text))
+"""Seconds, written as `90s`, `10m` or `1h`; a bare number counts seconds."""
+CLEARML_DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text, bare_unit="min"))
+"""The same; a bare number counts minutes, as in clearml-serving."""
+AGE: Final = _Quantity("age", _age)
+"""Seconds, written as durations are, or in days and weeks: `2d`, `4w`."""
+SIZE: Final = _Quantity("size", lambda settings, text: settings.parse_size(text))
+"""Bytes, written as `512M` or `2g`."""
+
+_DEFAULT_GATEWAY: Final = "http://127.0.0.1:8080"
+_GATEWAY_OF: Final = "[default: the one `up` uses, else http://127.0.0.1:8080]"
+
+
+def state_dir_option(function: F) -> F:
+    """Decorate a command with ``--state-dir``, which ``chosen_state_dir`` reads. A second decoration does nothing."""
+    if any(option.name == "state_dir" for option in getattr(function, "__click_params__", ())):
+        return function
+
+    def keep(context: click.Context, _parameter: click.Parameter, value: Path) -> None:
+        context.meta[_STATE_DIR] = StateDir.at(value)
+
+    return click.option(
+        "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+        show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, expose_value=False, callback=keep,
+        help="State directory of an `up` on this machine. The command uses its gateway. It also uses its ClearML "
+        "server and serving Task if you give this option, or if no other ClearML server is configured.",
+    )(function)  # fmt: skip
+
+
+def chosen_state_dir() -> StateDir:
+    """Return the state directory of the running command."""
+    found: StateDir = click.get_current_context().meta[_STATE_DIR]
+    return found
+
+
+def following_options(function: F) -> F:
+    """Add the options of a program that follows a serving Task: which one, how often, and the form of its log.
+
+    The command gets ``serving_task_id``, ``poll_s`` (seconds), ``files_rewrite`` and ``log_format``.
+    """
+    for add in (
+        click.option(
+            "--log-format", type=click.Choice(["auto", "json", "text"]), default="auto", show_default=True,
+            envvar="TRITON_GATEWAY_LOG_FORMAT", show_envvar=True, help="Format of the log on stderr.",
+        ),
+        click.option(
+            "--files-rewrite", default="", envvar="TRITON_GATEWAY_FILES_REWRITE", show_envvar=True,
+            metavar="FROM=TO,…",
+            help="Replace this prefix of file addresses: FROM is what the uploader wrote, TO is what this machine can "
+            "reach.",
+        ),
+        click.option(
+            "--poll-frequency", "poll_s", type=CLEARML_DURATION, default="5s", show_default=True,
+            envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
+            help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
+            "clearml-serving.",
+        ),
+        click.option(
+            "--serving-task-id", default="",
+            envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"], show_envvar=True,
+            help="Id of the serving Task to follow.  [default: the only running one]",
+        ),
+    ):  # fmt: skip
+        function = add(function)
+    return function
+
+
+def gateway_options(function: F) -> F:
+    """Decorate a command with the options for one gateway; it gets ``gateway``, an address without a `/` at its end."""
+
+    @click.option(
+        "--url",
+        default="",
+        envvar="TRITON_GATEWAY_URL",
+        show_envvar=True,
+        help=f"Address of the gateway.  {_GATEWAY_OF}",
+    )
+    @functools.wraps(function)
+    def wrapped(*args: Any, url: str, **kwargs: Any) -> Any:
+        return function(*args, gateway=_addresses([url] if url else [])[0], **kwargs)
+
+    return cast(F, state_dir_option(wrapped))
+
+
+def gateways_options(flag: str, what: str) -> Callable[[F], F]:
+    """Decorate a command with the options for several gateways; it gets ``gateways``, their addresses."""
+
+    def decorate(function: F) -> F:
+        @click.option(
+            flag, "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
+            help=f"{what}  {_GATEWAY_OF}",
+        )  # fmt: skip
+        @functools.wraps(function)
+        def wrapped(*args: Any, gateways: tuple[str, ...], **kwargs: Any) -> Any:
+            return function(*args, gateways=_addresses(gateways), **kwargs)
+
+        return cast(F, state_dir_option(wrapped))
+
+    return decorate
+
+
+def _addresses(given: Iterable[str]) -> tuple[str, ...]:
+    """Return the given gateways, otherwise the one of `up`, otherwise the default one."""
+    found = tuple(address.rstrip("/") for address in given)
+    return found or (str(chosen_state_dir().recall().get("gateway") or _DEFAULT_GATEWAY).rstrip("/"),)
+
+
+def who() -> str:
+    """Return who runs this command, as records name them: TRITON_GATEWAY_USER, otherwise user@host."""
+    named = os.environ.get("TRITON_GATEWAY_USER", "").strip()[:100]
+    return named or f"{os.environ.get('USER', 'somebody')}@{socket.gethostname()}"
+
+
+def registry_options(function: F) -> F:
+    """Decorate a command with the options for the serving Task; it gets ``open_registry``, which connects to it.
+
+    The variables that `up` wrote for the shell are used if ``--state-dir`` was given, or if no other ClearML server is
+    configured.
+    """
+
+    @click.option(
+        "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+        show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
+    )  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
+        def open_registry() -> Registry:
+            from deploy.cli.serving_task import connect
+
+            nonlocal serving_task_id
+            variables = _variables_of_up()
+            os.environ.update(variables)
+            serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
+            return connect(serving_task_id, say=lambda text: click.echo(text, err=True))
+
+        return function(*args, open_registry=open_registry, **kwargs)
+
+    return cast(F, state_dir_option(wrapped))
+
+
+def _variables_of_up() -> dict[str, str]:
+    """Return the variables of the ``up`` to use; empty if none is to be used."""
+    if not _prefers_up():
+        return {}
+    state = chosen_state_dir()
+    variables = state.read_env()
+    if names_state_dir() and not variables and uses_no_clearml(os.environ):
+        raise DeployError(
+            f"{state.root} is not the state directory of an `up`",
+            hint="start `triton-gateway up`, or set CLEARML_API_HOST and its keys",
+        )
+    server = variables.get("CLEARML_API_HOST", "")
+    if urllib.parse.urlsplit(server).hostname == "127.0.0.1" and not http_client.listens(server):
+        raise DeployError(
+            f"the `up` of {state.root} is not running: nothing answers at {server}",
+            hint="start it again with `triton-gateway up`",
+        )
+    return variables
+
+
+def names_state_dir() -> bool:
+    """Return whether the command line names the folder of an ``up``."""
+    given = click.get_current_context().get_parameter_source("state_dir")
+    return given not in (None, ParameterSource.DEFAULT)
+
+
+def _prefers_up() -> bool:
+    return names_state_dir() or uses_no_clearml(os.environ)
+
+
+def refuse_gateway_of_another(gateway: str) -> None:
+    """Refuse to register in one ClearML server and to wait for the gateway of an ``up`` that follows its own.
+
+    That gateway would never serve what is registered. Raises ``DeployError``.
+    """
+    state = chosen_state_dir()
+    own = state.read_env().get("CLEARML_API_HOST", "")
+    is_own = not own or _prefers_up() or os.environ.get("CLEARML_API_HOST") == own
+    if not is_own and gateway == state.recall().get("gateway"):
+        raise DeployError(
+            f"{names_clearml()} names a ClearML server, but the gateway {gateway} belongs to the `up` of "
+            f"{state.root}, which has its own",
+            hint=f"to serve the model there, add --state-dir {shlex.quote(str(state.root))}; to use the other server, "
+            "name its gateway with --url",
+        )
+
+
+def names_clearml() -> str:
+    """Return what names the ClearML server that is used: the ``up`` of a folder, a variable, or a file."""
+    state, server = chosen_state_dir(), os.environ.get("CLEARML_API_HOST")
+    if server and server == state.read_env().get("CLEARML_API_HOST"):
+        return f"the `up` of {state.root}"
+    return "CLEARML_API_HOST" if server else configuration_file(os.environ) or "the SDK's default"
+
+
+def stop_on_signal() -> threading.Event:
+    """Return an event that Ctrl-C and SIGTERM set instead of ending the process.
+
+    The handler only writes into a pipe, and a thread sets the event. Otherwise a signal that arrives while the main
+    thread or another handler holds the event's lock would deadlock (a part of `up` gets two signals when its parent is
+    killed).
+    """
+    stop = threading.Event()
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+
+    def asked(*_: object) -> None:
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: thousands of signals are pending
+            os.write(write, b"!")
+
+    def wait() -> None:
+        os.read(read, 1)
+        stop.set()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, asked)
+    return stop

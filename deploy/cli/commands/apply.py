@@ -1,0 +1,63 @@
+"""``triton-gateway apply``: change a serving Task to match a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from deploy.cli.commands._options import OpenRegistry, registry_options, who
+from deploy.cli.commands.diff import FILE
+from deploy.cli.terminal import Terminal
+from deploy.tools.errors import DeployError
+
+
+@click.command(name="apply")
+@click.option("-f", "--file", type=FILE, required=True, help="File to read; - reads standard input.")
+@click.option(
+    "--prune", is_flag=True, help="Also remove endpoints, canaries and other settings that the file does not have."
+)
+@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
+@registry_options
+def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry) -> int:
+    """Change the serving Task to match a file made by `export`. Only differences are written.
+
+    Models are found by id or, on another server, by project and name. Endpoints that are missing in the file stay,
+    unless you give --prune. To replace a lost serving Task, run `clearml-serving create --name NAME` and then `apply`.
+
+    \b
+    Examples:
+      triton-gateway apply -f serving.yaml --dry-run
+      triton-gateway apply -f serving.yaml --prune
+    """
+    from deploy.cli import state_file
+
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    document = state_file.parsed(text, str(file))
+    with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
+        store = open_registry()
+        wanted = state_file.resolved(store, document)
+        task = store.task()
+        now = state_file.document_of(store, task)
+    changes = state_file.to_make(state_file.compared(now, wanted), now, wanted, prune=prune)
+    for change in changes:
+        click.echo(change.described())
+    if not changes:
+        click.echo("nothing to do: the serving Task matches the file", err=True)
+        return 0
+    state_file.check(task, changes, wanted)
+    count = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
+    if dry_run:
+        click.echo(f"{count}, none made (--dry-run)", err=True)
+        return 0
+    with Terminal(sys.stderr).waiting("writing the serving Task"):
+        state_file.apply(store, task, changes, wanted, by=who())
+        left = state_file.compared(state_file.document_of(store, store.task()), wanted)
+    if [change for change in left if change in changes]:
+        raise DeployError(
+            "the serving Task differs from what was written",
+            hint="someone else has changed it at the same time: apply again",
+        )
+    click.echo(f"{count} made", err=True)
+    return 0

@@ -1,0 +1,451 @@
+"""``triton-gateway canary``: set weights by hand, or roll a version out step by step behind the statistical gate."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from deploy.cli import serving_task
+from deploy.cli.commands import shadow
+from deploy.cli.commands._options import (
+    DURATION,
+    Group,
+    OpenRegistry,
+    gateways_options,
+    registry_options,
+    stop_on_signal,
+    who,
+)
+from deploy.cli.terminal import Terminal, table
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.rollout.runner import Progress
+    from deploy.rollout.steps import Decision, Rollout
+
+_ENDPOINT = click.option(
+    "--endpoint",
+    required=True,
+    help="Name of the endpoint, e.g. `sentiment` (its versions are `sentiment/1`, `sentiment/2`).",
+)
+_TESTS: Final = ("errors", "latency", "labels", "pairs")
+_MIRRORED: Final = (
+    "text-classification", "token-classification", "zero-shot-classification", "sentence-embeddings",
+)  # fmt: skip
+"""Tasks that give the same answer to the same text every time. Their answers are compared on mirrored requests by
+default."""
+_MIRRORED_PERCENT: Final = 5.0
+_MIRRORED_FIRST_PERCENT: Final = 20.0
+"""Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
+_IN_GROUP: Final = 0.3
+"""Default of --other-answers-in-group."""
+_MIRROR_WAIT_STEPS: Final = 10
+"""Default of --mirror-wait, in step times."""
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(name="canary", cls=Group)
+def command() -> None:
+    """Split requests between versions: set weights, mirror requests, or roll a version out step by step.
+
+    \b
+    Examples:
+      triton-gateway canary set --endpoint sentiment 2=10 1=90
+      triton-gateway canary run --endpoint sentiment --to 2 --gateway http://gateway:8080
+      triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
+      triton-gateway canary status
+    """
+
+
+command.add_command(shadow.command)
+
+
+@command.command(name="set")
+@_ENDPOINT
+@click.argument("weights", nargs=-1, required=True, metavar="VERSION=WEIGHT…")
+@registry_options
+def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -> int:
+    """Set fixed weights for the versions of an endpoint: `2=10 1=90`. Weights are normalised.
+
+    Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
+    a gateway could not use are refused and change nothing.
+    """
+    from deploy.rollout import record
+    from deploy.rollout.runner import write_decided
+
+    endpoint = endpoint.strip("/")
+    store = open_registry()
+    task = store.task()
+    serving = store.spec()
+    shares = [(serving.url_of(endpoint, version), weight) for version, weight in map(_pair, weights)]
+    rollout, _ = record.read(task, endpoint)
+    if rollout is not None and not rollout.is_over:
+        raise DeployError(
+            f"a rollout of {endpoint} is {rollout.phase}",
+            hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
+        )
+    serving_task.check_weights(serving, endpoint, shares)
+    wanted = dict(shares)
+    decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
+    write_decided(store, record.with_weights(task, endpoint, wanted), [decision])
+    total = sum(weight for _, weight in shares)
+    click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
+    return 0
+
+
+@command.command(name="run")
+@_ENDPOINT
+@click.option("--to", "to", help="The new version, e.g. `2`. Leave it out to continue an interrupted rollout.")
+@click.option("--from", "from_", help="The stable version.  [default: the one that answers most requests now]")
+@click.option(
+    "--steps",
+    default="1,5,25,50,100",
+    show_default=True,
+    help="The canary's share of the requests at each step, in percent.",
+)
+@click.option(
+    "--min-requests", default=200, show_default=True, type=click.IntRange(1),
+    help="Number of requests that each step compares at least, of the canary and of the stable version.",
+)  # fmt: skip
+@click.option("--step-time", type=DURATION, default="60s", show_default=True, help="Minimum length of a step.")
+@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two comparisons.")
+@click.option(
+    "--slower", type=click.FloatRange(0, 1000), default=10.0, show_default=True, metavar="PERCENT",
+    help="How much slower than the stable version the new one may be.",
+)  # fmt: skip
+@click.option(
+    "--label-shift", type=click.FloatRange(0, 100, max_open=True), default=10.0, show_default=True, metavar="POINTS",
+    help="Roll back if the share of any label changes by more than this many percentage points, or falls below a "
+    "quarter: a class that is never answered. 0 turns this comparison off.",
+)  # fmt: skip
+@click.option(
+    "--label-variable", default="predicted_label", show_default=True,
+    help="Variable whose values --label-shift compares: an enum variable, built in or declared with `clearml-serving "
+    "metrics add`.",
+)  # fmt: skip
+@click.option(
+    "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
+    help="Share of the stable version's requests that are also sent to the new version, to compare both answers. "
+    "Callers never see the second answer. 0 turns mirroring off.  [default: 5 for classifiers and embeddings without "
+    "`Preprocess` code, with 20 until enough answers were compared; else 0]",
+)  # fmt: skip
+@click.option(
+    "--mirror-wait", type=DURATION,
+    help="Longest time that the first step waits until enough mirrored answers were compared to detect twice what "
+    "--other-answers permits. 0s: it does not wait.  [default: ten times `--step-time`]",
+)  # fmt: skip
+@click.option(
+    "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=10.0, show_default=True,
+    metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently, or fail.",
+)  # fmt: skip
+@click.option(
+    "--other-answers-in-group", type=click.FloatRange(0, 100, min_open=True), metavar="PERCENT",
+    help="The same for each group alone: requests with one label of the stable version, with short, middle or long "
+    "texts, in one language. 100: groups are not judged.  [default: 30, or twice --other-answers if that is more]",
+)  # fmt: skip
+@click.option(
+    "--new-labels", is_flag=True, help="Allow the new version's labels to have other names or another order. A new "
+    "name means the label that the stable version has at its position; a name that both have means itself.",
+)  # fmt: skip
+@gateways_options("--gateway", "Address of a gateway. Repeat the option for every gateway.")
+@_JSON
+@registry_options
+def run(
+    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
+    slower: float, label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
+    other_answers: float, other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
+    as_json: bool, open_registry: OpenRegistry,
+) -> int:  # fmt: skip
+    """Roll a version out: raise its share of the requests step by step, and roll back if it is worse.
+
+    The gate compares errors, latency and labels of both versions while both answer. If requests are mirrored, it also
+    compares both answers to the same request. It waits if there are too few requests, holds if data is missing, and
+    neither grows nor rolls back if the evidence is unclear.
+
+    Every decision is recorded beside the serving Task. If you interrupt the rollout here, the controller carries it
+    on; you can also continue, pause, promote or abort it from another machine.
+
+    The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
+    """
+    from deploy.rollout.record import CONTROLLER
+    from deploy.rollout.runner import Runner
+    from deploy.rollout.source import GatewaySource
+    from deploy.tools import http_client
+
+    endpoint = endpoint.strip("/")
+    store = open_registry()
+
+    def statuses() -> Mapping[str, Mapping[str, Any] | None]:
+        answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
+        return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
+
+    fresh = None
+    if to is not None:
+        chosen = _Chosen(
+            _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
+            mirror_wait, other_answers / 100,
+            None if other_answers_in_group is None else other_answers_in_group / 100, is_free_of_labels=new_labels,
+        )  # fmt: skip
+        fresh = _fresh(store.task(), store.spec(), endpoint, to, from_, chosen, statuses())
+    me = f"{who()} pid {os.getpid()}"
+    runner = Runner(store, GatewaySource(gateways), statuses, endpoint=endpoint, me=me)
+    stop = stop_on_signal()
+    rollout = runner.start(fresh, over=CONTROLLER)
+    for decision in rollout.history[-1:]:
+        _print_decision(decision, as_json)
+    terminal = Terminal(sys.stderr)
+    while not rollout.is_over:
+        if stop.wait(interval):
+            terminal.clear()
+            runner.release()
+            click.echo(
+                f"interrupted; {rollout.canary} keeps {rollout.weight:g} %. A controller that knows the gateways "
+                "carries it on within seconds (`triton-gateway canary status` says so). To continue it here: "
+                f"triton-gateway canary run --endpoint {endpoint}", err=True,
+            )  # fmt: skip
+            return 130
+        progress = runner.look()
+        rollout = progress.rollout
+        if not as_json:
+            terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
+        for decision in progress.decisions:
+            terminal.clear()
+            _print_decision(decision, as_json)
+    return 0 if rollout.phase == "promoted" else 3
+
+
+@command.command(name="status")
+@click.option("--endpoint", help="Show only this endpoint, with its history.")
+@_JSON
+@registry_options
+def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
+    """Show all rollouts and who runs them. With --endpoint, also show every decision and its evidence."""
+    from deploy.rollout import record
+
+    found = record.rollouts(open_registry().task())
+    if endpoint is not None:
+        found = [(r, lease) for r, lease in found if r.endpoint == endpoint.strip("/")]
+    if as_json:
+        click.echo(json.dumps([{**r.to_json(), "runner": lease.holder, "evidence": r.gate.describe()}
+                               for r, lease in found], indent=2))  # fmt: skip
+        return 0
+    if not found:
+        click.echo("no rollout" if endpoint is None else f"no rollout of {endpoint}")
+        return 0
+    now = time.time()
+    rows = []
+    for r, lease in found:
+        runner = "-" if r.is_over else lease.holder if now < lease.until else "nobody"
+        rows.append([r.endpoint, r.canary, r.stable, f"{r.weight:g} %", r.phase, r.state,
+                     _number(r.gate.evidence), runner, r.why])  # fmt: skip
+    for line in table(["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "RUNNER", "WHY"], rows):
+        click.echo(line)
+    for r, _ in found:
+        for how in r.differences.values():
+            click.echo(f"{r.canary}: {how}")
+    if endpoint is not None:
+        for r, _ in found:
+            for decision in r.history:
+                _print_decision(decision, as_json=False)
+    return 0
+
+
+def _order(name: str, what: str) -> None:
+    @command.command(name=name, help=what)
+    @_ENDPOINT
+    @registry_options
+    def order(endpoint: str, open_registry: OpenRegistry) -> int:
+        from deploy.rollout.record import PendingCommand
+        from deploy.rollout.runner import act
+
+        pending = PendingCommand(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
+        rollout = act(open_registry(), endpoint.strip("/"), pending, me=f"{who()} pid {os.getpid()}")
+        click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
+        return 0
+
+    del order
+
+
+_order("pause", "Pause a rollout: its share stops growing. A running runner still rolls back a bad version.")
+_order("resume", "Resume a paused rollout. The current step starts again.")
+_order("promote", "Promote the canary: send all requests to it now, without waiting for evidence.")
+_order("abort", "Abort a rollout: send all requests back to the stable version now.")
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """The options of a rollout. Shares are between 0 and 1, but ``steps`` and ``mirror`` are in percent.
+
+    None: the default; see the options.
+    """
+
+    steps: tuple[float, ...]
+    min_requests: int
+    step_s: float
+    slower: float
+    label_shift: float
+    variable: str
+    mirror: float | None
+    mirror_wait_s: float | None
+    other_answers: float
+    in_group: float | None
+    is_free_of_labels: bool
+
+
+def _fresh(
+    task: Mapping[str, Any], serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
+    chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
+) -> Rollout:  # fmt: skip
+    from deploy.rollout.gate import Gate
+    from deploy.rollout.labels import LabelTest
+    from deploy.rollout.pairs import MirrorTest
+    from deploy.rollout.sensitivity import twice
+    from deploy.rollout.source import label_names
+    from deploy.rollout.steps import Rollout, Rules
+
+    canary = serving.url_of(endpoint, to)
+    stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, task, endpoint, canary)
+    serving_task.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
+    if chosen.label_shift:
+        serving_task.check_counted(serving, (canary, stable), chosen.variable)
+    one, other = _details(statuses, stable), _details(statuses, canary)
+    if not chosen.is_free_of_labels:
+        _check_labels(one, other, stable, canary)
+    mirror, first = chosen.mirror, 0.0
+    if mirror is None:
+        is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
+        mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
+    in_group = max(_IN_GROUP, twice(chosen.other_answers)) if chosen.in_group is None else chosen.in_group
+    gate = Gate(
+        labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
+        pairs=MirrorTest.of(chosen.other_answers, in_group) if mirror else None, slower=1 + chosen.slower,
+    )  # fmt: skip
+    wait_s = chosen.step_s * _MIRROR_WAIT_STEPS if chosen.mirror_wait_s is None else chosen.mirror_wait_s
+    variable = chosen.variable if chosen.label_shift else ""
+    names = label_names(variable, _labels(one), _labels(other))
+    rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s, names)
+    return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
+
+
+def _details(statuses: Mapping[str, Mapping[str, Any] | None], url: str) -> Mapping[str, Any]:
+    """Return a gateway's details of the version at ``url``; empty if no gateway serves it."""
+    for status in statuses.values():
+        for served in (status or {}).get("endpoints") or ():
+            if served.get("url") == url and isinstance(served.get("details"), dict):
+                return cast(Mapping[str, Any], served["details"])
+    return {}
+
+
+def _labels(details: Mapping[str, Any]) -> list[str]:
+    labels = details.get("labels")
+    return [*map(str, labels)] if isinstance(labels, list) else []
+
+
+def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str, other: str) -> None:
+    """Raise ``DeployError`` if both versions have labels and they are not the same, in the same order."""
+    before, now = _labels(stable), _labels(canary)
+    if before and now and before != now:
+        same = sorted(before) == sorted(now)
+        raise DeployError(
+            f"the labels of {other} {'are in another order' if same else 'have other names'}: "
+            f"{', '.join(now)}; {one} has {', '.join(before)}",
+            hint="check `id2label` in the model's config.json. If the change is intended, give --new-labels",
+        )
+
+
+def _stable(serving: serving_task.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
+    """Return the version that answers most requests now. Raises ``DeployError`` if none does, or ``canary`` itself.
+
+    A first step gives all but a few requests to the stable version: it must be the one that answers them already.
+    """
+    from deploy.rollout import record
+
+    current = record.weights(task, endpoint) or {}
+    if not any(current.values()):
+        default = endpoint if endpoint in serving.endpoints else serving.defaults.get(endpoint, "")
+        current = {default: 1.0} if default in serving.endpoints else {}
+    if current:
+        most = max(current, key=lambda url: current[url])
+        if most == canary:
+            raise DeployError(
+                f"{canary} already answers {'all' if len(current) == 1 else 'most'} requests for {endpoint} without a "
+                "version: a rollout to it would first give them to another version",
+                hint="name another version with --to; if you mean this one, name the stable version with --from",
+            )
+        return most
+    others = [url for url in serving.endpoints if url != canary and (url == endpoint or url.startswith(f"{endpoint}/"))]
+    if len(others) == 1:
+        return others[0]
+    raise DeployError(
+        f"it is not clear which version is the stable one: {endpoint} has "
+        f"{', '.join(sorted(others)) or 'no other version'}",
+        hint="name the stable version with --from",
+    )
+
+
+def _pair(text: str) -> tuple[str, float]:
+    version, equals, weight = text.rpartition("=")
+    try:
+        if equals:
+            return version, float(weight)
+    except ValueError:
+        pass
+    raise DeployError(f"{text!r} is not VERSION=WEIGHT", hint="write for instance `2=10 1=90`")
+
+
+def _percents(text: str) -> tuple[float, ...]:
+    try:
+        steps = tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise DeployError(
+            f"--steps {text!r} is not a list of percentages", hint="write for instance 1,5,25,50,100"
+        ) from error
+    if not steps or any(not 0 < step <= 100 for step in steps) or list(steps) != sorted(set(steps)):
+        raise DeployError(
+            f"--steps {text}: each step must be larger than the one before, above 0 and at most 100",
+            hint="write for instance 1,5,25,50,100",
+        )
+    if steps[0] == 100:
+        raise DeployError(
+            "with a first step of 100, nothing can be compared",
+            hint="start lower, or send all requests to the version with `triton-gateway canary set`",
+        )
+    return steps if steps[-1] == 100 else (*steps, 100.0)
+
+
+def _print_decision(decision: Decision, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(decision.to_json()))
+        return
+    evidence = decision.evidence
+    clock = time.strftime("%H:%M:%S", time.localtime(decision.at))
+    line = f"{clock}  {decision.weight:5g} %  {decision.what}: {decision.why}"
+    if evidence.get("canary", [0])[0]:
+        canary, stable = evidence["canary"], evidence["stable"]
+        line += (
+            f"  [canary {canary[1]}/{canary[0]} failed, stable {stable[1]}/{stable[0]}; evidence "
+            f"{evidence['evidence']:g}: "
+            + ", ".join(f"{name} {evidence[name]:g}" for name in _TESTS if name in evidence)
+            + "]"
+        )
+    click.echo(line)
+
+
+def _described(progress: Progress) -> str:
+    rollout = progress.rollout
+    state = progress.problem or f"{rollout.state}: {rollout.why}"
+    return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {_number(rollout.gate.evidence)})"
+
+
+def _number(evidence: float) -> str:
+    """Write evidence as people write numbers: 0.854, 7.3, 793, 12,345,678."""
+    return f"{evidence:.3g}" if evidence < 100 else f"{evidence:,.0f}"

@@ -1,0 +1,46 @@
+"""``triton-gateway diff``: compare a serving Task with a file that ``export`` has written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from deploy.cli.commands._options import OpenRegistry, registry_options
+from deploy.cli.terminal import Terminal
+
+FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
+
+
+@click.command(name="diff")
+@click.option("-f", "--file", type=FILE, required=True, help="File to read; - reads standard input.")
+@click.option(
+    "--prune", is_flag=True, help="Also show what only the serving Task has, and `apply --prune` would remove."
+)
+@click.option("--exit-code", "exits", is_flag=True, help="Exit with code 2 if there are differences.")
+@registry_options
+def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -> int:
+    """Show what `apply` would change: + added, ~ changed, - removed (with --prune).
+
+    \b
+    Example:
+      triton-gateway diff -f serving.yaml --exit-code
+    """
+    from deploy.cli import state_file
+
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
+        store = open_registry()
+        wanted = state_file.resolved(store, state_file.parsed(text, str(file)))
+        now = state_file.document_of(store, store.task())
+        found = state_file.compared(now, wanted)
+    changes = state_file.to_make(found, now, wanted, prune=prune)
+    for change in changes:
+        click.echo(change.described())
+    kept = 0 if prune else sum(change.what == "remove" for change in found)
+    if kept:
+        click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
+    if not changes:
+        click.echo("the serving Task matches the file", err=True)
+    return 2 if changes and exits else 0

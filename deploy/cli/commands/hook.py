@@ -1,0 +1,120 @@
+"""``triton-gateway hook``: test a ``Preprocess`` class on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deploy.cli.commands._options import DURATION, SIZE, Group
+from deploy.cli.terminal import Terminal
+from deploy.tools.errors import DeployError
+
+_REFUSED = 3
+"""Exit code if the class refuses the body."""
+
+
+@click.group(name="hook", cls=Group)
+def command() -> None:
+    """Test a Preprocess class on this machine."""
+
+
+@command.command(name="test", short_help="Run a Preprocess class on one body.")
+@click.argument("code", type=click.Path(path_type=Path))
+@click.option(
+    "--body", required=True, metavar="JSON|@FILE|-",
+    help="The request: JSON, `@` and a file, or `-` for standard input. A file that is not .json is passed as bytes.",
+)  # fmt: skip
+@click.option(
+    "--bundle", type=click.Path(path_type=Path, exists=True), default=None,
+    help="The model's file or folder, passed to load(). A model.onnx runs in ONNX Runtime in place of Triton.",
+)  # fmt: skip
+@click.option(
+    "--engine", default="", metavar="ENGINE",
+    type=click.Choice(["", "triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm"]),
+    help="Engine that the class is written for.  [default: guessed from code and bundle]",
+)  # fmt: skip
+@click.option("--endpoint", default="trial", show_default=True, help="Value that the class sees as its serving_url.")
+@click.option(
+    "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
+    help="Address of a gateway that answers send_request.  [default: send_request returns None]",
+)  # fmt: skip
+@click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time limit of the request.")
+@click.option(
+    "--memory", default="0", type=SIZE, help="Memory limit of the process, e.g. 512M.  [default: half of the memory]"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print only the answer, as JSON.")
+def test(
+    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: float, memory: int,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Run a Preprocess class on one request, in a process as in a gateway, and show the answer and each stage's time.
+
+    If the class fails, the failing line is shown. The exit code is 1 if the class fails, 3 if it refuses the body
+    (ValueError), else 0.
+
+    \b
+    Examples:
+      triton-gateway hook test preprocess.py --body '{"x0": 1, "x1": 2}'
+      triton-gateway hook test preprocess.py --bundle ./my-model --body @request.json
+    """
+    from deploy.tools import http_client
+    from gateway import spec, trial
+
+    terminal = Terminal(sys.stderr)
+
+    async def send_request(name: str, version: str | None, data: Any) -> Any:
+        if not url:
+            terminal.show(f"send_request({name!r}) returns None, because no gateway is given with --url")
+            return None
+        answer = await http_client.call_async(
+            f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}", body=data, timeout=60
+        )
+        return answer.content if answer is not None and answer.status == 200 else None
+
+    asked = trial.Trial(code, _body(body), engine, bundle, endpoint, timeout, memory)
+    try:
+        with terminal.waiting(f"loading {code}"):
+            report = asyncio.run(trial.run(asked, send_request))
+    except trial.HookFault as fault:
+        click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
+        for line in fault.excerpt:
+            click.echo(f"  {line}", err=True)
+        if fault.hint:
+            click.echo(f"  {fault.hint}", err=True)
+        return _REFUSED if fault.is_refusal else 1
+    if not as_json:
+        click.echo(f"{code} as engine {report.engine}, loaded in {report.loading_s:.2f} s", err=True)
+        if report.note:
+            click.echo(f"  {report.note}", err=True)
+        for name, spent in report.stages:
+            click.echo(f"  {name:12} {spent:9.3f} ms", err=True)
+        for name, value in report.statistics.items():
+            click.echo(f"  statistics   {name} = {value}", err=True)
+    click.echo(report.content(is_plain=as_json), nl=False)
+    return 0
+
+
+def _body(text: str) -> object:
+    if text == "-":
+        raw, name = sys.stdin.buffer.read(), "standard input"
+    elif text.startswith("@"):
+        name = text[1:]
+        try:
+            raw = Path(name).read_bytes()
+        except OSError as error:
+            raise DeployError(f"--body: {name} cannot be read ({error.strerror})") from error
+        if Path(name).suffix != ".json":
+            return raw
+    else:
+        raw, name = text.encode(), "--body"
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise DeployError(
+            f"{name} is not JSON: {error}", hint="""quote it for the shell: --body '{"text": "…"}'"""
+        ) from error

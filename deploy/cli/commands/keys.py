@@ -1,0 +1,283 @@
+"""``triton-gateway keys``: create, list, rotate and revoke API keys, and set quotas."""
+
+from __future__ import annotations
+
+import functools
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from deploy.cli import key_file
+from deploy.cli.commands._options import Group, OpenRegistry, registry_options, who
+from deploy.tools.errors import DeployError
+
+Store = key_file.KeyFileStore | key_file.RegistryKeyStore
+
+_MAKE_KEYS = ("create", "rotate")
+"""Commands that hash a new key and therefore need the pepper. The others only read or end keys."""
+
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command with the options for the place of the keys; it gets ``store``."""
+
+    @click.option(
+        "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
+        show_envvar=True, help="File of the keys. The first `create` makes it.",
+    )  # fmt: skip
+    @click.option(
+        "--registry",
+        is_flag=True,
+        help="Keep the keys beside the serving Task instead of in a file, so that one command reaches every gateway.",
+    )
+    @click.option(
+        "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
+        show_envvar=True, help="File of the secret that keys are hashed with.  [default: the name of --file plus "
+        ".pepper]",
+    )  # fmt: skip
+    @registry_options
+    @functools.wraps(function)
+    def wrapped(
+        *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
+        open_registry: OpenRegistry, **kwargs: Any,
+    ) -> Any:  # fmt: skip
+        if registry:
+            if pepper_file is None and function.__name__ in _MAKE_KEYS:
+                raise DeployError(
+                    "keys in the registry need a pepper file", hint="give the gateways' one with --pepper-file"
+                )
+            return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
+        if path is None:
+            raise DeployError(
+                "the place of the keys is not given", hint="give --file, for instance --file keys.json, or --registry"
+            )
+        return function(*args, store=key_file.KeyFileStore(path, pepper_file, by=who()), **kwargs)
+
+    return wrapped
+
+
+@click.group(name="keys", cls=Group)
+def command() -> None:
+    """Create, list, rotate and revoke API keys, and set quotas.
+
+    A key is shown once, when it is created. The file holds only a hash of it, made with a secret (the pepper) in a
+    file of its own. Mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. Each worker uses a changed
+    file within two seconds.
+
+    \b
+    Examples:
+      triton-gateway keys create --file keys.json --tenant search-team --endpoints 'embed*' --expires 90d
+      triton-gateway keys create --file keys.json --tenant prometheus --operations metrics
+      triton-gateway keys list --file keys.json
+      triton-gateway keys rotate --file keys.json abcd2345 --grace 24h
+      triton-gateway keys revoke --file keys.json abcd2345
+      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
+      triton-gateway keys create --registry --pepper-file pepper --tenant search-team
+      curl -H "Authorization: Bearer tgk_…" http://gateway:8080/serve/embed -d '{"text": "hello"}'
+    """
+
+
+@command.command(name="create")
+@click.option(
+    "--tenant",
+    required=True,
+    help="Tenant that the key belongs to, e.g. a team. Quotas and usage are counted per tenant.",
+)
+@click.option(
+    "--class",
+    "priority",
+    default="default",
+    show_default=True,
+    help="Priority class of the key's requests: critical, default or batch.",
+)
+@click.option(
+    "--endpoints", multiple=True, metavar="PATTERN…",
+    help="Endpoints that the key may call: `sentiment` (all versions), `sentiment/2`, `team-*`. Comma separated, or "
+    "repeat the option.  [default: *]",
+)  # fmt: skip
+@click.option(
+    "--operations", multiple=True, metavar="NAME…",
+    help="Operations that the key allows: infer, metadata (lists and descriptions), metrics, status (page, lineage), "
+    "pins (x-route-to).  [default: infer,metadata]",
+)  # fmt: skip
+@click.option(
+    "--expires", default="", help="When the key expires: 90d, 12h, 2027-01-31, 2027-01-31T12:00Z.  [default: never]"
+)
+@click.option("--note", default="", help="Note about its purpose, shown by `list`.")
+@_store_options
+@_JSON
+def create(
+    store: Store, tenant: str, priority: str, endpoints: tuple[str, ...],
+    operations: tuple[str, ...], expires: str, note: str, as_json: bool,
+) -> int:  # fmt: skip
+    """Create a key and print it. It is never shown again."""
+    now = time.time()
+    text, key = key_file.new_key(
+        store, tenant=tenant, priority=priority, endpoints=_several(endpoints, "--endpoints"),
+        operations=_several(operations, "--operations"), expires=_end_of(expires, now), by=who(), note=note, now=now,
+    )  # fmt: skip
+    with store.editing() as keys:
+        keys.append(key)
+    _show(text, key, store, as_json=as_json)
+    return 0
+
+
+@command.command(name="list")
+@_store_options
+@_JSON
+def list_(store: Store, as_json: bool) -> int:
+    """List all keys: id, tenant, rights and expiry, but never the key itself."""
+    keys = store.keys()
+    now = time.time()
+    if as_json:
+        rows = [{**key.to_json(), "state": key_file.state_of(key, now)} for key in keys]
+        click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in rows], indent=1))
+        return 0
+    for key in keys:
+        end = f" until {key.expires}" if key.expires else ""
+        click.echo(
+            f"{key.id}  {key_file.state_of(key, now):8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
+            f"{','.join(key.endpoints)}{end}{f'  {key.note}' if key.note else ''}"
+        )
+    return 0
+
+
+@command.command(name="rotate")
+@click.argument("key_id", metavar="ID")
+@click.option("--grace", default="24h", show_default=True, help="How long the old key still works; 0m ends it at once.")
+@click.option(
+    "--expires",
+    default="",
+    help="When the new key expires, as for `create`, or never.  [default: when the old one would]",
+)
+@_store_options
+@_JSON
+def rotate(store: Store, key_id: str, grace: str, expires: str, as_json: bool) -> int:
+    """Create a new key with the rights of key ID. Key ID expires after --grace."""
+    now = time.time()
+    end = key_file.time_of(grace, now)
+    _place_of(store.keys(), key_id)
+    with store.editing() as keys:
+        place = _place_of(keys, key_id)
+        if keys[place].revoked:
+            raise DeployError(f"key {key_id} is revoked", hint="create a new one with `triton-gateway keys create`")
+        old_end = keys[place].expires
+        new_end = old_end if not expires else "" if expires == "never" else _end_of(expires, now)
+        text, new, keys[place] = key_file.successor(store, keys[place], end, new_end, by=who(), now=now)
+        if not expires and old_end and old_end == keys[place].expires:
+            raise DeployError(
+                f"key {key_id} expires at {old_end}, before --grace is over, and the new key would expire with it",
+                hint="give the new key another end: --expires 90d, or --expires never",
+            )
+        keys.append(new)
+    _show(text, new, store, as_json=as_json)
+    click.echo(f"the old key {key_id} expires at {keys[place].expires}", err=True)
+    return 0
+
+
+@command.command(name="revoke")
+@click.argument("key_ids", metavar="ID…", nargs=-1, required=True)
+@_store_options
+def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
+    """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
+    known = store.keys()
+    for key_id in key_ids:
+        _place_of(known, key_id)
+    with store.editing() as keys:
+        for key_id in key_ids:
+            place = _place_of(keys, key_id)
+            keys[place] = key_file.revoked(keys[place], time.time())
+    click.echo(f"revoked: {', '.join(key_ids)}")
+    return 0
+
+
+@command.command(name="quota")
+@click.option(
+    "--tenant",
+    default="",
+    help="Tenant to limit; `*` means every tenant without limits of its own.  [default: show all]",
+)
+@click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests per minute, over all gateways.")
+@click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens per minute, input and output together.")
+@click.option("--concurrent-tokens", type=click.FloatRange(min=0), help="Tokens of all requests in flight at one time.")
+@click.option(
+    "--shadow", is_flag=True, help="Only count requests over a limit (gateway_over_quota_total), and refuse none."
+)
+@click.option("--off", is_flag=True, help="Remove this tenant's limits.")
+@_store_options
+def quota(
+    store: Store, tenant: str, requests_per_minute: float | None,
+    tokens_per_minute: float | None, concurrent_tokens: float | None, shadow: bool, off: bool,
+) -> int:  # fmt: skip
+    """Set or show the limits of a tenant. The given limits replace all earlier limits of the tenant.
+
+    \b
+    Examples:
+      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600 --shadow
+      triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
+      triton-gateway keys quota --file keys.json
+    """
+    given = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
+             "concurrent_tokens": concurrent_tokens}  # fmt: skip
+    if isinstance(store, key_file.RegistryKeyStore):
+        raise DeployError("quotas can only be kept in a file", hint="give --file keys.json")
+    limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if tenant and not limits and not off:
+        raise DeployError("no limit is given", hint="give one, for instance --requests-per-minute 600, or --off")
+    if tenant:
+        with store.editing_quotas() as found:
+            found.pop(tenant, None)
+            if not off:
+                found[tenant] = {**limits, **({"shadow": True} if shadow else {})}
+    elif limits or off:
+        raise DeployError("no tenant is given", hint="give --tenant, or --tenant '*' for all tenants")
+    limited = store.quotas()
+    if not limited:
+        click.echo(f"no tenant has limits in {store}", err=True)
+    for name, one in limited.items():
+        click.echo(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in one.items() if key != "shadow")
+                   + (" (shadow)" if one.get("shadow") else ""))  # fmt: skip
+    return 0
+
+
+def _place_of(keys: list[key_file.Key], key_id: str) -> int:
+    for place, key in enumerate(keys):
+        if key.id == key_id:
+            return place
+    known = ", ".join(key.id for key in keys[:10]) or "none"
+    raise DeployError(f"there is no key {key_id}", hint=f"known keys: {known} (see `triton-gateway keys list`)")
+
+
+def _show(text: str, key: key_file.Key, store: Store, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
+        return
+    click.echo(text)
+    end = f" and expires {key.expires}" if key.expires else ""
+    click.echo(f"{key.id} of {key.tenant} is in {store}{end}; the key is shown only this once", err=True)
+
+
+def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:
+    """Return the comma-separated values of an option. Raises ``DeployError`` if it was given but is empty.
+
+    An empty shell variable must not create a key for everything.
+    """
+    found = tuple(part.strip() for one in given for part in one.split(",") if part.strip())
+    if given and not found:
+        raise DeployError(f"{option} is empty", hint="leave the option out for its default")
+    return found
+
+
+def _end_of(expires: str, now: float) -> str:
+    """Return when a new key expires. Raises ``DeployError`` if that time is in the past."""
+    end = key_file.time_of(expires, now)
+    if end and key_file.has_passed(end, now):
+        raise DeployError(
+            f"the key would have expired already, at {end}", hint="give --expires a time in the future, e.g. 90d"
+        )
+    return end

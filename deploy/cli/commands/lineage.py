@@ -1,0 +1,73 @@
+"""``triton-gateway lineage``: show where the model of a version comes from, with links to ClearML."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from deploy.cli.commands._options import OpenRegistry, registry_options
+from deploy.cli.terminal import Terminal
+
+
+@click.command(name="lineage")
+@click.argument("url", metavar="ENDPOINT[/VERSION]|MODEL_ID")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@registry_options
+def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
+    """Show where a served model comes from: the Task that trained it, its parents, data sets, code and parameters.
+
+    For a version that is no longer served, give the model's id. Every answer carried it in the header `x-model-id`.
+
+    \b
+    Examples:
+      triton-gateway lineage sentiment/2
+      triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
+    """
+    from deploy.cli.serving_task import lineage
+
+    terminal = Terminal(sys.stderr)
+    with terminal.waiting("reading the serving Task"):
+        registry = open_registry()
+    with terminal.waiting("reading where the model comes from"):
+        found = lineage(registry, url)
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        for line in describe(found):
+            click.echo(line)
+    return 0
+
+
+def describe(found: Mapping[str, Any]) -> list[str]:
+    """Return the lineage as text lines."""
+    model, task = found["model"], found["task"]
+    published = "published" if model["published"] else "draft"
+    lines = [
+        found["url"] or ", ".join(found["served_as"]) or "not in the serving Task (any more)",
+        f"  model    {model['name']}  {model['id']}  ({published}, {model['project'] or 'no project'})",
+        f"           {model['link']}",
+    ]
+    if task is not None:
+        lines += [f"  task     {task['name']}  {task['id']}  ({task['status']})", f"           {task['link']}"]
+        code = task["code"]
+        if code["commit"] or code["repository"] or code["entry_point"]:
+            dirty = " + uncommitted changes" if code["has_uncommitted_changes"] else ""
+            lines.append(
+                f"  code     {code['repository'] or 'no repository'}  {code['commit'] or 'no commit'}{dirty}"
+                f"  {code['entry_point'] or ''}".rstrip()
+            )
+        lines += [f"  {name} = {value}" for name, value in task["hyperparameters"].items()]
+    for parent in found["parents"]:
+        lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
+        for step in parent.get("steps", ()):
+            own = "  ← made the model" if step["is_own"] else ""
+            lines += [f"    step   {step['name']}  {step['id']}  ({step['status']}){own}", f"           {step['link']}"]
+    for dataset in found["datasets"]:
+        version = f" {dataset['version']}" if dataset.get("version") else ""
+        lines += [f"  data     {dataset.get('name') or dataset['as']}{version}  {dataset['id']}"]
+        lines += [f"           {dataset['link']}"] if dataset.get("link") else []
+    return [*lines, *(f"  note     {note}" for note in found["notes"])]

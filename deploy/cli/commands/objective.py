@@ -1,0 +1,51 @@
+"""``triton-gateway objective``: show or set the objective (SLO) of an endpoint."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from deploy.cli.commands._options import OpenRegistry, registry_options, who
+
+
+@click.command(name="objective")
+@click.argument("endpoint")
+@click.option("--availability", help="Target share of requests that get an answer, e.g. 99.9%. off: no target.")
+@click.option("--latency", help="Target time for answers, e.g. 300ms. off: no target.")
+@click.option("--latency-share", help="Target share of answers within that time, e.g. 95%.")
+@click.option("--reset", is_flag=True, help="Remove the objective set here. The endpoint's options apply again.")
+@registry_options
+def command(
+    endpoint: str, availability: str | None, latency: str | None, latency_share: str | None, reset: bool,
+    open_registry: OpenRegistry,
+) -> int:  # fmt: skip
+    """Show or set the objective of ENDPOINT: availability and latency. Alerts and dashboards follow within seconds.
+
+    Objectives set here override the endpoint's own options (`clearml-serving model add … --aux-config
+    gateway.availability=99.9% gateway.latency=0.3 gateway.latency_share=95%`). Those override the gateway's settings.
+    Targets that you do not name stay as they are. `triton-gateway status` shows how much of the error budget is left.
+
+    \b
+    Examples:
+      triton-gateway objective sentiment --availability 99.95% --latency 300ms --latency-share 95%
+      triton-gateway objective sentiment
+      triton-gateway objective sentiment --reset
+    """
+    from deploy.rollout import objective
+
+    endpoint = endpoint.strip("/")
+    store = open_registry()
+    task = store.task()
+    objective.check_known(task, endpoint)
+    given = {"availability": availability, "latency": latency, "latency_share": latency_share}
+    wanted = {part: text for part, text in given.items() if text is not None}
+    if reset and wanted:
+        raise click.UsageError("--reset cannot be combined with other options")
+    if reset or wanted:
+        kept = {} if reset else objective.recorded_parts(task, endpoint)
+        parts = objective.checked({**kept, **wanted}, endpoint)
+        store.write({}, [objective.stated(endpoint, parts, now=time.time(), by=who())])
+        task = store.task()
+    click.echo(f"{endpoint}: {objective.in_words(task, endpoint)}")
+    return 0

@@ -1,0 +1,220 @@
+"""``triton-gateway optimize``: make the fastest bundle of a Hugging Face model that still gives the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from deploy.cli.commands._options import who
+from deploy.cli.terminal import Terminal
+from deploy.laptop.state_dir import uses_no_clearml
+from deploy.tools.errors import DeployError
+
+if TYPE_CHECKING:
+    from deploy.bundles.options import Outcome
+
+
+@click.command(
+    name="optimize",
+    epilog="docs/optimize.md explains every figure of the report.",
+)
+@click.argument("model")
+@click.option("--task", default="auto", show_default=True, help="The model's task, if its files do not say it.")
+@click.option("--target", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
+              help="`gpu` writes the configuration for NVIDIA's container. It is checked but was not measured on a "
+              "GPU.")  # fmt: skip
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8"]), default="auto",
+              show_default=True, help="Try only candidates of this precision.")  # fmt: skip
+@click.option("--candidate", default="", metavar="NAME", help="Try only this candidate, for example openvino-int8.")
+@click.option("--throughput", "load", flag_value="throughput", default=True,
+              help="Choose the best for many requests at once, with one instance per core.  [default]")  # fmt: skip
+@click.option(
+    "--latency", "load", flag_value="latency", help="Choose the best for one request at a time, on all cores."
+)
+@click.option("--samples", type=click.Path(path_type=Path, exists=True, dir_okay=False),
+              help="File with your own texts: one per line, or one JSON request body per line.  [default: built-in "
+              "texts]")  # fmt: skip
+@click.option("--tokenizer", "reads", type=click.Choice(["transformers", "file"]), default="transformers",
+              show_default=True, help="Which tokenization to follow if the transformers library reads tokenizer.json "
+              "differently from what the file says: the library's or the file's.")  # fmt: skip
+@click.option("--tolerance", default="", metavar="NAME=NUMBER,…",
+              help="Change limits of the accuracy gate: mean_cosine, min_cosine, difference, decisions, shift, "
+              "neighbours, gain, bias.")  # fmt: skip
+@click.option("--accept", default="", metavar="REASON",
+              help="Accept the fastest candidate even if it is beyond the tolerance, and record this reason. Wrong "
+              "answers (tokens, labels, lengths, mask) are never accepted.")  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path, file_okay=False), default=Path("optimized"),
+              show_default=True, envvar="TRITON_GATEWAY_OPTIMIZE_DIR", show_envvar=True,
+              help="Folder for bundles. Nothing else is left there.")  # fmt: skip
+@click.option("--quick", is_flag=True, help="Measure only a few cells of the speed table.")
+@click.option("--register", is_flag=True, help="Register the bundle in ClearML.")
+@click.option(
+    "--project", default="triton-gateway", show_default=True, help="With --register: ClearML project of the model."
+)
+@click.option("--name", default="", help="Name of the bundle and of the registered model.  [default: the model's name]")
+@click.option("--tags", multiple=True, help="With --register: tag of the model. May be repeated.")
+@click.option("--deploy", metavar="ENDPOINT[/VERSION]",
+              help="Register the bundle and add this endpoint with the stock clearml-serving.")  # fmt: skip
+@click.option("--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
+              show_envvar=True, help="With --deploy: id of the serving Task.")  # fmt: skip
+@click.option("--trust-remote-code", "trusts_code", is_flag=True,
+              help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(
+    model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
+    reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
+    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool,
+    as_json: bool,
+) -> int:  # fmt: skip
+    """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
+
+    MODEL is a folder, a Hugging Face hub name, or the id of a ClearML model. The command exports it, compares the
+    answers of each candidate with the original's, and measures the speed.
+
+    The bundle holds the model, its tokenizer and configuration, samples with expected answers for the gateway's warm-up
+    check, a report, and a manifest of versions, arguments and hashes. Without --deploy, the command prints the
+    `clearml-serving` line that serves the bundle.
+
+    \b
+    Examples:
+      triton-gateway optimize ./my-model
+      triton-gateway optimize ./my-model --latency --samples my-texts.txt
+      triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
+      triton-gateway optimize ./my-model --precision int8 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
+    """
+    from deploy.bundles import serving
+    from deploy.bundles.options import Options, parse_tolerance
+    from deploy.bundles.run import optimize
+
+    if deploy is not None and not serving_task_id:
+        raise DeployError(
+            "--deploy needs a serving Task", hint="give --serving-task-id, or run `source .triton-gateway/env`"
+        )
+    screen = Screen()
+    if register or deploy is not None:
+        _check_registry()
+    with screen.interruptible():
+        outcome = optimize(
+            Options(
+                model=model, output=output.absolute(), task=task, candidate=candidate,
+                target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
+                samples=samples, tolerance=parse_tolerance(tolerance), accept=accept.strip(), name=name,
+                is_quick=quick, trusts_code=trusts_code,
+            ),
+            screen.say, screen.progress,
+        )  # fmt: skip
+    screen.say(f"bundle: {outcome.bundle}")
+    model_id = "MODEL_ID"
+    if register or deploy is not None:
+        model_id = _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen)
+    arguments = serving.add_arguments(deploy or "ENDPOINT", model_id, outcome.inputs, outcome.outputs, outcome.tuned)
+    if deploy is not None:
+        _deploy(arguments, deploy, serving_task_id, output, screen)
+    line = serving.command_line([*(["--id", serving_task_id] if serving_task_id else []), *arguments])
+    if as_json:
+        values = {
+            "bundle": str(outcome.bundle), "model_id": model_id if model_id != "MODEL_ID" else None,
+            "deployed": deploy, "line": line, "add": arguments, **outcome.manifest,
+        }  # fmt: skip
+        click.echo(json.dumps(values, indent=2, ensure_ascii=False, default=str))
+        return 0
+    if deploy is not None:
+        click.echo(f"endpoint {deploy} serves model {model_id}; `triton-gateway status --wait` waits until it is live")
+    elif model_id != "MODEL_ID":
+        click.echo(f"serve it:\n  {line}")
+    else:
+        named = ["--name", str(outcome.manifest["name"]), "--project", project, "--framework", "onnx", "--publish"]
+        upload = shlex.join(["clearml-serving", "model", "upload", *named, "--path", str(outcome.bundle)])
+        click.echo(f"serve it:\n  {upload}\n  {line}")
+    return 0
+
+
+class Screen(Terminal):
+    """Shows progress, and ends the work at the next line after Ctrl-C."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+        self._is_interrupted = False
+
+    @contextlib.contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let Ctrl-C end the work, at the next line at the latest.
+
+        Libraries lose the exception if it is raised while native code calls Python.
+        """
+        before = signal.getsignal(signal.SIGINT)
+
+        def interrupted(_number: int, _frame: object) -> None:
+            self._is_interrupted = True
+            raise KeyboardInterrupt
+
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main:
+            signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield
+            self._end_if_interrupted()
+        finally:
+            if is_main:
+                signal.signal(signal.SIGINT, before)
+
+    def _end_if_interrupted(self) -> None:
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+
+    def say(self, text: str) -> None:
+        """Print a line that stays."""
+        self._end_if_interrupted()
+        super().say(text)
+
+    def progress(self, text: str) -> None:
+        """Show the current work; a terminal shows it until the next line."""
+        self._end_if_interrupted()
+        self.live(text, topic=text)
+
+
+def _check_registry() -> None:
+    """Raise ``DeployError`` before minutes of work if no registry is configured for the result."""
+    if uses_no_clearml(os.environ):
+        raise DeployError(
+            "no ClearML server is configured",
+            hint="set CLEARML_API_HOST and its keys, or run `source .triton-gateway/env` of a running "
+            "`triton-gateway up`",
+        )
+
+
+def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: Screen) -> str:
+    from deploy.bundles.register import register
+
+    screen.progress("uploading the bundle to ClearML")
+    found = register(
+        outcome.bundle, outcome.manifest, project=project, name=name or str(outcome.manifest["name"]), tags=tags,
+        source=source,
+    )  # fmt: skip
+    screen.say(f"registered as model {found.model_id}, made by Task {found.task_id}")
+    return found.model_id
+
+
+def _deploy(arguments: list[str], endpoint: str, serving_task_id: str, output: Path, screen: Screen) -> None:
+    from deploy.cli.serving_task import connect
+    from deploy.history.recorder import announced
+    from deploy.tools.clearml_serving import ClearMLServing
+
+    screen.progress("clearml-serving model add …")
+    environment: dict[str, Any] = dict(os.environ)
+    cli = ClearMLServing(env=environment, log=output.absolute() / "clearml-serving.log")
+    registry = connect(serving_task_id)
+    with announced(registry, [endpoint.strip("/")], by=who(), why="optimize --deploy"):
+        asyncio.run(cli.run("--id", serving_task_id, *arguments))
+    screen.say("clearml-serving model add: done")

@@ -1,0 +1,225 @@
+"""``triton-gateway status``: show what is served, what would change, or wait until a change is live."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import click
+
+from deploy.cli import drift_counts
+from deploy.cli.commands import shadow
+from deploy.cli.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
+from deploy.cli.terminal import Terminal, table
+from deploy.laptop.state_dir import StateDir
+from deploy.rollout import objective
+from deploy.tools import http_client
+from deploy.tools.errors import DeployError
+
+_FAILED = ("failed", "refused")
+_HELD = ("ready", "leaving", "cold")
+"""States of a model in which model sync has nothing to do."""
+_NAMED = 10
+"""Subjects that a line names if many have the same fault; ``--json`` has all."""
+
+
+@click.command(name="status")
+@gateways_options("--url", "Address of the gateway. With --wait, repeat it for every gateway.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--plan", "plans", is_flag=True, help="Show what the gateway would change to follow the serving Task, and what in "
+    "the Task cannot be served.",
+)  # fmt: skip
+@click.option(
+    "--wait", "waits", is_flag=True, help="Wait until every gateway serves the current serving Task, including changes "
+    "made while it waits, and the name without a version.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=DURATION, default="120s", show_default=True, envvar="TRITON_GATEWAY_WAIT_TIMEOUT",
+    show_envvar=True, help="With --wait: longest time to wait.",
+)  # fmt: skip
+@registry_options
+def command(
+    gateways: tuple[str, ...], as_json: bool, plans: bool, waits: bool, timeout: float, open_registry: OpenRegistry
+) -> int:
+    """Show every endpoint with its versions, model ids and states, and all faults of the configuration.
+
+    The exit code is 0 if everything that is configured is served, 3 if something is not or the configuration cannot be
+    read now, and 1 if no gateway answers.
+
+    With --plan it is 3 if something in the serving Task cannot be served, else 0. With --wait it is 0 if the change is
+    live, 3 if a version was refused (at once, with the reason) or has failed for ten seconds, 1 if the time is over.
+
+    \b
+    Examples:
+      triton-gateway status
+      triton-gateway status --url http://gateway:8080 --json | jq .
+      triton-gateway status --plan --url http://gateway:8080
+      triton-gateway status --wait --url http://gateway-1:8080 --url http://gateway-2:8080
+    """
+    if waits:
+        if plans or as_json:
+            raise click.UsageError("--wait cannot be used with --plan or --json")
+        from deploy.cli import until_live
+
+        return until_live.wait(gateways, timeout, open_registry())
+    if len(gateways) > 1:
+        raise click.UsageError("several --url need --wait")
+    return _plan(gateways[0], open_registry, as_json=as_json) if plans else _status(gateways[0], as_json=as_json)
+
+
+def _status(gateway: str, *, as_json: bool) -> int:
+    content = _asked(gateway)
+    sync = read_sync_status(chosen_state_dir())
+    if as_json:
+        click.echo(json.dumps({"gateway": content, "sync": sync}, indent=2, ensure_ascii=False))
+    else:
+        for line in describe(gateway, content, sync):
+            click.echo(line)
+        if content.get("shadows"):
+            for line in shadow.describe(content, http_client.fetch_from_gateway(f"{gateway}/metrics?detail=full")):
+                click.echo(line)
+    return 0 if all_is_well(content, sync) else 3
+
+
+def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
+    from deploy.cli import planned_changes
+    from deploy.cli.serving_task import planned
+
+    with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
+        wanted = planned(open_registry())
+    found = planned_changes.changes(wanted, _asked(gateway))
+    for line in (
+        [json.dumps(found, indent=2, ensure_ascii=False)] if as_json else planned_changes.describe(gateway, found)
+    ):
+        click.echo(line)
+    return 3 if found["faults"] else 0
+
+
+def _asked(gateway: str) -> Mapping[str, Any]:
+    """Return the gateway's status. Raises ``DeployError``."""
+    answer = http_client.call_gateway(f"{gateway}/v1/status")
+    if answer is None:
+        raise DeployError(
+            f"no gateway answers at {gateway}",
+            hint="start one with `triton-gateway up`, or give the address of another with --url",
+        )
+    if answer.status in (401, 403):
+        raise DeployError(
+            f"{gateway} shows its status only to callers with a key",
+            hint="set TRITON_GATEWAY_KEY to a key that allows the operation status (`keys create --operations status`)",
+        )
+    if answer.status != 200 or not isinstance(answer.content, dict):
+        raise DeployError(
+            f"{gateway}/v1/status answered {answer.status} instead of a status",
+            hint="check that --url is the address of a triton-gateway",
+        )
+    return answer.content
+
+
+def read_sync_status(state: StateDir) -> dict[str, Any] | None:
+    """Return the last status of model sync; None if no model sync uses this state directory."""
+    try:
+        content = json.loads((state.sync_status).read_text())
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> bool:
+    """Return True if everything that is configured is served, as far as the registry could be asked."""
+    models = (sync or {}).get("models", [])
+    return (
+        bool(gateway.get("ready"))
+        and all(gateway.get("triton", {}).values())
+        and not gateway.get("faults")
+        and not gateway.get("pending")
+        and all(e.get("state", "serving") == "serving" for e in gateway.get("endpoints", ()))
+        and not any((one.get("registry") or {}).get("error") for one in (gateway, sync or {}))
+        and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
+        and all(model.get("state") in _HELD for model in models)
+    )
+
+
+def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> list[str]:
+    """Return the status as text lines."""
+    because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
+    lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
+    lines += _stale(gateway)
+    lines += [f"Triton at {where} does not answer" for where, up in gateway.get("triton", {}).items() if not up]
+    rows = [[*(str(e.get(key) or "-") for key in ("url", "model_id", "model_name")), _state(e)]
+            for e in gateway.get("endpoints", [])]  # fmt: skip
+    rows += [[str(p.get("url")), "-", "-", str(p.get("state"))] for p in gateway.get("pending", [])]
+    lines += table(["ENDPOINT", "MODEL ID", "MODEL", "STATE"], rows) if rows else ["no endpoint is configured"]
+    waiting = _grouped((str(p.get("url")), f"{p.get('state')}: {p.get('reason')}") for p in gateway.get("pending", []))
+    lines += waiting
+    for name, shares in dict(gateway.get("canaries", {})).items():
+        weighted = [url for url, share in dict(shares).items() if share]
+        is_over = len(weighted) == 1 < len(shares)
+        lines.append(f"canary {name}: " + (f"finished, {weighted[0]} answers all" if is_over else json.dumps(shares)))
+    lines += [
+        f"note {e.get('url')}: its graph answers one vector per token, and the gateway pools them. This costs CPU, "
+        "more for longer texts. `triton-gateway deploy` of the same files makes a graph that pools itself"
+        for e in gateway.get("endpoints", [])
+        if (e.get("details") or {}).get("token_vectors")
+    ]
+    served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
+    for name, url in dict(gateway.get("defaults", {})).items():
+        lines.append(f"default version of {name}: {url}{'' if url in served else ', which is not served'}")
+    lines += objective.budgets(gateway.get("objectives", []))
+    lines += [f"accuracy {drift_counts.accuracy_in_words(one)}" for one in gateway.get("accuracy", [])]
+    if kept := gateway.get("payload_log"):
+        shares = ", ".join(
+            f"{100 * share:.6g}% of {pattern}" for pattern, share in dict(kept.get("shares", {})).items()
+        )
+        lines.append(f"payload log: {shares} to {kept.get('to')}")
+        if lost := {str(reason): int(n) for reason, n in dict(kept.get("lost") or {}).items()}:
+            reasons = ", ".join(f"{reason} {n:,}" for reason, n in lost.items())
+            lines.append(
+                f"payload log: {sum(lost.values()):,} records lost, {kept.get('written', 0):,} kept ({reasons})"
+            )
+        lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
+    faults = [(str(fault.get("subject")), str(fault.get("message"))) for fault in gateway.get("faults", [])]
+    lines += [f"fault in {line}" for line in _grouped(faults)]
+    unready = [model for model in (sync or {}).get("models", []) if model.get("state") not in _HELD]
+    told = "\n".join(waiting)
+    lines += [
+        f"sync: {line}" for line in _grouped(
+            (str(model.get("endpoint")), f"{model.get('state')}: {model.get('reason') or 'no reason yet'}")
+            for model in unready if not model.get("reason") or str(model["reason"]) not in told
+        )
+    ]  # fmt: skip
+    if triton := (sync or {}).get("triton", {}).get("error"):
+        lines.append(f"sync: {triton}")
+    registry = (sync or {}).get("registry", {}).get("error")
+    return [*lines, f"sync: the registry cannot be read: {registry}"] if registry else lines
+
+
+def _grouped(told: Iterable[tuple[str, str]]) -> list[str]:
+    """Return a line for each text, after the subjects that it was told of."""
+    subjects: dict[str, list[str]] = {}
+    for subject, text in told:
+        subjects.setdefault(text, []).append(subject)
+    return [
+        f"{', '.join(found[:_NAMED])}{f' and {len(found) - _NAMED} more' if len(found) > _NAMED else ''}: {text}"
+        for text, found in subjects.items()
+    ]
+
+
+def _stale(gateway: Mapping[str, Any]) -> list[str]:
+    """Return a line if the gateway cannot read the configuration that it follows."""
+    registry = gateway.get("registry") or {}
+    if not registry.get("error") or not gateway.get("spec_revision"):
+        return []  # a gateway that has read none yet is not ready, and says why
+    at = registry.get("last_contact")
+    read = f"read {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(at))}" if at else "saved before this gateway started"
+    return [f"the configuration may be out of date ({read}): {registry['error']}"]
+
+
+def _state(endpoint: Mapping[str, Any]) -> str:
+    successor = endpoint.get("successor")
+    state = str(endpoint.get("state") or "-")
+    return f"{state}; its new version is {successor.get('state')}: {successor.get('reason')}" if successor else state

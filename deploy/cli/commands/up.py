@@ -1,0 +1,164 @@
+"""``triton-gateway up``: run everything on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from deploy.cli.commands._options import CLEARML_DURATION, PORT
+from deploy.cli.terminal import Terminal
+
+
+@click.command(
+    name="up",
+    epilog="Ctrl-C or SIGTERM stops it: the gateway first answers the requests it has, then the other parts end in "
+    "order.",
+)
+@click.option(
+    "--demo", is_flag=True, envvar="TRITON_GATEWAY_DEMO", show_envvar=True,
+    help="Also serve a demo model: all-MiniLM-L6-v2 as endpoint `minilm`, registered with clearml-serving and asked "
+    "once.",
+)  # fmt: skip
+@click.option(
+    "--model", default="", envvar="TRITON_GATEWAY_MODEL", show_envvar=True, metavar="MODEL",
+    help="Also serve this model, as `triton-gateway deploy` does: a folder, a file, a bundle, or a Hugging Face hub "
+    "name.",
+)  # fmt: skip
+@click.option("--endpoint", default="", metavar="NAME[/VERSION]", envvar="TRITON_GATEWAY_ENDPOINT", show_envvar=True,
+              help="With --model: name of the endpoint.  [default: the model's name]")  # fmt: skip
+@click.option("--task", default="auto", show_default=True, envvar="TRITON_GATEWAY_TASK", show_envvar=True,
+              help="With --model: the task, if the model's files do not say it.")  # fmt: skip
+@click.option("--trust-remote-code", "trusts_code", is_flag=True, envvar="TRITON_GATEWAY_TRUST_REMOTE_CODE",
+              show_envvar=True, help="With --model: run the Python code that the model brings, with your rights. "
+              "Read that code first.")  # fmt: skip
+@click.option(
+    "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
+    show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
+    help="Folder for everything that `up` writes. Delete it to start from nothing.",
+)  # fmt: skip
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, envvar="TRITON_GATEWAY_HOST", show_envvar=True,
+    help="Address the gateway listens on. The other parts always listen on 127.0.0.1. On a loopback address it answers "
+    "only to local names, unless TRITON_GATEWAY_ALLOW_ANONYMOUS is set.",
+)  # fmt: skip
+@click.option(
+    "--port", type=PORT, default=8080, show_default=True, envvar=["TRITON_GATEWAY_PORT", "CLEARML_SERVING_PORT"],
+    show_envvar=True, help="Port of the gateway; 0 chooses a free one.",
+)  # fmt: skip
+@click.option(
+    "--controlplane-port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
+    show_envvar=True, help="Port of the embedded control plane; 0 chooses a free one. Without this option, the first "
+    "start in a folder chooses a free one if 8008 is taken.",
+)  # fmt: skip
+@click.option(
+    "--embedded-controlplane", is_flag=True, envvar="TRITON_GATEWAY_EMBEDDED_CONTROLPLANE", show_envvar=True,
+    help="Use the embedded control plane even if CLEARML_API_HOST and its keys name a ClearML server.",
+)  # fmt: skip
+@click.option(
+    "--task-id", default="", envvar="CLEARML_SERVING_TASK_ID", show_envvar=True,
+    help="Id of the serving Task to follow.  [default: the one used last time, else a new one]",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc", default="", metavar="HOST:PORT",
+    envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
+    help="Use this running Triton instead of starting one. Needs --model-repository.",
+)  # fmt: skip
+@click.option(
+    "--model-repository", type=click.Path(path_type=Path, file_okay=False), default=None,
+    envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
+    help="Folder that Triton loads models from.  [default: inside the state directory]",
+)  # fmt: skip
+@click.option(
+    "--triton-grpc-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_GRPC_PORT", show_envvar=True,
+    help="gRPC port of the embedded Triton.  [default: a free one, the same every time]",
+)  # fmt: skip
+@click.option(
+    "--triton-http-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_HTTP_PORT", show_envvar=True,
+    help="HTTP port of the embedded Triton.  [default: a free one]",
+)  # fmt: skip
+@click.option(
+    "--triton-metrics-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_METRICS_PORT", show_envvar=True,
+    help="Metrics port of the embedded Triton.  [default: a free one]",
+)  # fmt: skip
+@click.option(
+    "--workers", type=click.IntRange(1, 256), default=1, show_default=True,
+    envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"], show_envvar=True,
+    help="Number of gateway worker processes.",
+)  # fmt: skip
+@click.option(
+    "--poll-freq", type=CLEARML_DURATION, default="2s", show_default=True,
+    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
+    help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
+    "clearml-serving.",
+)  # fmt: skip
+def command(
+    demo: bool,
+    model: str,
+    endpoint: str,
+    task: str,
+    trusts_code: bool,
+    triton_grpc: str,
+    model_repository: Path | None,
+    state_dir: Path,
+    **given: Any,
+) -> int:
+    """Start everything on this machine: control plane, Triton, model sync and gateway.
+
+    It needs no ClearML server, GPU or Docker. If CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY
+    name a ClearML server, that server is used instead of the embedded control plane. A part that dies is restarted;
+    one that dies twice within a minute ends everything. Their logs are in STATE_DIR/logs.
+
+    \b
+    Examples:
+      triton-gateway up --demo
+      triton-gateway up --model ./my-model
+      triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
+    """
+    from deploy.tools.errors import DeployError
+    from deploy.tritonserver import launcher
+
+    if launcher.this_system().startswith("Windows"):
+        raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
+    # imported here to keep --help fast: these import grpc and the control plane
+    from deploy.bundles import prerequisites
+    from deploy.bundles.model_kinds import recognise
+    from deploy.cli.commands import serve
+    from deploy.cli.deploying import name_and_version
+    from deploy.laptop.stack import UpOptions, run
+    from deploy.laptop.state_dir import StateDir
+
+    serve.refuse_strangers(given["host"])
+    given["poll_freq"] = f"{given['poll_freq']:g}s"
+    if triton_grpc and model_repository is None:
+        raise DeployError(
+            "--triton-grpc needs --model-repository",
+            hint="give the folder that this Triton loads its models from",
+        )
+    if model:
+        found = recognise(model, task=task)  # a model that cannot be served is refused before anything starts
+        if found.kind == "torchscript":
+            raise DeployError(
+                f"{model} is a TorchScript file, which does not describe its tensors",
+                hint=f"start `triton-gateway up`, then run `triton-gateway deploy {shlex.quote(model)} --input "
+                "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
+            )
+        prerequisites.check(found, is_served_here=True, trusts_code=trusts_code)
+        name_and_version(endpoint)
+    if click.get_current_context().get_parameter_source("controlplane_port") is ParameterSource.DEFAULT:
+        given["controlplane_port"] = None
+    asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
+    asked += ["--trust-remote-code"] if trusts_code else []
+    options = UpOptions(
+        state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
+        model=tuple(asked) if model else (),
+        model_repository=model_repository.absolute() if model_repository else None,
+        **given,
+    )  # fmt: skip
+    return asyncio.run(run(options, Terminal(sys.stdout)))

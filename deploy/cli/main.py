@@ -1,0 +1,164 @@
+"""The ``triton-gateway`` command: runs a sub-command, and turns each failure into one line and an exit code.
+
+Sub-commands are in ``commands/``, one file each, and are imported only when they are used. ``--help`` is therefore
+fast, and ``serve`` never loads the control plane or torch. Only this file decides how an error is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from deploy.tools.errors import DeployError, GatewayError, line_of
+from deploy.tools.proxies import except_loopback
+
+_COMMANDS = {
+    "up": "Start everything on this machine, and serve a model.",
+    "serve": "Run only the gateway, for an existing server and Triton.",
+    "sync": "Run only model sync, beside an existing Triton.",
+    "controller": "Run only the controller, which decides for a serving Task.",
+    "controlplane": "Run only the embedded ClearML-compatible server.",
+    "status": "Show what is served and what is not; wait until a change is live.",
+    "lineage": "Show where a served model comes from.",
+    "clearml-log": "Report a gateway's figures to ClearML as scalars.",
+    "doctor": "Check this machine or a cluster for missing parts.",
+    "deploy": "Serve a model as an endpoint: export, register, wait, ask.",
+    "optimize": "Make the fastest bundle that still answers correctly.",
+    "keys": "Create, list, rotate and revoke API keys, and set quotas.",
+    "history": "Show who changed endpoints, weights, keys and quotas.",
+    "drift": "Detect drift: capture references, report changes.",
+    "dashboards": "Put the Grafana dashboards into a Grafana or into files.",
+    "hook": "Test a Preprocess class on this machine.",
+    "canary": "Split requests between versions, or roll one out safely.",
+    "export": "Write the state of a serving Task to a file.",
+    "diff": "Compare a serving Task with such a file.",
+    "apply": "Change a serving Task to match such a file.",
+    "objective": "Show or set an endpoint's objective: availability and latency.",
+    "default": "Show or choose which version answers a name without a version.",
+}
+_INTERNAL = {"triton": "Run only the embedded Triton."}
+
+_OURS = ("deploy", "gateway", "preprocessing")
+
+_USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+class _LazyGroup(click.Group):
+    """A group whose commands are modules of ``deploy.cli.commands``, imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
+        if cmd_name not in _COMMANDS and cmd_name not in _INTERNAL:
+            return None
+        command: click.Command = importlib.import_module(f"deploy.cli.commands.{cmd_name.replace('-', '_')}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
+        with formatter.section("Commands"):
+            formatter.write_dl(list(_COMMANDS.items()))
+
+
+@click.group(
+    cls=_LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="To try it, run `triton-gateway up --demo`. It serves a real model on this machine and needs nothing else.",
+)
+@click.version_option(package_name="triton-gateway", prog_name="triton-gateway")
+def group() -> None:
+    """Serve text models on NVIDIA Triton, configured with the clearml-serving CLI.
+
+    Most options can also be set with the environment variable shown behind them. Data goes to stdout, everything else
+    to stderr. The exit code is 0 for success, 2 for a wrong command line and 1 for any other failure. Some commands
+    have more exit codes; their help lists them.
+    """
+    except_loopback(os.environ)
+
+
+def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int:
+    """Run one command line and return its exit code. Never raises."""
+    _show_every_character()
+    try:
+        result = root.main(args=argv, prog_name="triton-gateway", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.Abort:
+        return _INTERRUPTED
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return _USAGE
+    except click.UsageError as error:
+        command = error.ctx.command_path if error.ctx else "triton-gateway"
+        return _fail(f"{error.format_message().rstrip('.')}. See `{command} --help`.", _USAGE)
+    except click.ClickException as error:
+        return _fail(error.format_message(), _FAILED)
+    except DeployError as error:
+        return _fail(error.line(), error.exit_code)
+    except GatewayError as error:
+        return _fail(line_of(error), _FAILED)
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # the reader of our output has ended (`… | head`), so nothing more can be printed
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _FAILED
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            return _fail(_unexpected(error), _FAILED)
+        from deploy.tools import extras  # imported only for a failure, to keep commands fast
+
+        given = sys.argv[1:] if argv is None else argv
+        remedy = extras.remedy(error.name, next((word for word in given if word in (*_COMMANDS, *_INTERNAL)), ""))
+        return _fail(f"the Python package {error.name.partition('.')[0]} is not installed; {remedy}", _FAILED)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            return _fail("the disk is full; make room and try again", _FAILED)
+        if error.errno in _FORBIDDEN and error.filename:
+            return _fail(f"{error.filename}: {error.strerror}; check its owner and permissions", _FAILED)
+        return _fail(_unexpected(error), _FAILED)
+    except Exception as error:  # noqa: BLE001 - the outermost boundary: a line and a log file instead of a traceback
+        return _fail(_unexpected(error), _FAILED)
+    return result if isinstance(result, int) else 0
+
+
+def _show_every_character() -> None:
+    # A terminal without UTF-8 shows escapes for what it does not have, as Python's stderr does. Otherwise such a line
+    # would be lost or end the command.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _fail(text: str, code: int) -> int:
+    click.echo(f"triton-gateway: {' '.join(text.split())}", err=True)
+    return code
+
+
+def _unexpected(error: BaseException) -> str:
+    import tempfile
+    import traceback
+
+    said = f"unexpected error, please report it: {type(error).__name__}: {error}"
+    details = f"{' '.join(sys.argv)}\n\n{''.join(traceback.format_exception(error))}"
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="triton-gateway-", suffix=".log")
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(details)
+    except OSError as failure:
+        folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only shown
+        return f"{said} (no details: {folder} cannot be written: {failure.strerror}; set TMPDIR to another folder)"
+    return f"{said} (details: {Path(path)})"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""Reads what the serving Task wants of this Triton, and keeps the last answers, also on disk.
+
+``reconcile`` calls it in its own thread. What cannot be read is never taken for deleted: a known record stays valid
+while the registry is away, and an unreadable entry keeps the models that serve it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from deploy.sync.client import first_line
+from deploy.sync.errors import Verdict
+from deploy.sync.members import Members, look_up
+from deploy.sync.plan import Wanted
+from deploy.sync.settings import Retry, SyncSettings
+from gateway import pools, registry, settings, spec
+
+log = logging.getLogger("triton_gateway.sync")
+
+_SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A wanted model with everything needed to build it."""
+
+    wanted: Wanted
+    endpoint: spec.EndpointSpec
+    record: spec.ModelRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Desired:
+    """What the serving Task asks for, as far as it could be read."""
+
+    revision: str = ""
+    targets: Mapping[str, Target] = field(default_factory=dict)
+    unresolved: Mapping[str, tuple[str, Verdict]] = field(default_factory=dict)
+    """Endpoint url → (model id, why there is no model for it)."""
+    elsewhere: frozenset[str] = frozenset()
+    """Urls of endpoints that belong to other pools."""
+    wishes: Mapping[str, Any] = field(default_factory=dict)
+    """Gateways' latest requests to load a model, by model name."""
+    held_urls: frozenset[str] = frozenset()
+    is_readable: bool = True
+
+
+class Follower:
+    """Reads the registry and keeps the last answers: the desired state. Use it from one thread at a time."""
+
+    def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
+                 recipe: Callable[[], str], clock: Callable[[], float],
+                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None,
+                 look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
+        self._learn = learn
+        self._registry = source
+        self._store = store
+        self._settings = sync_settings
+        self._recipe = recipe
+        self._clock = clock
+        self._marker: str | None = None
+        self._task: Mapping[str, Any] | None = None
+        self._spec = spec.ServingSpec("", "")
+        self._records: dict[str, Mapping[str, Any]] = {}
+        self._problems: dict[str, Verdict] = {}
+        self._retries: dict[str, Retry] = {}
+        self._records_read_at = 0.0
+        self._members = Members(sync_settings.member) if sync_settings.members else None
+        self._look_up = look_up
+
+    def remembered(self) -> Desired | None:
+        """Return the last desired state from disk, for a start without the registry."""
+        stored = self._store.load()
+        if stored is None:
+            return None
+        self._task, models = stored
+        self._spec = spec.decode(self._task)
+        self._records = dict(models)
+        return self._desired()
+
+    def poll(self) -> Desired | None:
+        """Return the desired state if something may have changed, else None. Raises the registry's errors."""
+        marker = self._registry.marker()
+        now = self._clock()
+        has_changed = marker != self._marker
+        if has_changed:
+            self._task = self._registry.task()
+            self._spec = spec.decode(self._task)
+            self._retries.clear()
+        has_moved = self._see_members(now)
+        if self._task is None:
+            return None
+        if has_changed:
+            self._learn(self._task)
+        ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
+        read_all = has_changed or now - self._records_read_at >= self._settings.records_s
+        due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, Retry()).at)]
+        if not due and not has_changed and not has_moved:
+            return None
+        found: Mapping[str, Mapping[str, Any]] = {}
+        with contextlib.suppress(
+            registry.RegistryUnavailable, registry.RegistryRefused
+        ):  # each record is then read alone, which shows what is wrong with it
+            found = self._registry.records(due)
+        for model_id in due:
+            self._read(model_id, now, found.get(model_id))
+        if read_all:
+            self._records_read_at = now
+        self._records = {i: r for i, r in self._records.items() if i in ids}
+        self._problems = {i: p for i, p in self._problems.items() if i in ids}
+        self._retries = {i: r for i, r in self._retries.items() if i in ids}
+        self._marker = marker
+        with contextlib.suppress(OSError):
+            self._store.save(self._task, self._records)
+        return self._desired()
+
+    def next_retry(self) -> float:
+        """Return when the next unusable record is due to be read again."""
+        return min((r.at for r in self._retries.values()), default=math.inf)
+
+    def _read(self, model_id: str, now: float, record: Mapping[str, Any] | None) -> None:
+        try:
+            record = self._registry.model(model_id) if record is None else record
+            model = spec.decode_model(record)
+            problem: Verdict | None = None
+            if not model.has_data:
+                problem = Verdict(
+                    f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it again: "
+                    "clearml-serving model upload …",
+                    is_final=True,
+                )
+            else:
+                self._records[model_id] = record
+        except registry.RegistryUnavailable as error:
+            # A known record stays valid: models do not disappear because the registry does.
+            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
+        except (registry.RegistryRefused, KeyError, TypeError, ValueError) as error:
+            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
+            self._records.pop(model_id, None)
+        if problem is not None:
+            retry = self._retries.setdefault(model_id, Retry())
+            retry.count += 1
+            retry.at = now + self._settings.delay(retry.count)
+            self._problems[model_id] = problem
+        else:
+            self._problems.pop(model_id, None)
+            self._retries.pop(model_id, None)
+
+    def _see_members(self, now: float) -> bool:
+        if self._members is None:
+            return False
+        before = self._members.settled
+        self._members.note(self._look_up(self._settings.members), now)
+        if before != self._members.settled:
+            log.info("the pool's Tritons are now %s", ", ".join(sorted(self._members.settled)))
+        return before != self._members.settled
+
+    def _is_ours(self, named: Collection[str]) -> bool:
+        ours = self._settings.pools
+        return pools.ANY in ours or not ours.isdisjoint(named)
+
+    def _desired(self) -> Desired:
+        serving = self._spec
+        targets: dict[str, Target] = {}
+        unresolved: dict[str, tuple[str, Verdict]] = {}
+        elsewhere: set[str] = set()
+        for url, endpoint in serving.endpoints.items():
+            if endpoint.engine != "triton":
+                continue
+            if endpoint.option("pool") and not self._is_ours(spec.pools_of(endpoint, None)):
+                elsewhere.add(url)
+            elif not endpoint.model_id:
+                why = "the endpoint names no model: add it with --model-id or --name/--project"
+                unresolved[url] = ("", Verdict(why, is_final=True))
+            elif endpoint.model_id in self._problems:
+                unresolved[url] = (endpoint.model_id, self._problems[endpoint.model_id])
+            elif endpoint.model_id not in self._records:
+                why = f"the record of model {endpoint.model_id} has not been read yet"
+                unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
+            else:
+                record = spec.decode_model(self._records[endpoint.model_id])
+                if not self._is_ours(spec.pools_of(endpoint, record)):
+                    elsewhere.add(url)
+                    continue
+                name = spec.triton_model_name(endpoint, record)
+                cold = _unload_after(endpoint)
+                copies = pools.copies_of(endpoint.option("replicas"))
+                holds = self._members.hold(name, copies) if copies and self._members is not None else True
+                if holds is None:
+                    why = "the other Tritons of its pool are not known yet"
+                    unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
+                elif holds:
+                    targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
+                else:
+                    elsewhere.add(url)
+        return Desired(
+            revision=serving.revision,
+            targets=targets,
+            unresolved=unresolved,
+            elsewhere=frozenset(elsewhere),
+            wishes=((self._task or {}).get(spec.RECORDS) or {}).get("wish") or {},
+            held_urls=frozenset(unresolved) | _faulty_urls(serving),
+            is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
+        )
+
+
+def _unload_after(endpoint: spec.EndpointSpec) -> float:
+    try:
+        return settings.unload_after(endpoint.option("unload_after"))
+    except ValueError:  # a fault of the endpoint, which gateways and the command line report
+        return 0.0
+
+
+def _faulty_urls(serving: spec.ServingSpec) -> frozenset[str]:
+    return frozenset(_urls_of_faults(serving))
+
+
+def _urls_of_faults(serving: spec.ServingSpec) -> Iterator[str]:
+    for fault in serving.faults:
+        if fault.subject.startswith("endpoint "):
+            yield fault.subject.removeprefix("endpoint ").strip("/")

@@ -1,0 +1,139 @@
+"""How a bundle is to be run: ``runtime.json``, written by ``triton-gateway optimize``, read by model sync.
+
+It names the engine and precision with which speed and accuracy were measured, and the CPU instructions they need. On a
+machine without those instructions the bundle is refused before it gets traffic: on older CPUs int8 sums saturate
+silently, and bf16 is slower than measured. A model without the file runs as before. Pure, except for the two functions
+that read a file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+from deploy.sync.errors import BadModel
+from preprocessing.model_files import read_json
+
+FILE: Final = "runtime.json"
+FORMAT: Final = 1
+
+EngineName = Literal["onnxruntime", "openvino"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Target = Literal["cpu", "gpu"]
+
+BF16: Final = ("amx_bf16", "avx512_bf16", "bf16")
+INT8: Final = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "asimddp")
+"""Feature names in Linux' ``/proc/cpuinfo``, for x86 and ARM. One of them is enough."""
+
+MAX_ROWS: Final = 64
+"""Rows of the largest batch that a bundle was judged with (``bundles/judge/probes``), and so of the largest it is
+given.
+"""
+
+_CPUINFO: Final = Path("/proc/cpuinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """Engine and precision, and what they need. Each item of ``needs`` is a list of CPU features of which one is
+    required.
+    """
+
+    engine: EngineName = "onnxruntime"
+    precision: Precision = "fp32"
+    target: Target = "cpu"
+    needs: tuple[tuple[str, ...], ...] = ()
+    fallback: str = ""
+    """A sentence that says what to do on a CPU without these features."""
+    pad_to: int = 1
+    """Lengths are padded to multiples of this number, because OpenVINO compiles each new shape."""
+    max_length: int = 0
+    """Tokens of the longest input, so that every shape can be warmed up; 0: unknown."""
+
+
+def cpu_features(cpuinfo: str) -> frozenset[str]:
+    """Return the features a ``/proc/cpuinfo`` names, for the first processor in it."""
+    found = re.search(r"(?m)^(?:flags|Features)\s*:\s*(.+)$", cpuinfo)
+    return frozenset(found[1].split()) if found else frozenset()
+
+
+def this_cpu() -> frozenset[str]:
+    """Return this machine's CPU features; empty if the kernel does not list them."""
+    try:
+        return cpu_features(_CPUINFO.read_text())
+    except OSError:
+        return frozenset()
+
+
+def read_execution(folder: Path) -> Execution | None:
+    """Return the content of a model folder's ``runtime.json``; None without the file. Raises ``BadModel``."""
+    try:
+        return decode(read_json(folder / FILE))
+    except OSError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadModel(
+            f"{FILE} of the model cannot be used: {error}",
+            hint="make the bundle again with `triton-gateway optimize`, or remove the file",
+        ) from error
+
+
+def encode(execution: Execution) -> str:
+    """Return the text of ``runtime.json``."""
+    values = {
+        "format": FORMAT,
+        "target": execution.target,
+        "engine": execution.engine,
+        "precision": execution.precision,
+        "needs": [list(group) for group in execution.needs],
+        "fallback": execution.fallback,
+        "pad_to": execution.pad_to,
+        "max_length": execution.max_length,
+    }
+    return json.dumps(values, indent=1) + "\n"
+
+
+def decode(values: Any) -> Execution:
+    """Read the content of ``runtime.json``. Raises ``ValueError`` with the reason if it is not valid."""
+    if not isinstance(values, Mapping) or values.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT}")
+    for name, known in (("engine", EngineName), ("precision", Precision), ("target", Target)):
+        if values.get(name) not in get_args(known):
+            raise ValueError(f"{name} is {values.get(name)!r}, not one of {', '.join(get_args(known))}")
+    needs = values.get("needs", [])
+    if not isinstance(needs, list) or not all(isinstance(group, list) and group for group in needs):
+        raise ValueError("needs is not a list of lists of CPU features")
+    numbers = {name: values.get(name, default) for name, default in (("pad_to", 1), ("max_length", 0))}
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 1 << 20:
+            raise ValueError(f"{name} is {number!r}, not a whole number")
+    return Execution(
+        engine=values["engine"],
+        precision=values["precision"],
+        target=values["target"],
+        needs=tuple(tuple(str(feature) for feature in group) for group in needs),
+        fallback=str(values.get("fallback", "")),
+        pad_to=max(1, numbers["pad_to"]),
+        max_length=numbers["max_length"],
+    )
+
+
+def check_cpu(execution: Execution, features: frozenset[str]) -> None:
+    """Raise ``BadModel`` with the missing feature and the fallback. A CPU whose features are unknown passes."""
+    if execution.target != "cpu" or not features:
+        return
+    for group in execution.needs:
+        if not features.intersection(group):
+            raise BadModel(
+                f"the bundle runs in {execution.precision} on {execution.engine} and needs a CPU with "
+                f"{_any(group)}, which this machine does not have",
+                hint=execution.fallback or "make a bundle on this kind of machine with `triton-gateway optimize`",
+            )
+
+
+def _any(group: Sequence[str]) -> str:
+    return group[0] if len(group) == 1 else f"{', '.join(group[:-1])} or {group[-1]}"

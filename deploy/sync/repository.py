@@ -1,0 +1,247 @@
+"""The model repository: the directory from which Triton loads. Models appear and disappear in one rename.
+
+Model sync is its only writer. It assembles a model in a staging folder outside the repository, syncs it to disk and
+renames it into place. It lists and removes only folders with its own marker file, so a repository may contain other
+models. It never changes a file of the cache: Triton gets hard links to immutable files, or copies.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import errno
+import fcntl
+import filecmp
+import functools
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import IO
+
+from deploy.sync.errors import RepositoryUnusable
+from deploy.tools import folders
+
+log = logging.getLogger("triton_gateway.sync")
+
+MARKER = ".triton-gateway.json"
+
+
+@dataclass(frozen=True, slots=True)
+class OnDisk:
+    """The marker of a written model: its endpoint and model, and the recipe it was built with."""
+
+    name: str
+    url: str
+    model_id: str
+    recipe: str
+    instances: int = 0
+    """Processes that run it on a python backend; 0 if unknown."""
+
+
+_FIELDS = frozenset(field.name for field in fields(OnDisk))
+
+
+class ModelRepository:
+    """One model repository and its staging folder. ``open`` takes the lock that makes this process its only writer."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._staging = root.parent / f".{root.name}.staging"
+        self._lock: IO[str] | None = None
+
+    @property
+    def root(self) -> Path:
+        """The folder to give to ``tritonserver --model-repository``."""
+        return self._root
+
+    def open(self) -> None:
+        """Create the folders, take the lock and remove leftovers of a crash. Raises ``RepositoryUnusable``."""
+        with _reporting_os_errors(f"cannot use the model repository {self._root}"):
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._staging = self._choose_staging()
+            self._staging.mkdir(parents=True, exist_ok=True)
+            lock = (self._staging / "lock").open("a")
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                lock.close()
+                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise RepositoryUnusable(
+                        f"another model sync already writes to {self._root}",
+                        hint="stop it, or give this one its own --repository",
+                    ) from error
+                raise
+            self._lock = lock
+            for orphan in self._staging.iterdir():
+                if orphan.name != "lock":
+                    shutil.rmtree(orphan, ignore_errors=True)
+
+    def close(self) -> None:
+        """Release the lock."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def models(self) -> dict[str, OnDisk]:
+        """Return the models that model sync wrote, by name."""
+        found: dict[str, OnDisk] = {}
+        with _reporting_os_errors(f"cannot read the model repository {self._root}"):
+            for marker in self._root.glob(f"*/{MARKER}"):
+                try:
+                    said = json.loads(marker.read_text())
+                    # A newer release may write more fields. They are ignored: a folder that no release recognised would
+                    # never be removed.
+                    model = OnDisk(**{key: value for key, value in said.items() if key in _FIELDS})
+                except (ValueError, TypeError, AttributeError):
+                    continue  # not readable as a marker of ours: the model is written again if it is wanted
+                if model.name == marker.parent.name:
+                    found[model.name] = model
+        return found
+
+    def write(self, model: OnDisk, config: str, source: Path, files: Mapping[str, str],
+              texts: Mapping[str, str] | None = None) -> Path:  # fmt: skip
+        """Put a model in place in one rename, replacing an older build of the same name.
+
+        ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text. Raises
+        ``RepositoryUnusable`` (disk full, no permission) and then leaves nothing behind.
+        """
+        with _reporting_os_errors(f"cannot write model {model.name} to {self._root}"):
+            part = Path(tempfile.mkdtemp(prefix=f"{model.name}.{os.getpid()}.", dir=self._staging))
+            try:
+                part.chmod(0o755)  # Triton may run as another user
+                for target, origin in files.items():
+                    _place(source, source / origin, part / target)
+                for target, text in {
+                    **(texts or {}), "config.pbtxt": config, MARKER: _marker(model),
+                }.items():  # fmt: skip
+                    (part / target).parent.mkdir(parents=True, exist_ok=True)
+                    (part / target).write_text(text, "utf-8")
+                for path in sorted(part.rglob("*"), reverse=True):
+                    folders.sync(path)
+                folders.sync(part)
+                return self._swap_in(part, self._root / model.name)
+            except BaseException:
+                shutil.rmtree(part, ignore_errors=True)
+                raise
+
+    def holds(self, name: str, config: str, source: Path, files: Mapping[str, str], texts: Mapping[str, str]) -> bool:
+        """Return True if ``write`` with the same arguments would change nothing that Triton runs.
+
+        Programs are compared without comments and docstrings.
+        """
+        root = self._root / name
+        with _reporting_os_errors(f"cannot read model {name} in {self._root}"):
+            there = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+            if there - {MARKER} != {*files, *texts, "config.pbtxt"}:
+                return False
+            return all(
+                _is_same_text(target, (root / target).read_text("utf-8", "replace"), text)
+                for target, text in {**texts, "config.pbtxt": config}.items()
+            ) and all(
+                (root / target).samefile(source / origin) or filecmp.cmp(root / target, source / origin, shallow=False)
+                for target, origin in files.items()
+            )
+
+    def mark(self, model: OnDisk) -> None:
+        """Replace the marker of an existing model. Raises ``RepositoryUnusable``."""
+        with _reporting_os_errors(f"cannot write to model {model.name} in {self._root}"):
+            folders.replace_file(self._root / model.name / MARKER, _marker(model), mode=0o644)
+
+    def remove(self, name: str) -> None:
+        """Remove a model of ours in one rename, then delete its files."""
+        with _reporting_os_errors(f"cannot remove model {name} from {self._root}"):
+            target = self._root / name
+            if not (target / MARKER).exists():
+                return
+            gone = Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}.old-", dir=self._staging))
+            target.rename(gone / name)
+            folders.sync(self._root)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _swap_in(self, part: Path, target: Path) -> Path:
+        old: Path | None = None
+        if target.exists():
+            if not (target / MARKER).exists():
+                raise RepositoryUnusable(f"{target} exists and was not written by triton-gateway", hint="move it away")
+            old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
+            target.rename(old / target.name)
+        part.rename(target)
+        folders.sync(self._root)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    def _choose_staging(self) -> Path:
+        # Renames are atomic only within one file system. If the repository is a mount point, its staging folder is
+        # inside it, hidden: in explicit mode Triton looks only at the models that it is told to load.
+        beside = self._root.parent / f".{self._root.name}.staging"
+        if self._root.stat().st_dev == self._root.parent.stat().st_dev and os.access(self._root.parent, os.W_OK):
+            return beside
+        return self._root / ".staging"
+
+
+@functools.cache
+def _log_copied(cache: str, repository: str, reason: str) -> None:
+    log.info("no hard links from %s to %s (%s): models are copied and need twice the space", cache, repository, reason)
+
+
+def _marker(model: OnDisk) -> str:
+    return json.dumps(asdict(model), indent=1)
+
+
+def _is_same_text(name: str, old: str, new: str) -> bool:
+    return old == new or (name.endswith(".py") and _meaning(old) == _meaning(new))
+
+
+def _meaning(program: str) -> str:
+    """Return a program's syntax without comments and docstrings; the text itself if it cannot be parsed."""
+    try:
+        tree = ast.parse(program)
+    except SyntaxError:
+        return program
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
+            node, clean=False
+        ) is not None:  # fmt: skip
+            node.body = node.body[1:]
+    return ast.dump(tree)
+
+
+def _place(root: Path, origin: Path, target: Path) -> None:
+    real = origin.resolve(strict=True)
+    if not real.is_relative_to(root.resolve()):
+        raise RepositoryUnusable(
+            f"{origin.name} is a link that leaves the model's folder", hint="upload the file itself"
+        )
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Code may write next to itself or into itself, so it is copied. Large immutable weights are linked.
+    if real.suffix != ".py":
+        try:
+            os.link(real, target)
+        except OSError as error:
+            if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
+                raise
+            _log_copied(str(root.parent.parent.parent), str(target.parent.parent.parent.parent), error.strerror or "")
+        else:
+            return
+    shutil.copyfile(real, target)
+
+
+@contextlib.contextmanager
+def _reporting_os_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hints = {
+            errno.ENOSPC: "free disk space",
+            errno.EDQUOT: "free disk space",
+            errno.EACCES: "give this user write access",
+            errno.EPERM: "give this user write access",
+            errno.EROFS: "mount it writable for model sync",
+        }
+        raise RepositoryUnusable(f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")) from error

@@ -1,0 +1,68 @@
+"""Settings of a model sync, and its back-off. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deploy.sync.client import Tls
+from deploy.sync.members import read_pools
+from deploy.sync.model_folder.cores import available_cores, tuning_for
+from deploy.sync.model_folder.layout import Engine
+from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.plan import Grace
+
+
+@dataclass(frozen=True, slots=True)
+class SyncSettings:
+    """Settings of a model sync; times in seconds."""
+
+    state_dir: Path
+    repository: Path
+    triton_grpc: str
+    engine: Engine = "native"
+    members: str = ""
+    """Address of all Tritons of the pool, among which models with limited copies are distributed; empty: all hold all.
+    """
+    member: tuple[str, ...] = ()
+    """This model sync's host among the members, or its addresses (IPv4 and IPv6)."""
+    pools: frozenset[str] = read_pools("")
+    """The pools of its Triton. Endpoints of other pools are not loaded; ``*``: all pools."""
+    triton_key_file: Path | None = None
+    """File with the key of Triton's control APIs, if Triton was started with one."""
+    triton_tls: Tls | None = None
+    """TLS to Triton, if it has been configured."""
+    cache_bytes: int = 20 << 30
+    """Bytes above which unused downloads are deleted; 0: never."""
+    """Most bytes that one model's archive may have when unpacked."""
+    poll_s: float = 2.0
+    """Seconds between looks at the serving Task."""
+    observe_s: float = 1.0
+    """Seconds between looks at Triton, independent of ``poll_s``: a restarted Triton is empty and must not wait."""
+    records_s: float = 30.0
+    """Seconds after which model records are read again although the serving Task did not change."""
+    retry_first_s: float = 2.0
+    retry_max_s: float = 300.0
+    load_timeout_s: float = 300.0
+    downloads: int = 4
+    grace: Grace = field(default_factory=Grace)
+    tuning: Tuning = field(default_factory=lambda: tuning_for(available_cores()))
+
+    @property
+    def status_path(self) -> Path:
+        """The file with model sync's status: the gateway's status page and ``doctor`` read it."""
+        return self.state_dir / "sync-status.json"
+
+    def delay(self, failures: int) -> float:
+        """Return the seconds to wait after ``failures`` failures in a row."""
+        return float(min(self.retry_max_s, self.retry_first_s * 2 ** min(failures - 1, 30)))
+
+
+@dataclass(slots=True)
+class Retry:
+    """Consecutive failures of one thing, and when it may be tried again."""
+
+    count: int = 0
+    at: float = 0.0
+    is_suspect: bool = False
+    """True if Triton ended while it loaded this model, perhaps because of it."""

@@ -1,5 +1,0 @@
-"""Handlers that answer requests: text, tensors, hooks, generated text.
-
-Owns an endpoint version's handler and leases. Made by ``control/assemble``, called by ``dataplane``. They must never
-route, and never wait in ``start``.
-"""

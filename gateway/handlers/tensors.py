@@ -1,0 +1,165 @@
+"""Models without a text task: converts the data of a request or a hook to the model's inputs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.admission import NO_PRESSURE, Pressure
+from gateway.batching.batcher import Batcher
+from gateway.errors import HookFailed, InputRefused
+from gateway.handlers.endpoint import Job, in_task
+from gateway.handlers.stacking import StackedCalls
+from gateway.triton.port import Backend, ModelInfo, TensorInfo
+from gateway.triton.tensors import check_whole, from_lists
+
+Outputs = dict[str, NDArray[Any]]
+
+_MAX_REASON_CHARS: Final = 200
+"""numpy's message contains the value that is no number, however long that is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawTensors:
+    """A request in the model's own tensors, which go to the model unchanged.
+
+    ``inputs``: name → array of the input's dtype, [rows, …] if the model has a batch dimension. ``outputs``: the names
+    of the wanted outputs; empty for all. The answer is name → array.
+    """
+
+    inputs: Mapping[str, NDArray[Any]]
+    outputs: Sequence[str] = ()
+    request_id: str = field(default="")
+
+
+async def infer_raw(backend: Backend, model: str, job: Job, raw: RawTensors) -> Outputs:
+    """Return the model's outputs for the tensors of a job. Raises what the backend raises."""
+    trace = job.trace
+    trace.rows = _rows(raw)
+    started = perf_counter_ns()
+    left = job.deadline - asyncio.get_running_loop().time()
+    outputs = await backend.infer(model, raw.inputs, raw.outputs, timeout=left, request_id=raw.request_id)
+    trace.infer_ns = perf_counter_ns() - started
+    job.outputs = outputs
+    return outputs
+
+
+@dataclass(frozen=True, slots=True)
+class TritonCall:
+    """Converts a hook's data to tensors and back, as ClearML does."""
+
+    backend: Backend
+    model: str
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[str, ...]
+    info: ModelInfo | None = None
+    """The loaded model as Triton describes it, if that is known."""
+    pressure: Pressure = NO_PRESSURE
+
+    def stacked(self, max_rows: int, on_call: Callable[[int], None] | None = None) -> StackedCalls:
+        """Return the model's calls, which several requests share; ``on_call`` gets the rows of each."""
+        return StackedCalls(self.backend, self.model, max_rows=max_rows, pressure=self.pressure, on_call=on_call)
+
+    def tensors(self, data: object) -> dict[str, NDArray[Any]]:
+        """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
+
+        ``data`` is one array(-like) for one input, a sequence of them in the declared order for several, or a mapping
+        by input name. Floats are converted as in ClearML: a number beyond the range of a float input becomes infinity,
+        because hooks mask attention with the smallest float64. For an integer input, what would become another number
+        is refused.
+        """
+        if isinstance(data, Mapping):
+            missing = [t.name for t in self.inputs if t.name not in data]
+            if missing:
+                raise HookFailed(f"preprocess returned a mapping without the model's inputs {', '.join(missing)}")
+            values = [data[t.name] for t in self.inputs]
+        elif len(self.inputs) == 1:
+            values = [data]
+        elif isinstance(data, list | tuple) and len(data) == len(self.inputs):
+            values = list(data)
+        else:
+            raise HookFailed(
+                f"preprocess must return {len(self.inputs)} arrays, one per input "
+                f"({', '.join(t.name for t in self.inputs)})"
+            )
+        tensors = {}
+        for tensor, value in zip(self.inputs, values, strict=True):
+            dtype = np.dtype(tensor.dtype)
+            try:
+                if dtype.kind in "iu":
+                    check_whole(np.asarray(value), dtype)
+                with np.errstate(over="ignore"):
+                    tensors[tensor.name] = np.ascontiguousarray(np.array(value, dtype=dtype))
+            except (TypeError, ValueError, ArithmeticError) as error:
+                reason = str(error)[:_MAX_REASON_CHARS]
+                raise InputRefused(
+                    f"input {tensor.name} cannot be made into {tensor.dtype} numbers: {reason}",
+                    hint="check the values and that all rows have one length",
+                ) from error
+        return tensors
+
+
+class TensorHandler:
+    """A model that is not a text task and has no hook.
+
+    A request is a body ``{input name: nested lists}`` or ``RawTensors``; the answer is ``{output name: array}``.
+    ``on_call`` gets the rows of each call, if the model has a batch dimension.
+    """
+
+    takes_bytes = False
+
+    def __init__(self, call: TritonCall, on_call: Callable[[int], None] | None = None) -> None:
+        self.call = call
+        rows = call.info.max_batch_size if call.info is not None else 0
+        self._stacked = call.stacked(rows, on_call) if rows else None
+
+    @property
+    def batcher(self) -> Batcher[Any] | None:
+        """The queue for calls, if the model has a batch dimension; its tokens are elements."""
+        return self._stacked.batcher if self._stacked is not None else None
+
+    def start(self, job: Job) -> None:
+        """See ``Handler``."""
+        body, call = job.question, self.call
+        if isinstance(body, RawTensors):
+            raw = body
+        else:
+            names = [t.name for t in call.inputs]
+            if not isinstance(body, dict) or any(n not in body for n in names):
+                raise InputRefused(
+                    f"the body must be an object with the model's inputs {', '.join(names)}",
+                    hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
+                )
+            started = perf_counter_ns()
+            inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), body[t.name]) for t in call.inputs}
+            raw = RawTensors(inputs, call.outputs)
+            job.trace.prepare_ns = perf_counter_ns() - started
+        job.prepared()
+        if self._stacked is None:
+            in_task(job, infer_raw(call.backend, call.model, job, raw))
+        else:
+            in_task(job, self._share(self._stacked, job, raw))
+
+    async def _share(self, stacked: StackedCalls, job: Job, raw: RawTensors) -> Outputs:
+        """Return the outputs from a call that other requests may share."""
+        trace = job.trace
+        trace.rows = _rows(raw)
+        job.outputs, trace.queue_ns, trace.infer_ns = await stacked.infer(
+            raw.inputs, raw.outputs, job.deadline, flow=trace.flow, request_id=raw.request_id
+        )
+        return job.outputs
+
+    async def close(self) -> None:
+        """See ``Handler.close``."""
+        if self._stacked is not None:
+            await self._stacked.close()
+
+
+def _rows(raw: RawTensors) -> int:
+    return max((len(array) for array in raw.inputs.values() if array.ndim), default=1)

@@ -1,0 +1,148 @@
+"""The immutable snapshot that requests read: paths to endpoint versions.
+
+``control.assemble`` makes it, and each request reads it once through ``table.current``. After publication, nothing that
+it refers to changes, except for counters inside endpoints and the state of versions that cannot answer.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from gateway.errors import EndpointNotFound, ModelNotReady, Unavailable, VersionNotFound
+from gateway.handlers.endpoint import Endpoint
+from gateway.path.routing.canary import Weighted, position_of
+from gateway.spec import Fault
+from gateway.trace import CANARY, DIRECT, STABLE
+
+
+class Pending(Protocol):
+    """What is configured and cannot answer yet, or failed: a version, or a name. Control may change its state."""
+
+    @property
+    def url(self) -> str:
+        """Its path."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """``building``, ``failed`` or ``refused``."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """What it is doing, or why it failed; shown to callers and on the status page."""
+        ...
+
+    @property
+    def is_final(self) -> bool:
+        """Whether waiting is useless: the configuration or the model must be changed."""
+        ...
+
+    @property
+    def stands_alone(self) -> bool:
+        """Whether it is an endpoint without versions."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Endpoints by url, canaries by path, and what is configured but not served."""
+
+    revision: str = ""
+    endpoints: Mapping[str, Endpoint] = field(default_factory=lambda: MappingProxyType({}))
+    canaries: Mapping[str, Weighted] = field(default_factory=lambda: MappingProxyType({}))
+    pending: Mapping[str, Pending] = field(default_factory=lambda: MappingProxyType({}))
+    """Configured versions that do not serve, successors of ``endpoints`` included, and canaries without a route."""
+    faults: tuple[Fault, ...] = ()
+    defaults: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Bare name → the url that it stands for, whether that version can answer or not."""
+    has_been_read: bool = True
+    """False before the first configuration: then no path is known to be unknown."""
+
+    def routes(self) -> Iterator[tuple[str, str, str]]:
+        """Return each (endpoint, version, route) that a request may be counted under."""
+        for endpoint in self.endpoints.values():
+            yield endpoint.identity.endpoint, endpoint.identity.version, DIRECT
+        for canary in self.canaries.values():
+            for url in canary.urls:
+                identity = self.endpoints[url].identity
+                yield identity.endpoint, identity.version, STABLE if url == canary.stable else CANARY
+
+    def resolve(
+        self, path: str, routing_key: str | None = None, draw: Callable[[], float] = random.random
+    ) -> tuple[Endpoint, str, Endpoint | None]:
+        """Return the endpoint that answers ``path``, the route's name and, for a canary, the fallback endpoint.
+
+        The route is ``direct``; for the versions of a canary it is ``stable`` (the fallback) or ``canary``. A canary
+        wins over an endpoint with the same path, as in clearml-serving, and both win over a recorded default. Raises
+        ``EndpointNotFound`` or ``VersionNotFound``; for what is configured but cannot answer yet, ``Unavailable``.
+        """
+        canary = self.canaries.get(path)
+        if canary is not None:
+            position = draw() if routing_key is None else position_of(routing_key, path)
+            url = canary.pick(position)
+            if url == canary.stable:
+                return self.endpoints[url], STABLE, None
+            return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
+        endpoint = self.endpoints.get(path)
+        if endpoint is None and path in self.defaults:
+            endpoint = self.endpoints.get(self.defaults[path])
+        if endpoint is not None:
+            return endpoint, DIRECT, None
+        raise self.missing(path)
+
+    def names(self) -> set[str]:
+        """Return all paths that can be requested now."""
+        known = {name for name, url in self.defaults.items() if url in self.endpoints}
+        return {*self.endpoints, *self.canaries, *known}
+
+    def pinned(self, url: str) -> Endpoint:
+        """Return exactly the version ``url``, regardless of canaries. Raises as ``resolve`` does."""
+        endpoint = self.endpoints.get(url)
+        if endpoint is None:
+            raise self.missing(url)
+        return endpoint
+
+    def missing(self, path: str = "") -> EndpointNotFound | VersionNotFound | Unavailable:
+        """Return the error of a path without a route. An empty path stands for the only endpoint."""
+        if not self.has_been_read:
+            return not_read_yet()
+        if not path and self.pending:
+            states = sorted({pending.state for pending in self.pending.values()})
+            return ModelNotReady(f"no endpoint is served yet: what is configured is {', '.join(states)}", retry_after=2)
+        default = self.defaults.get(path, "")
+        pending = self.pending.get(default or path)
+        if pending is not None:
+            return ModelNotReady(f"endpoint {default or path} is {pending.state}: {pending.reason}", retry_after=2)
+        base = path.rpartition("/")[0]
+        urls = sorted({*self.endpoints, *self.pending, *self.canaries})
+        versions = [u for u in urls if u.startswith(path + "/")]
+        if versions:
+            why = f"its default version {_shown(default)} was removed" if default else "no default version is recorded"
+            return VersionNotFound(
+                f"endpoint {_shown(path)} needs a version: {why}",
+                hint=f"call one of {', '.join(versions[:10])}, or choose a default: triton-gateway default "
+                f"{_shown(path)} VERSION",
+            )
+        siblings = [u for u in urls if base and (u == base or u.startswith(base + "/"))]
+        if siblings:
+            return VersionNotFound(
+                f"endpoint {_shown(base)} has no version {_shown(path.rpartition('/')[2])}",
+                hint=f"it has {', '.join(siblings[:10])}",
+            )
+        hint = f"deployed are {', '.join(urls[:10])}" if urls else "nothing is deployed: `clearml-serving model add …`"
+        what = f"endpoint {_shown(path)} does not exist" if path else "no endpoint is served here"
+        return EndpointNotFound(what, hint=hint)
+
+
+def not_read_yet() -> Unavailable:
+    """Return the error of every path before the first configuration."""
+    return Unavailable("this gateway has not read its configuration yet", hint="try again", retry_after=1)
+
+
+def _shown(path: str) -> str:
+    return ascii(path)[1:-1][:100]

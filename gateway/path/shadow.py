@@ -1,0 +1,373 @@
+"""Shadow traffic: sends a share of an endpoint's requests to another version as well, after the caller has its answer.
+
+The shadow's answer is compared with the caller's, counted, and discarded. A failure of the shadow is counted apart; if
+nobody could have answered (no capacity, no time), the request counts as dropped, because that says nothing about the
+version. The mirror listens to finished requests only while a shadow is configured. It cannot disturb other requests:
+its queue is bounded, few requests run at a time, each has a deadline, and shadow requests are dropped first if the
+process or Triton is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gateway.errors import OF_CALLERS, ClientGone, DeadlineExceeded, GatewayError, Overloaded, Unavailable
+from gateway.handlers.endpoint import Endpoint, Lookup
+from gateway.handlers.tensors import RawTensors
+from gateway.metrics.mirrored import Features, Groups, renamed, with_names
+from gateway.metrics.observer import Observer
+from gateway.metrics.texts import Text
+from gateway.path.coroutines import ask_version
+from gateway.path.neighbours import Neighbours
+from gateway.path.records import Listener
+from gateway.path.routing.table import RoutingTable
+from gateway.spec import ShadowSpec
+from gateway.trace import FALLBACK, TRACEPARENT, Trace
+from preprocessing.types import Prepared
+
+_log = logging.getLogger("triton_gateway.shadow")
+
+_CONCURRENCY: Final = 2
+_MAX_QUEUED: Final = 64
+_MAX_QUEUED_BYTES: Final = 16 << 20
+"""The limit of the queued bodies."""
+_STALE_S: Final = 2.0
+_LARGE_ROWS: Final = 16
+"""Answers of more rows are compared in a thread."""
+_LATE_S: Final = 0.01
+_ANY_NUMBERS: Final = 1.0
+"""From this tolerance on, numbers between 0 and 1 do not matter, so embeddings are compared by their neighbours."""
+_EMBEDDINGS: Final = "sentence-embeddings"
+_NO_BODY: Final = (RawTensors, Prepared, Lookup)
+"""Requests without a body that could be sent to another version."""
+_COUNTS: Final = frozenset({"tokens", "truncated", "windows"})
+"""Fields that describe the text, not the model's answer: versions with different tokenizers differ in them."""
+_NOBODY: Final = (Overloaded, Unavailable, DeadlineExceeded, ClientGone)
+"""Errors that say nothing about the version: it had no capacity, no server or no time."""
+
+Outcome = str
+"""``agreed``, ``differed``, ``failed`` or ``dropped``."""
+
+
+@dataclass(slots=True)
+class _Shadow:
+    """A configured shadow, and its counts in this process."""
+
+    spec: ShadowSpec
+    target: str
+    groups: Groups
+    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(("agreed", "differed", "failed"), 0))
+    dropped: int = 0
+    difference: float = 0.0
+    reason: str = ""
+    neighbours: Neighbours = field(default_factory=Neighbours)
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A version whose requests are mirrored: to which shadow, its labels, and the shadow's labels that mean others."""
+
+    shadow: _Shadow
+    labels: frozenset[str]
+    names: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    """A finished request that is to be sent to a shadow; ``at`` is loop time, ``size`` the bytes of its body.
+
+    ``text``: its first text, empty if it has none.
+    """
+
+    source: _Source
+    text: Text
+    body: object
+    answer: object
+    at: float
+    rows: int
+    size: int
+
+
+class Mirror:
+    """Sends a share of the finished requests to shadows. One per event loop.
+
+    ``subscribe(listener)`` calls the listener with every finished request, and returns a function that ends that.
+    ``is_busy()`` returns whether shadow traffic must pause. ``timeout``: seconds that one request may take. A request
+    that was queued for more than 10 ms, and twice as long as its call to Triton took, is not mirrored. Nor is one that
+    is 2 s old.
+    """
+
+    def __init__(
+        self,
+        table: RoutingTable,
+        observer: Observer,
+        subscribe: Callable[[Listener], Callable[[], None]],
+        *,
+        is_busy: Callable[[], bool],
+        timeout: float,
+    ) -> None:
+        self._table = table
+        self._observer = observer
+        self._subscribe = subscribe
+        self._unsubscribe: Callable[[], None] | None = None
+        self._is_busy = is_busy
+        self._timeout = timeout
+        self._late = _LATE_S
+        self._stale = _STALE_S
+        self._random = random.random
+        self._shadows: dict[str, _Shadow] = {}
+        self._by_url: dict[str, _Source] = {}
+        self._queued: deque[_Queued] = deque()
+        self._queued_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
+        """Mirror to ``shadows`` from now on, as far as their versions are among the served ``endpoints``.
+
+        A shadow that stays keeps its counts, even if its share changes.
+        """
+        before, self._shadows = self._shadows, {}
+        for name, spec in shadows.items():
+            known = before.get(name)
+            if known is None or replace(known.spec, percent=spec.percent) != spec:
+                known = _Shadow(spec, spec.to, Groups(partial(self._count_group, spec.to)))
+            known.spec = spec
+            self._shadows[name] = known
+        self._by_url = {}
+        for name, shadow in self._shadows.items():
+            if shadow.target in endpoints:
+                named = _labels(endpoints[shadow.target])
+                for url, endpoint in endpoints.items():
+                    if url != shadow.target and name in (url, endpoint.identity.endpoint):
+                        labels = _labels(endpoint)
+                        self._by_url[url] = _Source(shadow, frozenset(labels), renamed(labels, named))
+        if self._by_url and self._unsubscribe is None:
+            self._unsubscribe = self._subscribe(self.answered)
+        elif not self._by_url:
+            self._stop_listening()
+
+    def answered(self, trace: Trace) -> None:
+        """Queue a finished request for its shadow, or ignore it. Never waits, never raises."""
+        source = self._by_url.get(trace.url)
+        if source is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
+            return
+        shadow = source.shadow
+        if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
+            return
+        # A request that was queued for longer than its call took shows that Triton is busy.
+        is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)
+        size = trace.body_bytes
+        is_full = len(self._queued) >= _MAX_QUEUED or self._queued_bytes + size > _MAX_QUEUED_BYTES
+        if is_late or is_full or self._is_busy():
+            self._drop(shadow)
+            return
+        loop = asyncio.get_running_loop()
+        texts = trace.prepared.request.texts if trace.prepared is not None else ()
+        text = texts[0] if texts else ""
+        self._queued.append(_Queued(source, text, trace.body, trace.answer, loop.time(), trace.rows, size))
+        self._queued_bytes += size
+        if len(self._tasks) < _CONCURRENCY:
+            task = loop.create_task(self._run(), name="shadow")
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def status(self) -> dict[str, Any]:
+        """Return the shadows and how their answers compare, in this process."""
+        found = {}
+        for name, shadow in self._shadows.items():
+            compared = shadow.counts["agreed"] + shadow.counts["differed"]
+            found[name] = {
+                "to": shadow.target, "percent": shadow.spec.percent, "tolerance": shadow.spec.tolerance,
+                "mirrored": compared + shadow.counts["failed"], **shadow.counts, "dropped": shadow.dropped,
+                "agreement": shadow.counts["agreed"] / compared if compared else None,
+                "mean_difference": shadow.difference / compared if compared else None,
+                "is_on": any(source.shadow is shadow for source in self._by_url.values()),
+                "last_failure": shadow.reason or None,
+            }  # fmt: skip
+        return found
+
+    async def close(self) -> None:
+        """Cancel what runs, and forget what is queued."""
+        self._stop_listening()
+        self._queued.clear()
+        self._queued_bytes = 0
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _stop_listening(self) -> None:
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+
+    async def _run(self) -> None:
+        TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
+        while self._queued:
+            one = self._queued.popleft()
+            self._queued_bytes -= one.size
+            await self._mirror(one)
+
+    async def _mirror(self, one: _Queued) -> None:
+        shadow = one.source.shadow
+        loop = asyncio.get_running_loop()
+        target = self._table.current.endpoints.get(shadow.target)
+        if target is None or loop.time() - one.at > self._stale or self._is_busy():
+            self._drop(shadow)
+            return
+        trace = Trace("shadow")
+        try:
+            answer = await ask_version(target, one.body, self._timeout, trace)
+        except GatewayError as error:
+            self._note(shadow, str(error))
+            if isinstance(error, _NOBODY):
+                self._drop(shadow)
+            else:
+                self._found(one, target, "differed" if error.kind in OF_CALLERS else "failed")
+            return
+        try:
+            answer = with_names(answer, one.source.names)
+            if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
+                agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
+                if agree is None:
+                    return  # kept, to compare the next ones with
+                same, off, first = agree, 0.0, agree
+            else:
+                # Of several texts the first one is grouped.
+                compared = partial(_compared, one.answer, answer, shadow.spec.tolerance)
+                is_large = max(one.rows, trace.rows) > _LARGE_ROWS
+                same, off, first = await asyncio.to_thread(compared) if is_large else compared()
+        except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
+            self._note(shadow, f"{type(error).__name__}: {error}")
+            self._drop(shadow)
+            return
+        shadow.difference += off
+        self._found(one, target, "agreed" if same else "differed", off, is_like=first)
+
+    def _found(
+        self, one: _Queued, target: Endpoint, outcome: Outcome, off: float | None = None, *, is_like: bool = False
+    ) -> None:
+        """Count an outcome. ``off``: the largest difference of the numbers; ``is_like``: whether the first text's
+        answers agree.
+        """
+        shadow, identity = one.source.shadow, target.identity
+        shadow.counts[outcome] += 1
+        self._observer.mirrored(identity.endpoint, identity.version, outcome, off)
+        try:
+            label = _label(one.answer)
+            shadow.groups.see(Features(label if label in one.source.labels else "", one.text), is_like)
+        except Exception:  # noqa: BLE001 - users' objects again; the other requests in the queue come next
+            self._observer.complain()
+
+    def _count_group(self, target: str, by: str, group: str, agreed: bool) -> None:
+        endpoint = self._table.current.endpoints.get(target)
+        if endpoint is not None:
+            self._observer.mirrored_in_group(endpoint.identity.endpoint, endpoint.identity.version, by, group, agreed)
+
+    def _note(self, shadow: _Shadow, reason: str) -> None:
+        if reason != shadow.reason:
+            _log.info("%s fails as a shadow of %s: %s", shadow.target, shadow.spec.endpoint, reason[:300])
+            shadow.reason = reason[:300]
+
+    def _drop(self, shadow: _Shadow) -> None:
+        shadow.dropped += 1
+        target = self._table.current.endpoints.get(shadow.target)
+        if target is not None:
+            self._observer.mirrored(target.identity.endpoint, target.identity.version, "dropped")
+
+
+def _labels(endpoint: Endpoint) -> tuple[str, ...]:
+    labels = endpoint.identity.details.get("labels")
+    return tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
+
+
+def _label(answer: object) -> str:
+    """Return the label of the first text; empty if its answer has none."""
+    first = _first(answer)
+    label = first.get("label") if isinstance(first, Mapping) else None
+    return label if isinstance(label, str) else ""
+
+
+def _first(answer: object) -> object:
+    """Return the answer to the first text of a request."""
+    results = answer.get("results") if isinstance(answer, Mapping) else answer
+    return results[0] if isinstance(results, list | tuple) and results else answer
+
+
+def _compared(one: object, other: object, tolerance: float) -> tuple[bool, float, bool]:
+    """Return whether two answers agree, the largest difference of their numbers, and whether the first texts agree."""
+    same, off = compare(one, other)
+    agree = same and off <= tolerance
+    if agree or (first := _first(one)) is one:
+        return agree, off, agree
+    same, off_first = compare(first, _first(other))
+    return agree, off, same and off_first <= tolerance
+
+
+def _agree_on_neighbours(neighbours: Neighbours, one: object, other: object) -> bool | None:
+    """Compare two answers of an embedding model by their neighbours, for the first texts of a long request."""
+    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
+        return False  # user code changed the form of the answer
+    return neighbours.compare(_vectors(one), _vectors(other))
+
+
+def _vectors(answer: Mapping[Any, Any]) -> NDArray[Any]:
+    """Return the vectors of the first texts of an answer, as an array [texts, size]."""
+    if "embedding" in answer:
+        return np.asarray(answer["embedding"])[None]
+    return np.asarray(answer.get("embeddings", ()))[:_LARGE_ROWS]
+
+
+def compare(one: object, other: object) -> tuple[bool, float]:
+    """Return whether two answers are equal apart from numbers, and the largest difference of their numbers.
+
+    Differences are absolute up to 1 and relative above. A number that only one answer has is compared with 0. Counts of
+    tokens are ignored.
+    """
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return _arrays(np.asarray(one), np.asarray(other))
+    if _is_number(one) and _is_number(other):
+        return True, _distance(one, other)
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        found = [
+            compare(one.get(key, 0.0 if _is_number(other.get(key)) else None),
+                    other.get(key, 0.0 if _is_number(one.get(key)) else None))
+            for key in {**one, **other} if key not in _COUNTS
+        ]  # fmt: skip
+    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        if len(one) != len(other):
+            return False, 0.0
+        found = [compare(a, b) for a, b in zip(one, other, strict=True)]
+    else:
+        return bool(one == other), 0.0
+    return all(same for same, _ in found), max((off for _, off in found), default=0.0)
+
+
+def _arrays(one: NDArray[Any], other: NDArray[Any]) -> tuple[bool, float]:
+    if one.shape != other.shape:
+        return False, 0.0
+    if one.dtype.kind not in "iufb" or other.dtype.kind not in "iufb":
+        return bool((one == other).all()), 0.0
+    if not one.size:
+        return True, 0.0
+    first, second = one.astype(np.float64), other.astype(np.float64)
+    off = np.abs(first - second) / np.maximum(1.0, np.abs(first))
+    return True, float(off.max())
+
+
+def _distance(one: Any, other: Any) -> float:
+    return float(abs(one - other) / max(1.0, abs(one)))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

@@ -1,0 +1,118 @@
+"""``triton-gateway export``, ``diff`` and ``apply``: their output and exit codes; a second run changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from deploy.cli.commands import apply, diff, export
+from deploy.history import recorder
+from deploy.tools.errors import DeployError
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+from tests.unit.deploy.cli.test_state_file import make_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FakeRegistry:
+    """See `make_store`."""
+    return make_store(tmp_path)
+
+
+def run(module: Any, store: FakeRegistry, *arguments: str) -> int:
+    """Run a command on a store."""
+    values = module.command.make_context("x", list(arguments)).params
+    values.pop("serving_task_id")
+    with click.Context(module.command):
+        return int(module.command.callback.__wrapped__(**values, open_registry=lambda: store))
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_what_was_exported_is_what_is_there(
+    store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: list[str]
+) -> None:
+    """Exports as YAML and JSON, to a file or the terminal, have no differences to the Task."""
+    file = tmp_path / "state.yaml"
+    assert 0 == run(export, store, "-o", str(file), *form)
+    assert "3 endpoints, 1 auto_update, 1 canaries, 1 metrics, 1 defaults" in capsys.readouterr().err
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
+    assert 0 == run(apply, store, "-f", str(file), "--prune")
+    assert "nothing to do" in capsys.readouterr().err
+    assert 0 == run(export, store, *form)
+    assert file.read_text() == capsys.readouterr().out
+
+
+def test_a_dry_run_says_all_and_does_nothing(
+    store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real run then makes the changes, the history names the author, and a second run changes nothing."""
+    file = tmp_path / "state.yaml"
+    run(export, store, "-o", str(file))
+    file.write_text(file.read_text().replace("max_length: 128", "max_length: 64"))
+    store.add_endpoint("more", "m1")
+    recorder.look(store)
+    before = store.task()
+    assert 2 == run(diff, store, "-f", str(file), "--exit-code")
+    assert 0 == run(diff, store, "-f", str(file))
+    capsys.readouterr()
+    assert 0 == run(apply, store, "-f", str(file), "--dry-run")
+    shown = capsys.readouterr()
+    assert (
+        '~ endpoint faq/2  auxiliary_cfg: {"gateway": {"max_length": 128}} → {"gateway": {"max_length": 64}}\n'
+        == shown.out
+    )
+    assert "1 change, none made" in shown.err
+    assert before == store.task()
+    assert 0 == run(apply, store, "-f", str(file))
+    assert "64" == decode(store.task()).endpoints["faq/2"].option("max_length")
+    assert "more" in decode(store.task()).endpoints
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code")
+    assert 2 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
+    assert 0 == run(apply, store, "-f", str(file), "--prune")
+    assert "more" not in decode(store.task()).endpoints
+    told = {(one.subject, one.why) for one in recorder.read(store).entries if one.kind == "endpoint"}
+    assert {("faq/2", "applied from a file"), ("more", "applied from a file")} <= told
+
+
+def test_what_could_not_be_served_is_refused_before_anything_is_written(store: FakeRegistry, tmp_path: Path) -> None:
+    """For example an unknown engine, or a canary with a removed version."""
+    file = tmp_path / "state.yaml"
+    run(export, store, "-o", str(file))
+    before = store.task()
+    file.write_text(file.read_text().replace("engine_type: custom", "engine_type: nonsense"))
+    with pytest.raises(DeployError, match="could not be served: endpoint team/hook: engine"):
+        run(apply, store, "-f", str(file))
+    assert before == store.task()
+
+
+def test_a_default_of_a_version_that_is_not_there_is_refused(store: FakeRegistry, tmp_path: Path) -> None:
+    """Also in a dry run: nothing would be served under that name."""
+    file = tmp_path / "state.yaml"
+    before = store.task()
+    for url in ("faq/9", "auto/4"):
+        file.write_text(f"version: 1\ndefaults: {{faq: {url}}}\n")
+        for options in (["--dry-run"], []):
+            with pytest.raises(DeployError, match=rf"default faq: {url} is not one of its versions \(faq/1, faq/2\)"):
+                run(apply, store, "-f", str(file), *options)
+    assert before == store.task()
+
+
+def test_a_file_from_before_a_canary_is_applied_and_leaves_the_canary_alone(
+    store: FakeRegistry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While a canary answers a name, the default of that name has no effect; with `--prune` it answers again."""
+    file = tmp_path / "state.yaml"
+    run(export, store, "-o", str(file))
+    store.canary["faq"] = {"endpoint": "faq", "weights": [0.5, 0.5], "load_endpoints": ["faq/1", "faq/2"]}
+    assert {} == decode(store.task()).defaults
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code")
+    capsys.readouterr()
+    assert 0 == run(apply, store, "-f", str(file))
+    assert "nothing to do" in capsys.readouterr().err
+    assert 2 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
+    assert 0 == run(apply, store, "-f", str(file), "--prune")
+    assert {"faq": "faq/2"} == decode(store.task()).defaults
+    assert 0 == run(diff, store, "-f", str(file), "--exit-code", "--prune")

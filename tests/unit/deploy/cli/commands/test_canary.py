@@ -1,0 +1,139 @@
+"""``triton-gateway canary run``: what it compares by default, and what it refuses before any traffic."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploy.cli.commands import canary
+from deploy.rollout.steps import Rollout
+from deploy.tools.errors import DeployError
+from gateway.testing import FakeRegistry
+
+CLASSIFIER = {"task": "text-classification", "labels": ["NEGATIVE", "POSITIVE"]}
+
+
+def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) -> Rollout:
+    """Return the rollout of ``e/2`` beside ``e/1``; ``stable`` and ``new``: their details in a gateway's status."""
+    registry = FakeRegistry()
+    for version in "12":
+        registry.add_endpoint("e", f"m{version}", version=version)
+    status = {"endpoints": [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]}
+    options = {
+        "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
+        "variable": "predicted_label", "mirror": None, "mirror_wait_s": None, "other_answers": 0.1,
+        "in_group": None,
+        "is_free_of_labels": False, **chosen,
+    }  # fmt: skip
+    return canary._fresh(
+        registry.task(), registry.spec(), "e", "2", None, canary._Chosen(**options), {"g1": None, "g2": status}
+    )
+
+
+def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
+    """This is the default, because a version with exchanged labels is the most expensive fault."""
+    rollout = planned(CLASSIFIER, CLASSIFIER)
+    assert rollout.gate.labels is not None
+    assert rollout.gate.pairs is not None
+    assert ("predicted_label", 5.0) == (rollout.rules.variable, rollout.rules.mirror)
+
+
+def test_of_embeddings_what_is_near_what_is_compared() -> None:
+    """Ordinary retrained models pass (docs/canary.md); one with other neighbours is permitted by an option."""
+    rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
+    assert (5.0, 0.1) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.whole.most)
+
+
+@pytest.mark.parametrize(
+    ("whole", "in_group", "permitted"), [(0.1, None, 0.3), (0.2, None, 0.4), (0.6, None, 0.8), (0.1, 1.0, 1.0)],
+)  # fmt: skip
+def test_a_group_may_differ_more_than_all_answers(whole: float, in_group: float | None, permitted: float) -> None:
+    """A third of its answers, more if more may differ over all, or what the option says."""
+    pairs = planned(CLASSIFIER, CLASSIFIER, other_answers=whole, in_group=in_group).gate.pairs
+    assert pairs is not None
+    assert (whole, pytest.approx(permitted)) == (pairs.whole.most, pairs.in_group)
+
+
+@pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
+def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(details: Mapping[str, Any]) -> None:
+    """Users' code may have side effects, and other tasks may vary their answers; there, mirroring needs an option."""
+    assert planned(details, details).gate.pairs is None
+    assert 0.0 == planned(details, details).rules.mirror
+    assert planned(details, details, mirror=2.0).gate.pairs is not None
+
+
+def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers_unless_told_otherwise() -> None:
+    """More is mirrored at first, unless a share was chosen."""
+    rules = planned(CLASSIFIER, CLASSIFIER).rules
+    assert (20.0, 600.0) == (rules.mirror_first, rules.mirror_wait_s)
+    chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0, mirror_wait_s=0.0)
+    assert (5.0, 0.0) == (chosen.mirror, chosen.rules.mirror_wait_s)
+
+
+def test_what_is_switched_off_is_not_compared() -> None:
+    """0 points or 0 percent turns a comparison off."""
+    rollout = planned(CLASSIFIER, CLASSIFIER, label_shift=0.0, mirror=0.0)
+    assert (None, None) == (rollout.gate.labels, rollout.gate.pairs)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["POSITIVE", "NEGATIVE"], "the labels of e/2 are in another order: POSITIVE, NEGATIVE; e/1 has NEGATIVE, POS"),
+        (["LABEL_0", "LABEL_1"], "the labels of e/2 have other names: LABEL_0, LABEL_1"),
+    ],
+)
+def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: list[str], message: str) -> None:
+    """They are accepted only with --new-labels."""
+    new = {**CLASSIFIER, "labels": labels}
+    with pytest.raises(DeployError, match=message):
+        planned(CLASSIFIER, new)
+    assert planned(CLASSIFIER, new, is_free_of_labels=True).gate.pairs is not None
+
+
+def test_new_names_of_labels_are_compared_as_what_they_mean() -> None:
+    """By position; a name that both have means itself, so another order alone changes nothing."""
+    named = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good"]}, is_free_of_labels=True)
+    assert {"bad": "NEGATIVE", "good": "POSITIVE"} == named.rules.names
+    assert named.rules == Rollout.from_json(json.loads(json.dumps(named.to_json()))).rules
+    turned = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["POSITIVE", "NEGATIVE"]}, is_free_of_labels=True)
+    assert {} == turned.rules.names
+
+
+def stable(to: str, default: str = "", weights: Mapping[str, float] | None = None, versions: str = "123") -> str:
+    """Return the version that a rollout of ``e`` to ``to`` is compared with if nobody names it."""
+    registry = FakeRegistry()
+    for version in versions:
+        registry.add_endpoint("e", f"m{version}", version=version)
+    if weights:
+        registry.canary["e"] = {
+            "endpoint": "e", "weights": list(weights.values()), "load_endpoints": list(weights),
+        }  # fmt: skip
+    serving = registry.spec()
+    return canary._stable(replace(serving, defaults={"e": default} if default else {}), registry.task(), "e", to)
+
+
+def test_what_answers_now_is_the_stable_version() -> None:
+    """The version with the largest share of a canary, otherwise the default version, otherwise the only other one."""
+    assert "e/3" == stable("e/1", weights={"e/2": 0.1, "e/3": 0.9})
+    assert "e/2" == stable("e/3", default="e/2")
+    assert "e/1" == stable("e/2", versions="12")
+    with pytest.raises(DeployError, match="which version is the stable one") as caught:
+        stable("e/3")
+    assert "--from" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("default", "weights"), [("e/1", None), ("", {"e/1": 0.9, "e/2": 0.1}), ("", {"e/2": 0.0, "e/1": 1.0})],
+)  # fmt: skip
+@pytest.mark.parametrize("versions", ["12", "123"])
+def test_a_rollout_to_what_answers_already_is_refused(
+    default: str, weights: Mapping[str, float] | None, versions: str
+) -> None:
+    """Its first step would send nearly all requests to another, untested version."""
+    with pytest.raises(DeployError, match=r"e/1 already answers .* requests for e without a version"):
+        stable("e/1", default, weights, versions)

@@ -1,0 +1,153 @@
+"""``triton-gateway dashboards``: against a small server that answers as Grafana's HTTP API documents it.
+
+Not a real Grafana: there is none to be had here (docs/dashboards.md says so).
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from deploy.cli.boards import boards
+from deploy.cli.commands.dashboards import command
+from deploy.tools.errors import DeployError
+from tests.sites import Asked, site
+
+TOKEN = "glsa_test"
+
+
+class Grafana:
+    """Stores folders and boards like Grafana: each gets a new id and a growing version."""
+
+    def __init__(self) -> None:
+        self.folders: list[dict[str, Any]] = [{"id": 1, "uid": "other", "title": "Other"}]
+        self.boards: dict[str, dict[str, Any]] = {}
+        self.writes = 0
+
+    def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
+        if token != f"Bearer {TOKEN}":
+            return 401, {"message": "Invalid API key"}
+        match method, path.partition("?")[0].strip("/").split("/"):
+            case "GET", ["api", "folders"]:
+                return 200, self.folders
+            case "POST", ["api", "folders"]:
+                if any(f["title"] == body["title"] or f["uid"] == body.get("uid") for f in self.folders):
+                    return 412, {"message": "a folder with the same name already exists"}
+                self.writes += 1
+                made = {"id": len(self.folders) + 1, "uid": body.get("uid") or "made", "title": body["title"]}
+                self.folders.append(made)
+                return 200, made
+            case "GET", ["api", "dashboards", "uid", uid]:
+                if uid not in self.boards:
+                    return 404, {"message": "Dashboard not found"}
+                return 200, self.boards[uid]
+            case "POST", ["api", "dashboards", "db"]:
+                board = copy.deepcopy(body["dashboard"])
+                old = self.boards.get(board["uid"])
+                if old is not None and not body.get("overwrite"):
+                    return 412, {"status": "version-mismatch", "message": "changed by someone else"}
+                if not any(f["uid"] == body["folderUid"] for f in self.folders):
+                    return 400, {"message": "folder not found"}
+                self.writes += 1
+                version = old["dashboard"]["version"] + 1 if old else 1
+                board |= {"id": 40 + len(self.boards), "version": version}
+                url = f"/d/{board['uid']}/slug"
+                self.boards[board["uid"]] = {
+                    "dashboard": board, "meta": {"folderUid": body["folderUid"], "url": url},
+                }  # fmt: skip
+                return 200, {
+                    "id": board["id"],
+                    "uid": board["uid"],
+                    "url": url,
+                    "status": "success",
+                    "version": version,
+                }
+        return 404, {"message": "Not found"}
+
+
+@pytest.fixture
+def grafana() -> Iterator[tuple[Grafana, str]]:
+    """One on a free port, and its address."""
+    made = Grafana()
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        return made.answer(asked.method, asked.path, asked.headers["authorization"] or "", asked.json)
+
+    with site(answer) as address:
+        yield made, address
+
+
+def run(*arguments: object, token: str = TOKEN) -> Any:
+    """Call the command; errors of ours come through."""
+    return CliRunner(env={"GRAFANA_TOKEN": token}).invoke(
+        command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False
+    )
+
+
+def test_boards_are_made_in_a_folder_and_the_second_time_left_alone(grafana: tuple[Grafana, str]) -> None:
+    """All boards are created in one folder; a second push writes nothing, and an edited board is restored."""
+    server, url = grafana
+    first = run("push", "--url", url).output
+    assert (6, 6) == (first.count(": created"), len(server.boards))
+    assert f"{url}/d/triton-gateway-overview/slug" in first
+    assert ["Other", "triton-gateway"] == [f["title"] for f in server.folders]
+    stored = server.boards["triton-gateway-drift"]
+    assert "triton-gateway" == stored["meta"]["folderUid"]
+    ours = boards()["drift.json"]
+    assert ours == {k: stored["dashboard"][k] for k in ours}
+    writes = server.writes
+    assert 6 == run("push", "--url", url + "/").output.count(": unchanged")
+    assert writes == server.writes
+    stored["dashboard"]["title"] = "edited"
+    assert 1 == run("push", "--url", url).output.count(": updated")
+    assert "Gateway · drift" == server.boards["triton-gateway-drift"]["dashboard"]["title"]
+
+
+def test_an_existing_folder_is_used_and_a_dry_run_writes_nothing(grafana: tuple[Grafana, str]) -> None:
+    """Folders are found by their title; with another title, the boards move."""
+    server, url = grafana
+    said = run("push", "--url", url, "--folder", "Other", "--dry-run").output
+    assert (6, 0) == (said.count("would be created"), server.writes)
+    run("push", "--url", url, "--folder", "Other")
+    assert {"other"} == {board["meta"]["folderUid"] for board in server.boards.values()}
+    assert 6 == run("push", "--url", url, "--folder", "Team").output.count(": updated")
+    assert {"made"} == {board["meta"]["folderUid"] for board in server.boards.values()}
+
+
+def test_what_goes_wrong_is_one_line_that_says_what_to_do(grafana: tuple[Grafana, str]) -> None:
+    """A wrong token, another server, no answer, and an invalid address."""
+    _, url = grafana
+    for arguments, token, wanted in (
+        ((url,), "wrong", "Editor"),
+        ((url + "/elsewhere",), TOKEN, "path prefix"),
+        (("http://127.0.0.1:9",), TOKEN, "nothing answers"),
+        (("grafana",), TOKEN, "not an http(s) address"),
+    ):
+        with pytest.raises(DeployError) as caught:
+            run("push", "--url", *arguments, token=token)
+        assert wanted in caught.value.line()
+
+
+def test_client_library_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the extra."""
+    monkeypatch.setitem(sys.modules, "grafana_client", None)
+    monkeypatch.delitem(sys.modules, "deploy.cli.grafana", raising=False)
+    monkeypatch.delattr("deploy.cli.grafana", raising=False)
+    with pytest.raises(DeployError) as caught:
+        run("push", "--url", "http://127.0.0.1:9")
+    assert "triton-gateway[grafana]" in caught.value.line()
+
+
+def test_export_writes_what_can_be_imported(tmp_path: Path) -> None:
+    """The files equal the committed ones, byte by byte."""
+    run("export", tmp_path / "boards")
+    source = Path(__file__).parents[5] / "dashboards" / "grafana"
+    assert {p.name: p.read_text() for p in source.glob("*.json")} == {
+        p.name: p.read_text() for p in (tmp_path / "boards").iterdir()
+    }

@@ -1,0 +1,424 @@
+"""``triton-gateway drift``: references made of counts, and verdicts on current counts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from deploy.cli.commands.drift import command
+from deploy.tools.errors import DeployError
+from gateway.metrics import drift, exposition, variables
+from gateway.metrics.drift import Bins
+from gateway.metrics.feedback import Labelled
+from gateway.metrics.judge import Judge
+from gateway.metrics.observer import Observer
+from gateway.metrics.served import Served
+from gateway.spec import MetricSpec, MetricVariable
+from gateway.trace import Trace
+from preprocessing.types import ParsedRequest, Prepared
+from tests.sites import site
+from tests.unit.gateway.metrics.test_compared import one
+
+
+class Gateway:
+    """A gateway's /metrics over HTTP, with real counters behind it."""
+
+    def __init__(self) -> None:
+        # So much time goes by that every text is looked at.
+        clock = itertools.count(step=100).__next__
+        self.observer = Observer(later=lambda drain, _: None, chance=lambda: 0.0, clock=clock)
+        self.judge, self.now = Judge(), 0.0
+        self.page = b""
+
+    def watch(self, references: dict[str, Bins]) -> None:
+        declared = MetricSpec(
+            "e/1", None,
+            (MetricVariable("x", "scalar", tuple(np.linspace(-3, 3, 61))), MetricVariable("a", "enum", ("cat", "dog"))),
+        )  # fmt: skip
+        self.observer.watch.configure({"e/1": Served("e", "1", reference=references)}, {"e/1": declared}, 1.0)
+
+    def see(self, values: Any, animals: Any) -> None:
+        for x, a in zip(values, animals, strict=True):
+            trace = Trace("id")
+            trace.url, trace.body = "e/1", {"x": float(x), "a": str(a)}
+            self.observer.started()
+            self.observer.finished(trace)
+        self.now += 600
+        self.observer.drifts(self.judge.update(self.now, self.observer.snapshot()) or {}, 30.0)
+        self.page = exposition.render(self.observer.snapshot())
+
+
+@pytest.fixture
+def served() -> Iterator[tuple[Gateway, str]]:
+    """A gateway and its address."""
+    gateway = Gateway()
+
+    with site(lambda asked: (200 if asked.path == "/metrics?detail=full" else 404, gateway.page)) as address:
+        yield gateway, address
+
+
+def run(*arguments: object) -> Any:
+    """Call the command; errors of ours come through."""
+    return CliRunner().invoke(command, [str(a) for a in arguments], catch_exceptions=False, standalone_mode=False)
+
+
+def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
+    served: tuple[Gateway, str], tmp_path: Path
+) -> None:
+    """Like traffic is steady; a mean moved by half a deviation and a new value are drift, with exit code 3."""
+    gateway, url = served
+    rng = np.random.default_rng(1)
+    gateway.watch({})
+    gateway.see(rng.normal(size=3000), rng.choice(["cat", "dog"], size=3000))
+    path = tmp_path / "reference.json"
+    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path).return_value
+    references = drift.decode(path.read_text())
+    assert {"x", "a"} == set(references)
+    assert 3000 == references["x"].total
+    gateway.watch(references)
+    gateway.see([], [])
+    gateway.see(rng.normal(size=1000), rng.choice(["cat", "dog"], size=1000))
+    steady = run("report", "--url", url)
+    assert (0, 2) == (steady.return_value, steady.output.count("  steady"))
+    for _ in range(2):
+        gateway.see(rng.normal(0.8, 1, size=1500), rng.choice(["cat", "eel"], size=1500))
+    shown = run("report", "--url", url)
+    assert re.search(r"\d+ days +1970-01-01", shown.output)
+    moved = run("report", "--url", url, "--json")
+    assert 3 == moved.return_value
+    found = {item["variable"]: item for item in json.loads(moved.output)}
+    assert ("drift", "drift", 4000) == (found["x"]["state"], found["a"]["state"], found["x"]["n"])
+    assert {"dog", "other"} <= set(found["a"]["moved"])
+
+
+def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """The message says how many values there are."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see([1.0] * 10, ["cat"] * 10)
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", tmp_path / "r.json")
+    assert "more than 10 values" in caught.value.message
+    assert not (tmp_path / "r.json").exists()
+
+
+def test_a_version_without_variables_is_told_apart_from_one_with_few(served: tuple[Gateway, str]) -> None:
+    """More traffic would not help it; and a url is repeated as it was typed."""
+    gateway, url = served
+    gateway.page = b'gateway_requests_total{endpoint="plain",version="2"} 7\n'
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "plain/2")
+    assert caught.value.message == "no variable of plain/2 has been counted"
+    assert "clearml-serving metrics add" in caught.value.hint
+    gateway.watch({})
+    gateway.see([1.0] * 10, ["cat"] * 10)
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e/1")
+    assert caught.value.message == "no variable of e/1 has more than 10 values; 1000 are needed"
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e/7")
+    assert caught.value.hint == "variables were counted for e/1; name one of them with --endpoint"
+
+
+def test_captured_reference_lies_where_the_gateway_of_up_looks_and_is_loaded_when_the_command_ends(
+    tmp_path: Path,
+) -> None:
+    """A report right afterwards compares with it, although the gateway reads its folder only now and then."""
+    gateway, path = Gateway(), tmp_path / "references" / "e" / "1.json"
+    gateway.watch({})
+    gateway.see([1.0] * 10, ["cat"] * 10)
+    asked_since = []
+
+    def answer(_: Any) -> tuple[int, bytes]:
+        if path.exists():
+            asked_since.append(1)
+            if len(asked_since) == 3:
+                gateway.watch(drift.decode(path.read_text()))
+                gateway.see([], [])
+        return 200, gateway.page
+
+    with site(answer) as url:
+        run("capture", "--url", url, "--state-dir", tmp_path, "--endpoint", "e", "--version", "1", "--least", 5)
+        shown = json.loads(run("report", "--url", url, "--json").output)
+    assert {"x", "a"} == {item["variable"] for item in shown}
+    assert [path] == list((tmp_path / "references").rglob("*.json"))
+
+
+def test_a_captured_reference_stays_in_its_folder(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """Whatever a gateway calls its endpoint."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see(np.zeros(600), ["cat"] * 600)
+    gateway.page = gateway.page.replace(b'endpoint="e"', b'endpoint="../../../e"')
+    environment = {"TRITON_GATEWAY_STATE_DIR": str(tmp_path / "deep" / "state")}
+    arguments = ["capture", "--url", url, "--endpoint", "../../../e", "--version", "1", "--least", "1"]
+    done = CliRunner().invoke(command, arguments, env=environment, catch_exceptions=False, standalone_mode=False)
+    assert 0 == done.return_value, done.output
+    (written,) = tmp_path.rglob("*.json")
+    assert written.is_relative_to(tmp_path / "deep" / "state" / "references")
+
+
+def test_gateway_that_does_not_answer_is_one_line() -> None:
+    """The error is one line, not a traceback."""
+    with pytest.raises(DeployError) as caught:
+        run("report", "--url", "http://127.0.0.1:9")
+    assert "nothing answers at http://127.0.0.1:9/metrics" == caught.value.message
+    assert "Connection refused: check that it runs, and that the address is right" == caught.value.hint
+
+
+def test_built_in_variables_are_documented_by_name() -> None:
+    """The page has the names that a reference file uses."""
+    page = (Path(__file__).parents[5] / "docs" / "metrics.md").read_text()
+    assert [] == [name for name in variables.BUILT_IN if f"`{name}`" not in page]
+
+
+def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """`e/1` is version 1 of e; if nothing was counted for it, the message says what was counted."""
+    gateway, url = served
+    gateway.watch({})
+    gateway.see([0.5] * 20, ["cat"] * 20)
+    path = tmp_path / "reference.json"
+    done = run("capture", "--url", url, "--endpoint", "e/1", "--least", 10, "--output", path)
+    assert 0 == done.return_value
+    assert {"x", "a"} == set(drift.decode(path.read_text()))
+    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--least", 10, "--output", path).return_value
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "f/1", "--output", path)
+    assert "nothing was counted for f/1" in caught.value.message
+    assert "e/1" in caught.value.hint
+
+
+def test_of_several_versions_one_must_be_named(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """A reference belongs to one version."""
+    gateway, url = served
+    metric = 'gateway_variable_enum_total{{endpoint="e",version="{}",variable="a",value="cat"}} 20\n'
+    gateway.page = ("# TYPE gateway_variable_enum counter\n" + metric.format(1) + metric.format(2)).encode()
+    with pytest.raises(DeployError) as caught:
+        run("capture", "--url", url, "--endpoint", "e", "--least", 10, "--output", tmp_path / "reference.json")
+    assert caught.value.message == "e has several versions: e/1, e/2"
+
+
+@pytest.mark.parametrize(
+    ("named", "says"),
+    [("e", "e has several versions: e/1, e/2"), ("f", "f is not served at"), ("e/3", "e/3 is not served at")],
+)
+def test_what_cannot_be_captured_is_told_before_the_waiting(
+    named: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error comes before the capture waits, not after ten minutes."""
+    monkeypatch.setattr("deploy.cli.commands.drift.time.sleep", lambda _s: pytest.fail("it waits"))
+    status = {"endpoints": [{"endpoint": "e", "version": version} for version in "12"]}
+    with site(lambda asked: (200, status)) as url, pytest.raises(DeployError, match=says):
+        run("capture", "--url", url, "--endpoint", named, "--duration", "10m")
+
+
+def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
+    """An endpoint without a reference is an error, not "no drift"."""
+    gateway, url = served
+    gateway.watch({"a": drift.enum_bins({"cat": 50, "dog": 50})})
+    gateway.see([0.5] * 20, ["cat"] * 20)
+    for named in (("--endpoint", "e", "--version", "1"), ("--endpoint", "e/1")):
+        assert "too few" in run("report", "--url", url, *named).output
+    with pytest.raises(DeployError) as caught:
+        run("report", "--url", url, "--endpoint", "other")
+    assert "no variable of other has a reference" in caught.value.message
+    assert "e/1" in caught.value.hint
+
+
+def test_the_report_names_what_the_reference_does_not_have(served: tuple[Gateway, str]) -> None:
+    """If the gateway knows the names of new values, the report shows them; others stay `other`."""
+    gateway, url = served
+    gateway.watch({"a": drift.enum_bins({"cat": 500})})
+    gateway.see([0.5] * 200, ["cat"] * 100 + ["dog"] * 60 + ["eel"] * 40)
+    assert "other (dog) +" in run("report", "--url", url).output
+    (found,) = json.loads(run("report", "--url", url, "--json").output)
+    assert {"dog": 0.3} == found["new"]
+
+
+class OfTexts(Gateway):
+    """A gateway of a text endpoint."""
+
+    def watch_texts(self, reference: drift.Reference) -> None:
+        self.observer.watch.configure(
+            {"e/1": Served("e", "1", True, (), reference, reference.words, reference.mean)}, {}, 1.0
+        )
+
+    def read(self, texts: list[str]) -> None:
+        for number, text in enumerate(texts):
+            if number % 10 == 0:
+                self.observer.settle()
+            trace = Trace("id")
+            trace.endpoint, trace.version, trace.url = "e", "1", "e/1"
+            trace.prepared = Prepared([], ParsedRequest([text], is_batch=False))
+            self.observer.started()
+            self.observer.finished(trace)
+        self.see([], [])
+
+    def answer(self, path: str) -> tuple[int, bytes]:
+        if path == "/metrics?detail=full":
+            return 200, self.page
+        if path == "/v1/endpoints/e/1/learned":
+            words, mean = (None if one is None else asdict(one) for one in self.observer.watch.learned("e/1"))
+            return 200, json.dumps({"words": words, "mean": mean}).encode()
+        return 404, b""
+
+
+def spoken(random: np.random.Generator, number: int, nonsense: float = 0.0) -> list[str]:
+    """Texts of Zipf-distributed words, of which a share is nonsense."""
+    known = np.array([f"w{chr(97 + n % 26)}{chr(97 + n // 26 % 26)}{chr(97 + n // 676)}" for n in range(3000)])
+    shares = 1 / (np.arange(3000) + 3)
+    drawn = random.choice(known, (number, 12), p=shares / shares.sum())
+    odd = random.random(drawn.shape) < nonsense
+    return [
+        " ".join(f"zz{word}q" if is_odd else str(word) for word, is_odd in zip(text, odds, strict=True))
+        for text, odds in zip(drawn, odd, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("captured_after", [2500, 6000])
+def test_traffic_like_a_captured_reference_is_no_drift_and_nonsense_words_are(
+    tmp_path: Path, captured_after: int
+) -> None:
+    """The usual words are those of the first thousand texts, whenever the reference was captured."""
+    gateway, random, path = OfTexts(), np.random.default_rng(3), tmp_path / "reference.json"
+    with site(lambda asked: gateway.answer(asked.path)) as url:
+        gateway.watch_texts(drift.Reference())
+        gateway.read(spoken(random, captured_after))
+        captured = run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path)
+        assert re.search(r"\d+ words of 1000 texts", captured.output)
+        reference = drift.decode(path.read_text())
+        assert reference.words is not None
+        assert (1000, captured_after - 1000) == (reference.words.texts, reference["unusual_word_ratio"].total)
+        assert {"unusual_word_ratio", "language", "letter_case"} == set(reference)
+        gateway.watch_texts(reference)
+        for _ in range(10):
+            gateway.read(spoken(random, 600))
+        assert 0 == run("report", "--url", url).return_value
+        for _ in range(2):
+            gateway.read(spoken(random, 600, nonsense=0.05))
+        assert 3 == run("report", "--url", url).return_value
+        rows = json.loads(run("report", "--url", url, "--json").output)
+        assert ["unusual_word_ratio"] == [row["variable"] for row in rows if row["state"] == "drift"]
+
+
+def test_a_reference_of_embeddings_keeps_the_mean_that_they_were_counted_with(tmp_path: Path) -> None:
+    """Vectors of the same kind are steady beside it, those of another direction are drift."""
+    gateway, random = OfTexts(), np.random.default_rng(5)
+
+    def vectors(number: int, towards: float) -> None:
+        for row in random.normal(size=(number, 8)) + towards * np.eye(8)[0]:
+            trace = Trace("id")
+            trace.endpoint, trace.version, trace.url, trace.answer = "e", "1", "e/1", {"embedding": row}
+            gateway.observer.started()
+            gateway.observer.finished(trace)
+            gateway.observer.settle()
+        gateway.see([], [])
+
+    path = tmp_path / "reference.json"
+    with site(lambda asked: gateway.answer(asked.path)) as url:
+        gateway.watch_texts(drift.Reference())
+        vectors(3000, 2.0)
+        assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
+        reference = drift.decode(path.read_text())
+        assert reference.mean is not None
+        assert (1000, 2000) == (reference.mean.vectors, reference["embedding_cosine"].total)
+        gateway.watch_texts(reference)
+        for _ in range(2):
+            vectors(500, 2.0)
+        assert 0 == run("report", "--url", url).return_value
+        vectors(500, -1.0)
+        assert "embedding_cosine" in (report := run("report", "--url", url)).output
+        assert 3 == report.return_value
+
+
+def test_a_new_reference_of_what_callers_send_now_ends_the_alarm(tmp_path: Path) -> None:
+    """The runbook's own step. It keeps the words: the gateway's counts were made with them."""
+    gateway, random = OfTexts(), np.random.default_rng(4)
+    with site(lambda asked: gateway.answer(asked.path)) as url:
+
+        def capture(name: str) -> drift.Reference:
+            assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", tmp_path / name).return_value
+            return drift.decode((tmp_path / name).read_text())
+
+        gateway.watch_texts(drift.Reference())
+        gateway.read(spoken(random, 3000))
+        gateway.watch_texts(first := capture("first.json"))
+        for _ in range(3):
+            gateway.read(spoken(random, 1000, nonsense=0.3))
+        assert 3 == run("report", "--url", url).return_value
+        second = capture("second.json")
+        assert first.words == second.words
+        gateway.watch_texts(second.over(first))
+        for _ in range(3):
+            gateway.read(spoken(random, 1000, nonsense=0.3))
+        assert 0 == run("report", "--url", url).return_value
+
+
+def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gateway, str], tmp_path: Path) -> None:
+    """This is so for an older gateway, or a key without the right to read words."""
+    gateway, url = served
+    watching = OfTexts()
+    watching.watch_texts(drift.Reference())
+    watching.read(["good film"] * 3000)
+    gateway.page = watching.page
+    path = tmp_path / "reference.json"
+    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path).return_value
+    reference = drift.decode(path.read_text())
+    assert reference.words is None
+    assert {"language", "letter_case"} == set(reference)
+
+
+def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str]) -> None:
+    """By labels, and of what is answered now by its scores; of the endpoint that is asked for."""
+    gateway, url = served
+    for endpoint in ("e", "f"):
+        for n in range(400):
+            gateway.observer.feedback.add(Labelled(endpoint, "1", "A", "B" if n % 10 == 0 else "A", 0.98))
+    gateway.observer.watch.configure({"e/1": Served("e", "1", is_text=True, labels=("A", "B"))}, {}, 1.0)
+    for _ in range(50):
+        trace = Trace("id")
+        trace.url, trace.endpoint, trace.version = "e/1", "e", "1"
+        trace.answer = {"label": "A", "score": 0.98, "scores": {"A": 0.98, "B": 0.02}}
+        gateway.observer.started()
+        gateway.observer.finished(trace)
+    gateway.page = exposition.render(gateway.observer.snapshot())
+    [line] = [one for one in run("report", "--url", url, "--endpoint", "e").output.splitlines() if "accuracy" in one]
+    assert line.startswith("accuracy e 1: 90.0% right by labels (86.7% to 92.6%, 400 labels), ")
+    assert line.endswith("50 answers)")
+
+
+def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
+    """By `canary`, by a version, or by both; differences are shown as sentences and JSON."""
+    compared = [
+        one("language", "texts", {"en": 360.0, "de": 40.0}),
+        one("predicted_label", "answers", {"good": 200.0, "bad": 200.0}, days=0.1),
+    ]
+    with site(lambda asked: (200, {"compared": compared}) if asked.path == "/v1/status" else (404, b"")) as url:
+        found = run("report", "--url", url, "--endpoint", "e", "--compare", "canary")
+        by_names = run("report", "--url", url, "--version", "2", "--compare", "1", "--json")
+        with pytest.raises(DeployError, match="compared now: e/2 beside 1"):
+            run("report", "--url", url, "--compare", "3")
+    assert 3 == found.return_value
+    assert re.search(r"e +2 beside 1 +language +400 .*drift", found.output)
+    assert re.search(r"e +2 beside 1 +predicted_label .*steady", found.output)
+    assert "e/2: it gets other texts than stable (language: en 90.0%, stable 50.0%)" in found.output
+    assert [("1", "texts"), ("1", "answers")] == [(v["beside"], v["kind"]) for v in json.loads(by_names.output)]
+
+
+def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
+    """The error says what a comparison needs; --prometheus is refused, because it has no comparisons."""
+    for status, message in (({"compared": []}, "compared now: none"), ({"compared": 3}, "reports no comparison")):
+        with site(lambda asked, status=status: (200, status)) as url, pytest.raises(DeployError, match=message):
+            run("report", "--url", url, "--compare", "canary")
+    with pytest.raises(click.UsageError, match="reads from a gateway"):
+        run("report", "--compare", "canary", "--prometheus", "http://127.0.0.1:9")

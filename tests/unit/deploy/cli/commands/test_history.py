@@ -1,0 +1,116 @@
+"""`triton-gateway history`: the changes in the registry and in a key file."""
+
+# ruff: noqa: D103 - a test's name states its rule
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.cli.main import main
+from deploy.history.recorder import look
+from gateway.testing import FakeRegistry
+
+A, B = "a" * 32, "b" * 32
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistry:
+    found = FakeRegistry()
+    monkeypatch.setattr("gateway.registry.ClearMLRegistry", lambda *_args, **_rest: found)
+    monkeypatch.setenv("TRITON_GATEWAY_USER", "ann")
+    monkeypatch.delenv("TRITON_GATEWAY_KEYS_FILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    look(found, clock=lambda: time.time() - 7 * 86400)
+    found.add_endpoint("e", A, version="1")
+    found.add_endpoint("other", B)
+    return found
+
+
+def _shown(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
+    capsys.readouterr()
+    assert code == main(["history", "--json", *arguments])
+    return json.loads(capsys.readouterr().out)
+
+
+def test_what_nobody_has_recorded_yet_is_shown_too(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _shown(capsys)
+    assert ["e/1", "other"] == [one["subject"] for one in shown["entries"]]
+    assert shown["dropped_until"] is None
+    assert shown["since"]
+    look(store)
+    del store.endpoints["other"]
+    assert ["e/1", "other", "other"] == [one["subject"] for one in _shown(capsys)["entries"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("--endpoint", "e"), ["e/1"]), (("--endpoint", "/e/1"), ["e/1"]), (("--endpoint", "o"), []),
+        (("--kind", "weight"), []), (("--kind", "weight", "--kind", "endpoint"), ["e/1", "other"]),
+        (("--since", "2d"), ["e/1", "other"]), (("--since", "5m", "--kind", "key"), []),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for_is_shown(
+    store: FakeRegistry, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], expected: list[str]
+) -> None:
+    assert expected == [one["subject"] for one in _shown(capsys, *arguments)["entries"]]
+
+
+def test_what_is_older_than_asked_for_is_not_shown(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    look(store, clock=lambda: time.time() - 3 * 86400)
+    store.add_endpoint("new", A)
+    shown = {since: _shown(capsys, "--since", since)["entries"] for since in ("2d", "4w")}
+    assert {"2d": ["new"], "4w": ["e/1", "new", "other"]} == {
+        since: sorted(one["subject"] for one in entries) for since, entries in shown.items()
+    }
+
+
+def test_lines_say_when_by_whom_and_from_what_to_what(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    look(store)
+    store.add_endpoint("e", B, version="1")
+    assert 0 == main(["history", "--endpoint", "e"])
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert "seen  endpoint e/1  by clearml-serving or ClearML's pages" in lines[0]
+    assert [f"      new: triton, model {A}", f"      triton, model {A}", f"      → triton, model {B}"] == [
+        lines[1], *lines[3:]
+    ]  # fmt: skip
+    assert "2 changes; recorded since" in err
+
+
+def test_a_file_of_keys_is_shown_with_the_rest_and_without_the_registry(
+    store: FakeRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 0 == main(["keys", "create", "--file", "keys.json", "--tenant", "acme"])
+    assert 0 == main(["keys", "quota", "--file", "keys.json", "--tenant", "acme", "--tokens-per-minute", "5"])
+    shown = _shown(capsys, "--file", "keys.json", "--kind", "key", "--kind", "quota")
+    assert "tokens per minute 5" == shown["entries"][1]["after"]
+    assert [("key", "ann"), ("quota", "ann")] == [(one["kind"], one["by"]) for one in shown["entries"]]
+    store.is_up = store.history.is_up = False
+    shown = _shown(capsys, "--file", "keys.json", code=1)
+    assert ["key", "quota"] == [one["kind"] for one in shown["entries"]]
+    assert 1 == main(["history"])
+    assert "is down" in capsys.readouterr().err
+
+
+def test_keys_in_the_registry_are_told_by_whoever_runs_the_command(
+    store: FakeRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ["--registry", "--pepper-file", "pepper"]
+    assert 0 == main(["keys", "create", *keys, "--tenant", "acme", "--json"])
+    name = json.loads(capsys.readouterr().out)["id"]
+    look(store)
+    assert 0 == main(["keys", "revoke", *keys, name])
+    shown = _shown(capsys, "--kind", "key")["entries"]
+    assert [(name, "ann", False)] * 2 == [(one["subject"], one["by"], one["is_seen"]) for one in shown]
+    assert ["acme (default): infer,metadata on *", "revoked"] == [one["after"] for one in shown]
+
+
+def test_an_age_that_is_none_is_a_usage_error(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 2 == main(["history", "--since", "yesterday"])
+    assert "write 30m, 12h, 2d or 4w" in capsys.readouterr().err

@@ -1,0 +1,312 @@
+"""``triton-gateway keys`` on a file, and a gateway that reads this file."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from deploy.cli.commands.keys import command
+from deploy.cli.commands.status import command as status
+from deploy.cli.main import main
+from deploy.tools.errors import DeployError
+from gateway.callers.access import Access
+from gateway.callers.keys import KeyFile
+from gateway.errors import NotAuthenticated
+from tests.sites import Asked, site
+
+
+class Keyring:
+    """A key file, the command that edits it, and a gateway that reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "keys.json"
+
+    def run(self, name: str, *arguments: str) -> Any:
+        result = CliRunner().invoke(command, [name, "--file", str(self.path), *arguments])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    def create(self, *arguments: str) -> dict[str, Any]:
+        made: dict[str, Any] = json.loads(self.run("create", "--json", *arguments).stdout)
+        return made
+
+    def listed(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = json.loads(self.run("list", "--json").stdout)
+        return rows
+
+    def ask(self, key: str, now: float | None = None) -> str:
+        access = Access(clock=lambda: time.time() if now is None else now)
+        found = KeyFile(str(self.path)).look()
+        assert found is not None
+        access.put("keys_file", found)
+        try:
+            return access.caller_of({b"x-api-key": key.encode()}).tenant
+        except NotAuthenticated as error:
+            return error.because
+
+
+@pytest.fixture
+def keyring(tmp_path: Path) -> Keyring:
+    """Nothing yet."""
+    return Keyring(tmp_path)
+
+
+def test_a_key_is_shown_once_and_works(keyring: Keyring) -> None:
+    """Only the key is on stdout; the files do not contain it, and only their owner can read them."""
+    result = keyring.run("create", "--tenant", "acme")
+    key = result.stdout.strip()
+    assert key.startswith("tgk_")
+    assert "only this once" in result.stderr
+    assert "acme" == keyring.ask(key)
+    for file in keyring.path.parent.iterdir():
+        assert key not in file.read_text()
+    for name in ("keys.json", "keys.json.pepper"):
+        assert 0o600 == keyring.path.with_name(name).stat().st_mode & 0o777
+    assert key not in keyring.run("list").stdout
+    assert not {"hash", "key"} & set(keyring.listed()[0])
+
+
+def test_every_right_is_written(keyring: Keyring) -> None:
+    """Comma separated, or several times."""
+    made = keyring.create(
+        "--tenant", "acme", "--class", "batch", "--endpoints", "a,b/*", "--endpoints", "c", "--operations",
+        "infer,metrics", "--expires", "2030-01-31", "--note", "for tests",
+    )  # fmt: skip
+    [row] = keyring.listed()
+    assert (made["id"], "acme", "batch", ["a", "b/*", "c"], ["infer", "metrics"], "2030-01-31T00:00:00Z", "good") == (
+        row["id"], row["tenant"], row["class"], row["endpoints"], row["operations"], row["expires"], row["state"],
+    )  # fmt: skip
+    assert {"by", "created", "note"} <= set(row)
+    line = keyring.run("list").stdout
+    assert "infer,metrics on a,b/*,c until 2030-01-31" in line
+
+
+def test_rotation_leaves_time_to_change_the_key(keyring: Keyring) -> None:
+    """The new one has the rights of the old one, which ends after the grace, and never later than it would have."""
+    old = keyring.create("--tenant", "acme", "--endpoints", "a")
+    new = json.loads(keyring.run("rotate", old["id"], "--grace", "2h", "--json").stdout)
+    assert ["acme", "acme"] == [keyring.ask(old["key"]), keyring.ask(new["key"])]
+    later = time.time() + 2 * 3600 + 5
+    assert ["expired", "acme"] == [keyring.ask(old["key"], later), keyring.ask(new["key"], later)]
+    assert [["a"], ["a"]] == [row["endpoints"] for row in keyring.listed()]
+    keyring.run("rotate", old["id"], "--grace", "9d", "--expires", "never")
+    assert "expired" == keyring.ask(old["key"], later)
+
+
+def test_a_rotated_key_expires_when_the_old_one_would_have_or_when_it_is_told_to(keyring: Keyring) -> None:
+    """The grace of the old key does not limit the new one."""
+    old = keyring.create("--tenant", "acme", "--expires", "90d")
+    [before] = keyring.listed()
+    result = keyring.run("rotate", old["id"])
+    _, row = keyring.listed()
+    assert before["expires"] == row["expires"]
+    assert f"expires {row['expires']}" in result.stderr
+    with pytest.raises(DeployError, match="the new key would expire with it"):
+        keyring.run("rotate", old["id"])
+    keyring.run("rotate", old["id"], "--expires", "2999-01-31")
+    keyring.run("rotate", old["id"], "--expires", "never")
+    assert ["2999-01-31T00:00:00Z", None] == [row.get("expires") for row in keyring.listed()[2:]]
+
+
+def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
+    """Other keys keep working; a second revocation keeps the first time."""
+    first, second = keyring.create("--tenant", "a"), keyring.create("--tenant", "b")
+    keyring.run("revoke", first["id"])
+    assert ["revoked", "b"] == [keyring.ask(first["key"]), keyring.ask(second["key"])]
+    assert ["revoked", "good"] == [row["state"] for row in keyring.listed()]
+    before = keyring.listed()
+    keyring.run("revoke", first["id"])
+    assert before == keyring.listed()
+
+
+def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
+    """Other fields in the file are kept."""
+    keyring.create("--tenant", "a")
+    content = json.loads(keyring.path.read_text())
+    keyring.path.write_text(json.dumps({**content, "more": [1]}))
+    keyring.create("--tenant", "b")
+    content = json.loads(keyring.path.read_text())
+    assert ([1], 2) == (content["more"], len(content["keys"]))
+
+
+def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
+    """Quotas are set, shown, replaced and removed; keys stay."""
+    made = keyring.create("--tenant", "acme")
+    keyring.run("quota", "--tenant", "acme", "--requests-per-minute", "600", "--shadow")
+    result = keyring.run("quota", "--tenant", "*", "--tokens-per-minute", "1000", "--concurrent-tokens", "50")
+    assert ["acme: requests_per_minute 600 (shadow)", "*: tokens_per_minute 1000, concurrent_tokens 50"] == (
+        result.stdout.splitlines()
+    )
+    found = KeyFile(str(keyring.path)).look()
+    assert found is not None
+    assert (600, True, 1000) == (
+        found.quotas["acme"].requests_per_minute, found.quotas["acme"].is_shadow, found.quotas["*"].tokens_per_minute,
+    )  # fmt: skip
+    assert "acme" == keyring.ask(made["key"])
+    keyring.run("quota", "--tenant", "*", "--off")
+    keyring.create("--tenant", "b")
+    assert "acme: requests_per_minute 600 (shadow)" == keyring.run("quota").stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["create", "--tenant", "a", "--operations", "infr"], "'infr' is not an operation"),
+        (["create", "--tenant", "a", "--class", "urgent"], "'urgent' is not a priority class"),
+        (["create", "--tenant", "a", "--expires", "soon"], "'soon' is not a time"),
+        (["create", "--tenant", ""], "no tenant"),
+        (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
+        (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
+        (["create", "--tenant", "a", "--expires", "2020-01-01"], "would have expired already"),
+        (["revoke", "nobody"], "there is no key nobody"),
+        (["rotate", "nobody"], "there is no key nobody"),
+        (["quota", "--tenant", "a"], "no limit is given"),
+        (["quota", "--requests-per-minute", "1"], "no tenant is given"),
+    ],
+)
+def test_a_mistake_is_one_line_and_changes_nothing(
+    keyring: Keyring, arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message lists what exists."""
+    keyring.create("--tenant", "a")
+    before = keyring.path.read_bytes()
+    assert 1 == main(["keys", arguments[0], "--file", str(keyring.path), *arguments[1:]])
+    error = capsys.readouterr().err
+    assert why in error
+    assert 1 == error.count("\n")
+    assert before == keyring.path.read_bytes()
+
+
+def test_a_file_without_its_pepper_is_not_given_another_one(
+    keyring: Keyring, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With a new pepper, existing keys would stop working."""
+    keyring.create("--tenant", "a")
+    pepper = keyring.path.with_name("keys.json.pepper")
+    pepper.rename(pepper.with_name("elsewhere"))
+    assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
+    assert "pepper" in capsys.readouterr().err
+    pepper.write_text("x" * 40)
+    assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
+    assert "another pepper" in capsys.readouterr().err
+    arguments = ["--file", str(keyring.path), "--pepper-file", str(pepper.with_name("elsewhere")), "--tenant", "b"]
+    assert 0 == main(["keys", "create", *arguments])
+
+
+def test_a_half_written_file_is_left_as_it_is(keyring: Keyring, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another program is writing or has damaged the file, so it is not replaced."""
+    keyring.path.write_text('{"keys": [')
+    assert 1 == main(["keys", "create", "--file", str(keyring.path), "--tenant", "b"])
+    error = capsys.readouterr().err
+    assert "not JSON" in error
+    assert str(keyring.path) in error
+    assert '{"keys": [' == keyring.path.read_text()
+
+
+def test_without_a_place_for_them_it_says_how_to_name_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line."""
+    monkeypatch.delenv("TRITON_GATEWAY_KEYS_FILE", raising=False)
+    assert 1 == main(["keys", "list"])
+    assert "--file" in capsys.readouterr().err
+
+
+def test_commands_show_the_key_in_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands send the key to gateways; a refusal names the right that is needed."""
+    seen: list[str] = []
+
+    def refuse(asked: Asked) -> tuple[int, bytes]:
+        seen.append(asked.headers.get("authorization", ""))
+        return 401, b""
+
+    with site(refuse) as address:
+        for key in ("", "tgk_a_b"):
+            monkeypatch.setenv("TRITON_GATEWAY_KEY", key)
+            with pytest.raises(DeployError, match="shows its status only to callers with a key") as error:
+                CliRunner().invoke(status, ["--url", address], catch_exceptions=False, standalone_mode=False)
+            assert "TRITON_GATEWAY_KEY" in error.value.line()
+    assert ["", "Bearer tgk_a_b"] == seen
+
+
+def test_keys_in_the_registry_need_a_pepper_that_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error comes before the registry is called."""
+    monkeypatch.delenv("TRITON_GATEWAY_PEPPER_FILE", raising=False)
+    for arguments in (["create", "--tenant", "a"], ["rotate", "a"]):
+        assert 1 == main(["keys", arguments[0], "--registry", *arguments[1:]])
+        assert "--pepper-file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["revoke", "a"], ["rotate", "a"]])
+def test_a_file_that_is_not_there_is_named_and_nothing_is_made(
+    keyring: Keyring, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A misspelt file name is an error, not an empty list."""
+    assert 1 == main(["keys", arguments[0], "--file", str(keyring.path), *arguments[1:]])
+    assert f"there is no file {keyring.path}" in capsys.readouterr().err
+    assert not list(keyring.path.parent.iterdir())
+
+
+def test_the_first_key_makes_its_folder(keyring: Keyring) -> None:
+    """The folders of the file and of the pepper are created."""
+    keyring.path = keyring.path.parent / "new" / "keys.json"
+    keyring.create("--tenant", "a")
+    assert {"keys.json", "keys.json.pepper"} <= {file.name for file in keyring.path.parent.iterdir()}
+
+
+def test_quotas_of_nobody_are_told_as_that(keyring: Keyring) -> None:
+    """A message is shown instead of an empty output."""
+    keyring.create("--tenant", "a")
+    assert "no tenant has limits" in keyring.run("quota").stderr
+
+
+def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring: Keyring, tmp_path: Path) -> None:
+    """What the file's owner has allowed stays allowed, and a link goes on leading to it: else an end would not come."""
+    key = keyring.create("--tenant", "acme")
+    real = tmp_path / "mounted"
+    real.mkdir()
+    for name in ("keys.json", "keys.json.pepper"):
+        keyring.path.with_name(name).replace(real / name)
+        (real / name).chmod(0o640)
+    keyring.path.symlink_to(real / "keys.json")
+    keyring.path.with_name("keys.json.pepper").symlink_to(real / "keys.json.pepper")
+    keyring.run("revoke", key["id"])
+    assert keyring.path.is_symlink()
+    assert 0o640 == (real / "keys.json").stat().st_mode & 0o777
+    assert "revoked" in (real / "keys.json").read_text()
+    assert "revoked" == keyring.ask(key["key"])
+
+
+def test_a_file_of_somebody_else_is_not_taken_from_him(
+    keyring: Keyring, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file stays unchanged, and one line says who can change it."""
+    key = keyring.create("--tenant", "acme")
+    before = keyring.path.read_bytes()
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    with pytest.raises(DeployError, match="belongs to another user"):
+        keyring.run("revoke", key["id"])
+    assert before == keyring.path.read_bytes()
+    assert not list(tmp_path.glob(".keys.json-*"))
+
+
+def test_two_that_make_the_first_key_make_one_pepper(keyring: Keyring) -> None:
+    """A pepper that is there already is never replaced: every key made with it would be gone."""
+    from deploy.cli import key_file
+
+    store = key_file.KeyFileStore(keyring.path)
+    first = store.pepper()
+    assert first == key_file.first_pepper(store.pepper_path)

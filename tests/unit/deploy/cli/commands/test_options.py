@@ -1,0 +1,133 @@
+"""What the sub-commands share: how they are asked to stop, and which serving Task they find."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from deploy.cli.commands._options import (
+    gateway_options,
+    names_clearml,
+    refuse_gateway_of_another,
+    registry_options,
+)
+from deploy.laptop.state_dir import StateDir
+from deploy.tools.errors import DeployError
+
+WAITS = """
+import os
+from deploy.cli.commands._options import stop_on_signal
+stop = stop_on_signal()
+print("waits", flush=True)
+while not stop.wait(0.0001):
+    pass
+print("ends", flush=True)
+os._exit(0)  # an interpreter that is being taken down has no handlers any more
+"""
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_any_number_of_signals_at_any_time_end_a_command(attempt: int) -> None:
+    """Signals come while it waits and while it handles others: it ends in order, and does not wait for itself."""
+    del attempt
+    with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        assert "waits" == command.stdout.readline().strip()
+        try:
+            for number in range(400):
+                command.send_signal((signal.SIGTERM, signal.SIGINT)[number % 2])
+            assert 0 == command.wait(60)
+            assert "ends" == command.stdout.readline().strip()
+        finally:
+            command.kill()
+
+
+@click.command()
+@registry_options
+def reads(open_registry: Callable[[], object]) -> None:
+    """A command that reads the serving Task."""
+    open_registry()
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, and no ClearML server in the environment."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("CLEARML_API_HOST", "TRITON_GATEWAY_STATE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("CLEARML_CONFIG_FILE", str(tmp_path / "clearml.conf"))
+    return tmp_path
+
+
+def refusal() -> str:
+    """Return what the command is refused with."""
+    done = CliRunner().invoke(reads, [], standalone_mode=False)
+    assert isinstance(done.exception, DeployError)
+    return done.exception.line()
+
+
+def test_an_up_that_was_stopped_is_named_as_the_reason(nowhere: Path) -> None:
+    """Its file of variables stays; the server that it names is gone."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    state = StateDir.at(nowhere / ".triton-gateway")
+    state.env_file.parent.mkdir(parents=True)
+    state.env_file.write_text(f"export CLEARML_API_HOST=http://127.0.0.1:{port}\n")
+    said = refusal()
+    assert f"is not running: nothing answers at http://127.0.0.1:{port}" in said
+    assert "start it again" in said
+
+
+@click.command()
+@gateway_options
+@registry_options
+def registers(gateway: str, open_registry: Callable[[], object]) -> None:
+    """A command that changes the serving Task and waits for a gateway."""
+    del open_registry
+    refuse_gateway_of_another(gateway)
+    click.echo(names_clearml())
+
+
+@pytest.fixture
+def up(nowhere: Path) -> StateDir:
+    """The state directory of an ``up`` with its own control plane."""
+    state = StateDir.at(nowhere / ".triton-gateway")
+    state.write_env({"CLEARML_API_HOST": "http://127.0.0.1:8008"})
+    state.remember(gateway="http://127.0.0.1:8080")
+    return state
+
+
+@pytest.mark.parametrize("named_by", ["clearml.conf", "CLEARML_API_HOST"])
+def test_another_server_is_not_mixed_with_the_gateway_of_an_up(
+    up: StateDir, monkeypatch: pytest.MonkeyPatch, named_by: str
+) -> None:
+    """The model would go to the other server, and the gateway would never serve it."""
+    if named_by == "clearml.conf":
+        (up.root.parent / named_by).touch()
+    else:
+        monkeypatch.setenv(named_by, "http://clearml.company")
+    done = CliRunner().invoke(registers, [], standalone_mode=False)
+    assert isinstance(done.exception, DeployError)
+    said = done.exception.line()
+    assert f"{named_by} names a ClearML server" in said
+    assert f"--state-dir {up.root}" in said
+    elsewhere = CliRunner().invoke(registers, ["--url", "http://gateway.company"], standalone_mode=False)
+    assert elsewhere.exception is None
+    assert named_by in elsewhere.stdout
+    here = CliRunner().invoke(registers, ["--state-dir", str(up.root)], standalone_mode=False)
+    assert here.exception is None
+
+
+def test_a_shell_that_has_sourced_the_file_uses_the_up(up: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its variable names the control plane of the ``up``."""
+    monkeypatch.setenv("CLEARML_API_HOST", "http://127.0.0.1:8008")
+    done = CliRunner().invoke(registers, [], standalone_mode=False)
+    assert (None, f"the `up` of {up.root}\n") == (done.exception, done.stdout)

@@ -1,0 +1,76 @@
+"""``triton-gateway canary shadow``: what it writes, what it refuses, and how it is shown."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from deploy.cli.commands import shadow
+from deploy.rollout import record
+from deploy.tools.errors import DeployError, GatewayError
+from gateway.spec import ShadowSpec, decode
+from gateway.testing import FakeRegistry
+
+
+def serving() -> FakeRegistry:
+    """A registry whose serving Task has two versions of ``e``."""
+    registry = FakeRegistry()
+    for version in "12":
+        registry.add_endpoint("e", f"m{version}", version=version)
+    return registry
+
+
+def run(store: FakeRegistry, *arguments: str) -> int:
+    """Run the command on a store."""
+    undecorated = shadow.command.callback.__wrapped__
+    values = shadow.command.make_context("shadow", list(arguments)).params
+    values.pop("serving_task_id")
+    with click.Context(shadow.command):
+        return int(undecorated(**values, open_registry=lambda: store))
+
+
+def test_what_the_command_writes_a_gateway_reads() -> None:
+    """It starts and ends shadow traffic; other sections stay unchanged."""
+    store = serving()
+    assert 0 == run(store, "--endpoint", "e", "--to", "2", "--percent", "5")
+    assert {"e": ShadowSpec("e", "e/2", 5.0, 0.1)} == decode(store.task()).shadows
+    with_shadow = decode(store.task()).revision
+    assert 0 == run(store, "--endpoint", "e", "--off")
+    assert {} == decode(store.task()).shadows
+    assert with_shadow != decode(store.task()).revision == decode(serving().task()).revision
+    assert () == decode(store.task()).faults
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("--to", "9", "--percent", "5"), "there is no endpoint e/9"),
+        (("--to", "2", "--percent", "0"), "a share of 0 %"),
+        (("--to", "2", "--percent", "101"), "a share of 101 %"),
+        (("--to", "2"), "--to needs --percent"),
+        (("--to", "2", "--percent", "5", "--tolerance", "-1"), "a tolerance must be"),
+    ],
+)
+def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: tuple[str, ...], reason: str) -> None:
+    """The command refuses it with the reason."""
+    store = serving()
+    before = store.task()
+    with pytest.raises((DeployError, GatewayError), match=reason):
+        run(store, "--endpoint", "e", *arguments)
+    assert before == store.task()
+
+
+def test_agreement_is_shown_for_all_workers_together() -> None:
+    """Counts come from the metrics, which sum all workers; the status names the versions."""
+    status = {
+        "endpoints": [{"endpoint": "e", "version": "2", "url": "e/2"}],
+        "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": "no memory"}},
+    }
+    text = "".join(
+        f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} {count}\n'
+        for outcome, count in {"agreed": 198.0, "differed": 2.0, "failed": 1.0, "dropped": 7.0}.items()
+    )
+    told = "shadow e: 5 % to e/2, 99.0% of 200 answers agree, 1 failed, 7 dropped (last failure: no memory)"
+    assert [told] == shadow.describe(status, text)
+    assert ["shadow e: 5 % to e/2, nothing compared yet (last failure: no memory)"] == shadow.describe(status, None)
+    assert record.shadow("e", None).key == record.shadow("e", ShadowSpec("e", "e/2", 5)).key

@@ -1,0 +1,77 @@
+"""``triton-gateway status``: the lines below the table."""
+
+from __future__ import annotations
+
+from deploy.cli.commands.status import describe
+
+
+def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None:
+    """The lines also say if the default version is not served."""
+    status = {
+        "ready": True, "defaults": {"faq": "faq/1", "old": "old/1"},
+        "endpoints": [
+            {"url": "faq/1", "state": "serving", "details": {"token_vectors": True}},
+            {"url": "old/2", "state": "serving", "details": {}},
+        ],
+    }  # fmt: skip
+    lines = describe("http://g", status, None)
+    assert "default version of faq: faq/1" in lines
+    assert "default version of old: old/1, which is not served" in lines
+    (note,) = [line for line in lines if line.startswith("note")]
+    assert "faq/1" in note
+    assert "deploy" in note
+
+
+def test_what_is_told_of_many_is_told_once() -> None:
+    """Models that share a file have one long fault each, and model sync repeats what the gateway says of a version."""
+    shared, broken = "has the same file as others (…)", "the graph is broken"
+    status = {
+        "ready": True, "faults": [{"subject": f"model {name}", "message": shared} for name in "abc"],
+        "pending": [{"url": f"e/{n}", "state": "failed", "reason": f"refused by model sync: {broken}"} for n in (1, 2)],
+    }  # fmt: skip
+    models = [{"endpoint": "e/1", "state": "failed", "reason": broken},
+              *({"endpoint": f"f/{n}", "state": "loading", "reason": ""} for n in range(12))]  # fmt: skip
+    lines = describe("http://g", status, {"models": models})
+    assert [f"fault in model a, model b, model c: {shared}"] == [line for line in lines if shared in line]
+    assert [f"e/1, e/2: failed: refused by model sync: {broken}"] == [line for line in lines if broken in line]
+    (loading,) = [line for line in lines if "loading" in line]
+    assert loading.endswith("f/9 and 2 more: loading: no reason yet")
+
+
+def test_a_canary_that_one_version_answers_alone_is_shown_as_finished() -> None:
+    """After a rollout under a name that is no endpoint's; one that splits requests is shown with its shares."""
+    status = {"ready": True, "canaries": {"zc": {"clf/3": 1.0, "clf/1": 0.0}, "clf": {"clf/3": 0.1, "clf/1": 0.9}}}
+    lines = describe("http://g", status, None)
+    assert "canary zc: finished, clf/3 answers all" in lines
+    assert 'canary clf: {"clf/3": 0.1, "clf/1": 0.9}' in lines
+
+
+def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
+    """Default objectives with enough budget left are not shown: they would be a line for each endpoint."""
+    of = {"objective": "availability", "target": 0.999, "within": None, "requests": 1000.0, "bad": 0.0, "left": 1.0,
+          "seconds": 60.0, "is_default": True}  # fmt: skip
+    promised = [
+        {**of, "endpoint": "quiet"}, {**of, "endpoint": "broken", "bad": 20.0, "left": -19.0},
+        {**of, "endpoint": "own", "is_default": False, "target": 0.95},
+    ]  # fmt: skip
+    assert [
+        "objective broken: 99.9% answered, budget spent 20.0 times (20 of 1,000 in 1 min of 30 days)",
+        "objective own: 95% answered, 100% of the budget left (0 of 1,000 in 1 min of 30 days)",
+    ] == [line for line in describe("http://g", {"ready": True, "objectives": promised}, None) if "objective" in line]
+
+
+def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> None:
+    """The destination of the payload log is shown, and accuracies with their endpoint."""
+    share = {"value": 0.9, "low": 0.85, "high": 0.94, "answers": 1200}
+    status = {
+        "ready": True,
+        "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full", "written": 101,
+                        "lost": {"queue_full": 3800, "too_large": 2}},
+        "accuracy": [{"endpoint": "faq", "version": "2", "real": share, "expected": None}],
+    }  # fmt: skip
+    lines = describe("http://g", status, None)
+    assert [
+        "accuracy faq 2: 90.0% right by labels (85.0% to 94.0%, 1,200 labels)",
+        "payload log: 10% of faq, 0.1% of * to /kept",
+        "payload log: 3,802 records lost, 101 kept (queue_full 3,800, too_large 2)", "payload log: it is full",
+    ] == lines[-4:]  # fmt: skip

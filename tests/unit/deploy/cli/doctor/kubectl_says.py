@@ -1,0 +1,63 @@
+"""A healthy cluster as kubectl prints it, and the script that prints it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from deploy.cli.doctor.kube import KEYS
+
+HEAD = """#!/bin/sh
+cd "$(dirname "$0")"
+line=
+for word in "$@"; do case $word in --request-timeout*) ;; *) line="$line $word" ;; esac; done
+line=${line# }
+printf '%s\\n' "$line" >> asked
+case $line in
+"""
+TAIL = """esac
+echo "Error from server (NotFound): $line not found" >&2
+exit 1
+"""
+"""A shell: the doctor asks two dozen times, and Python takes longer to start than to answer."""
+
+
+def items(*found: dict[str, Any]) -> dict[str, Any]:
+    """A list as kubectl prints it."""
+    return {"kind": "List", "items": list(found)}
+
+
+def deployment(name: str, wanted: int, ready: int, component: str = "") -> dict[str, Any]:
+    """A Deployment as kubectl prints it; its component is its name if nothing else is said."""
+    metadata = {"name": name, "labels": {"app.kubernetes.io/component": component or name}}
+    return {"metadata": metadata, "spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}
+
+
+def definition(*known: str) -> dict[str, Any]:
+    """KEDA's definition of ScaledObjects, with these fields of ``fallback``."""
+    schema: dict[str, Any] = {"properties": {key: {"type": "string"} for key in known}}
+    for name in ("fallback", "spec"):
+        schema = {"properties": {name: schema}}
+    return {"spec": {"versions": [{"name": "v1alpha1", "schema": {"openAPIV3Schema": schema}}]}}
+
+
+HEALTHY: dict[str, tuple[int, Any, str]] = {
+    "version --output": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
+    "get namespace": (0, {"metadata": {"name": "triton-gateway"}}, ""),
+    "get secret": (0, " ".join(KEYS), ""),
+    "get secret triton-key": (0, "key ", ""),
+    "exec": (0, "", ""),
+    "exec deployment/triton --container=sync -- python -c": (0, "2.72.0", ""),
+    "get customresourcedefinition": (0, definition("behavior"), ""),
+    "get apiservice": (0, {"spec": {"service": {"namespace": "keda", "name": "keda-metrics"}}}, ""),
+    "get horizontalpodautoscalers": (0, items(), ""),
+    "get scaledobjects": (0, items(), ""),
+    "get poddisruptionbudgets": (0, items(), ""),
+    "get resourcequotas": (0, items(), ""),
+    "get limitranges": (0, items(), ""),
+    "get --raw": (0, {"kind": "APIGroup"}, ""),
+    "get nodes": (0, items({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, {"status": {"allocatable": {}}}), ""),
+    "get storageclass": (0, items({"metadata": {
+        "name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}), ""),
+    "get deployments": (0, items(deployment("triton-gateway", 2, 2, "gateway"), deployment("triton", 1, 1)), ""),
+    "get pods": (0, items(), ""),
+}  # fmt: skip

@@ -1,0 +1,89 @@
+"""The commands for a model: its version, its tensors, and a request that can be copied."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from deploy.cli.deploying import (
+    curl,
+    name_and_version,
+    named,
+    next_version,
+    registered_name,
+    shortened,
+    single,
+)
+from deploy.tools.errors import DeployError
+from gateway.spec import ServingSpec, decode
+from gateway.testing import FakeRegistry
+
+
+@pytest.fixture
+def serving() -> ServingSpec:
+    """Return a Task whose endpoint ``faq`` has the versions 2, 10 and one that is no number."""
+    registry = FakeRegistry()
+    for version in ("2", "10", "beta"):
+        registry.add_endpoint("faq", "m", version=version)
+    return decode(registry.task())
+
+
+def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
+    """The first one is 1. A given version that exists already is refused."""
+    assert ["11", "1", "3"] == [
+        next_version(serving, "faq", ""), next_version(serving, "new", ""), next_version(serving, "faq", "3")
+    ]  # fmt: skip
+    with pytest.raises(DeployError, match="faq/2 exists already"):
+        next_version(serving, "faq", "2")
+
+
+def test_the_arguments_of_an_export_are_those_of_the_endpoint() -> None:
+    """Other values stay unchanged, even if they look like the placeholder."""
+    arguments = ["model", "add", "--endpoint", "ENDPOINT", "--model-id", "MODEL_ID", "--input-name", "ENDPOINT"]
+    assert ["model", "add", "--endpoint", "faq", "--version", "2", "--model-id", "abc", "--input-name", "ENDPOINT"] == (
+        named(arguments, "faq", "2", "abc")
+    )
+
+
+def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quotes in the text and a key in the environment included."""
+    monkeypatch.delenv("TRITON_GATEWAY_KEY", raising=False)
+    line = curl("http://h:1", "faq", '{"text": "it\'s"}')
+    assert '{"text": "it\'s"}' == shlex.split(line)[-1]
+    monkeypatch.setenv("TRITON_GATEWAY_KEY", "secret")
+    assert "secret" not in curl("http://h:1", "faq", "{}")
+    assert "$TRITON_GATEWAY_KEY" in curl("http://h:1", "faq", "{}")
+
+
+def test_a_name_of_another_alphabet_is_escaped_in_the_request() -> None:
+    """curl sends what it is given; the gateway reads escaped UTF-8."""
+    assert "/serve/Gr%C3%B6%C3%9Fe/2 " in curl("http://h:1", "Größe/2", "{}")
+
+
+def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -> None:
+    """It is refused before anything is registered."""
+    assert ("faq", "2") == name_and_version("/faq/2")
+    assert ("Größe", "") == name_and_version("Größe")
+    with pytest.raises(DeployError, match="must not contain spaces") as refused:
+        name_and_version("Mein Endpunkt/2")
+    assert "--endpoint Mein-Endpunkt/2" in refused.value.hint
+    for name in ("-x", "a/-1", ".", "..", "a/..", "a?b", "a#b", "a%20b", "a\\b", "tab\t"):
+        with pytest.raises(DeployError):
+            name_and_version(name)
+    with pytest.raises(DeployError, match="is not NAME or NAME/VERSION"):
+        name_and_version("a/b/c")
+
+
+def test_examples_and_answers_are_short() -> None:
+    """Examples have one sentence if any text will do, and vectors show their first numbers only."""
+    assert {"text": "A man is playing the guitar on stage."} == single({"text": ["?", "b"]}, "sentence-embeddings")
+    assert {"text": "Paris is the [MASK]."} == single({"text": "Paris is the [MASK]."}, "fill-mask")
+    assert {"question": "What is the man playing?", "context": "A man is playing the guitar on stage."} == single(
+        {"question": "Where is the hotel?", "context": "ร้านนี้อาหารอร่อย"}, "question-answering"
+    )
+    assert {"embedding": [0.0, 1.0, 2.0, 3.0, "… 384 numbers"]} == shortened(
+        {"embedding": [float(n) for n in range(384)]}
+    )
+    assert {"scores": [0.1, 0.9]} == shortened({"scores": [0.1, 0.9]})
+    assert ["model-m", "abc"] == [registered_name("m"), registered_name("abc")]

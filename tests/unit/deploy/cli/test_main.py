@@ -1,0 +1,459 @@
+"""The command line: its help, the form of every failure, and where data is printed."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from deploy.cli.commands._options import make_settings
+from deploy.cli.commands.serve import predictor_address
+from deploy.cli.main import group, main
+from deploy.tools.errors import DeployError, GatewayError
+from gateway.errors import RegistryRefused, SpecFault
+from gateway.settings import Settings
+from tests.sites import site
+
+COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "clearml-log", "doctor"]
+ONE_MODEL = ["deploy", "optimize"]
+"""Their options speak of one model and come from the command line."""
+GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
+HAS_NO_VARIABLE = {"help", "as_json", "plans", "waits", "show_env", "version"}
+"""Options that say what to do once; everything else can come from the environment."""
+
+
+def load(name: str) -> click.Command:
+    """Return a sub-command as the group finds it."""
+    command = group.get_command(click.Context(group), name)
+    assert command is not None
+    return command
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    """A port somebody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line (or other code) in a process of its own."""
+    argv = [sys.executable, "-c", code] if code else [sys.executable, "-m", "deploy.cli.main", *arguments]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[4])
+
+
+# --- help
+
+
+@pytest.mark.parametrize("name", [*COMMANDS, *ONE_MODEL])
+def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every command's help starts with what it does and holds a line to copy."""
+    assert main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"Examples?(, \w+ terminals)?:", text)
+    assert "triton-gateway" in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
+    """Every option can also be set by an environment variable."""
+    options = [
+        p for p in load(name).params if isinstance(p, click.Option) and p.name not in HAS_NO_VARIABLE and not p.hidden
+    ]
+    assert options
+    for option in options:
+        assert option.envvar, option.name
+        assert option.show_envvar, option.name
+        assert option.help, option.name
+
+
+def leaves(command: click.Command) -> Iterator[click.Command]:
+    """Yield a command, or those of a group."""
+    if isinstance(command, click.Group):
+        for sub in command.commands.values():
+            yield from leaves(sub)
+    else:
+        yield command
+
+
+def test_every_command_that_reads_the_registry_can_be_told_whose() -> None:
+    """Beside an `up` nobody has to source its file: its state directory says which server and Task are meant."""
+    found = [one for name in (*COMMANDS, *ONE_MODEL, *GROUPS) for one in leaves(load(name))]
+    called = {one: inspect.unwrap(one.callback) for one in found if one.callback is not None}
+    asking = [one for one, function in called.items() if "open_registry" in inspect.signature(function).parameters]
+    assert len(asking) > 10
+    without = [one.name for one in asking if [] == [p for p in one.params if p.name == "state_dir"]]
+    assert without == []
+
+
+def test_serve_has_an_option_for_every_setting() -> None:
+    """Every setting of the gateway has an option."""
+    kserves = {"predictor_host", "predictor_protocol", "model_name", "http_port"}
+    assert {option.name for option in load("serve").params} - kserves == set(Settings.model_fields)
+
+
+def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first help page names each command, without internal ones."""
+    assert main([]) in (0, 2)
+    listed = capsys.readouterr()
+    assert all(name in listed.out + listed.err for name in [*COMMANDS, *ONE_MODEL, *GROUPS])
+    assert group.list_commands(click.Context(group)) == [*COMMANDS, *ONE_MODEL, *GROUPS]
+
+
+def test_help_loads_nothing_heavy() -> None:
+    """Help is fast, because it imports none of the parts."""
+    done = run(
+        code="import sys; from deploy.cli.main import main; code = main(['--help']); "
+        "print({'torch', 'clearml', 'grpc', 'fastapi', 'numpy', 'deploy.controlplane', 'psutil', 'importlib.metadata', "
+        "'tempfile'} & set(sys.modules), code)"
+    )
+    assert done.stdout.splitlines()[-1] == "set() 0"
+
+
+def test_serve_loads_neither_control_plane_nor_torch() -> None:
+    """The gateway image holds no extras: what `serve` imports must do without them."""
+    done = run(
+        code="import sys; import deploy.cli.commands.serve, gateway.__main__, gateway.app; "
+        "print({'torch', 'transformers', 'deploy.controlplane', 'deploy.sync', 'onnx'} & set(sys.modules))"
+    )
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
+
+
+# --- failures
+
+
+def only_line(text: str) -> str:
+    """Return the one line of a text that must have exactly one."""
+    (line,) = text.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bogus"], "No such command 'bogus'"),
+        (["up", "--prot", "1"], "--port"),
+        (["up", "--port", "70000"], "--port"),
+        (["up", "--poll-freq", "soon"], "not a duration"),
+        (["sync", "--poll-frequency", "soon"], "not a duration"),
+    ],
+)
+def test_wrong_command_line_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The message names the wrong word and the help."""
+    assert main(arguments) == 2
+    shown = capsys.readouterr()
+    assert said in only_line(shown.err)
+    assert shown.out == ""
+
+
+def test_setting_out_of_range_names_option_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
+    """A value the settings refuse is reported by the option's own name, with what was given."""
+    assert main(["serve", "--max-body-bytes", "-3"]) == 1
+    line = only_line(capsys.readouterr().err)
+    assert "--max-body-bytes" in line
+    assert "TRITON_GATEWAY_MAX_BODY_BYTES" in line
+    assert "'-3'" in line
+
+
+@pytest.mark.parametrize("command", ["serve", "controlplane"])
+def test_taken_port_says_who_holds_it_and_which_option_changes_it(
+    command: str, taken_port: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line contains all that a person needs to continue."""
+    assert main([command, "--port", str(taken_port)]) == 1
+    line = only_line(capsys.readouterr().err)
+    assert f"port {taken_port}" in line
+    assert f"(pid {os.getpid()})" in line
+    assert "--port" in line
+
+
+def test_external_triton_needs_its_repository(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its folder, no models can be given to a Triton."""
+    assert main(["up", "--triton-grpc", "triton:8001"]) == 1
+    assert "--model-repository" in only_line(capsys.readouterr().err)
+
+
+def failing(error: BaseException) -> click.Group:
+    """A group with one command that fails in a given way."""
+    root = click.Group("triton-gateway")
+
+    @root.command("fail")
+    def fail() -> None:
+        raise error
+
+    return root
+
+
+@pytest.mark.parametrize("kind", [DeployError, SpecFault, RegistryRefused])
+def test_known_failure_is_one_line_with_its_hint(
+    kind: type[DeployError | GatewayError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Message and hint are joined into one line, whatever line breaks they came with; the gateway's parts' as well."""
+    assert main(["fail"], root=failing(kind("it broke\nbadly", hint="mend it"))) == 1
+    assert only_line(capsys.readouterr().err) == "triton-gateway: it broke badly; mend it"
+
+
+def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """A bug of ours never shows a traceback; it is kept in the file the line names."""
+    assert main(["fail"], root=failing(ZeroDivisionError("by zero"))) == 1
+    line = only_line(capsys.readouterr().err)
+    found = re.search(r"details: (\S+)\)", line)
+    assert found is not None
+    log = Path(found[1])
+    assert "Traceback" in log.read_text()
+    assert "ZeroDivisionError" in line
+    log.unlink()
+
+
+def test_unexpected_failure_is_one_line_without_a_place_for_its_details(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder for temporary files may be full or read-only."""
+    monkeypatch.setattr("tempfile.tempdir", "/proc/nowhere")
+    assert main(["fail"], root=failing(ZeroDivisionError("by zero"))) == 1
+    line = only_line(capsys.readouterr().err)
+    assert "ZeroDivisionError: by zero" in line
+    assert "set TMPDIR" in line
+
+
+def test_file_that_may_not_be_used_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A read-only disk or another owner is nothing to report to us."""
+    assert main(["fail"], root=failing(PermissionError(errno.EACCES, "Permission denied", "/some/file"))) == 1
+    line = only_line(capsys.readouterr().err)
+    assert line == "triton-gateway: /some/file: Permission denied; check its owner and permissions"
+
+
+def test_terminal_without_utf_8_shows_every_line() -> None:
+    """Characters that it does not have are shown as escapes."""
+    code = (
+        "import sys, click; from deploy.cli.main import main; from deploy.cli.terminal import Terminal\n"
+        "@click.command()\n"
+        "def fail(): Terminal(sys.stdout).show('Größe …')\n"
+        "sys.exit(main([], root=fail))"
+    )
+    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    source = f"exec({code!a})"
+    done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
+    assert "Gr\\xf6\\xdfe \\u2026" == done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("module", "line"),
+    [
+        ("starlette.routing", 'package starlette is not installed; run `pip install "triton-gateway[controlplane]"`'),
+        ("jwt.utils", 'package jwt is not installed; run `pip install "triton-gateway"`, which brings it'),
+        ("grafana_client", 'run `pip install "triton-gateway[grafana]"`'),
+        ("orjson", 'run `pip install "triton-gateway"`, which brings it'),
+        ("somebodys", "the Python package somebodys is not installed; run `pip install somebodys`"),
+    ],
+)
+def test_missing_package_says_which_extra_brings_it(capsys: pytest.CaptureFixture[str], module: str, line: str) -> None:
+    """One sentence that names the package and what to install: the smallest extra that has it, or the base."""
+    assert main(["fail"], root=failing(ModuleNotFoundError(f"No module named {module!r}", name=module))) == 1
+    assert line in only_line(capsys.readouterr().err)
+
+
+def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C ends quietly, with the exit code shells expect."""
+    assert main(["fail"], root=failing(KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+# --- settings
+
+
+def test_option_wins_over_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An option overrides a variable."""
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "1")
+    monkeypatch.setenv("CLEARML_SERVING_PORT", "2")
+    assert make_settings(Settings, {"port": "3", "host": None}).port == 3
+
+
+def test_clearml_variable_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLEARML_SERVING_POLL_FREQ counts minutes."""
+    monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", "2")
+    assert make_settings(Settings, {}).poll_frequency == 120
+
+
+# --- status
+
+
+class Gateway:
+    """A gateway's /v1/status, as far as `status` reads it; ``content`` is what it answers."""
+
+    content: Any = None
+
+
+@pytest.fixture
+def gateway() -> Iterator[tuple[str, Gateway]]:
+    """Its address, and what it answers."""
+    made = Gateway()
+    with site(lambda _: (200 if made.content is not None else 404, made.content)) as address:
+        yield address, made
+
+
+SERVED = {
+    "ready": True, "not_ready_because": [], "faults": [], "pending": [], "canaries": {},
+    "endpoints": [{"url": "minilm", "model_id": "m1", "model_name": "MiniLM", "state": "serving"}],
+}  # fmt: skip
+
+
+def test_status_json_is_all_there_is_on_stdout(
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--json` prints one object that programs can read, with model sync's account beside the gateway's."""
+    address, handler = gateway
+    handler.content = SERVED
+    (tmp_path / "sync-status.json").write_text('{"models": []}')
+    assert main(["status", "--json", "--url", address, "--state-dir", str(tmp_path)]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"gateway": SERVED, "sync": {"models": []}}
+    assert shown.err == ""
+
+
+def test_status_shows_endpoints_faults_and_failed_models(
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output lists what is served, and why something is not; the exit code says so too."""
+    address, handler = gateway
+    handler.content = {
+        **SERVED, "ready": False, "not_ready_because": ["x waits"],
+        "pending": [{"url": "x", "state": "building", "reason": "Triton does not have it"}],
+        "faults": [{"subject": "endpoint y", "message": "no model"}],
+    }  # fmt: skip
+    status = {"models": [{"endpoint": "x", "state": "failed", "reason": "bad graph"}], "registry": {"error": "gone"}}
+    (tmp_path / "sync-status.json").write_text(json.dumps(status))
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    for said in ("not ready: x waits", "minilm", "m1", "Triton does not have it", "endpoint y: no model",
+                 "failed: bad graph", "gone"):  # fmt: skip
+        assert said in text
+
+
+def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Endpoints without Triton answer, the others do not."""
+    address, handler = gateway
+    handler.content = {**SERVED, "triton": {"triton:8001": False}}
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    assert "Triton at triton:8001 does not answer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("side", ["gateway", "sync"])
+def test_status_says_that_the_configuration_may_be_out_of_date(
+    side: str, gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ClearML is down, refuses the credentials or has no such Task: all is served, and nobody hears of changes."""
+    address, handler = gateway
+    said = {"last_contact": 1795399200.0, "error": "ClearML refuses the credentials"}
+    handler.content = {**SERVED, "spec_revision": "r", **({"registry": said} if side == "gateway" else {})}
+    if side == "sync":
+        (tmp_path / "sync-status.json").write_text(json.dumps({"models": [], "registry": said}))
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    assert "ClearML refuses the credentials" in text
+    if side == "gateway":
+        assert "out of date (read 2026-11-23T02:00:00Z)" in text
+
+
+def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No requests fail, but the new version is not served; shadow traffic is shown as well."""
+    address, handler = gateway
+    shadow = {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}
+    failed = {**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}
+    handler.content = {**SERVED, "endpoints": [failed], "shadows": shadow}
+    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
+    text = capsys.readouterr().out
+    assert "serving; its new version is failed: bad weights" in text
+    assert "shadow e: 5 % to e/2, nothing compared yet" in text
+
+
+def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """If nothing listens, the error says how to start a gateway, and stdout is empty."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert main(["status", "--json", "--url", f"http://127.0.0.1:{port}", "--state-dir", str(tmp_path)]) == 1
+    shown = capsys.readouterr()
+    assert "triton-gateway up" in only_line(shown.err)
+    assert shown.out == ""
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[::bad", "ftp://127.0.0.1:1"])
+def test_status_of_what_is_no_address_is_refused(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An invalid address gives the same error as one that does not answer."""
+    assert main(["status", "--url", url, "--state-dir", str(tmp_path)]) == 1
+    assert "--url" in only_line(capsys.readouterr().err)
+
+
+def test_status_of_another_server_is_refused(
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server that is no gateway is named as such."""
+    assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1
+    assert "check that --url is the address of a triton-gateway" in only_line(capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("sentiment-predictor.demo", "dns:///sentiment-predictor.demo:9000"),
+        ("sentiment-predictor:8001", "dns:///sentiment-predictor:8001"),
+        ("http://sentiment-predictor/", "dns:///sentiment-predictor:9000"),
+    ],
+)
+def test_kserve_predictor_host_is_tritons_grpc_address(host: str, address: str) -> None:
+    """KServe adds ``--predictor_host`` to a transformer by itself; its port for gRPC is 9000."""
+    assert address == predictor_address(host)
+
+
+def test_kserves_arguments_are_understood() -> None:
+    """They reach the settings: an invalid port is refused, not ignored."""
+    arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
+    done = run(*arguments, "--http_port", "none")
+    assert 0 != done.returncode
+    assert "--port is invalid" in done.stderr
+
+
+@pytest.mark.parametrize("group", ["canary", "dashboards", "drift", "hook", "keys"])
+def test_a_groups_help_cuts_no_sentence(group: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The list of its commands shows the first sentence of each one, over several lines if needed."""
+    assert 0 == main([group, "--help"])
+    listed = capsys.readouterr().out.partition("\nCommands:\n")[2]
+    assert listed
+    assert "..." not in listed
+    assert [] == [line for line in listed.splitlines() if line.endswith(("e.g.", "i.e."))]
+
+
+def test_a_group_without_a_command_shows_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """The help keeps its line breaks."""
+    assert 2 == main(["keys"])
+    error = capsys.readouterr().err
+    assert "\n  create" in error
+    assert error.startswith("Usage: triton-gateway keys")
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine() -> None:
+    """A proxy cannot reach what `up` has started. Hosts that were excepted stay excepted."""
+    code = (
+        "import os; from deploy.cli.main import main; main(['status', '--url', 'http://127.0.0.1:9']); "
+        "print(os.environ['no_proxy'], os.environ['NO_PROXY'])"
+    )
+    environ = {**os.environ, "HTTP_PROXY": "http://127.0.0.1:9", "NO_PROXY": "inner", "no_proxy": "localhost"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert "localhost,127.0.0.1 inner,127.0.0.1,localhost" == done.stdout.splitlines()[-1]

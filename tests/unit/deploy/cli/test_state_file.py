@@ -1,0 +1,252 @@
+"""The state of a serving Task as a file: nothing gets lost, and only differences are written."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.cli import state_file
+from deploy.rollout import record
+from deploy.tools import sections
+from deploy.tools.errors import DeployError
+from gateway.errors import ArtifactCorrupt
+from gateway.registry import section_text
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+
+CODE = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
+
+
+def make_store(folder: Path) -> FakeRegistry:
+    """A Task with all parts of a document: plain and versioned endpoints, code, a canary, metrics, rules, a default."""
+    store = FakeRegistry()
+    for name in ("m1", "m2", "m3"):
+        (folder / name).write_bytes(b"model")
+        store.add_model(name, folder / name, name=f"model {name}", project="models")
+    store.add_endpoint("faq", "m1", version="1", input_name=["x"], input_type=["float32"], input_size=[[-1, 4]])
+    store.add_endpoint("faq", "m2", version="2", auxiliary_cfg={"gateway": {"max_length": 128}}, output_name=None)
+    (folder / "preprocess.py").write_text(CODE)
+    store.add_artifact("py_code_team_hook", folder / "preprocess.py", sha256="x")
+    store.add_endpoint("team/hook", None, engine="custom", preprocess_artifact="py_code_team_hook")
+    store.canary["live"] = {"endpoint": "live", "weights": [0.25, 0.75], "load_endpoints": ["faq/1", "faq/2"]}
+    rule = {"base_serving_url": "auto", "engine_type": "triton", "monitor_project": "models", "monitor_tags": ["prod"],
+            "only_published": True, "max_versions": 2}  # fmt: skip
+    metrics = {"endpoint": "faq/*", "log_frequency": 0.5, "metrics": {"x": {"type": "scalar", "buckets": [0, 1]}}}
+    made = {"auto/4": {"serving_url": "auto", "engine_type": "triton", "model_id": "m3", "version": "4"}}
+    store.sections = {name: sections.render(section) for name, section in (
+        ("model_monitoring", {"auto": rule}), ("metric_logging", {"faq/*": metrics}), ("model_monitoring_eps", made),
+    )}  # fmt: skip
+    store.write({}, [state_file.objective.stated("faq", {"latency": "300ms"}, now=1, by="me")])
+    store.write({}, [state_file.default_versions.chosen("faq", "faq/2", now=1, by="me", why="test")])
+    return store
+
+
+def exported(store: FakeRegistry) -> state_file.Document:
+    """Export this store, and parse the text again."""
+    text = state_file.written(state_file.document_of(store, store.task()), "a title")
+    return state_file.parsed(text, "state.yaml")
+
+
+def changes(store: FakeRegistry, document: state_file.Document) -> tuple[list[state_file.Change], state_file.Document]:
+    """Return the changes, and the document with this store's model ids."""
+    wanted = state_file.resolved(store, document)
+    return state_file.compared(state_file.document_of(store, store.task()), wanted), wanted
+
+
+def applied(store: FakeRegistry, document: state_file.Document) -> None:
+    """Apply all changes."""
+    found, wanted = changes(store, document)
+    state_file.apply(store, store.task(), found, wanted, by="me")
+
+
+def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
+    """A Task has no differences to its own file: names, numbers, code and unset fields."""
+    store = make_store(tmp_path)
+    text = state_file.written(state_file.document_of(store, store.task()), "a title")
+    assert text.startswith("# a title\nversion: 1\n")
+    assert "      class Preprocess:\n" in text
+    assert "null" not in text
+    document = exported(store)
+    assert {"preprocess.py": CODE} == document["endpoints"]["team/hook"]["code"]
+    assert {"id": "m1", "name": "model m1", "project": "models"} == document["endpoints"]["faq/1"]["model"]
+    assert {"4": "m3"} == {n: m["id"] for n, m in document["auto_update"]["auto"]["versions"].items()}
+    assert {"faq": "faq/2"} == document["defaults"]
+    assert [] == changes(store, document)[0]
+
+
+def test_what_occurs_twice_is_written_twice(tmp_path: Path) -> None:
+    """One model and one piece of code behind several endpoints: no `&id001` and `*id001`, which nobody can edit."""
+    store = make_store(tmp_path)
+    first = next(iter(store.endpoints.values()))
+    store.endpoints["again/1"] = {**first, "serving_url": "again", "version": "1"}
+    text = state_file.written(state_file.document_of(store, store.task()), "t")
+    assert [] == [line for line in text.splitlines() if line.split()[-1:] and line.split()[-1][:1] in "&*"]
+
+
+def test_a_lost_task_is_restored(tmp_path: Path) -> None:
+    """An empty Task gets everything of the lost one, with numbers and code; a second run changes nothing."""
+    before = make_store(tmp_path)
+    document = exported(before)
+    store = FakeRegistry()
+    store.models = before.models
+    applied(store, document)
+    old, new = decode(before.task()), decode(store.task())
+    assert set(old.endpoints) == set(new.endpoints)
+    for url, endpoint in old.endpoints.items():
+        assert (endpoint.engine, endpoint.model_id, endpoint.inputs, endpoint.options, endpoint.is_auto) == (
+            new.endpoints[url].engine, new.endpoints[url].model_id, new.endpoints[url].inputs,
+            new.endpoints[url].options, new.endpoints[url].is_auto,
+        ), url  # fmt: skip
+    assert (old.canaries, old.metrics, old.defaults) == (new.canaries, new.metrics, new.defaults)
+    assert {"faq": {"latency": "300ms"}} == old.objectives == new.objectives
+    assert old.monitoring == new.monitoring
+    assert [] == list(new.faults)
+    assert [] == changes(store, document)[0]
+
+
+def test_another_server_has_models_of_other_ids(tmp_path: Path) -> None:
+    """Models are found by project and name; a missing or ambiguous one is refused by name."""
+    document = exported(make_store(tmp_path))
+    store = FakeRegistry()
+    for name in ("m1", "m2", "m3"):
+        store.add_model(f"other-{name}", tmp_path / name, name=f"model {name}", project="models")
+    applied(store, document)
+    assert "other-m1" == decode(store.task()).endpoints["faq/1"].model_id
+    store.add_model("again", tmp_path / "m1", name="model m1", project="models")
+    with pytest.raises(DeployError, match="2 models are called models/model m1"):
+        changes(store, document)
+    del store.models["again"], store.models["other-m1"]
+    with pytest.raises(DeployError, match="endpoint faq/1: this registry has no model models/model m1"):
+        changes(store, document)
+
+
+def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
+    """Unchanged sections keep their exact text."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
+    document["endpoints"]["faq/3"] = {"engine_type": "triton", "version": "3", "model": {"name": "model m2"}}
+    document["endpoints"]["team/hook"]["code"] = {"preprocess.py": CODE + "# more\n"}
+    found, wanted = changes(store, document)
+    assert [
+        "~ endpoint faq/1  model: m1 → m3", "+ endpoint faq/3",
+        "~ endpoint team/hook  code: preprocess.py → preprocess.py",
+    ] == [change.described() for change in found]  # fmt: skip
+    before = store.task()
+    state_file.apply(store, before, found, wanted, by="me")
+    after = store.task()
+    for name in ("canary", "model_monitoring", "metric_logging", "model_monitoring_eps"):
+        assert section_text(before, name) == section_text(after, name)
+    serving = decode(after)
+    assert ("m3", "m2") == (serving.endpoints["faq/1"].model_id, serving.endpoints["faq/3"].model_id)
+    assert ("faq", "3") == (serving.endpoints["faq/3"].endpoint, serving.endpoints["faq/3"].version)
+    assert [] == changes(store, document)[0]
+
+
+def test_weights_are_decisions_and_an_old_copy_does_not_undo_them(tmp_path: Path) -> None:
+    """They are recorded like those of `canary set`; a removal ends the decision."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    old = section_text(store.task(), "canary")
+    document["canaries"]["live"]["weights"] = [0.5, 0.5]
+    applied(store, document)
+    assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
+    decided = record.decision(store.task(), "live")
+    assert decided is not None
+    assert ("me", "applied from a file") == (decided.by, decided.why)
+    store.sections["canary"] = old
+    assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
+    del document["canaries"]["live"]
+    applied(store, document)
+    assert {} == decode(store.task()).canaries
+
+
+def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path) -> None:
+    """An endpoint with versions always has a default version."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    del document["objectives"]["faq"]
+    del document["endpoints"]["team/hook"], document["metrics"]["faq/*"], document["defaults"]["faq"]
+    assert ["- endpoint team/hook", "- metrics faq/*", "- objective faq"] == [
+        change.described() for change in changes(store, document)[0]
+    ]
+    applied(store, document)
+    assert {"faq": "faq/2"} == decode(store.task()).defaults
+    assert {} == decode(store.task()).objectives
+    assert {} == decode(store.task()).metrics
+
+
+def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
+    """If the Task has changed since it was read, nothing is written."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
+    found, wanted = changes(store, document)
+    task = store.task()
+    store.add_endpoint("new", "m1")
+    with pytest.raises(DeployError, match="someone else"):
+        state_file.apply(store, task, found, wanted, by="me")
+    assert {"m1"} == {decode(store.task()).endpoints[url].model_id for url in ("new", "faq/1")}
+
+
+def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
+    """It is stored as a folder, like one that was added by its path."""
+    store = make_store(tmp_path)
+    document = exported(store)
+    files = {"preprocess.py": CODE, "parts/words.py": "WORDS = ['ä']\n"}
+    document["endpoints"]["team/hook"]["code"] = files
+    applied(store, document)
+    assert files == exported(store)["endpoints"]["team/hook"]["code"]
+    assert [] == changes(store, document)[0]
+
+
+@pytest.mark.parametrize("name", ["../escaped.py", "/escaped.py", "a/../../escaped.py", "..\\\\escaped.py"])
+def test_code_that_would_leave_its_folder_is_not_exported(tmp_path: Path, name: str) -> None:
+    """Nor is what it holds, because `apply` would write it there."""
+    store = make_store(tmp_path)
+    with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
+        packed.writestr(name, CODE)
+    store.attached["attached://0/code.zip"] = (tmp_path / "code.zip").read_bytes()
+    store.artifacts = [{"key": "py_code_team_hook", "uri": "attached://0/code.zip", "hash": "", "type": "archive"}]
+    with pytest.raises(ArtifactCorrupt, match="holds the unsafe path"):
+        state_file.document_of(store, store.task())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not valid YAML"), ("[]", "not the state of a serving Task"), ("version: 2", "no `version: 1`"),
+        ("version: 1\nendpoint: {}", "unknown part endpoint"), ("version: 1\nendpoints: []", "map names to entries"),
+        ("version: 1\nobjectives: {a: {latency: soon}}", "latency: 'soon' is not a duration"),
+        ("version: 1\nobjectives: {a: {speed: 1}}", "unknown part speed"),
+        ("version: 1\nendpoints: {a: 1}", "fields with values"), ("version: 1\ndefaults: {a: {}}", "must be a url"),
+        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", r"a code file with the unsafe path '\.\./x\.py'"),
+        ('version: 1\nendpoints: {a: {code: {"x\\0.py": a}}}', "a code file with the unsafe path"),
+        (f"version: 1\nendpoints: {{a: {{code: {{{'n' * 300}.py: a}}}}}}", "a name that is too long"),
+        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "an invalid name"),
+        ("version: 1\nendpoints: {a: {code: {b: x, b/c.py: y}}}", "the code file b/c.py twice, or as a file and as"),
+        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b: y}}}", "the code file b twice, or as a file and as"),
+        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b//c.py: y}}}", "the code file b//c.py twice"),
+        ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
+        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "not a number"),
+        ("version: 1\ncanaries: {a: {weights: [1], load_endpoints: [a/1, a/2]}}", "as many load_endpoints"),
+        ("version: 1\ncanaries: {a: {weights: [x]}}", "a list of numbers"),
+        ("version: 1\nendpoints: {a: {model: m1}}", "must have names and values"),
+        ("version: 1\nendpoints: !!python/object:os.system {}", "is not valid YAML"),
+    ],
+)  # fmt: skip
+def test_files_that_cannot_be_used_are_refused_in_a_sentence(text: str, says: str) -> None:
+    """Each mistake in a hand-written file gives one sentence."""
+    with pytest.raises(DeployError, match=says):
+        state_file.resolved(FakeRegistry(), state_file.parsed(text, "state.yaml"))
+
+
+def test_json_is_read_as_well(tmp_path: Path) -> None:
+    """JSON is valid YAML."""
+    import json
+
+    document: Any = {"version": 1, **state_file.document_of(make_store(tmp_path), make_store(tmp_path).task())}
+    assert exported(make_store(tmp_path)) == state_file.parsed(json.dumps(document), "state.json")

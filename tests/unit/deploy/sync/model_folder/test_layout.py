@@ -1,0 +1,75 @@
+"""Which file goes where, and what kind of model that makes."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.sync.model_folder.layout import choose_kind, lay_out
+from gateway.errors import SpecFault
+
+
+@pytest.mark.parametrize(
+    ("files", "framework", "backend", "kind"),
+    [
+        (["a.onnx"], "ONNX", "", "onnx"),
+        (["bert.onnx", "tokenizer.json"], "TensorFlow", "", "onnx"),  # a folder uploaded without --framework
+        (["model.bin"], "onnx", "", "onnx"),
+        (["model.bin"], "Custom", "onnxruntime_onnx", "onnx"),
+        (["m.pt"], "PyTorch", "", "pytorch"),
+        (["saved_model.pb", "variables/v"], "Keras", "", "savedmodel"),
+        (["m.pb"], "TensorFlow", "", "graphdef"),
+        (["m.plan"], "", "", "tensorrt"),
+        (["x", "y"], "Custom", "", "folder"),
+        (["x", "y"], "Custom", "fil", "folder"),
+    ],
+)
+def test_the_kind_follows_the_user_then_the_files_then_the_framework(files, framework, backend, kind):
+    """In this order, because the framework clearml-serving records for a folder is a guess."""
+    assert kind == choose_kind(files, framework, backend)
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "mapping"),
+    [
+        ("onnx", ["weird name.bin"], {"1/model.onnx": "weird name.bin"}),
+        ("onnx", ["model.onnx", "old.onnx", "vocab.txt"], {"1/model.onnx": "model.onnx"}),
+        ("onnx", ["onnx/model.onnx", "onnx/q.onnx"], {"1/model.onnx": "onnx/model.onnx"}),
+        ("pytorch", ["net.pth"], {"1/model.pt": "net.pth"}),
+        ("graphdef", ["g.pb"], {"1/model.graphdef": "g.pb"}),
+        (
+            "savedmodel",
+            ["m/saved_model.pb", "m/variables/v", "readme"],
+            {
+                "1/model.savedmodel/saved_model.pb": "m/saved_model.pb",
+                "1/model.savedmodel/variables/v": "m/variables/v",
+            },
+        ),
+        ("folder", ["a", "b/c"], {"1/a": "a", "1/b/c": "b/c"}),
+        ("folder", ["only.xyz"], {"1/model.bin": "only.xyz"}),
+        ("python", ["model.py"], {"1/model.py": "model.py"}),
+    ],
+)
+def test_files_land_where_the_backend_looks(kind, files, mapping):
+    """The single file of a model gets its backend's name, whatever it was called."""
+    assert mapping == lay_out(kind, files).files
+
+
+def test_external_weights_stay_beside_the_model_under_their_own_names():
+    """The ONNX file refers to them by that name."""
+    files = ["sub/m.onnx", "sub/m.onnx.data", "other"]
+    assert {"1/model.onnx": "sub/m.onnx", "1/m.onnx.data": "sub/m.onnx.data"} == lay_out(
+        "onnx", files, external=["m.onnx.data"]
+    ).files
+
+
+@pytest.mark.parametrize("name", ["gone.data", "../escape", "/etc/passwd"])
+def test_missing_or_escaping_weights_are_refused(name):
+    """Said before Triton tries to load half a model."""
+    with pytest.raises(SpecFault, match="keeps weights in"):
+        lay_out("onnx", ["m.onnx"], external=[name])
+
+
+def test_two_candidates_are_named_instead_of_guessed():
+    """The user decides."""
+    with pytest.raises(SpecFault, match=r"2 \.onnx files \(a\.onnx, b\.onnx\)"):
+        lay_out("onnx", ["a.onnx", "b.onnx"])

@@ -1,0 +1,187 @@
+"""When a Triton may get calls: filled at its start, not disturbed by what is added, out when it lost what it had."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.sync.health import Readiness, exposition, serve
+from gateway.metrics.exposition import parse
+
+
+def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
+    """What ``ModelSync.status()`` returns, as far as readiness reads it."""
+    return {
+        "revision": revision, "triton": {"address": "t:8001", "answers": answers}, "registry": {"error": ""},
+        "models": [
+            {"endpoint": url, "state": state, "reason": "away" if state == "failed" else "", "is_final": any(is_final)}
+            for url, state, *is_final in models
+        ],
+    }  # fmt: skip
+
+
+def test_not_ready_before_the_serving_task_was_read() -> None:
+    """An empty Triton that nobody filled yet must not get calls."""
+    unread = {**status(revision=""), "registry": {"error": "serving Task 5eed does not exist"}}
+    assert ["the serving Task has not been read yet: serving Task 5eed does not exist"] == Readiness().reasons(unread)
+
+
+def test_not_ready_without_triton() -> None:
+    """Whatever was loaded."""
+    assert ["Triton at t:8001 does not answer"] == Readiness().reasons(status(("a", "ready"), answers=False))
+
+
+def test_ready_once_everything_wanted_is_loaded() -> None:
+    """Not before: a call would reach a Triton without the model."""
+    rule = Readiness()
+    assert ["waiting for b to be loaded"] == rule.reasons(status(("a", "ready"), ("b", "loading")))
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+
+
+def test_a_triton_that_refuses_the_key_serves_what_it_holds() -> None:
+    """Nothing new can be loaded, which takes nobody out; one that is empty is not ready, and says why."""
+    rule = Readiness()
+    refused = status(("a", "ready"))
+    refused["triton"]["error"] = "Triton at t:8001 refuses the key"
+    assert [] == rule.reasons(refused)
+    refused["models"][0]["state"] = "pending"
+    assert ["Triton at t:8001 refuses the key"] == rule.reasons(refused)
+
+
+def test_a_model_that_is_refused_holds_nobody_up() -> None:
+    """It would be refused in every pod and take the healthy models with it."""
+    assert [] == Readiness().reasons(status(("a", "ready"), ("b", "failed", True)))
+    assert [] == Readiness().reasons(status(("a", "failed", True)))
+
+
+def test_a_model_that_could_not_be_fetched_keeps_a_new_triton_out() -> None:
+    """A rolling update would replace full pods by empty ones. Once filled, only what is lost counts."""
+    rule = Readiness()
+    away = ["waiting for b, which could not be fetched: away"]
+    assert away == rule.reasons(status(("a", "ready"), ("b", "failed")))
+    assert away == rule.reasons(status(("a", "failed", True), ("b", "failed")))
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    assert away == rule.reasons(status(("a", "ready"), ("b", "failed"), ("new", "failed")))
+
+
+def test_an_endpoint_that_is_added_later_changes_nothing() -> None:
+    """Otherwise every Triton would leave rotation at once."""
+    rule = Readiness()
+    assert [] == rule.reasons(status(("a", "ready")))
+    assert [] == rule.reasons(status(("a", "ready"), ("new", "downloading")))
+
+
+def test_a_version_being_replaced_stays_ready() -> None:
+    """The old one answers while the new one is loaded."""
+    rule = Readiness()
+    assert [] == rule.reasons(status(("a", "ready")))
+    assert [] == rule.reasons(status(("a", "leaving"), ("a", "loading")))
+
+
+def test_a_restarted_triton_is_not_ready_until_it_is_filled_again() -> None:
+    """It lost what it held."""
+    rule = Readiness()
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert ["waiting for a to be loaded", "waiting for b to be loaded"] == rule.reasons(
+        status(("a", "loading"), ("b", "pending"))
+    )
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+
+
+def test_what_is_removed_is_forgotten() -> None:
+    """And may come back as something new."""
+    rule = Readiness()
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == rule.reasons(status(("a", "ready")))
+    assert [] == rule.reasons(status(("a", "ready"), ("b", "loading")))
+
+
+def test_no_models_wanted_is_ready() -> None:
+    """There is nothing to wait for."""
+    assert [] == Readiness().reasons(status())
+
+
+@pytest.mark.parametrize(
+    ("path", "last_round", "code"),
+    [("/livez", 0, 200), ("/livez", -500, 503), ("/readyz", 0, 503), ("/status", 0, 200), ("/else", 0, 404)],
+)
+def test_probes_answer_over_http(path: str, last_round: float, code: int) -> None:
+    """Alive is the loop going round; ready is the rule above."""
+    now = time.monotonic()
+    server = serve(0, lambda: status(revision=""), lambda: now + last_round, time.monotonic, host="127.0.0.1")
+    try:
+        url = f"http://127.0.0.1:{server.server_address[1]}{path}"
+        try:
+            with urllib.request.urlopen(url, timeout=60) as reply:
+                found = reply.status
+                assert json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            found = error.code
+            error.close()
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert code == found
+
+
+def test_a_model_sync_that_starts_again_takes_nothing_out_that_its_triton_still_holds(tmp_path: Path) -> None:
+    """It may end again and again: Triton serves on. What is new, refused or away counts as little as before its end."""
+    before = Readiness(tmp_path / "filled.json")
+    assert [] == before.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == before.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    after = Readiness(tmp_path / "filled.json")
+    assert [] == after.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    assert ["waiting for b to be loaded"] == after.reasons(status(("a", "ready"), ("b", "loading"), ("new", "failed")))
+    (tmp_path / "filled.json").write_text("{")
+    assert ["waiting for new, which could not be fetched: away"] == Readiness(tmp_path / "filled.json").reasons(
+        status(("a", "ready"), ("new", "failed"))
+    )
+    unwritable = Readiness(tmp_path / "filled.json" / "below")
+    assert [] == unwritable.reasons(status(("a", "ready")))
+
+
+def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> None:
+    """Written anew by another release, or not fetched for that: the model that is loaded answers meanwhile."""
+    rule = Readiness()
+    for state in ("failed", "downloading", "loading"):
+        found = status(("a", state))
+        found["models"][0]["is_loaded"] = True
+        assert [] == rule.reasons(found)
+
+
+def test_what_model_sync_lacks_is_a_metric() -> None:
+    """Of a Triton that serves on, the alert and not the readiness says that nothing new comes."""
+    found = status(("a", "ready"), ("b", "failed"), ("c", "failed", True), ("d", "cold"))
+    found["registry"] = {"last_contact": "2026-11-23T02:00:00+00:00", "error": "away"}
+    text = exposition(found)
+    for line in (
+        'model_sync_models{state="ready"} 1', 'model_sync_models{state="failed"} 2',
+        'model_sync_models{state="cold"} 1', 'model_sync_models{state="pending"} 0', "model_sync_triton_answers 1",
+        "model_sync_registry_last_contact_timestamp_seconds 1795399200",
+    ):  # fmt: skip
+        assert line in text.splitlines()
+    assert {"model_sync_models", "model_sync_triton_answers", "model_sync_registry_last_contact_timestamp_seconds"} == {
+        name for name, _, _ in parse(text)
+    }
+    found["registry"]["last_contact"] = None
+    assert "last_contact_timestamp_seconds 0" in exposition(found)
+
+
+def test_metrics_are_served_beside_the_probes() -> None:
+    """On the same port: Prometheus asks where the kubelet does."""
+    found = {**status(("a", "ready")), "registry": {"last_contact": None, "error": ""}}
+    server = serve(0, lambda: found, time.monotonic, time.monotonic, host="127.0.0.1")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=60) as reply:
+            assert reply.headers["content-type"].startswith("text/plain")
+            assert b'model_sync_models{state="ready"} 1' in reply.read()
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,162 @@
+"""Tensors of several requests in one call: each request gets its own rows, and only its own error."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.errors import BackendRefused, DeadlineExceeded, InputRefused
+from gateway.handlers.endpoint import Endpoint, Identity
+from gateway.handlers.stacking import StackedCalls
+from gateway.handlers.tensors import TensorHandler, TritonCall
+from gateway.path.coroutines import ask_version
+from gateway.testing import FakeBackend
+from gateway.trace import Trace
+
+
+def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A model that doubles its input and refuses negative numbers."""
+    if (inputs["x"] < 0).any():
+        raise BackendRefused("negative")
+    return {"y": inputs["x"] * 2, "z": inputs["x"] + 1}
+
+
+@pytest.fixture
+def backend() -> FakeBackend:
+    """A server with that model."""
+    backend = FakeBackend()
+    backend.add("m", {"x": "float32"}, {"y": "float32", "z": "float32"}, doubled)
+    return backend
+
+
+async def ask(calls: StackedCalls, *arrays: Any, outputs: tuple[str, ...] = ("y",), timeout: float = 5) -> list[Any]:
+    """Make a call with each of the arrays at the same time; return outputs or errors."""
+    deadline = asyncio.get_running_loop().time() + timeout
+    asked = (calls.infer({"x": array}, outputs, deadline) for array in arrays)
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    return [one if isinstance(one, BaseException) else one[0] for one in found]
+
+
+def full(value: float, *shape: int) -> Any:
+    """Return an array filled with one number."""
+    return np.full(shape, value, np.float32)
+
+
+async def test_tensors_with_the_same_shape_of_a_row_share_a_call(backend: FakeBackend) -> None:
+    """Three requests make one call, and each gets its own rows. Another shape makes another call."""
+    calls = StackedCalls(backend, "m", max_rows=8)
+    one, two, wide, three = await ask(calls, full(1, 2, 3), full(2, 1, 3), full(9, 1, 4), full(3, 3, 3))
+    assert [(2, 3), (1, 3), (1, 4), (3, 3)] == [found["y"].shape for found in (one, two, wide, three)]
+    assert [2, 4, 18, 6] == [found["y"][0, 0] for found in (one, two, wide, three)]
+    assert [("m", 1), ("m", 6)] == sorted(backend.calls)
+
+
+async def test_rows_beyond_the_models_batch_size_are_left_for_another_call(backend: FakeBackend) -> None:
+    """A single request with more rows is sent as it is, and Triton refuses it."""
+    await ask(StackedCalls(backend, "m", max_rows=4), full(1, 3, 2), full(2, 3, 2), full(3, 9, 2))
+    assert [3, 3, 9] == [rows for _, rows in backend.calls]
+
+
+async def test_only_the_request_at_fault_fails(backend: FakeBackend) -> None:
+    """The call is refused, and its halves are called again."""
+    found = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), full(-1, 1, 2), full(3, 1, 2))
+    assert isinstance(found[1], BackendRefused)
+    assert [2, 6] == [found[0]["y"][0, 0], found[2]["y"][0, 0]]
+
+
+async def test_requests_for_different_outputs_do_not_share_a_call(backend: FakeBackend) -> None:
+    """One asks for y and one for z, but a call has one list of outputs."""
+    calls = StackedCalls(backend, "m", max_rows=8)
+    deadline = asyncio.get_running_loop().time() + 5
+    (y, *_), (z, *_) = await asyncio.gather(
+        calls.infer({"x": full(1, 1, 2)}, ("y",), deadline), calls.infer({"x": full(1, 1, 2)}, ("z",), deadline)
+    )
+    assert (["y"], ["z"]) == (list(y), list(z))
+    assert len(backend.calls) == 2
+
+
+async def test_large_arrays_are_sent_alone(backend: FakeBackend) -> None:
+    """Joining megabytes on the event loop would cost more than a call."""
+    await ask(StackedCalls(backend, "m", max_rows=64), full(1, 1, 100_000), full(2, 1, 100_000))
+    assert [1, 1] == [rows for _, rows in backend.calls]
+
+
+async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None:
+    """A scalar beside an array cannot be joined or cut."""
+    backend.add("s", {"x": "float32", "k": "int64"}, {"y": "float32"}, lambda i: {"y": i["x"] * i["k"]})
+    calls = StackedCalls(backend, "s", max_rows=8)
+    deadline = asyncio.get_running_loop().time() + 5
+    inputs = {"x": full(2, 3, 2), "k": np.array(5)}
+    found = await asyncio.gather(*(calls.infer(inputs, (), deadline) for _ in range(2)))
+    assert [(3, 2), (3, 2)] == [outputs["y"].shape for outputs, _, _ in found]
+    assert len(backend.calls) == 2
+
+
+async def test_a_call_that_hangs_ends_at_the_requests_deadline(backend: FakeBackend) -> None:
+    """It is cancelled, and the request fails."""
+    backend.hold = asyncio.Event()
+    [late] = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), timeout=0.05)
+    assert isinstance(late, DeadlineExceeded)
+
+
+async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backend: FakeBackend) -> None:
+    """Triton's log names the request that a call was made for. A call for two requests has no id."""
+    ids: list[str] = []
+    infer = backend.infer
+
+    async def noting(*arguments: Any, request_id: str = "", **more: Any) -> Any:
+        ids.append(request_id)
+        return await infer(*arguments, **more)
+
+    backend.infer = noting  # type: ignore[method-assign]
+    calls = StackedCalls(backend, "m", max_rows=8)
+    deadline = asyncio.get_running_loop().time() + 5
+    await calls.infer({"x": full(1, 1, 2)}, (), deadline, request_id="a")
+    await asyncio.gather(*(calls.infer({"x": full(1, 1, 2)}, (), deadline, request_id=i) for i in "bc"))
+    assert ["a", ""] == ids
+
+
+async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_their_prices(
+    backend: FakeBackend,
+) -> None:
+    """Two requests of one tick make one call. ``/v1/status`` then has the prices."""
+    info = await backend.describe("m")
+    endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    assert endpoint.prices is None
+    answers: list[Any] = await asyncio.gather(
+        *(ask_version(endpoint, {"x": [[value]]}, 5, Trace("r")) for value in (1.0, 2.0))
+    )
+    assert [[[2.0]], [[4.0]]] == [answer["y"].tolist() for answer in answers]
+    assert [("m", 2)] == backend.calls
+    assert endpoint.prices is not None
+    assert endpoint.prices["calls"] == 1
+
+
+async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: FakeBackend) -> None:
+    """Two requests in one call, then one alone."""
+    info = await backend.describe("m")
+    rows: list[int] = []
+    handler = TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info), rows.append)
+    endpoint = Endpoint(Identity("e", "e", "", "f"), handler)
+    await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, 5, Trace("r")) for value in (1.0, 2.0)))
+    await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, 5, Trace("r"))
+    assert [2, 3] == rows
+
+
+async def test_a_number_beyond_the_range_of_an_input_is_refused_by_name(backend: FakeBackend) -> None:
+    """1e308 is no float32: the caller is told the input and its type. 1e30 is one."""
+    info = await backend.describe("m")
+    endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    assert [[np.float32(2e30)]] == (await ask_version(endpoint, {"x": [[1e30]]}, 5, Trace("r")))["y"].tolist()
+    with pytest.raises(InputRefused, match="input x does not fit FP32"):
+        await ask_version(endpoint, {"x": [[1e308]]}, 5, Trace("r"))
+
+
+async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBackend) -> None:
+    """As in ClearML: hooks mask attention with the smallest float64. No warning is raised."""
+    call = TritonCall(backend, "m", (await backend.describe("m")).inputs, ("y",))
+    mask = np.array([0.0, np.finfo(np.float64).min])
+    assert [0.0, -np.inf] == call.tensors(mask)["x"].tolist()

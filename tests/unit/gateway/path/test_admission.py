@@ -1,0 +1,140 @@
+"""Admission with fakes and without sockets: whose refusals put whose limits into force, and for how long."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gateway.admission import PRESSED_S, Pressure
+from gateway.call import InternalCall
+from gateway.errors import Overloaded
+from gateway.path.routing.canary import weighted
+from gateway.trace import BATCH, DEFAULT
+from tests.unit.gateway.path.flights import Plane
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that ``admission`` reads: the first item."""
+    now = [100.0]
+    monkeypatch.setattr("gateway.path.admission.time.monotonic", lambda: now[0])
+    return now
+
+
+def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
+    """A data plane whose endpoints have more work in hand than their limits, once these are in force."""
+    made = Plane(*urls, max_requests=18, limits="auto")
+    pressures = {url: made.permits.pressure.below() for url in urls}
+    for url, pressure in pressures.items():
+        batcher: Any = SimpleNamespace(is_full=lambda _rank, _tenant, of=pressure: of.is_on, pressure=pressure)
+        made.endpoints[url].batcher = batcher
+    return made, pressures
+
+
+def refuse(made: Plane, url: str) -> Overloaded:
+    """Refuse a request."""
+    with pytest.raises(Overloaded) as refused:
+        made.plane.permit(0, url)
+    made.plane.admission.count(refused.value, DEFAULT)
+    return refused.value
+
+
+def is_full(made: Plane, url: str) -> bool:
+    """Return whether a request would be refused."""
+    try:
+        made.plane.admission.check(url, DEFAULT)
+    except Overloaded:
+        return True
+    return False
+
+
+async def test_limits_of_work_are_in_force_from_the_first_refusal_until_some_seconds_after_the_last(
+    clock: list[float],
+) -> None:
+    """Until the process is full, work is not limited. From then on every request is checked. A refusal of class batch
+    does not count.
+    """
+    made, _ = pressed("e")
+    easy = made.permits.easy
+    made.plane.admission.count(made.permits.full(BATCH), BATCH)  # batch work comes to its half every night
+    assert not is_full(made, "e")
+    flights = [made.submit(InternalCall("e", {})) for _ in range(18)]
+    made.permits.in_flight = 18
+    assert "gateway_full" == refuse(made, "e").because
+    made.permits.in_flight = len(flights) // 2
+    assert made.permits.easy == (0, 0, 0)
+    assert is_full(made, "e")
+    with pytest.raises(Overloaded) as refused:
+        made.plane.admission.check("e", DEFAULT)
+    assert refused.value.because == "work_full"
+    assert not is_full(made, "another")
+    clock[0] += PRESSED_S
+    assert not is_full(made, "e")
+    assert made.permits.easy == easy
+
+
+async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: list[float]) -> None:
+    """Whether its share of the process is full or the whole process: an endpoint with little work is not limited."""
+    made, pressures = pressed("flooded", "quiet")
+    for _ in range(16):
+        made.submit(InternalCall("flooded", {}))
+    made.submit(InternalCall("quiet", {}))
+    made.permits.in_flight = 17
+    assert "endpoint_full" == refuse(made, "flooded").because
+    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
+    clock[0] += PRESSED_S
+    assert not is_full(made, "quiet")
+    assert not any(one.look(clock[0]) for one in pressures.values())
+    made.permits.in_flight = 18
+    assert "gateway_full" == refuse(made, "quiet").because
+    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
+
+
+@pytest.mark.parametrize(
+    ("weights", "full", "refuses"),
+    [
+        ({"old": 1.0, "new": 0.0}, "old", True),  # a rollout that has just begun, or has ended
+        ({"old": 0.9, "new": 0.1}, "old", True),
+        ({"old": 0.5, "new": 0.5}, "old", True),
+        ({"old": 0.9, "new": 0.1}, "new", False),  # the stable version answers for it
+        ({"old": 0.1, "new": 0.9}, "new", False),
+        ({"old": 0.1, "new": 0.9}, "old", False),  # most requests are answered
+        ({"old": 0.1, "new": 0.9}, "old new", True),
+        ({"old": 0.9, "new": 0.1}, "", False),
+    ],
+)  # fmt: skip
+async def test_the_name_of_a_canary_is_full_if_most_of_its_requests_would_be_refused(
+    clock: list[float], weights: dict[str, float], full: str, refuses: bool
+) -> None:
+    """Else each of them is read and tokenized before it is refused: on a busy machine 256
+    connections got a tenth of the answers.
+    """
+    del clock
+    made, pressures = pressed("old", "new")
+    made.publish(canary=weighted([*weights.items()], stable="old"))
+    for url in full.split():
+        pressures[url].press(100.0)
+    made.permits.pressure.press(100.0)
+    assert refuses is is_full(made, "canary")
+    assert not is_full(made, "nothing")
+
+
+async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: list[float]) -> None:
+    """The process is full, but no endpoint has an eighth of it."""
+    del clock
+    urls = [f"e{number}" for number in range(17)]
+    made, pressures = pressed(*urls)
+    for url in (*urls, "e3"):
+        made.submit(InternalCall(url, {}))
+    made.permits.in_flight = 18
+    refuse(made, "e5")
+    assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
+
+
+async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_is_full() -> None:
+    """gRPC, and protocols that name the endpoint in the body, take the permit before the endpoint is known."""
+    made = Plane("e", "another", max_requests=1)
+    with made.plane.permit():
+        made.plane.admission.check("e", DEFAULT)

@@ -1,0 +1,96 @@
+"""Timers of deadlines: one for all long ones, one each for short ones; in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+
+import pytest
+
+from gateway.path.deadlines import Alarm, Deadlines
+
+pytestmark = pytest.mark.looptime
+
+
+def arm(deadlines: Deadlines, one: One, timeout: float) -> None:
+    """Let ``one`` expire after ``timeout`` seconds."""
+    deadlines.due(one, timeout)
+    deadlines.watch(one)
+
+
+class One:
+    """A request that records when it expired."""
+
+    deadline = timeout = 0.0
+    alarm: Alarm = None
+
+    def __init__(self) -> None:
+        self.at: list[float] = []
+
+    def expire(self) -> None:
+        """Record the time."""
+        self.at.append(asyncio.get_running_loop().time())
+
+
+async def test_each_request_expires_once_and_never_early() -> None:
+    """A short deadline to the millisecond, a long one within an eighth of a second."""
+    deadlines, draw = Deadlines(), random.Random(1)
+    ones = []
+    for _ in range(300):
+        one = One()
+        arm(deadlines, one, draw.choice([0.002, 0.05, 0.5, 0.999, 1.0, 1.9, 30.0, 60.0]))
+        ones.append(one)
+        await asyncio.sleep(draw.random() * 0.3)
+    await asyncio.sleep(70)
+    for one in ones:
+        [at] = one.at
+        late = at - one.deadline
+        assert -1e-6 <= late <= (0.002 if one.timeout < 1 else 0.127), (one.timeout, late)
+
+
+async def test_a_request_that_was_removed_never_expires() -> None:
+    """Even if another one that expires at the same moment removes it. Without requests no timer runs."""
+    deadlines = Deadlines()
+    first, second = One(), One()
+    ended: list[One] = []
+
+    def both() -> None:
+        for one in (first, second):
+            deadlines.forget(one)
+        ended.append(first)
+
+    first.expire = second.expire = both  # type: ignore[method-assign]
+    for one in (first, second):
+        arm(deadlines, one, 5.0)
+    short, long = One(), One()
+    arm(deadlines, short, 0.5)
+    arm(deadlines, long, 3.0)
+    deadlines.forget(short)
+    deadlines.forget(long)
+    await asyncio.sleep(10)
+    assert ([], [], [first]) == (short.at, long.at, ended)
+    assert math.inf == deadlines._visits.at
+    assert not deadlines._sets
+
+
+async def test_requests_that_end_in_time_leave_no_timer_and_no_entry() -> None:
+    """A request with a long deadline costs a place in a set."""
+    deadlines = Deadlines()
+    for _ in range(100_000):
+        one = One()
+        arm(deadlines, one, 60.0)
+        deadlines.forget(one)
+    assert 0 == sum(map(len, deadlines._sets.values()))
+    assert len(deadlines._sets) <= 2
+
+
+async def test_the_timer_of_a_removed_request_is_cancelled() -> None:
+    """For requests that have a timer each, because they share their deadlines with no others."""
+    deadlines, one = Deadlines(short=math.inf), One()
+    arm(deadlines, one, 60.0)
+    alarm = one.alarm
+    deadlines.forget(one)
+    assert isinstance(alarm, asyncio.TimerHandle)
+    assert alarm.cancelled()
+    assert math.inf == deadlines._visits.at

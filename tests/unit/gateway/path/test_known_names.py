@@ -1,0 +1,231 @@
+"""Names that the serving Task knows but no version answers yet: 503 and the reason, never 404. Unknown ones: 404."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway import default_version
+from gateway.control.assemble import assemble_snapshot, refusals
+from gateway.control.compile import compile_spec
+from gateway.control.version import Versions
+from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
+from gateway.path.routing.snapshot import Snapshot
+from gateway.registry.ledger import Record
+from gateway.spec import decode
+from gateway.testing import FakeRegistry
+from tests.waiting import soon
+
+BODY = {"text": "good"}
+TENSOR = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good"]}]}
+
+
+def addresses(name: str) -> list[tuple[str, str, Any]]:
+    """Return one request to ``name`` in each protocol that names an endpoint."""
+    return [
+        ("POST", f"/serve/{name}", BODY),
+        ("POST", f"/v1/models/{name}:predict", {"instances": ["good"]}),
+        ("POST", f"/v2/models/{name}/infer", TENSOR),
+        ("POST", "/v1/chat/completions", {"model": name, "messages": [{"role": "user", "content": "good"}]}),
+        ("POST", "/v1/embeddings", {"model": name, "input": "good"}),
+        ("POST", f"/tei/{name}/predict", {"inputs": "good"}),
+        ("GET", f"/v1/models/{name}", None),
+        ("GET", f"/v2/models/{name}", None),
+        ("GET", f"/v2/models/{name}/ready", None),
+        ("GET", f"/v2/models/{name}/stats", None),
+        ("GET", f"/tei/{name}/info", None),
+    ]
+
+
+async def answers(client: Any, name: str) -> list[tuple[str, int, str]]:
+    """Return each address with status and text of its answer; every 503 says when to ask again."""
+    found = []
+    for method, path, body in addresses(name):
+        reply = await client.request(method, path, json=body)
+        if reply.status_code == 503:
+            assert int(reply.headers["retry-after"]) >= 1, path
+        found.append((path, reply.status_code, reply.text))
+    return found
+
+
+def canary(stack: Any, name: str, **weights: float) -> None:
+    """Add a canary over fixed versions; ``_`` in a keyword stands for the slash."""
+    urls = [url.replace("_", "/") for url in weights]
+    stack.registry.canary[name] = {"endpoint": name, "weights": list(weights.values()), "load_endpoints": urls}
+
+
+def row(status: dict[str, Any], url: str) -> dict[str, Any]:
+    """Return the row of a name in the status."""
+    rows: list[dict[str, Any]] = [one for one in status["pending"] if one["url"] == url]
+    assert 1 == len(rows), status["pending"]
+    return rows[0]
+
+
+@asynccontextmanager
+async def starting(gateway: Any) -> AsyncIterator[None]:
+    """A gateway from its first moment, without the wait before it listens."""
+    running = gateway.running()
+    start = asyncio.create_task(running.__aenter__())
+    try:
+        yield
+    finally:
+        await start
+        await running.__aexit__(None, None, None)
+
+
+async def test_while_a_gateway_builds_every_name_of_the_task_is_not_ready(make_stack: Any) -> None:
+    """Versions, canaries, bare names; in every protocol, from the first moment until they serve."""
+    stack = make_stack()
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.deploy("plain", "m1")
+    canary(stack, "c", e_1=0.9, e_2=0.1)
+    canary(stack, "plain-canary", plain=1.0)
+    stack.registry.ledger.write(
+        [Record(default_version.KIND, *default_version.record("first", "e", default_version.Default("e/1")))]
+    )
+    held = dict(stack.backend.models)
+    stack.backend.models.clear()
+    names = ("e", "e/1", "e/2", "c", "plain", "plain-canary")
+    async with starting(stack.gateway), stack.client:
+        for name in names:  # the Task has not been read
+            assert {503} == {status for _, status, _ in await answers(stack.client, name)}, name
+        await stack.until(lambda: stack.gateway.health.first_sync_done)
+        for name in names:
+            found = await answers(stack.client, name)
+            assert {503} == {status for _, status, _ in found}, found
+            assert all("building" in text for _, _, text in found if text), found
+        status = (await stack.client.get("/v1/status")).json()
+        assert {"c", "plain-canary"} <= {one["url"] for one in status["pending"]}
+        stack.backend.models.update(held)
+        await stack.served("e/1", "e/2", "plain")
+        assert {200} == {(await stack.client.post(f"/serve/{name}", json=BODY)).status_code for name in names}
+        assert [] == (await stack.client.get("/v1/status")).json()["pending"]
+
+
+async def test_a_canary_whose_versions_cannot_be_served_says_why(stack: Any) -> None:
+    """For as long as that lasts. Callers learn each version's reason, and ``status`` and the index have a row."""
+    stack.deploy("other", "m1")
+    stack.registry.add_endpoint("clf", "gone", version="1")
+    canary(stack, "zc", clf_1=1.0)
+    await stack.until(lambda: "other" in stack.gateway.table.current.endpoints and stack.state("clf/1")[0] == "failed")
+    found = await answers(stack.client, "zc")
+    assert {503} == {status for _, status, _ in found}, found
+    assert all("clf/1" in text and "model gone is not in the registry" in text for _, _, text in found if text), found
+    status = (await stack.client.get("/v1/status")).json()
+    assert ("failed", True) == (row(status, "zc")["state"], "clf/1" in row(status, "zc")["reason"])
+    index = (await stack.client.post("/v2/repository/index", json={})).json()
+    assert [("zc", "UNAVAILABLE")] == [(one["name"], one["state"]) for one in index if one["name"] == "zc"]
+
+
+async def test_a_canary_waits_only_for_versions_with_a_weight(stack: Any) -> None:
+    """A served version of weight 0 answers nothing, and is not blamed either."""
+    stack.deploy("e", "m1", version="1")
+    stack.registry.add_endpoint("e", "gone", version="2")
+    canary(stack, "c", e_1=0.0, e_2=1.0)
+    await stack.until(lambda: "e/1" in stack.gateway.table.current.endpoints and stack.state("e/2")[0] == "failed")
+    reply = await stack.client.post("/serve/c", json=BODY)
+    assert (503, True, False) == (reply.status_code, "e/2" in reply.text, "e/1" in reply.text), reply.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"weights": [1.0], "load_endpoints": ["nobody"]}, "matches no endpoint that exists"),
+        ({"weights": [0.0], "load_endpoints": ["e"]}, "only zero weights"),
+        ({"weights": ["much"], "load_endpoints": ["e"]}, "weights"),
+    ],
+    ids=["no such version", "no weight", "unreadable"],
+)
+async def test_a_canary_with_a_broken_rule_says_what_is_wrong(stack: Any, fields: dict[str, Any], reason: str) -> None:
+    """The serving Task names it, so it is not unknown."""
+    stack.deploy("e", "m1")
+    stack.registry.canary["c"] = {"endpoint": "c", **fields}
+    await stack.served("e")
+    await stack.until(lambda: stack.gateway.table.current.faults)
+    reply = await stack.client.post("/serve/c", json=BODY)
+    assert (503, True) == (reply.status_code, reason in reply.json()["error"]), reply.text
+    assert reason in row((await stack.client.get("/v1/status")).json(), "c")["reason"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/predict", {"inputs": "good"}),
+        ("POST", "/v2/models/e/versions/1/infer", TENSOR),
+        ("GET", "/v2/models/e/versions/1", None),
+        ("GET", "/info", None),
+        ("POST", "/v1/feedback", {"endpoint": "c", "predicted": "good", "label": "good"}),
+    ],
+)
+async def test_addresses_that_stand_for_a_name_are_not_ready_either(
+    stack: Any, method: str, path: str, body: Any
+) -> None:
+    """The only endpoint, version 1 of an endpoint without versions, and labels for a canary."""
+    stack.add_text_model("m1")
+    stack.registry.add_endpoint("e", "m1")
+    canary(stack, "c", e=1.0)
+    await stack.until(lambda: "e" in stack.gateway.table.current.pending)
+    reply = await stack.client.request(method, path, json=body)
+    assert 503 == reply.status_code, reply.text
+
+
+async def test_what_no_configuration_names_is_not_found(stack: Any) -> None:
+    """Nor is an unknown version of a known name: no wait helps."""
+    stack.deploy("e", "m1", version="1")
+    stack.registry.add_endpoint("f", "gone", version="1")
+    canary(stack, "c", f_1=1.0)
+    await stack.until(lambda: "c" in stack.gateway.table.current.pending and stack.state("f/1")[0] == "failed")
+    await soon(lambda: "e/1" in stack.gateway.table.current.endpoints)
+    for name in ("nobody", "nobody/1", "e/9", "f/9", "c/1"):
+        assert {404} == {status for _, status, _ in await answers(stack.client, name)}, name
+    reply = await stack.client.post("/serve/e", json=BODY)  # no default is recorded: a version must be named
+    assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
+
+
+@given(
+    canaries=st.dictionaries(
+        st.sampled_from(["c", "d", "a"]),
+        st.tuples(
+            st.lists(st.sampled_from(["a/1", "a/2", "b", "x"]), max_size=3), st.lists(st.floats(-1, 2), max_size=3)
+        ),
+        max_size=3,
+    ),
+    default=st.sampled_from(["", "a/1", "a/2"]),
+    failed=st.sets(st.sampled_from(["a/1", "a/2", "b"])),
+)  # fmt: skip
+def test_no_name_of_a_task_without_built_versions_is_unknown(
+    canaries: dict[str, tuple[list[str], list[float]]], default: str, failed: set[str]
+) -> None:
+    """Whatever its rules, however far its versions are: each name has a reason that can be read and shown."""
+    registry = FakeRegistry()
+    for url in ("a/1", "a/2", "b"):
+        name, _, version = url.partition("/")
+        registry.add_endpoint(name, "m", version=version)
+    for name, (urls, weights) in canaries.items():
+        registry.canary[name] = {"endpoint": name, "weights": weights, "load_endpoints": urls}
+    if default:
+        registry.ledger.write(
+            [Record(default_version.KIND, *default_version.record("first", "a", default_version.Default(default)))]
+        )
+    plan = compile_spec(decode(registry.task()), default_triton="t:8001")
+    versions = Versions(lambda: 0.0, lambda _: None)
+    for version in versions.configure(plan.endpoints, refusals(plan.faults)):
+        versions.building(version)
+        if version.url in failed:
+            versions.failed(version, "no data")
+    snapshot = assemble_snapshot(plan, {}, versions.pending(), Snapshot())
+    for name in {"a/1", "a/2", "b", *canaries, *(["a"] if default else [])}:
+        with pytest.raises(ModelNotReady) as told:
+            snapshot.resolve(name)
+        assert told.value.retry_after
+        assert name in told.value.message
+    for name in {"z", "a/9", "c/1"}:
+        with pytest.raises((EndpointNotFound, VersionNotFound)):
+            snapshot.resolve(name)

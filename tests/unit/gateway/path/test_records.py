@@ -1,0 +1,35 @@
+"""Records of ended requests: listeners get all of them, the log gets one line for each that matters."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.call import InternalCall
+from gateway.errors import BackendUnavailable, MalformedBody
+from gateway.trace import Trace
+from tests.unit.gateway.path.flights import Plane
+
+
+async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """Also without an HTTP status: over gRPC, and if a caller leaves while it sends."""
+    caplog.set_level("INFO")
+    made = Plane("e")
+    for error in (MalformedBody("no"), asyncio.CancelledError(), BackendUnavailable("away")):
+        made.plane.refuse(made.plane.open("r"), error)
+    levels = [(record.levelname, record.code) for record in caplog.records if record.name == "triton_gateway.request"]  # type: ignore[attr-defined]
+    assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
+
+
+async def test_a_listener_gets_records_until_it_unsubscribes() -> None:
+    """Two requests end, and it hears of the first one only."""
+    made = Plane("e")
+    heard: list[Trace] = []
+    leave = made.plane.records.subscribe(heard.append)
+    made.submit(InternalCall("e", {}))
+    made.job("e").answered(1)
+    leave()
+    made.submit(InternalCall("e", {}))
+    made.job("e").answered(2)
+    assert (1, 2) == (len(heard), len(made.ended))

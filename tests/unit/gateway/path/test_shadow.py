@@ -1,0 +1,437 @@
+"""Shadow traffic through a whole gateway: which requests are mirrored, what is measured, and that callers are not
+affected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gateway.errors import (
+    BackendGarbage,
+    BackendUnavailable,
+    DeadlineExceeded,
+    Draining,
+    GatewayError,
+    HookFailed,
+    InputRefused,
+    ModelFailed,
+    ModelNotReady,
+    Overloaded,
+)
+from gateway.handlers.endpoint import in_task
+from gateway.path import shadow as shadow_module
+from gateway.path.shadow import compare
+from gateway.registry.ledger import Record
+from tests.integration.text_bundles import text_bundle
+from tests.unit.gateway.conftest import classify
+
+BODY = {"text": "good film"}
+
+
+def shadow(stack: Any, percent: float = 100.0, to: str = "e/2", name: str = "e", **fields: Any) -> None:
+    """Configure a shadow."""
+    stored = {"endpoint": name, "to": to, "percent": percent, "tolerance": 0.1, **fields}
+    stack.registry.ledger.write([Record("shadow", name, stored)])
+
+
+def scores(good: float) -> Callable[..., Any]:
+    """Return a model that gives every text the same logits."""
+    return lambda inputs: {"logits": np.array([[0.0, good]] * len(inputs["input_ids"]), np.float32)}
+
+
+async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
+    """Serve two versions of ``e`` with a shadow on the second; a slow machine does not make it drop requests."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    stack.load("e/2", run)
+    await stack.served("e/1", "e/2")
+    shadow(stack, **fields)
+    await stack.until(lambda: is_on(stack))
+
+
+def is_on(stack: Any) -> bool:
+    """Return whether a shadow is on."""
+    return any(one["is_on"] for one in seen(stack).values())
+
+
+def seen(stack: Any) -> dict[str, Any]:
+    """Return the status of the shadows."""
+    return dict(stack.gateway._status()["shadows"])
+
+
+async def mirrored(stack: Any, count: int) -> dict[str, Any]:
+    """Wait until ``count`` requests were mirrored or dropped, and return the status."""
+    await stack.until(lambda: seen(stack)["e"]["mirrored"] + seen(stack)["e"]["dropped"] == count)
+    return dict(seen(stack)["e"])
+
+
+async def test_a_changed_share_keeps_the_counts_and_a_changed_tolerance_resets_them(stack: Any) -> None:
+    """A rollout mirrors more at first, and embeddings would have to collect their neighbours again."""
+    await start(stack)
+    await stack.client.post("/serve/e/1", json=BODY)
+    await mirrored(stack, 1)
+    shadow(stack, percent=50.0)
+    await stack.until(lambda: seen(stack)["e"]["percent"] == 50.0)
+    assert 1 == seen(stack)["e"]["agreed"]
+    shadow(stack, percent=50.0, tolerance=0.5)
+    await stack.until(lambda: seen(stack)["e"]["tolerance"] == 0.5)
+    assert 0 == seen(stack)["e"]["agreed"]
+
+
+async def test_answers_are_compared_and_counted(stack: Any) -> None:
+    """Agreement, difference and the metrics. Mirrored requests are in no other metric."""
+    await start(stack, scores(1.0))
+    for text in ("good", "good film", "bad"):
+        reply = await stack.client.post("/serve/e/1", json={"text": text})
+        assert ("e/1", "direct") == (reply.headers["x-served-by"], reply.headers["x-route"])
+    found = await mirrored(stack, 3)
+    assert (2, 1, 0, 0) == tuple(found[k] for k in ("agreed", "differed", "failed", "dropped"))
+    assert pytest.approx(2 / 3) == found["agreement"]
+    assert found["mean_difference"] == pytest.approx((0.731 - 0.269) / 3, abs=0.01)
+    text = (await stack.client.get("/metrics")).text
+    assert 'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 2.0' in text
+    assert 'gateway_shadow_requests_total{endpoint="e",outcome="differed",version="2"} 1.0' in text
+    assert 'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0' in text
+    assert not [line for line in text.splitlines() if "requests_total" in line and 'version="2"' in line
+                and "shadow" not in line and not line.endswith(" 0.0")]  # fmt: skip
+
+
+async def test_the_configured_share_of_requests_is_mirrored(stack: Any) -> None:
+    """At random. Requests to the shadow version itself are never mirrored."""
+    await start(stack, percent=25.0)
+    stack.gateway._mirror._random = iter([i / 100 for i in range(100)]).__next__
+    for _ in range(40):
+        assert 200 == (await stack.client.post("/serve/e/2", json=BODY)).status_code
+    for _ in range(100):
+        await stack.client.post("/serve/e/1", json=BODY)
+        await asyncio.sleep(0)
+    found = await mirrored(stack, 25)
+    assert 1.0 == found["agreement"]
+
+
+async def test_requests_through_a_canary_are_mirrored(stack: Any) -> None:
+    """Unless the shadow version itself has answered them."""
+    await start(stack)
+    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/2", "e/1"]}
+    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
+    served = [(await stack.client.post("/serve/c", json=BODY)).headers["x-served-by"] for _ in range(30)]
+    assert served.count("e/1") == (await mirrored(stack, served.count("e/1")))["agreed"]
+
+
+async def test_a_failing_shadow_does_not_affect_callers(stack: Any) -> None:
+    """The failure is counted with its reason."""
+
+    def fail(_inputs: Any) -> Any:
+        if is_on(stack):
+            raise ModelFailed("no memory")
+        return classify(_inputs)
+
+    await start(stack, fail)
+    for _ in range(5):
+        assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    found = await mirrored(stack, 5)
+    assert (5, None, "no memory") == (found["failed"], found["agreement"], found["last_failure"])
+    assert [] == stack.gateway.health.reasons()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ModelFailed("no memory"), "failed"), (BackendGarbage("NaN"), "failed"), (HookFailed("KeyError"), "failed"),
+        (InputRefused("too long"), "differed"), (Overloaded("full"), "dropped"), (DeadlineExceeded("late"), "dropped"),
+        (BackendUnavailable("away"), "dropped"), (ModelNotReady("loading"), "dropped"), (Draining("bye"), "dropped"),
+    ],
+    ids=lambda value: value.kind if isinstance(value, GatewayError) else "",
+)  # fmt: skip
+async def test_a_failure_of_the_version_is_counted_and_want_of_capacity_or_time_is_not(
+    stack: Any, error: GatewayError, outcome: str
+) -> None:
+    """A refusal of what stable answers is another answer. Status and metrics agree, and the reason is shown."""
+    await start(stack)
+    stack.gateway.table.current.endpoints["e/2"].start = lambda job: job.failed(error)
+    await stack.client.post("/serve/e/1", json=BODY)
+    found = await mirrored(stack, 1)
+    assert {outcome} == {name for name in ("agreed", "differed", "failed", "dropped") if found[name]}
+    assert error.message == found["last_failure"]
+    text = (await stack.client.get("/metrics")).text
+    assert f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} 1.0' in text
+
+
+def groups(text: str) -> dict[tuple[str, str, str], int]:
+    """Return the mirrored requests by kind of group, group and outcome."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("gateway_shadow_group_requests_total{"):
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            found[labels["by"], labels["group"], labels["outcome"]] = int(float(line.rsplit(" ", 1)[1]))
+    return found
+
+
+async def test_answers_are_counted_by_label_length_and_language(stack: Any) -> None:
+    """The label is the caller's; failures count as different. Brief metrics have none of it."""
+
+    def run(inputs: dict[str, Any]) -> dict[str, Any]:
+        if is_on(stack) and inputs["input_ids"].shape[1] > 12:
+            raise ModelFailed("too long")
+        return scores(1.0)(inputs)
+
+    await start(stack, run)
+    short, long = "good", "good film " * 8
+    for text in [*["der Film ist good"] * 6, *[short] * 3, *["bad"] * 10, long]:
+        await stack.client.post("/serve/e/1", json={"text": text})
+    await mirrored(stack, 20)
+    full = groups((await stack.client.get("/metrics?detail=full")).text)
+    good, bad = (
+        one["label"]
+        for one in [(await stack.client.post("/serve/e/1", json={"text": t})).json() for t in ("good", "bad")]
+    )
+    assert {("label", good, "agreed"): 9, ("label", good, "differed"): 1, ("label", bad, "differed"): 10} == {
+        key: n for key, n in full.items() if key[0] == "label"
+    }
+    assert 6 == full["language", "de", "agreed"]
+    assert 1 == full["length", "long", "differed"]
+    assert all(20 <= sum(n for (by, _, _), n in full.items() if by == kind) for kind in ("label", "language", "length"))
+    assert {} == groups((await stack.client.get("/metrics")).text)
+
+
+async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tmp_path: Path) -> None:
+    """In single answers, in lists and in scores. A label that both versions have means itself."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
+        bundle = text_bundle(tmp_path / version)
+        config = json.loads((bundle / "config.json").read_text()) | {"id2label": dict(enumerate(labels))}
+        (bundle / "config.json").write_text(json.dumps(config))
+        (bundle / "warmup.json").unlink()
+        stack.add_package(f"n{version}", bundle)
+        stack.deploy("e", f"n{version}", version=version)
+    await stack.served("e/1", "e/2")
+    shadow(stack)
+    await stack.until(lambda: is_on(stack))
+    for text in ("good", "bad", ["good", "bad film"]):
+        assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
+    found = await mirrored(stack, 3)
+    assert (3, 0, 0.0) == (found["agreed"], found["differed"], found["mean_difference"])
+
+
+async def test_requests_that_a_slow_shadow_cannot_keep_up_with_are_dropped(stack: Any) -> None:
+    """Two run at a time, 64 are queued, and the rest is dropped. Callers do not wait."""
+    gate = asyncio.Event()
+    await start(stack)
+    second = stack.gateway.table.current.endpoints["e/2"]
+    at_once: list[int] = []
+
+    async def slow(body: object, trace: Any, deadline: float) -> object:
+        at_once.append(1)
+        await gate.wait()
+        return {"label": "GOOD"}
+
+    second.start = lambda job: in_task(job, slow(job.question, job.trace, job.deadline))
+    for _ in range(100):
+        assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    assert 2 == len(at_once)
+    assert 100 - 64 - 2 == seen(stack)["e"]["dropped"]
+    gate.set()
+    await mirrored(stack, 100)
+
+
+@pytest.mark.parametrize("size", [50_000, 90_000])
+async def test_the_bytes_of_queued_bodies_are_limited(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Small bodies and larger ones: two run, two are queued, one is dropped."""
+    monkeypatch.setattr(shadow_module, "_MAX_QUEUED_BYTES", int(size * 2.5))
+    await start(stack)
+    second = stack.gateway.table.current.endpoints["e/2"]
+    gate = asyncio.Event()
+
+    async def slow(body: object, trace: object, deadline: float) -> object:
+        await gate.wait()
+        return {"label": "GOOD"}
+
+    second.start = lambda job: in_task(job, slow(job.question, job.trace, job.deadline))
+    for _ in range(5):
+        assert 200 == (await stack.client.post("/serve/e/1", json={"text": "good " * (size // 5)})).status_code
+    assert 1 == seen(stack)["e"]["dropped"]
+    gate.set()
+    await mirrored(stack, 5)
+    assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+    await mirrored(stack, 6)
+    assert 1 == seen(stack)["e"]["dropped"]
+
+
+async def test_a_busy_gateway_mirrors_no_requests(make_stack: Any) -> None:
+    """From half of its limit on requests. Below that, requests are mirrored again."""
+    stack = make_stack(max_in_flight=4)
+    async with stack.gateway.running(), stack.client:
+        await start(stack)
+        permits = stack.gateway.permits
+        permits.in_flight = 3
+        await stack.client.post("/serve/e/1", json=BODY)
+        assert 1 == seen(stack)["e"]["dropped"]
+        permits.in_flight = 0
+        await stack.client.post("/serve/e/1", json=BODY)
+        await mirrored(stack, 2)
+        assert 1 == seen(stack)["e"]["dropped"]
+
+
+async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> None:
+    """Mirrored requests that wait too long are dropped as well, because Triton has no time for them."""
+    await start(stack, scores(1.0))
+    first = stack.gateway.table.current.endpoints["e/1"]
+    begin = first.start
+
+    def waited(job: Any) -> None:
+        answered = job.answered
+
+        class Waited:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(job, name)
+
+            def answered(self, answer: object) -> None:
+                job.trace.queue_ns, job.trace.infer_ns = 3_000_000_000, 1_000_000_000
+                answered(answer)
+
+        begin(Waited())
+
+    first.start = waited
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert (1, 0) == ((await mirrored(stack, 1))["agreed"], seen(stack)["e"]["dropped"])
+    stack.gateway._mirror._late = 2.9
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 1 == seen(stack)["e"]["dropped"]
+    stack.gateway._mirror._late, stack.gateway._mirror._stale = math.inf, -1.0
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 2 == (await mirrored(stack, 3))["dropped"]
+
+
+async def test_the_mirrored_body_is_the_original_one_even_if_a_hook_changes_it(stack: Any) -> None:
+    """Both versions get the same input and agree."""
+    code = (
+        "class Preprocess:\n    def process(self, body, state, s=None):\n        return {{'y': body.pop('x') + {}}}\n"
+    )
+    for version, more in (("1", 0), ("2", 0)):
+        stack.add_hook(f"h{version}", code.format(more))
+        entry = stack.registry.endpoints.pop(f"h{version}")
+        stack.registry.endpoints[f"h/{version}"] = {**entry, "serving_url": "h", "version": version}
+    await stack.served("h/1", "h/2")
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    shadow(stack, to="h/2", name="h")
+    await stack.until(lambda: is_on(stack))
+    await stack.client.post("/serve/h/1", json={"x": 1})
+    await stack.until(lambda: seen(stack)["h"]["mirrored"] == 1)
+    assert 1 == seen(stack)["h"]["agreed"]
+
+
+async def test_without_a_shadow_no_listener_is_subscribed(stack: Any) -> None:
+    """The path of a request is the same as without the feature, also after a shadow was removed."""
+    plane = stack.gateway.plane
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    await stack.served("e/1", "e/2")
+    assert () == plane.records._listeners
+    shadow(stack)
+    await stack.until(lambda: len(plane.records._listeners) == 1)
+    shadow(stack, percent=0)
+    await stack.until(lambda: plane.records._listeners == ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"to": "e/9"}, "there is no endpoint e/9"),
+        ({"percent": 101.0}, "a share of 101 %"),
+        ({"percent": -1.0}, "a share of -1 %"),
+        ({"tolerance": -1.0}, "a tolerance must be 0 or more"),
+        ({"name": "other"}, "no other version of other"),
+        ({"percent": "many"}, "cannot be read"),
+    ],
+)
+async def test_an_invalid_shadow_is_reported_as_a_fault(stack: Any, fields: dict[str, Any], reason: str) -> None:
+    """It mirrors nothing and affects nothing else."""
+    stack.deploy("e", "m1", version="1")
+    stack.deploy("e", "m2", version="2")
+    await stack.served("e/1", "e/2")
+    shadow(stack, **fields)
+    await stack.until(lambda: any(reason in f.message for f in stack.gateway.table.current.faults))
+    assert {} == seen(stack)
+    assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ({"label": "A", "score": 0.9}, {"label": "A", "score": 0.8}, (True, 0.1)),
+        ({"label": "A", "tokens": 3}, {"label": "A", "tokens": 9}, (True, 0.0)),
+        ({"label": "A"}, {"label": "B"}, (False, 0.0)),
+        ({"scores": {"A": 0.6}}, {"scores": {"A": 0.5, "B": 0.4}}, (True, 0.4)),
+        ({"x": [1.0, 200.0]}, {"x": [1.0, 100.0]}, (True, 0.5)),
+        ({"x": [1.0]}, {"x": [1.0, 2.0]}, (False, 0.0)),
+        ({"x": 1}, {}, (True, 1.0)),
+        ({"x": "a"}, {}, (False, 0.0)),
+        (np.ones((2, 2)), np.zeros((2, 2)), (True, 1.0)),
+        (np.ones(2), np.ones(3), (False, 0.0)),
+    ],
+)
+def test_answers_agree_if_their_texts_are_equal_and_the_difference_of_numbers_is_measured(
+    one: Any, other: Any, expected: tuple[bool, float]
+) -> None:
+    """The second result is the largest difference of a number."""
+    same, off = compare(one, other)
+    assert (expected[0], pytest.approx(expected[1])) == (same, off)
+
+
+async def embeddings(stack: Any, tmp_path: Path, turned: bool) -> dict[str, Any]:
+    """Mirror 60 texts between two embedding models: the second rotates the first space, or embeds other texts."""
+    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    rng = np.random.default_rng(3)
+    places = rng.normal(size=(2**15, 24)).astype(np.float32)
+    turn, _ = np.linalg.qr(rng.normal(size=(24, 24)))
+
+    def placed(shift: int) -> Callable[..., Any]:
+        def run(inputs: dict[str, Any]) -> dict[str, Any]:
+            rows = [hash((tuple(row.tolist()), shift)) % len(places) for row in inputs["input_ids"]]
+            found = places[rows]
+            return {"sentence_embedding": (found @ turn).astype(np.float32) if shift or turned else found}
+
+        return run
+
+    for version, shift in (("1", 0), ("2", 0 if turned else 1)):
+        bundle = text_bundle(tmp_path / version)
+        config = json.loads((bundle / "config.json").read_text()) | {"architectures": ["BertModel"], "hidden_size": 24}
+        (bundle / "config.json").write_text(json.dumps(config))
+        (bundle / "warmup.json").unlink()
+        stack.add_package(f"m{version}", bundle)
+        stack.registry.add_endpoint("e", f"m{version}", version=version)
+        stack.backend.add(
+            stack.triton_name(f"e/{version}"), {"input_ids": "int64", "attention_mask": "int64"},
+            {"sentence_embedding": "float32"}, placed(shift),
+        )  # fmt: skip
+    await stack.served("e/1", "e/2")
+    shadow(stack, tolerance=1.0)
+    await stack.until(lambda: is_on(stack))
+    for number in range(60):  # texts of six words, each "good" or "bad"
+        text = " ".join(("good", "bad")[number >> place & 1] for place in range(6))
+        assert 200 == (await stack.client.post("/serve/e/1", json={"text": text})).status_code
+        await stack.until(lambda: not stack.gateway._mirror._tasks)
+    return dict(seen(stack)["e"])
+
+
+async def test_embeddings_agree_if_the_same_texts_are_neighbours(stack: Any, tmp_path: Path) -> None:
+    """With a tolerance of 1 or more, numbers are not compared, so a rotated space agrees."""
+    found = await embeddings(stack, tmp_path, turned=True)
+    assert found["agreed"] >= 25
+    assert (0, 0) == (found["differed"], found["failed"])
+
+
+async def test_embeddings_of_other_texts_differ(stack: Any, tmp_path: Path) -> None:
+    """Although their numbers are within a tolerance of 1."""
+    found = await embeddings(stack, tmp_path, turned=False)
+    assert found["differed"] > 4 * found["agreed"] > 0 or found["agreed"] == 0 < found["differed"]
