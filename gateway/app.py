@@ -28,6 +28,9 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway import logs, pools, workers
+from gateway.admin.feedback import FeedbackRoute
+from gateway.admin.models import ModelRoutes
+from gateway.admin.ops import build_ops, product_version
 from gateway.admission import Permits, Pressure
 from gateway.batching.entries import BatchLimits, Gateways
 from gateway.callers.access import Access
@@ -52,10 +55,7 @@ from gateway.http.bridge import Bridge, Receive, Scope, Send
 from gateway.http.browsers import explained, wants_page
 from gateway.http.connections import Connections, HeadLimits, room_for_connections
 from gateway.http.exchange import Answering, Exchange
-from gateway.http.feedback import FeedbackRoute
 from gateway.http.gate import Gate, not_for_us
-from gateway.http.models import ModelRoutes
-from gateway.http.ops import build_ops, product_version
 from gateway.http.problems import FAILURES
 from gateway.http.routes import InferRoute, Limits
 from gateway.memory import Leftovers

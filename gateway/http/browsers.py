@@ -5,16 +5,35 @@ For all requests but POST. Only refusals change, and neither their status nor th
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from gateway.call import Headers
 from gateway.http.bridge import Send
 from gateway.http.exchange import HeaderList
-from gateway.http.page import POLICY, render_refusal
+
+_STYLE: Final = """
+:root{--ink:#1d2330;--dim:#5b6576;--card:#f7f8fb;--paper:#fff;--link:#1f5fbf;--bad:#a3162a}
+@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--dim:#a3adbf;--card:#1d222d;--paper:#161a22;--link:#8ab8ff;
+--bad:#ff8594}}
+body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;padding:0 1rem;color:var(--ink);
+background:var(--paper)}
+a{color:var(--link)}h1{font-size:1.3rem;margin:0}p{margin:.3rem 0;overflow-wrap:anywhere}
+code{font:13px ui-monospace,monospace;background:var(--card);padding:.1rem .3rem;border-radius:3px}
+.bad{color:var(--bad)}.dim{color:var(--dim)}
+"""
+
+POLICY: Final = (
+    "default-src 'none'; style-src 'sha256-" + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+    + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)  # fmt: skip
+"""The Content-Security-Policy of a refusal's page: it has its style, and no script."""
 
 
 def wants_page(headers: HeaderList) -> bool:
@@ -55,7 +74,7 @@ def as_page(status: int, headers: HeaderList, content: bytes) -> tuple[Headers, 
         said, error = error, error.get("message")
     if not isinstance(error, str):
         return list(headers), content
-    page = render_refusal(
+    page = _drawn(
         f"{status} {HTTPStatus(status).phrase}", error, said.get("hint", ""), str(said.get("code", ""))
     ).encode()
     kept = [(name, value) for name, value in headers if name.lower() not in (b"content-type", b"content-length")]
@@ -66,3 +85,15 @@ def as_page(status: int, headers: HeaderList, content: bytes) -> tuple[Headers, 
         (b"content-security-policy", POLICY.encode()),
         (b"x-content-type-options", b"nosniff"),
     ], page
+
+
+def _drawn(status: str, error: str, hint: str, code: str) -> str:
+    """Return the page of a refusal: the fields of its JSON form, and links to the served endpoints and the API."""
+    todo = f"<p>{html.escape(hint)}</p>" if hint else ""
+    return (
+        "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
+        f"<title>{html.escape(status)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(status)}</h1>"
+        f"<main><p class=bad>{html.escape(error)}</p>{todo}"
+        f"<p class=dim>code <code>{html.escape(code)}</code></p></main>"
+        "<footer><p><a href=/>served endpoints</a> · <a href=/docs>API</a></p></footer></body></html>"
+    )

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-
 from tests.unit.gateway.http.test_page import framed, pages_by_size
 
 AXE: Final = "4.10.3"

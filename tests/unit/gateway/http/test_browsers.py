@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http.page import POLICY
+from gateway.http.browsers import POLICY
 
 BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 

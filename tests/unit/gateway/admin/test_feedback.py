@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gateway.admin.feedback import MAX_ITEMS
 from gateway.callers.keys import Key, digest, new_key
-from gateway.http.feedback import MAX_ITEMS
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.waiting import LIMIT_S
 

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.http import page
-from gateway.http.page import POLICY, render_page
+from gateway.admin import page
+from gateway.admin.page import POLICY, render_page
 from gateway.metrics import drift
 from tests.core_client import listening
 from tests.unit.gateway.metrics.test_compared import EVEN, UNEVEN, one

@@ -21,12 +21,12 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
+from gateway.admin import schemas
+from gateway.admin.feedback import MAX_ITEMS
+from gateway.admin.page import POLICY, render_page
 from gateway.edge.rules import FEEDBACK_PATH
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
-from gateway.http import schemas
-from gateway.http.feedback import MAX_ITEMS
-from gateway.http.page import POLICY, render_page
 from gateway.http.problems import nothing_there
 from gateway.protocols.oip import EXTENSIONS
 

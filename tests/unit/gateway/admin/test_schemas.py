@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 
-from gateway.http.schemas import of_value, openapi_30, request_schema, response_schema
+from gateway.admin.schemas import of_value, openapi_30, request_schema, response_schema
 from preprocessing.heads import HEADS
 
 

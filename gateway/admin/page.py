@@ -254,18 +254,6 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
     )
 
 
-def render_refusal(status: str, error: str, hint: str, code: str) -> str:
-    """Return the page of a refusal: the fields of its JSON form, and links to the served endpoints and the API."""
-    todo = f"<p>{html.escape(hint)}</p>" if hint else ""
-    return (
-        "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{html.escape(status)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(status)}</h1>"
-        f"<main><p class=bad>{html.escape(error)}</p>{todo}"
-        f"<p class=dim>code <code>{html.escape(code)}</code></p></main>"
-        "<footer><p><a href=/>served endpoints</a> · <a href=/docs>API</a></p></footer></body></html>"
-    )
-
-
 def _rows(status: Values) -> list[_Row]:
     """Return a row for each endpoint, the worst first, then by name. A row keeps its place while its state stays."""
     found: dict[str, _Row] = {}
