@@ -47,8 +47,8 @@ _AS_ONE_FILE = ("tests/integration/forms/", "tests/integration/optimize/")
 _LONGEST_FIRST = (
     "integration/optimize/", "e2e/test_up_demo", "e2e/", "integration/forms/", "integration/",
     "unit/preprocessing/words/test_cache", "unit/gateway/http/test_limits", "unit/gateway/http/test_pacing",
-    "unit/dashboards/", "unit/gateway/hooks/", "docs/test_blocks", "unit/deploy/rollout/", "contract/", "unit/",
-    "docs/",
+    "unit/dashboards/", "unit/gateway/hooks/", "docs/test_blocks", "unit/deploy/controller/rollouts/", "contract/",
+    "unit/", "docs/",
 )  # fmt: skip
 """Where a file lies or how it begins: no process is left alone at the end with one that takes half a minute."""
 

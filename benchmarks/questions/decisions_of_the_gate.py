@@ -19,8 +19,8 @@ import numpy as np
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.results import DOCS, put, save, table
 from benchmarks.shared.rollouts import SHORT, Plan, ended, rolled
-from deploy.rollout.gate import Counts
-from deploy.rollout.steps import Observation, Rollout
+from deploy.controller.rollouts.gate import Counts
+from deploy.controller.rollouts.steps import Observation, Rollout
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 TAKES = "2 minutes"

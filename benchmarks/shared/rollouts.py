@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from statistics import quantiles
 from typing import Any, Final
 
-from deploy.rollout.gate import Gate
-from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import MirrorTest
-from deploy.rollout.steps import STEPS, Observation, Rollout, Rules, after_look, begun
+from deploy.controller.rollouts.gate import Gate
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.steps import STEPS, Observation, Rollout, Rules, after_look, begun
 
 TESTS: Final = ("errors", "latency", "labels", "pairs")
 

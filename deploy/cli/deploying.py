@@ -28,10 +28,10 @@ from typing import Any, Final
 from deploy.bundles import graph_pooling, ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given
-from deploy.history.recorder import announced
+from deploy.controller import default_versions
+from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
-from deploy.rollout import default_versions
 from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, GatewayError

@@ -15,7 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from deploy.history import key_file as history
+from deploy.controller.history import key_file as history
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import held
 from gateway import callers, registry

@@ -17,8 +17,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import yaml
 
-from deploy.history.recorder import announced
-from deploy.rollout import default_versions, objective, record
+from deploy.cli import objective
+from deploy.controller import default_versions
+from deploy.controller.history.recorder import announced
+from deploy.controller.rollouts import record
 from deploy.tools import folders, sections
 from deploy.tools.errors import DeployError
 from gateway import registry, spec, version_numbers

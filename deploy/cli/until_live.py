@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from deploy.cli.terminal import Terminal
-from deploy.rollout import default_versions
+from deploy.controller import default_versions
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError, RegistryUnavailable
 

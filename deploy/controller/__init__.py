@@ -3,6 +3,6 @@
 ``election`` decides which of several controllers works, ``controller`` is its loop, and ``run`` composes its duties:
 ``auto_update`` gives numbers to new models, ``defaults`` records default versions, ``weights`` restores decided weights
 that a slow client overwrote, ``rollouts`` carries on what has lost its runner, ``pruning`` removes records that nothing
-needs, and ``deploy/history`` records who changed what. It serves no request and changes no Triton; while it is away,
+needs, and ``history`` records who changed what. It serves no request and changes no Triton; while it is away,
 everything is served on and nothing changes by itself. It must never act on a serving Task that it could not read.
 """

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from deploy.controller import default_versions
 from deploy.controller.registry import Store
-from deploy.rollout import default_versions
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")

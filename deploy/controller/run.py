@@ -16,11 +16,11 @@ from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.controller import Controller, Duty, Loaded
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.election import Election
+from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
-from deploy.controller.rollouts import RolloutGuard, addresses, status_of
+from deploy.controller.rollouts.guard import RolloutGuard, addresses, status_of
+from deploy.controller.rollouts.source import GatewaySource
 from deploy.controller.weights import WeightsKeeper
-from deploy.history.recorder import Observer
-from deploy.rollout.source import GatewaySource
 from deploy.tools import ports, probes
 
 _STUCK_S: Final = 120.0

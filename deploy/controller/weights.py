@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.rollout import record
-from deploy.rollout.runner import put_right
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.runner import put_right
 from deploy.tools.errors import DeployError, GatewayError
 
 log = logging.getLogger("triton_gateway.controller")

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deploy.history.recorder import Observer
+from deploy.controller.history.recorder import Observer
 from gateway.registry import ClearMLRegistry
 from tests.control_planes import control_plane
 from tests.stock import Client

@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.record import Lease
+from deploy.controller.rollouts.steps import Rollout
 from deploy.controller.weights import SETTLED_S, WeightsKeeper
-from deploy.rollout import record
-from deploy.rollout.record import Lease
-from deploy.rollout.steps import Rollout
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode

@@ -28,8 +28,8 @@ from deploy.cli.terminal import Terminal, table
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.rollout.runner import Progress
-    from deploy.rollout.steps import Decision, Rollout
+    from deploy.controller.rollouts.runner import Progress
+    from deploy.controller.rollouts.steps import Decision, Rollout
 
 _ENDPOINT = click.option(
     "--endpoint",
@@ -79,8 +79,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
     a gateway could not use are refused and change nothing.
     """
-    from deploy.rollout import record
-    from deploy.rollout.runner import write_decided
+    from deploy.controller.rollouts import record
+    from deploy.controller.rollouts.runner import write_decided
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -176,9 +176,9 @@ def run(
 
     The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
     """
-    from deploy.rollout.record import CONTROLLER
-    from deploy.rollout.runner import Runner
-    from deploy.rollout.source import GatewaySource
+    from deploy.controller.rollouts.record import CONTROLLER
+    from deploy.controller.rollouts.runner import Runner
+    from deploy.controller.rollouts.source import GatewaySource
     from deploy.tools import http_client
 
     endpoint = endpoint.strip("/")
@@ -229,7 +229,7 @@ def run(
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show all rollouts and who runs them. With --endpoint, also show every decision and its evidence."""
-    from deploy.rollout import record
+    from deploy.controller.rollouts import record
 
     found = record.rollouts(open_registry().task())
     if endpoint is not None:
@@ -264,8 +264,8 @@ def _order(name: str, what: str) -> None:
     @_ENDPOINT
     @registry_options
     def order(endpoint: str, open_registry: OpenRegistry) -> int:
-        from deploy.rollout.record import PendingCommand
-        from deploy.rollout.runner import act
+        from deploy.controller.rollouts.record import PendingCommand
+        from deploy.controller.rollouts.runner import act
 
         pending = PendingCommand(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
         rollout = act(open_registry(), endpoint.strip("/"), pending, me=f"{who()} pid {os.getpid()}")
@@ -305,12 +305,12 @@ def _fresh(
     task: Mapping[str, Any], serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
     chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
 ) -> Rollout:  # fmt: skip
-    from deploy.rollout.gate import Gate
-    from deploy.rollout.labels import LabelTest
-    from deploy.rollout.pairs import MirrorTest
-    from deploy.rollout.sensitivity import twice
-    from deploy.rollout.source import label_names
-    from deploy.rollout.steps import Rollout, Rules
+    from deploy.controller.rollouts.gate import Gate
+    from deploy.controller.rollouts.labels import LabelTest
+    from deploy.controller.rollouts.pairs import MirrorTest
+    from deploy.controller.rollouts.sensitivity import twice
+    from deploy.controller.rollouts.source import label_names
+    from deploy.controller.rollouts.steps import Rollout, Rules
 
     canary = serving.url_of(endpoint, to)
     stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, task, endpoint, canary)
@@ -367,7 +367,7 @@ def _stable(serving: serving_task.ServingSpec, task: Mapping[str, Any], endpoint
 
     A first step gives all but a few requests to the stable version: it must be the one that answers them already.
     """
-    from deploy.rollout import record
+    from deploy.controller.rollouts import record
 
     current = record.weights(task, endpoint) or {}
     if not any(current.values()):

@@ -25,7 +25,7 @@ def command(endpoint: str, version: str | None, open_registry: OpenRegistry) -> 
       triton-gateway default faq
       triton-gateway default faq 2
     """
-    from deploy.rollout import default_versions
+    from deploy.controller import default_versions
 
     endpoint = endpoint.strip("/")
     store = open_registry()

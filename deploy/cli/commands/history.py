@@ -14,8 +14,8 @@ from deploy.cli.commands._options import AGE, OpenRegistry, registry_options
 from deploy.tools.errors import DeployError, GatewayError
 
 if TYPE_CHECKING:
-    from deploy.history.changes import Entry
-    from deploy.history.recorder import History
+    from deploy.controller.history.changes import Entry
+    from deploy.controller.history.recorder import History
 
 _KINDS = ("weight", "endpoint", "default", "key", "quota")
 
@@ -95,7 +95,7 @@ def describe(entry: Entry) -> list[str]:
 
 
 def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[History, GatewayError | None]:
-    from deploy.history import recorder
+    from deploy.controller.history import recorder
 
     try:
         return recorder.read(open_registry()), None
@@ -106,7 +106,7 @@ def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[Histor
 
 
 def _of_file(path: Path) -> History:
-    from deploy.history import key_file
+    from deploy.controller.history import key_file
 
     try:
         return key_file.read(path)
@@ -115,7 +115,7 @@ def _of_file(path: Path) -> History:
 
 
 def _is_asked(entry: Entry, endpoint: str | None, kinds: tuple[str, ...]) -> bool:
-    from deploy.history.changes import concerns
+    from deploy.controller.history.changes import concerns
 
     return (not kinds or entry.kind in kinds) and (endpoint is None or concerns(entry, endpoint.strip("/")))
 

@@ -32,7 +32,7 @@ def command(
       triton-gateway objective sentiment
       triton-gateway objective sentiment --reset
     """
-    from deploy.rollout import objective
+    from deploy.cli import objective
 
     endpoint = endpoint.strip("/")
     store = open_registry()

@@ -208,7 +208,7 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
 
 def _deploy(arguments: list[str], endpoint: str, serving_task_id: str, output: Path, screen: Screen) -> None:
     from deploy.cli.serving_task import connect
-    from deploy.history.recorder import announced
+    from deploy.controller.history.recorder import announced
     from deploy.tools.clearml_serving import ClearMLServing
 
     screen.progress("clearml-serving model add …")

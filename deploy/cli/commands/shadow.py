@@ -43,7 +43,7 @@ def command(
       triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
       triton-gateway canary shadow --endpoint sentiment --off
     """
-    from deploy.rollout import record
+    from deploy.controller.rollouts import record
 
     endpoint = endpoint.strip("/")
     store = open_registry()

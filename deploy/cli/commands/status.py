@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from deploy.cli import drift_counts
+from deploy.cli import drift_counts, objective
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
 from deploy.cli.terminal import Terminal, table
 from deploy.laptop.state_dir import StateDir
-from deploy.rollout import objective
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 

@@ -35,7 +35,7 @@ UNITS = {
     "triton": {"deploy.tritonserver", f"{COMMANDS}.triton"},
     "laptop": {"deploy.laptop", "deploy.cli.deploying", f"{COMMANDS}.up", f"{COMMANDS}.deploy"},
     "bundles": {"deploy.bundles", f"{COMMANDS}.optimize"},
-    "admin": {"deploy.cli", "deploy.rollout", "deploy.history"},
+    "admin": {"deploy.cli"},
 }
 """Extra → the packages and modules that run there, with all of ours that they import."""
 

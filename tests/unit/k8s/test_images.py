@@ -25,7 +25,6 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
         "gateway",
         "deploy.controller",
         "deploy.cli.commands.controller",
-        "deploy.rollout",
         "deploy.laptop.demo.seed",
         "deploy.laptop.demo.traffic",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.cli import state_file
-from deploy.rollout import record
+from deploy.controller.rollouts import record
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt

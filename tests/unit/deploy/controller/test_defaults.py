@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from deploy.controller import default_versions
 from deploy.controller.defaults import DefaultsKeeper
-from deploy.rollout import default_versions
 from gateway.errors import RegistryRefused
 from gateway.spec import decode
 from gateway.testing import FakeRegistry

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from deploy.controller import weights
+from deploy.controller.rollouts import record
 from deploy.controller.weights import WeightsKeeper
-from deploy.rollout import record
 from deploy.tools import sections
 from gateway.decisions import FORGOTTEN_S
 from gateway.errors import RegistryRefused, RegistryUnavailable

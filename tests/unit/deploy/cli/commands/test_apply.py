@@ -9,7 +9,7 @@ import click
 import pytest
 
 from deploy.cli.commands import apply, diff, export
-from deploy.history import recorder
+from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError
 from gateway.spec import decode
 from gateway.testing import FakeRegistry

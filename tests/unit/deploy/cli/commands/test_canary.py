@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from deploy.cli.commands import canary
-from deploy.rollout.steps import Rollout
+from deploy.controller.rollouts.steps import Rollout
 from deploy.tools.errors import DeployError
 from gateway.testing import FakeRegistry
 

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from deploy.cli.commands import default
-from deploy.history import recorder
+from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import decode
 from gateway.testing import FakeRegistry

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.cli.main import main
-from deploy.history.recorder import look
+from deploy.controller.history.recorder import look
 from gateway.testing import FakeRegistry
 
 A, B = "a" * 32, "b" * 32

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from deploy.cli.commands import objective
-from deploy.history import recorder
+from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.testing import FakeRegistry
 

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from deploy.cli.commands import shadow
-from deploy.rollout import record
+from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import ShadowSpec, decode
 from gateway.testing import FakeRegistry

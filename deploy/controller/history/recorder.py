@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from deploy.history import changes
-from deploy.history.changes import Doing, Entry, Known, Thing
+from deploy.controller.history import changes
+from deploy.controller.history.changes import Doing, Entry, Known, Thing
 from deploy.tools.errors import GatewayError
 
 _log = logging.getLogger("triton_gateway.history")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.key_file import KeyFileStore
-from deploy.history import key_file
+from deploy.controller.history import key_file
 from gateway.callers import Key, digest
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from deploy.history import recorder
-from deploy.history.recorder import BLOCK, KEPT, Observer, announced, look, read
-from deploy.rollout import record
-from deploy.rollout.runner import write_decided
+from deploy.controller.history import recorder
+from deploy.controller.history.recorder import BLOCK, KEPT, Observer, announced, look, read
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.runner import write_decided
 from gateway.callers import Key, records_of, written
 from gateway.registry import Record, RegistryUnavailable
 from gateway.spec import ShadowSpec

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from deploy.controller import rollouts
-from deploy.controller.rollouts import RolloutGuard
-from deploy.rollout import record, steps
-from deploy.rollout.record import CONTROLLER, LEASE_S, Lease, PendingCommand
-from deploy.rollout.source import GatewaySource
-from tests.unit.deploy.rollout.test_runner import World as Traffic
-from tests.unit.deploy.rollout.test_runner import fresh
+from deploy.controller.rollouts import guard as rollouts
+from deploy.controller.rollouts import record, steps
+from deploy.controller.rollouts.guard import RolloutGuard
+from deploy.controller.rollouts.record import CONTROLLER, LEASE_S, Lease, PendingCommand
+from deploy.controller.rollouts.source import GatewaySource
+from tests.unit.deploy.controller.rollouts.test_runner import World as Traffic
+from tests.unit.deploy.controller.rollouts.test_runner import fresh
 
 
 class World(Traffic):

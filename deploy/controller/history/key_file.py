@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.history import changes
-from deploy.history.changes import Entry, Known, Thing
-from deploy.history.recorder import BLOCK, KEPT, History
+from deploy.controller.history import changes
+from deploy.controller.history.changes import Entry, Known, Thing
+from deploy.controller.history.recorder import BLOCK, KEPT, History
 from deploy.tools.folders import replace_file
 
 

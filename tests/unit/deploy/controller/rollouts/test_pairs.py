@@ -9,8 +9,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from deploy.rollout.gate import Counts, Gate
-from deploy.rollout.pairs import MirrorTest
+from deploy.controller.rollouts.gate import Counts, Gate
+from deploy.controller.rollouts.pairs import MirrorTest
 from gateway.metrics.mirrored import PLACES
 
 PERMITTED, IN_GROUP = 0.1, 0.3

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.rollout.bets import GROUPS, Bets, log_mean
+from deploy.controller.rollouts.bets import GROUPS, Bets, log_mean
 
 _ALTERNATIVES: Final = (0.03, 0.1, 0.3, 0.8)
 """The shares that are bet on, as fractions of the range between ``most`` and 1."""

@@ -26,10 +26,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.rollout import sensitivity
-from deploy.rollout.bets import Bets, log_mean
-from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import MirrorTest
+from deploy.controller.rollouts import sensitivity
+from deploy.controller.rollouts.bets import Bets, log_mean
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import MirrorTest
 
 THRESHOLD: Final = 100.0
 """Evidence at which a canary is rolled back: at most 1 % of the canaries that are not worse reach it."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from deploy.rollout.steps import Command, Rollout
+from deploy.controller.rollouts.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import decisions, registry, spec

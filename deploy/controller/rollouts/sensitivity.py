@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from deploy.rollout.bets import GROUPS
-from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import PairTest
+from deploy.controller.rollouts.bets import GROUPS
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import PairTest
 
 FACTORS: Final = (1.0, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 3.0)
 """Slowdowns that are examined, as factors; the first is none."""

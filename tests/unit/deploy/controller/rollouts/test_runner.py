@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.rollout import record, steps
-from deploy.rollout.gate import Counts, Gate
-from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import MirrorTest
-from deploy.rollout.record import Lease, PendingCommand
-from deploy.rollout.runner import Runner, act
-from deploy.rollout.source import GatewaySource, Look, Version, between, parse
-from deploy.rollout.steps import Observation, Rollout, Rules
+from deploy.controller.rollouts import record, steps
+from deploy.controller.rollouts.gate import Counts, Gate
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.record import Lease, PendingCommand
+from deploy.controller.rollouts.runner import Runner, act
+from deploy.controller.rollouts.source import GatewaySource, Look, Version, between, parse
+from deploy.controller.rollouts.steps import Observation, Rollout, Rules
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import preview

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.rollout.gate import Counts, Gate
-from deploy.rollout.pairs import MirrorTest
-from deploy.rollout.steps import Observation, Rollout, Rules, after_command, after_look, begun
+from deploy.controller.rollouts.gate import Counts, Gate
+from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.steps import Observation, Rollout, Rules, after_command, after_look, begun
 
 ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
 

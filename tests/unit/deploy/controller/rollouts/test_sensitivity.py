@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from deploy.rollout import sensitivity
-from deploy.rollout.gate import DOUBT, Counts, Gate
-from deploy.rollout.pairs import MirrorTest, PairTest
+from deploy.controller.rollouts import sensitivity
+from deploy.controller.rollouts.gate import DOUBT, Counts, Gate
+from deploy.controller.rollouts.pairs import MirrorTest, PairTest
 
 
 @pytest.mark.parametrize(("canary", "stable"), [(500, 4_500), (2_000, 6_000)])

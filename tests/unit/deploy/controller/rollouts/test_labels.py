@@ -8,8 +8,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from deploy.rollout.gate import Counts, Gate
-from deploy.rollout.labels import LabelTest
+from deploy.controller.rollouts.gate import Counts, Gate
+from deploy.controller.rollouts.labels import LabelTest
 
 MOST = 0.1
 

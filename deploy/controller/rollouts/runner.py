@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deploy.rollout import default_versions, record, steps
-from deploy.rollout.record import LEASE_S, Lease
-from deploy.rollout.source import GatewaySource, Look, Version, between, differences
-from deploy.rollout.steps import Decision, Observation, Rollout
+from deploy.controller import default_versions
+from deploy.controller.rollouts import record, steps
+from deploy.controller.rollouts.record import LEASE_S, Lease
+from deploy.controller.rollouts.source import GatewaySource, Look, Version, between, differences
+from deploy.controller.rollouts.steps import Decision, Observation, Rollout
 from deploy.tools.errors import DeployError, GatewayError, RegistryUnavailable
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]

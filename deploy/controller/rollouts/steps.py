@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from deploy.rollout import sensitivity
-from deploy.rollout.gate import DOUBT, THRESHOLD, Counts, Gate
+from deploy.controller.rollouts import sensitivity
+from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Counts, Gate
 
 Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted"]
 State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]

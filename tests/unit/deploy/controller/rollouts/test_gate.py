@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deploy.rollout.bets import Bets
-from deploy.rollout.gate import DOUBT, Counts, Gate
-from deploy.rollout.labels import LabelTest
-from deploy.rollout.pairs import MirrorTest
+from deploy.controller.rollouts.bets import Bets
+from deploy.controller.rollouts.gate import DOUBT, Counts, Gate
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import MirrorTest
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 BASE_ERRORS = 0.003

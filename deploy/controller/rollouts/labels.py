@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.rollout.bets import Bets, log_mean
+from deploy.controller.rollouts.bets import Bets, log_mean
 
 _RATIOS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
 _MAX_VALUES: Final = 8

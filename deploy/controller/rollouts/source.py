@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from deploy.rollout.gate import Counts
+from deploy.controller.rollouts.gate import Counts
 from deploy.tools import http_client
 from gateway import errors, metrics
 

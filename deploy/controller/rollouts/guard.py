@@ -13,9 +13,9 @@ import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from deploy.rollout import record
-from deploy.rollout.runner import Runner
-from deploy.rollout.source import GatewaySource
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.runner import Runner
+from deploy.controller.rollouts.source import GatewaySource
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError, GatewayError
 
