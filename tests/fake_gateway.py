@@ -21,15 +21,15 @@ from typing import Any
 import httpx
 import numpy as np
 
-from benchmarks.shared.processes import free_port
-from benchmarks.shared.words import text_bundle
 from gateway import app, default_version
 from gateway.__main__ import main
 from gateway.parent_death import ending_with_parent
 from gateway.registry.ledger import Record
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
+from tests.processes import free_port
 from tests.waiting import until
+from tests.words import text_bundle
 
 ROOT = Path(__file__).parents[1]
 URLS = (*(f"e{number}" for number in range(12)), "v/1", "v/2")

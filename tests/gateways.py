@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from benchmarks.shared.processes import free_port
 from gateway.parent_death import ending_with_parent
+from tests.processes import free_port
 from tests.stock import Client
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import httpx
 
-from benchmarks.shared.processes import free_port
 from tests.kube_tools import RULES
+from tests.processes import free_port
 
 
 def program(name: str) -> str:

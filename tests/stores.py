@@ -8,8 +8,8 @@ import socket
 import subprocess
 from pathlib import Path
 
-from benchmarks.shared.processes import free_port
 from gateway.parent_death import ending_with_parent
+from tests.processes import free_port
 from tests.waiting import until
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.autoscale.played import Trial
+from tests.cluster.played import Trial
 
 _COLOURS = {"cpu": "#c1666b", "ours": "#2a6f97"}
 

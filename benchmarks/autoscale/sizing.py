@@ -6,7 +6,6 @@ seconds per row); `--call-ms` and `--row-ms` set them to what ``perf_analyzer`` 
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Mapping
@@ -14,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.autoscale.world import Capacity
 from benchmarks.shared.backends import BACKENDS, MAX_BATCH
-from benchmarks.shared.results import RESULTS
+from benchmarks.shared.results import published
+from tests.cluster.world import Capacity
 
 PRICES = Path(__file__).parent / "prices.toml"
 RATES = (100, 1_000, 10_000, 100_000, 1_000_000)
@@ -39,7 +38,7 @@ class Size:
 
 
 def measured() -> Capacity:
-    """Return capacities from the newest saved benchmark: the gateway's CPU per request, and the GPU-like model.
+    """Return capacities from the published benchmark: the gateway's CPU per request, and the GPU-like model.
 
     A cloud's virtual core counts as half of the measured core. A tenth is kept free for work besides requests (garbage
     collection, health checks, scrapes).
@@ -52,28 +51,11 @@ def measured() -> Capacity:
 
 
 def gateway_micros(*, texts: str = "short") -> float:
-    """Return the gateway's median CPU microseconds per request at 64 connections, from the newest run that has it.
-
-    Raises ``ValueError`` if no saved run has it.
-    """
-    runs = []
-    for path in RESULTS.glob("*.json"):
-        saved = json.loads(path.read_text())
-        cells = saved.get("cells", []) if isinstance(saved, dict) else []  # other benchmarks save other results here
-        found = sorted(
-            cell["own_us"]
-            for cell in cells
-            if isinstance(cell, dict)
-            and "own_us" in cell
-            and (cell["system"], cell["backend"], cell["texts"], cell["connections"])
-            == ("gateway", "instant", texts, 64)
-            and not cell["rate"]
-        )
-        if found:
-            runs.append((saved["facts"]["began"], float(found[len(found) // 2])))
-    if not runs:
-        raise ValueError(f"no run in {RESULTS} has the gateway with {texts} texts: python -m benchmarks --quick")
-    return max(runs)[1]
+    """Return the gateway's median CPU microseconds per request at 64 connections, from the published run."""
+    wanted = ("gateway", "instant", texts, 64, 0.0)
+    fields = ("system", "backend", "texts", "connections", "rate")
+    found = [cell["own_us"] for cell in published()[1]["cells"] if tuple(cell[name] for name in fields) == wanted]
+    return float(sorted(found)[len(found) // 2])
 
 
 def prices(path: Path = PRICES) -> Mapping[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 PEERS = ("clearml_lean", "clearml_auto", "kserve", "ensemble_lean", "ensemble_auto")
 FORMS = ("gateway", "gateway_hf", "gateway_openai", "gateway_kserve", "gateway_oip")
-ALL = ("floor", "floor_grpc", "gateway", "gateway_nocache", *PEERS)
+ALL = ("gateway", "gateway_nocache", *PEERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,7 @@ def full() -> tuple[Scenario, ...]:
         Scenario("instant", "mixed", 64, ALL, 3, 3.0),
         Scenario("vectors", "short", 64, FORMS, 6, 2.0),
         Scenario("instant", "short", 64, ("gateway_w2",), 3, 4.0),
-        # The same load per worker, since the requests of a worker share the cost of a call. Triton and the load run on
-        # the same two cores, which keep some time free.
-        Scenario("instant", "short", 256, ("gateway_w1",), 3, 4.0, 1500.0),
-        Scenario("instant", "short", 256, ("gateway_w2",), 3, 4.0, 3000.0),
-        *(Scenario("gpu", "short", n, ("floor_grpc", "gateway", *PEERS), 3, 4.0) for n in (16, 256)),
+        *(Scenario("gpu", "short", n, ("gateway", *PEERS), 3, 4.0) for n in (16, 256)),
         Scenario("minilm", "short", 16, ("gateway", *PEERS, "pipeline"), 3, 5.0),
         *(
             Scenario("instant", "short", 256, ("gateway", "clearml_lean", "kserve", "ensemble_lean"), 1, 4.0, rate)
@@ -57,7 +53,7 @@ def quick() -> tuple[Scenario, ...]:
     """Return scenarios for the main ratios in a few minutes, with fewer and shorter rounds and so wider ranges."""
     return (
         Scenario("instant", "short", 64, ALL, 3, 2.0),
-        Scenario("instant", "long", 64, ("floor", "gateway", "gateway_nocache"), 2, 2.0),
+        Scenario("instant", "long", 64, ("gateway", "gateway_nocache"), 2, 2.0),
         Scenario("instant", "short", 1, ("gateway",), 2, 2.0),
         Scenario("vectors", "short", 64, FORMS, 3, 2.0),
         Scenario("gpu", "short", 256, ("gateway", "ensemble_lean", "ensemble_auto"), 2, 3.0),
@@ -77,7 +73,4 @@ def narrowed(
             and (not texts or scenario.texts in texts)
             and (not connections or scenario.connections in connections)
         ):
-            yield Scenario(
-                scenario.backend, scenario.texts, scenario.connections, kept, scenario.rounds, scenario.seconds,
-                scenario.rate,
-            )  # fmt: skip
+            yield replace(scenario, systems=kept)

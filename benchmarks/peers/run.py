@@ -18,16 +18,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import direct
 from benchmarks.peers.plan import Scenario
+from benchmarks.peers.registered import register
 from benchmarks.peers.systems import OTHER_CORE, SERVER_CORE, SYSTEMS, Bench, NotAvailable, Running
-from benchmarks.shared import environments, machine, processes
-from benchmarks.shared.backends import BACKENDS, MAX_BATCH, Triton, mean_batch
+from benchmarks.shared import machine
+from benchmarks.shared.backends import BACKENDS, Triton, mean_batch
 from benchmarks.shared.command import ROOT, Say
 from benchmarks.shared.corpus import Corpus
-from benchmarks.shared.registry import Registry
-from benchmarks.shared.tiny import static_bundle
+from benchmarks.shared.results import facts_of
 from deploy.laptop.demo.minilm import bundle, packaged_model
+from tests import environments, processes
+from tests.stack import Registry
+from tests.tiny import static_bundle
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
 _FIRST_WARM_UP_S = 5.0
@@ -74,8 +76,6 @@ def run(scenarios: Sequence[Scenario], *, state: Path, name: str, command: str, 
                                 continue
                             path.write_text(json.dumps(cell) + "\n")
                             say(f"[{done}/{total}, {time.monotonic() - began:.0f} s] {_line(cell)}")
-                        if scenario.connections == 1 and not scenario.rate:
-                            _straight(bench, backend, folder / f"direct-{backend}-{round_}.json")
         (folder / "missing.json").write_text(json.dumps(missing, indent=1) + "\n")
     return collect(folder)
 
@@ -87,15 +87,10 @@ def collect(folder: Path) -> dict[str, Any]:
         return json.loads(path.read_text()) if path.exists() else {}
 
     aside = {"facts.json", "missing.json"}
-    cells = [
-        read(path) for path in sorted(folder.glob("*.json"))
-        if path.name not in aside and not path.name.startswith("direct-")
-    ]  # fmt: skip
     return {
         "facts": read(folder / "facts.json"),
         "missing": read(folder / "missing.json"),
-        "direct": [read(path) for path in sorted(folder.glob("direct-*.json"))],
-        "cells": cells,
+        "cells": [read(path) for path in sorted(folder.glob("*.json")) if path.name not in aside],
     }
 
 
@@ -116,7 +111,7 @@ def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: 
     stack.callback(triton.stop)
     triton.start()
     triton.pin([OTHER_CORE])
-    registered = registry.register(backends, bundles, say)
+    registered = register(registry, state, backends, bundles, say)
     return Bench(state, triton, registry, registered, bundles, say)
 
 
@@ -131,7 +126,7 @@ def _bundles(state: Path, names: Sequence[str]) -> dict[str, Path]:
     encoder = state / "bundles" / "encoder"
     shutil.copytree(classifier, encoder, dirs_exist_ok=True)
     (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
-    classifiers = dict.fromkeys(("instant", "gpu", "tokens", "both", "large"), classifier)
+    classifiers = dict.fromkeys(("instant", "gpu", "large"), classifier)
     found = {**classifiers, "vectors": encoder, "torch": source}
     if "static" in names:
         found["static"] = static_bundle(encoder, state / "bundles" / "static")
@@ -153,25 +148,12 @@ def start(bench: Bench, stack: contextlib.ExitStack, backend: str, system: str) 
     return running
 
 
-def _straight(bench: Bench, backend: str, path: Path) -> None:
-    """Measure the same tensors without anything in front of Triton, in the same round."""
-    if path.exists():
-        return
-    found = direct.measure(bench, BACKENDS[backend], _bodies(bench.state, "short", text_only=True))
-    path.write_text(json.dumps({"backend": backend, "round": int(path.stem.rpartition("-")[2]), **found}) + "\n")
-    bench.say(f"{backend} straight to Triton: p50 {found['call_p50_ms']:.2f} ms + {found['tokenize_p50_ms']:.3f} ms")
-
-
-def _bodies(state: Path, kind: str, running: Running | None = None, system: str = "", *,
-            text_only: bool = False) -> Path:  # fmt: skip
+def _bodies(state: Path, kind: str, running: Running, system: str) -> Path:
     """Write the bodies of a kind of text in a system's form, once; one per line."""
-    shape = "text" if text_only or running is None else system
-    path = state / "bodies" / f"{kind}-{shape}.jsonl"
+    path = state / "bodies" / f"{kind}-{system}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    texts = Corpus(seed=1).texts(kind, _TEXTS[kind])
-    make = running.body if running is not None and not text_only else (lambda text: json.dumps(text).encode())
     aside = path.with_suffix(".part")
-    aside.write_bytes(b"\n".join(make(text) for text in texts) + b"\n")
+    aside.write_bytes(b"\n".join(running.body(text) for text in Corpus(seed=1).texts(kind, _TEXTS[kind])) + b"\n")
     aside.replace(path)
     return path
 
@@ -255,10 +237,7 @@ def _line(cell: dict[str, Any]) -> str:
 def _facts(bench: Bench, scenarios: Sequence[Scenario], command: str) -> dict[str, Any]:
     return {
         "command": command,
-        "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
-        "commit": commit(),
-        "cpu": machine.cpu_model(),
-        "cores": os.cpu_count(),
+        **facts_of(min(s.rounds for s in scenarios)),
         "python": sys.version.split()[0],
         "triton": bench.triton.version(),
         "gpu": "none on this machine" if not Path("/dev/nvidia0").exists() else "present, not used",
@@ -266,9 +245,6 @@ def _facts(bench: Bench, scenarios: Sequence[Scenario], command: str) -> dict[st
         "tokens": _token_counts(bench),
         "backends": {n: asdict(BACKENDS[n]) for n in dict.fromkeys(s.backend for s in scenarios)},
         "scenarios": [asdict(s) for s in scenarios],
-        "max_batch": MAX_BATCH,
-        "gpu_rows_per_second": BACKENDS["gpu"].rows_per_second(),
-        "load_average": os.getloadavg(),
         "cores_used": {"server under test": SERVER_CORE, "Triton, load and registry": OTHER_CORE},
     }
 
@@ -291,14 +267,3 @@ def _token_counts(bench: Bench) -> dict[str, float]:
         texts = Corpus(seed=1).texts(kind, 1000)
         found[kind] = sum(len(e.ids) for e in tokenizer.encode_batch_fast(texts)) / len(texts)
     return found
-
-
-def commit(checkout: Path = ROOT) -> str:
-    """Return a checkout's short hash, marked if its measured packages have uncommitted changes."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "gateway", "preprocessing", "deploy")
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + (" with uncommitted changes" if changed else "")

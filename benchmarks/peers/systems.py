@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from benchmarks.shared import environments, processes
+from benchmarks.peers.registered import Registered, hooked
 from benchmarks.shared.backends import Backend, Triton
 from benchmarks.shared.command import ROOT
-from benchmarks.shared.registry import Registered, Registry, hooked
-from gateway.settings import Settings
+from tests import environments, processes
+from tests.stack import Registry
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -116,25 +116,6 @@ def _instances_body(text: str) -> bytes:
     return json.dumps({"instances": [text]}).encode()
 
 
-def _floor(bench: Bench, backend: Backend, *, grpc: bool) -> Running:
-    if backend.is_real:
-        raise NotAvailable("the floor answers a constant: there is nothing to compare with a real model")
-    model = f"floor-{backend.name}"
-    variables = {}
-    if grpc:
-        bench.triton.serve(model, backend, bench.bundles[backend.name])
-        variables = {"BENCH_GRPC": bench.triton.grpc, "BENCH_MODEL": model}
-    port = processes.free_port()
-    name = "floor_grpc" if grpc else "floor"
-    argv = [
-        sys.executable, "-m", "uvicorn", "--factory", "benchmarks.peers.programs.floor:create_app", "--port", str(port),
-        "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--no-server-header", "--no-date-header",
-        "--log-level", "warning",
-    ]  # fmt: skip
-    server = bench.start(name, argv, bench.environment(backend, **variables))
-    return Running(f"http://127.0.0.1:{port}/", text_body, server, [model] if grpc else [])
-
-
 def _gateway(
     bench: Bench,
     backend: Backend,
@@ -193,6 +174,7 @@ FORMS: Final = {
 """Short name of a protocol → its title, path and body; the system is ``gateway_`` and the name."""
 
 
+NO_WORD_CACHE: Final = {"TRITON_GATEWAY_WORD_CACHE_WORDS": "0"}
 NOW: Final = "gateway"
 BEFORE: Final = "gateway_before"
 
@@ -205,25 +187,13 @@ def another_checkout(checkout: Path, name: str = BEFORE, *, has_word_cache: bool
     if not (checkout / "gateway" / "__init__.py").is_file():
         raise ValueError(f"{checkout} is no checkout of this project: `git worktree add FOLDER COMMIT` makes one")
     python = checkout / ".venv" / "bin" / "python"
-    settings = {} if has_word_cache else {"TRITON_GATEWAY_WORD_CACHE_WORDS": "0"}
+    settings = {} if has_word_cache else NO_WORD_CACHE
 
     def begin(bench: Bench, backend: Backend) -> Running:
         own = python if python.exists() else None
         return _gateway(bench, backend, name=name, settings=settings, checkout=checkout, python=own)
 
     return System(name, f"the other checkout{'' if has_word_cache else ', word cache off'}", begin)
-
-
-def _without_word_cache(bench: Bench, backend: Backend) -> Running:
-    # the setting is looked up, since a gateway without the cache has none
-    names = [n for n in Settings.model_fields if "word" in n and "cache" in n]
-    if not names:
-        raise NotAvailable("this gateway has no setting that switches a word cache off")
-    is_flag = Settings.model_fields[names[0]].annotation is bool
-    return _gateway(
-        bench, backend, name="gateway_nocache",
-        settings={f"TRITON_GATEWAY_{names[0].upper()}": "false" if is_flag else "0"},
-    )  # fmt: skip
 
 
 def _clearml(bench: Bench, backend: Backend, *, hook: str) -> Running:
@@ -289,15 +259,11 @@ def _pipeline(bench: Bench, backend: Backend) -> Running:
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
-        System("floor", "floor: bare ASGI + orjson + tokenizers, no backend", lambda b, k: _floor(b, k, grpc=False),
-               uses_triton=False),
-        System("floor_grpc", "floor + one grpc.aio ModelInfer per request", lambda b, k: _floor(b, k, grpc=True)),
         System("gateway", "triton-gateway, all features on, canary route", lambda b, k: _gateway(b, k)),
-        System("gateway_nocache", "triton-gateway, word cache off", _without_word_cache),
+        System("gateway_nocache", "triton-gateway, word cache off",
+               lambda b, k: _gateway(b, k, name="gateway_nocache", settings=NO_WORD_CACHE)),
         System("gateway_w2", "triton-gateway, 2 workers on 2 cores",
                lambda b, k: _gateway(b, k, name="gateway_w2", workers=2, n_cores=2)),
-        System("gateway_w1", "triton-gateway, 1 worker on the same 2 cores",
-               lambda b, k: _gateway(b, k, name="gateway_w1", n_cores=2)),
         System("gateway_always", "triton-gateway, its limit of work holds from the start",
                lambda b, k: _gateway(b, k, name="gateway_always", settings={"TRITON_GATEWAY_WORK_LIMIT": "always"})),
         *(

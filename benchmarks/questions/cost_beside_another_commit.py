@@ -24,8 +24,8 @@ from benchmarks.peers.plan import Scenario
 from benchmarks.peers.run import bring_up, measure_cell, start
 from benchmarks.peers.systems import BEFORE, NOW, SYSTEMS, Bench, another_checkout
 from benchmarks.shared.command import STATE, Say, narrator, parser
-from benchmarks.shared.processes import ServerFailed
 from benchmarks.shared.statistics import Ratio, ratio
+from tests.processes import ServerFailed
 
 TAKES = "25 minutes"
 PAIRS: Final = {NOW: BEFORE, "gateway_nocache": "gateway_nocache_before"}

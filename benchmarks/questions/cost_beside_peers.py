@@ -19,7 +19,7 @@ from benchmarks.peers.report import report
 from benchmarks.peers.run import collect, run
 from benchmarks.peers.systems import NotAvailable
 from benchmarks.shared.command import STATE, narrator, parser
-from benchmarks.shared.processes import ServerFailed
+from tests.processes import ServerFailed
 
 TAKES = "45 minutes; --quick: 10"
 SAVES = "results/NAME.json, docs/benchmarks.md (--write-docs)"

@@ -7,8 +7,8 @@ declared variables, drift references, a scrape every five seconds). ``spans``: s
 counted instead of a share. Rounds of load go to one gateway after the other, in changing order; CPU time is the
 kernel's, of the whole process. Ratios, ``sampled_us`` (``on`` less ``unwatched``) and ``texts_us`` (``every`` less
 ``unwatched``) are formed from neighbouring rounds, with 95 % bootstrap intervals. ``--forms`` measures only some.
-``--save`` keeps the numbers and puts the cost of watching texts into ``docs/drift.md`` and that of spans into
-``docs/tracing.md``; it needs ``off unwatched on every``. Without ``spans``, those of the last run with it stay.
+``--save`` keeps the numbers of all forms and puts the cost of watching texts into ``docs/drift.md`` and that of spans
+into ``docs/tracing.md``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.shared import corpus, processes
+from benchmarks.shared import corpus
 from benchmarks.shared.command import again, narrator, parser, tell
 from benchmarks.shared.load import closed_loop, render
 from benchmarks.shared.machine import cpu_seconds, pin
-from benchmarks.shared.results import DOCS, put, save, saved
+from benchmarks.shared.results import DOCS, facts_of, put, save
 from benchmarks.shared.statistics import difference, ratio
-from benchmarks.shared.words import text_bundle
+from tests import processes
+from tests.words import text_bundle
 
 TAKES = "7 minutes"
 SAVES = "results/observing.json"
@@ -181,10 +182,8 @@ class _Gateway:
         return used / outcome.requests * 1e6
 
 
-def shown(found: Mapping[str, Any] | None) -> str:
-    """Return the text of the page; without a result, one that says it was not measured."""
-    if found is None:
-        return "What looking at texts costs has not been measured on a quiet machine yet.\n"
+def shown(found: Mapping[str, Any]) -> str:
+    """Return the text of the page."""
     cost, low, high = found["sampled_us"]
     each, least, most = found["texts_us"]
     return (
@@ -197,13 +196,10 @@ def shown(found: Mapping[str, Any] | None) -> str:
 
 def shown_spans(found: Mapping[str, Any]) -> str:
     """Return the text of the page about spans."""
-    if "spans_ratio" not in found:
-        return "What a span for every request and stage costs was not measured in the saved run.\n"
     times, low, high = found["spans_ratio"]
     return (
         f"With a span for every request and stage a request took {found['spans_us']:.0f} µs of CPU, {times:.1f} times "
-        f"as much as without metrics and spans ({low:.1f} to {high:.1f} in 95 of 100 cases"
-        f"{', in an earlier run' if found.get('spans_are_older') else ''}).\n"
+        f"as much as without metrics and spans ({low:.1f} to {high:.1f} in 95 of 100 cases).\n"
     )
 
 
@@ -224,8 +220,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     texts = corpus.Corpus(seed=1).texts(options.texts, 20_000)
     bodies = [json.dumps({"text": text}).encode() for text in texts]
     forms = options.forms or list(_FORMS)
-    if options.save and not {"off", "unwatched", "every"} <= set(forms):
-        arguments.error("--save needs the forms off, unwatched and every")
+    if options.save and set(forms) != set(_FORMS):
+        arguments.error("--save needs all forms")
     receiver, say = _Receiver(), narrator()
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) > 1:
@@ -247,7 +243,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         finally:
             for gateway in gateways:
                 gateway.process.stop()
-    report: dict[str, Any] = {"texts": options.texts, "connections": options.connections, "rounds": options.rounds}
+    report: dict[str, Any] = {
+        "facts": facts_of(options.rounds), "texts": options.texts, "connections": options.connections,
+    }  # fmt: skip
     report |= {f"{form}_us": round(statistics.median(values), 1) for form, values in found.items()}
     for form in forms:
         if form != "off" and "off" in found:
@@ -259,9 +257,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             report[name] = [round(one.median, 2), round(one.low, 2), round(one.high, 2)]
     tell(report)
     if options.save:
-        former = saved("observing") or {}
-        if "spans_ratio" in former and "spans" not in forms:
-            report |= {"spans_us": former["spans_us"], "spans_ratio": former["spans_ratio"], "spans_are_older": True}
         save("observing", report)
         put(DOCS / "drift.md", "observing", shown(report))
         put(DOCS / "tracing.md", "spans", shown_spans(report))

@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.shared import tiny
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.load import Steady, closed_loop, render
-from benchmarks.shared.processes import ask, until
-from benchmarks.shared.stack import Small
 from deploy.tools import sections
 from gateway.registry import section_text
+from tests import tiny
+from tests.processes import ask, until
+from tests.stack import Small
 
 TAKES = "4 minutes"
 SAVES = ""

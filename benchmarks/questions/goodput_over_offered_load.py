@@ -11,8 +11,7 @@ times the p99 that it has at four fifths.
 
 The server under test has one core; the sender, Triton and everything else share the other. Two gateways and an ensemble
 have both. A load that could not be sent, or was sent late, is marked. How long the gateway takes for a refusal, from
-when it could read the request, is read from its metrics. ``--save`` keeps every finished load; ``--go-on`` reuses the
-loads that an earlier run of the same commit and seconds kept, and measures the others.
+when it could read the request, is read from its metrics.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.peers.plan import Scenario
-from benchmarks.peers.run import bring_up, commit, measure_cell, prepare_bodies, start
+from benchmarks.peers.run import bring_up, measure_cell, prepare_bodies, start
 from benchmarks.peers.systems import OTHER_CORE, SYSTEMS, Bench, NotAvailable, Running
-from benchmarks.shared import machine, processes
+from benchmarks.shared import machine
 from benchmarks.shared.command import ROOT, STATE, narrator, parser
-from benchmarks.shared.results import DOCS, put, save, saved, table
+from benchmarks.shared.results import DOCS, facts_of, put, save, table
+from tests import processes
 
 TAKES = "45 minutes; --seconds 35: 30; --seconds 5: 12"
 SAVES = "results/overload.json, docs/overload.md"
@@ -114,23 +113,6 @@ def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: f
     }  # fmt: skip
 
 
-def with_others(run: dict[str, Any], before: Mapping[str, Any], only: Sequence[str]) -> dict[str, Any]:
-    """Return a run of some systems with the saved loads of the others, and the facts of the run that those are from."""
-    kept = {name: cells for name, cells in before.get("systems", {}).items() if only and name not in only}
-    if kept:
-        facts = {name: fact for name, fact in before["facts"].items() if name != "earlier"}
-        run["systems"].update(kept)
-        run["facts"]["earlier"] = {name: before["facts"].get("earlier", {}).get(name, facts) for name in kept}
-    return run
-
-
-def to_do(times: Sequence[float], cells: list[dict[str, Any]]) -> Sequence[float]:
-    """Return the loads that are missing after the kept ones; forgets these if they are not the first ones."""
-    if [cell["times"] for cell in cells] != list(times[: len(cells)]):
-        cells.clear()
-    return times[len(cells) :]
-
-
 def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Return the table rows of one system."""
     peak = max(found[0]["capacity"], *(one["load"]["answers"] / one["load"]["seconds"] for one in found))
@@ -179,21 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--times", action="append", type=float, default=[], help="only 0.8 and this; may be repeated"
     )
     arguments.add_argument("--seconds", type=float, default=60.0, help="seconds of every load [60]")
-    arguments.add_argument("--go-on", action="store_true", help="keep the loads that a run like this one has saved")
     options = arguments.parse_args(argv)
-    facts = {"commit": commit(), "cpu": machine.cpu_model(), "cores": os.cpu_count(), "seconds": options.seconds}
     missing: dict[str, str] = {}
-    before = (saved("overload") or {}).get("open", {})
-    goes_on = options.go_on and facts.items() <= before.get("facts", {}).items()
-    found: dict[str, list[dict[str, Any]]] = before["systems"] if goes_on else {}
-    said = {**facts, "missing": missing, "began": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
-    result = {"open": with_others({"facts": said, "systems": found}, before, options.system)}
-
-    def keep() -> None:
-        if options.save:
-            kept = {**(saved("overload") or {}), **result}
-            save("overload", kept)
-            put(DOCS / "overload.md", "open", shown(kept))
+    found: dict[str, list[dict[str, Any]]] = {}
+    facts = {**facts_of(1), "seconds": options.seconds, "missing": missing}
 
     say = narrator()
     systems = tuple(name for name in _TITLES if not options.system or name in options.system)
@@ -202,27 +173,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     with contextlib.ExitStack() as stack:
         bench = bring_up(stack, [closed], options.state_dir.absolute(), say)
         for name in systems:
-            cells = found.setdefault(name, [])
-            missed = to_do(times, cells)
-            if not missed:
-                continue
+            cells: list[dict[str, Any]] = []
             try:
                 with contextlib.ExitStack() as started:
                     running = start(bench, started, closed.backend, name)
                     capacity = measure_cell(bench, running, closed, name, 0)["rps"]
                     say(f"{name}: {capacity:.0f} answers/s to {_CONNECTIONS} connections")
-                    capacity = cells[0]["capacity"] if cells else capacity
                     bodies = prepare_bodies(bench, running, closed, name)
-                    for one in missed:
+                    for one in times:
                         within = 1.5 * cells[0]["load"]["answered"]["p99_ms"] / 1e3 if cells else 0.0
                         cells.append(bear(bench, running, bodies, capacity, one, options.seconds, within))
                         say(" | ".join(rows_of(name, cells)[-1]))
-                        keep()
             except (NotAvailable, processes.ServerFailed, OSError) as error:
                 missing[name] = str(error)
                 say(f"{SYSTEMS[name].title} is not measured further: {error}")
-            if not cells:
-                del found[name]
-    print(shown(result))
-    keep()
+            if cells:
+                found[name] = cells
+    result = {"open": {"facts": facts, "systems": found}}
+    sys.stdout.write(shown(result) + "\n")
+    if options.save:
+        save("overload", result)
+        put(DOCS / "overload.md", "open", shown(result))
     return 0

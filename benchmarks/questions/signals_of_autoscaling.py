@@ -10,11 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from benchmarks.autoscale.played import Trial
 from benchmarks.autoscale.sizing import measured
-from benchmarks.autoscale.trials import SIGNALS, Stage, outage, scenarios, stage
 from benchmarks.shared.command import narrator, parser, tell
-from benchmarks.shared.results import DOCS, IMAGES, put, save, saved, table
+from benchmarks.shared.results import DOCS, IMAGES, facts_of, put, save, table
+from tests.cluster.played import Trial
+from tests.cluster.trials import SIGNALS, Stage, outage, scenarios, stage
 
 TAKES = "half an hour; the first time as long again to build Kubernetes"
 SAVES = "results/autoscale.json, docs/scaling.md (--write-docs)"
@@ -37,12 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     capacity, say = measured(), narrator()
     last = outage(capacity)
     every = {**scenarios(capacity), last.name: last}
+    if options.write_docs and options.scenario:
+        arguments.error("--write-docs needs all scenarios")
     if unknown := [name for name in options.scenario if name not in every]:
         sys.stderr.write(f"error: no scenario {unknown[0]!r}; there are {', '.join(every)}\n")
         return 2
     wanted = [one for name, one in every.items() if not options.scenario or name in options.scenario]
     trials = []
-    with stage() as on:
+    with stage(say) as on:
         say(f"a cluster runs: KUBECONFIG={on.cluster.kubeconfig}, Prometheus {on.prometheus}")
         together = [one for one in wanted if one is not last]
         trials += [on.install(one, signal, capacity) for one in together for signal in SIGNALS]
@@ -52,13 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             on.run(late, _without_prometheus(on, late, _progress(late, say)))
             trials += late
     result: dict[str, Any] = {
+        "facts": facts_of(1),
         "capacity": {name: getattr(capacity, name) for name in capacity.__dataclass_fields__},
         "runs": [one.summary() for one in trials],
     }  # fmt: skip
     tell(result)
     if options.write_docs:
         _draw([one for one in trials if one.scenario.name in DRAWN])
-        _keep(result, list(every))
+        save("autoscale", result)
+        write(result)
     return 0
 
 
@@ -98,22 +102,6 @@ def _without_prometheus(on: Stage, trials: Sequence[Trial], then: Any) -> Any:
 def write(result: Mapping[str, Any]) -> None:
     """Write the page's table of a saved run."""
     put(PAGE, "signals", signals_table(result["runs"]))
-
-
-def _keep(result: dict[str, Any], order: Sequence[str]) -> None:
-    """Save a run and write its table. Results of scenarios that were not run now stay."""
-    result["runs"] = merged((saved("autoscale") or {}).get("runs", ()), result["runs"], order)
-    save("autoscale", result)
-    write(result)
-
-
-def merged(
-    before: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]], order: Sequence[str]
-) -> list[Mapping[str, Any]]:
-    """Return these runs and earlier runs of other scenarios, in the order of the scenarios."""
-    told = {one["scenario"] for one in now}
-    kept = [one for one in before if one["scenario"] in order and one["scenario"] not in told]
-    return sorted([*kept, *now], key=lambda one: order.index(one["scenario"]))
 
 
 def _draw(trials: Sequence[Trial]) -> None:

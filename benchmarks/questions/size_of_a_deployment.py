@@ -9,9 +9,9 @@ from pathlib import Path
 
 from benchmarks.autoscale import sizing
 from benchmarks.autoscale.sizing import gateway_micros, measured
-from benchmarks.autoscale.world import Capacity
 from benchmarks.shared.command import parser
 from benchmarks.shared.results import DOCS, put
+from tests.cluster.world import Capacity
 
 TAKES = "a second"
 SAVES = "docs/scaling.md (--write-docs)"

@@ -20,12 +20,12 @@ from typing import Any
 
 from benchmarks.shared import machine
 from benchmarks.shared.command import narrator, parser
-from benchmarks.shared.results import DOCS, put, save, saved, table
-from benchmarks.shared.stack import Small
+from benchmarks.shared.results import DOCS, facts_of, put, save, table
 from deploy.laptop.demo.minilm import WEIGHTS, bundle
+from tests.stack import Small
 
 TAKES = "two minutes"
-SAVES = "results/endpoint.json (--save), docs/sizing.md (--write-docs)"
+SAVES = "results/endpoint.json, docs/sizing.md"
 PAGE = DOCS / "sizing.md"
 MB = 1e6
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
@@ -36,20 +36,15 @@ TENSORS = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, or write the table of what was saved."""
-    size = parser(__name__, __doc__, saves="results/endpoint.json")
+    """Measure and print."""
+    size = parser(__name__, __doc__, saves=SAVES)
     size.add_argument("--endpoints", type=int, default=1, help="how many are added after the first")
-    size.add_argument(
-        "--write-docs", action="store_true", help="write the table of docs/sizing.md from the saved result"
-    )
     given = size.parse_args(argv)
-    if given.write_docs:
-        put(PAGE, "endpoint", endpoint_table(saved("endpoint")))
-        return 0
-    found = _measure(given.endpoints)
+    found = {"facts": facts_of(1), **_measure(given.endpoints)}
     sys.stdout.write(json.dumps(found) + "\n")
     if given.save:
         save("endpoint", found)
+        put(PAGE, "endpoint", endpoint_table(found))
     return 0
 
 

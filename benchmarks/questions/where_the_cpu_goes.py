@@ -1,7 +1,7 @@
 """Where does the gateway's CPU time go, sampled by py-spy under the benchmark's own load?
 
-It writes ``docs/profile.svg`` (a flame graph, with C and Rust frames) and ``docs/profile.txt`` (functions by self time,
-and by the share of samples in which they are on the stack). Only samples in which a thread used the CPU count.
+It prints functions by self time, and by the share of samples in which they are on the stack. Only samples in which a
+thread used the CPU count.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from pathlib import Path
 
 from benchmarks.peers.plan import Scenario
 from benchmarks.peers.run import bring_up, prepare_bodies, start, start_load
-from benchmarks.shared import environments, machine, processes
+from benchmarks.shared import machine
 from benchmarks.shared.command import ROOT, STATE, Say, narrator, parser
+from tests import processes
 
 TAKES = "2 minutes"
-SAVES = "docs/profile.txt, docs/profile.svg"
+SAVES = ""
 _RATE = 200
 _SHOWN = 45
 _FRAME = re.compile(r"^(?P<function>.+) \((?P<file>.+?)(?::\d+)?\)$")
@@ -29,7 +30,6 @@ _WAITING = re.compile(r"^(epoll_p?wait|0x[0-9a-f]+) \(libc")
 """Innermost frames of sleeping threads: with C frames, py-spy cannot tell them from working ones. This loses the cost
 of the event loop's own system call.
 """
-_FOLDERS = re.compile(r"/[^\s\"<>()]*/(?:site-packages|lib/python3\.\d+|bin)/")
 _PACKAGES = re.compile(r".*/(?:site-packages|lib/python3\.\d+)/")
 
 
@@ -87,7 +87,7 @@ def table(shares: Shares, *, cpu_us: float) -> str:
 
 
 def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Say) -> None:
-    """Profile the gateway under 64 connections and write both files."""
+    """Profile the gateway under 64 connections and print where its time goes."""
     scenario = Scenario(backend, texts, 64, ("gateway",), 1, seconds)
     with contextlib.ExitStack() as stack:
         bench = bring_up(stack, [scenario], state, say)
@@ -96,32 +96,21 @@ def profile(state: Path, *, backend: str, texts: str, seconds: float, say: Say) 
         bench.triton.pin(running.triton_cores)
         bodies = prepare_bodies(bench, running, scenario, "gateway")
         pid = running.pids[0]
-        raw, svg = state / "profile.raw", ROOT / "docs" / "profile.svg"
-        for form, path in (("raw", raw), ("flamegraph", svg)):
-            say(f"py-spy, {seconds:.0f} s: {form}")
-            load = start_load(running.url, bodies, scenario, seconds + 3)
-            try:
-                _record(pyspy, pid, form, path, seconds)
-            finally:
-                found = load()
+        raw = state / "profile.raw"
+        load = start_load(running.url, bodies, scenario, seconds + 3)
+        try:
+            _record(pyspy, pid, raw, seconds)
+        finally:
+            found = load()
         cpu_us, threads = _cost(running.url, bodies, scenario, pid)
-        text = f"{threads}\n{table(count(raw.read_text().splitlines()), cpu_us=cpu_us)}"
-        packages = environments.versions(Path(sys.executable)) | environments.versions(bench.python("profile"))
-        head = (
-            f"py-spy on the gateway: backend {backend}, {texts} texts, 64 connections, {found['rps']:.0f} requests/s "
-            f"while profiled.\nColumn µs shares out the {cpu_us:.0f} µs of CPU time of one request, measured without "
-            f"the profiler.\nMade by `python -m benchmarks where-the-cpu-goes` on {machine.cpu_model()}.\n"
-            f"Packages: {', '.join(f'{name} {version}' for name, version in packages.items())}\n\n"
-        )
-        (ROOT / "docs" / "profile.txt").write_text(head + text)
-        svg.write_text(without_paths(svg.read_text()))
-        say(text)
+        say(f"{backend}, {texts} texts, 64 connections, {found['rps']:.0f} requests/s while profiled")
+        sys.stdout.write(f"{threads}\n{table(count(raw.read_text().splitlines()), cpu_us=cpu_us)}")
 
 
-def _record(pyspy: Path, pid: int, form: str, path: Path, seconds: float) -> None:
+def _record(pyspy: Path, pid: int, path: Path, seconds: float) -> None:
     argv = [
         str(pyspy), "record", "--pid", str(pid), "--native", "--rate", str(_RATE), "--duration", str(int(seconds)),
-        "--format", form, "--output", str(path),
+        "--format", "raw", "--output", str(path),
     ]  # fmt: skip
     done = subprocess.run(argv, capture_output=True, text=True, timeout=seconds + 120, check=False)
     if done.returncode or not path.exists():
@@ -141,11 +130,6 @@ def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, 
     ordered = sorted(threads.items(), key=lambda item: -item[1])
     lines = [f"{spent / requests * 1e6:8.1f} µs  {label}" for label, spent in ordered if spent > 0]
     return total, "\n".join(lines) + "\n"
-
-
-def without_paths(svg: str) -> str:
-    """Return a flame graph in which file names begin at their package."""
-    return _FOLDERS.sub("", svg).replace(f"{ROOT}/", "")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,9 +1,8 @@
 """The models on which every system is measured, in one real embedded Triton.
 
 ``instant`` answers at once and isolates the gateway; ``vectors`` does the same with an embedding, and ``static`` in
-ONNX Runtime: the mean of one vector per token. ``gpu`` takes 4 ms
-per call + 0.05 ms per row, like a GPU that gains from batching; ``tokens`` takes 0.01 ms per padded token, like a CPU;
-``both`` takes some of each. ``large`` takes 20 ms + 1.5 ms per row, like a GPU with a larger model, so that ten times
+ONNX Runtime: the mean of one vector per token. ``gpu`` takes 4 ms per call + 0.05 ms per row, like a GPU that gains
+from batching. ``large`` takes 20 ms + 1.5 ms per row, like a GPU with a larger model, so that ten times
 its capacity leaves a core to the sender. ``minilm`` is the real all-MiniLM-L6-v2 in ONNX Runtime. The same models serve
 every system under the names that it uses. Ensembles put a tokenizer of Triton's Python backend in front of them.
 """
@@ -17,12 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared import machine, processes
+from benchmarks.shared import machine
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
+from tests import processes
 
 _PROGRAMS = Path(__file__).parent / "triton_models"
 TOKENS = ("input_ids", "attention_mask")
@@ -40,16 +40,10 @@ class Backend:
     width: int
     call_ms: float = 0.0
     row_ms: float = 0.0
-    token_ms: float = 0.0
     is_real: bool = False
     weights: tuple[float, float] = (0.9, 0.1)
     """Canary weights of the gateway's two versions. One GPU serves one version, so there the second one has weight 0.
     """
-
-    def rows_per_second(self) -> float:
-        """The highest rate of this backend with full batches; 0 if it has no limit of its own."""
-        seconds = (self.call_ms + self.row_ms * MAX_BATCH) / 1000
-        return MAX_BATCH / seconds if seconds else 0.0
 
 
 BACKENDS: dict[str, Backend] = {
@@ -57,8 +51,6 @@ BACKENDS: dict[str, Backend] = {
     "vectors": Backend("vectors", TOKENS, "sentence_embedding", 384),
     "static": Backend("static", TOKENS, "sentence_embedding", 384, is_real=True, weights=(1.0, 0.0)),
     "gpu": Backend("gpu", TOKENS, "logits", 2, call_ms=4.0, row_ms=0.05, weights=(1.0, 0.0)),
-    "tokens": Backend("tokens", TOKENS, "logits", 2, token_ms=0.01, weights=(1.0, 0.0)),
-    "both": Backend("both", TOKENS, "logits", 2, call_ms=2.0, row_ms=0.02, token_ms=0.005, weights=(1.0, 0.0)),
     "large": Backend("large", TOKENS, "logits", 2, call_ms=20.0, row_ms=1.5, weights=(1.0, 0.0)),
     "minilm": Backend(
         "minilm", (*TOKENS, "token_type_ids"), "sentence_embedding", 384, is_real=True, weights=(1.0, 0.0)
@@ -174,8 +166,8 @@ def mean_batch(
     return rows / calls if calls else 0.0
 
 
-def scripted_config(name: str, backend: Backend, *, max_rows: int = MAX_BATCH, stands_still: str = "") -> str:
-    """Return config.pbtxt of a model that takes its time and answers a constant; nothing while ``stands_still`` exists.
+def scripted_config(name: str, backend: Backend) -> str:
+    """Return config.pbtxt of a model that takes its time and answers a constant.
 
     Ragged batches let Triton merge requests of different lengths for every system, which a transformer's own
     configuration mostly would not. This favours systems that send one row at a time.
@@ -185,7 +177,7 @@ def scripted_config(name: str, backend: Backend, *, max_rows: int = MAX_BATCH, s
     )
     return f"""name: "{name}"
 backend: "python"
-max_batch_size: {max_rows}
+max_batch_size: {MAX_BATCH}
 input [ {inputs} ]
 output [ {{ name: "{backend.output}" data_type: TYPE_FP32 dims: [ {backend.width} ] }} ]
 dynamic_batching {{ }}
@@ -196,8 +188,6 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
             width=backend.width,
             call_ms=backend.call_ms,
             row_ms=backend.row_ms,
-            token_ms=backend.token_ms,
-            stands_still=stands_still,
         )
     }
 """

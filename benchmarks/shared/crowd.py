@@ -4,8 +4,7 @@
 and prints the result of each. A caller comes at a time fixed beforehand and sends one request: on a connection that a
 caller of the same class left open after an answer, else on a new one. A refused caller closes its connection; a caller
 that has waited for ``--patience`` seconds leaves. Times count from when a request was due. ``--critical`` callers per
-second, whatever the rate, send ``x-priority: critical``. Several addresses get the callers in turn; ``--key`` is the
-API key of all callers.
+second, whatever the rate, send ``x-priority: critical``.
 """
 
 from __future__ import annotations
@@ -33,8 +32,6 @@ from benchmarks.shared.load import arrivals, percentile, render
 
 WINDOW_S: Final = 0.1
 """Seconds: callers of one window are judged together to see when a server has recovered."""
-_CALM: Final = 1.5
-"""Times the p99 of the phase before: answers within that are as quick as before."""
 _LENGTH: Final = re.compile(rb"(?i)\r\ncontent-length: *(\d+)")
 _RESET: Final = struct.pack("ii", 1, 0)
 _SPARE_FILES: Final = 200
@@ -43,10 +40,10 @@ _CRITICAL: Final = 0
 
 
 class _Caller:
-    __slots__ = ("buffer", "due", "is_critical", "is_open", "phase", "raw", "sock", "to", "wanted")
+    __slots__ = ("buffer", "due", "is_critical", "is_open", "phase", "raw", "sock", "wanted")
 
-    def __init__(self, sock: socket.socket, to: int) -> None:
-        self.sock, self.to = sock, to
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
         self.buffer, self.wanted, self.is_open = b"", 0, False
         self.raw, self.due, self.is_critical, self.phase = b"", 0.0, False, 0
 
@@ -88,28 +85,18 @@ def recovered_after(seen: Seen, within: float) -> float:
     return (max(bad) + 1) * WINDOW_S if bad else 0.0
 
 
-def settled_after(seen: Seen, within: float) -> float:
-    """Return the seconds until, in every window, 19 of 20 of the answers took at most ``within`` seconds.
-
-    Refused callers do not count, but a window that answered nobody does.
-    """
-    bad = [n for n in seen.came if sum(took <= within for took in seen.took[n]) < 0.95 * max(len(seen.took[n]), 1)]
-    return (max(bad) + 1) * WINDOW_S if bad else 0.0
-
-
 class Crowd:
-    """One crowd; ``requests`` are sent in turn, and to ``others`` (addresses) in turn as well."""
+    """One crowd; ``requests`` are sent in turn."""
 
-    def __init__(self, url: str, requests: Sequence[bytes], *, patience: float, others: Sequence[str] = ()) -> None:
-        self._addresses = [address_of(one) for one in (url, *others)]
+    def __init__(self, url: str, requests: Sequence[bytes], *, patience: float) -> None:
+        self._address = address_of(url)
         self._requests = requests
         self._critical = [one.replace(b"\r\n", b"\r\nx-priority: critical\r\n", 1) for one in requests]
         self._patience = patience
         self._epoll = select.epoll()
         self._all: dict[int, _Caller] = {}
-        self._idle: list[tuple[list[_Caller], list[_Caller]]] = [([], []) for _ in self._addresses]
-        """Idle connections by address and class: services of different importance have their own connections."""
-        self._turn = 0
+        self._idle: tuple[list[_Caller], list[_Caller]] = ([], [])
+        """Idle connections by class: services of different importance have their own connections."""
         self._leaving: deque[tuple[float, _Caller, float]] = deque()
         self._next = 0
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _SPARE_FILES
@@ -154,9 +141,8 @@ class Crowd:
         seen.offered += 1
         seen.critical["due"] += is_critical
         seen.came[self._window(phase, due)] += 1
-        self._turn = (self._turn + 1) % len(self._addresses)
-        idle = self._idle[self._turn][is_critical]
-        caller = idle.pop() if idle else self._open(self._turn)
+        idle = self._idle[is_critical]
+        caller = idle.pop() if idle else self._open()
         if caller is None:
             return
         seen.sent += 1
@@ -168,15 +154,15 @@ class Crowd:
         if caller.is_open:
             self._write(caller, now)
 
-    def _open(self, to: int) -> _Caller | None:
+    def _open(self) -> _Caller | None:
         if len(self._all) >= self._most:
             return None
         sock = socket.socket()
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        caller = self._all[sock.fileno()] = _Caller(sock, to)
+        caller = self._all[sock.fileno()] = _Caller(sock)
         with contextlib.suppress(BlockingIOError):
-            sock.connect(self._addresses[to])
+            sock.connect(self._address)
         self._epoll.register(sock.fileno(), select.EPOLLOUT)
         return caller
 
@@ -231,10 +217,10 @@ class Crowd:
                 seen.statuses[what] += 1
         caller.raw, caller.buffer, caller.wanted = b"", b"", 0
         if what == "200" and keeps:
-            self._idle[caller.to][caller.is_critical].append(caller)
+            self._idle[caller.is_critical].append(caller)
             return
         with contextlib.suppress(ValueError):
-            self._idle[caller.to][caller.is_critical].remove(caller)
+            self._idle[caller.is_critical].remove(caller)
         self._epoll.unregister(caller.sock.fileno())
         del self._all[caller.sock.fileno()]
         caller.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -258,19 +244,16 @@ def _schedule(phases: Sequence[tuple[float, float]], critical: float, seed: int)
 def main(argv: Sequence[str] | None = None) -> int:
     """Send one crowd; the last line on stdout is a list with the result of each phase, as JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.shared.crowd", description=main.__doc__)
-    parser.add_argument("url", nargs="+")
+    parser.add_argument("url")
     parser.add_argument("--bodies", type=Path, required=True, help="a file with one JSON body per line")
     parser.add_argument("--phase", action="append", required=True, help="RATE:SECONDS; may be repeated")
     parser.add_argument("--critical", type=float, required=True, help="callers of the top class per second")
     parser.add_argument("--patience", type=float, default=2.0, help="seconds after which a caller goes away [2]")
-    parser.add_argument("--key", default="", help="the API key of all callers")
     parser.add_argument("--seed", type=int, default=1, help="of the random times [1]")
     parser.add_argument("--within", type=float, default=0.0, help="seconds of an answer once a server has recovered")
     given = parser.parse_args(argv)
     phases = [(float(rate), float(seconds)) for rate, _, seconds in (one.partition(":") for one in given.phase)]
-    first, *others = given.url
-    requests = render(first, given.bodies.read_bytes().splitlines(), given.key)
-    crowd = Crowd(first, requests, patience=given.patience, others=others)
+    crowd = Crowd(given.url, render(given.url, given.bodies.read_bytes().splitlines()), patience=given.patience)
     gc.disable()  # a pause of the sender would look like a pause of the server
     try:
         seen = crowd.send(phases, given.critical, given.seed)
@@ -280,8 +263,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         {**one.summary(seconds), "recovered_s": recovered_after(one, given.within) if given.within else None}
         for one, (_, seconds) in zip(seen, phases, strict=True)
     ]
-    for one, summary, before in zip(seen[1:], found[1:], found, strict=False):
-        summary["settled_s"] = settled_after(one, _CALM * before["answered"]["p99_ms"] / 1e3)
     tell({"phases": found})
     return 0
 

@@ -81,13 +81,10 @@ trace of a client of OpenTelemetry.
 """
 
 
-def render(url: str, bodies: Iterable[bytes], key: str = "", client: str = "constant") -> list[bytes]:
-    """Return one complete HTTP/1.1 request per body; ``key``: the caller's API key, if any; ``client``: see
-    ``CLIENTS``.
-    """
+def render(url: str, bodies: Iterable[bytes], client: str = "constant") -> list[bytes]:
+    """Return one complete HTTP/1.1 request per body; ``client``: see ``CLIENTS``."""
     parts = urlsplit(url)
-    shown = f"authorization: Bearer {key}\r\n" if key else ""
-    head = (f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\n{shown}content-type: application/json\r\n").encode()
+    head = (f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\ncontent-type: application/json\r\n").encode()
     draw = random.Random(1)
     return [b"%s%scontent-length: %d\r\n\r\n%s" % (head, _own(client, draw), len(body), body) for body in bodies]
 

@@ -56,22 +56,6 @@ def tree(roots: Iterable[int], stats: Mapping[int, Stat]) -> list[int]:
     return found
 
 
-def children(pid: int) -> list[int]:
-    """Return the processes that ``pid`` started and that live."""
-    found: list[int] = []
-    with contextlib.suppress(OSError):
-        for task in (_PROC / str(pid) / "task").iterdir():
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
-
-
-def command_line(pid: int) -> str:
-    """Return what a process was started with, empty if it has ended."""
-    with contextlib.suppress(OSError):
-        return (_PROC / str(pid) / "cmdline").read_text().replace("\0", " ")
-    return ""
-
-
 def cpu_seconds(roots: Sequence[int]) -> float:
     """Return the CPU time the trees of ``roots`` have used so far."""
     stats = read_all()

@@ -1,29 +1,12 @@
-"""Medians, ranges, percentiles, and ratios of values that were measured side by side."""
+"""Ratios and differences of values that were measured side by side."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
-from benchmarks.shared.load import percentile
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The median of a few rounds, and their range."""
-
-    median: float
-    low: float
-    high: float
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Return median and range of at least one value."""
-    return Spread(statistics.median(values), min(values), max(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +32,3 @@ def _median(each: NDArray[np.float64], draws: int) -> Ratio:
     drawn = np.random.default_rng(1).choice(each, (draws, len(each)))
     low, high = np.quantile(np.median(drawn, axis=1), (0.025, 0.975))
     return Ratio(float(np.median(each)), float(low), float(high))
-
-
-def percentiles_ms(seconds: Iterable[float], *percents: float, digits: int | None = None) -> dict[str, float]:
-    """Return ``{"p50_ms": …}`` of times in seconds, rounded to ``digits`` if they are given."""
-    ordered = sorted(seconds)
-    found = {f"p{percent:g}_ms": percentile(ordered, percent) * 1e3 for percent in percents}
-    return found if digits is None else {name: round(value, digits) for name, value in found.items()}

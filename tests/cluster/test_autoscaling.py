@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.autoscale.played import Trial
-from benchmarks.autoscale.sizing import measured
-from benchmarks.autoscale.trials import Stage, scenarios, stage
+from tests.cluster.played import Trial
+from tests.cluster.trials import Stage, scenarios, stage
+from tests.cluster.world import Capacity
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 SCENARIOS: Final = ("step", "stall", "lost target", "idle")
@@ -35,7 +35,7 @@ class Seen:
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Seen]:
     """Six minutes of four releases; then two without Prometheus."""
-    capacity = measured()
+    capacity = Capacity(gateway_rps=7_500, call_s=0.004, row_s=0.00005, max_rows=64)
     with stage(autoscaled_every="5s") as on:
         wanted = scenarios(capacity, quick=True)
         trials = {name: on.install(wanted[name], "ours", capacity) for name in SCENARIOS}

@@ -14,9 +14,7 @@ from benchmarks.autoscale.sizing import gateway_micros
 from benchmarks.questions import (
     cost_beside_tei,
     cost_of_observing,
-    decisions_of_the_gate,
     goodput_over_offered_load,
-    rollouts_on_real_servers,
     size_of_an_endpoint,
 )
 from benchmarks.shared.results import RESULTS, saved
@@ -46,8 +44,6 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
     ("drift.md", "observing"): lambda: cost_of_observing.shown(saved("observing")),
     ("tracing.md", "spans"): lambda: cost_of_observing.shown_spans(saved("observing")),
-    ("canary.md", "gate"): lambda: decisions_of_the_gate.shown(saved("gate")),
-    ("canary.md", "rollouts"): lambda: rollouts_on_real_servers.shown(saved("rollouts")["rollouts"]),
     ("../README.md", "tei"): lambda: cost_beside_tei.shown(saved("tei")),
 }
 """Page and part → what the question that was asked writes there, with ``--save`` or ``--write-docs``."""
@@ -71,3 +67,12 @@ def test_results_that_pages_name_are_saved(page: Path) -> None:
             else [json.loads((RESULTS / name).read_text())]
         )
         assert found, name
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_saved_results_say_when_where_of_what_and_how_often(path: Path) -> None:
+    """Date, commit, machine and rounds."""
+    found = json.loads(path.read_text())
+    facts = found.get("open", found)["facts"]
+    assert {"began", "commit", "rounds"} <= {*facts}
+    assert {"cpu", "device"} & {*facts}

@@ -24,13 +24,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.shared import processes, tiny
-from benchmarks.shared.command import ROOT, Say
-from benchmarks.shared.registry import Registry
 from deploy.tools.clearml_serving import ClearMLServing
 from gateway.metrics.exposition import parse
+from tests import processes, tiny
 from tests.integration.callers import Callers
 from tests.integration.service import Loop, Service
+from tests.stack import Registry
 
 NAME: Final = "triton.test"
 ENDPOINT: Final = "rolled"
@@ -88,7 +87,7 @@ class Triton:
 class Fleet:
     """The processes. ``settings`` are the gateways' environment besides the variables that make them a fleet."""
 
-    def __init__(self, state: Path, *, say: Say, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, state: Path, *, say: Callable[[str], None], settings: Mapping[str, str] | None = None) -> None:
         self.state = state.absolute()
         self.settings = dict(settings or {})
         self.tls: ssl.SSLContext | None = None
@@ -114,7 +113,7 @@ class Fleet:
             # All servers are on loopback addresses, of which proxies' exceptions contain only one.
             clean = {k: v for k, v in registry.env.items() if not k.lower().endswith("_proxy")}
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(self.state / "triton-key")}
-            self.env = {**clean, **key, "PYTHONPATH": str(ROOT)}
+            self.env = {**clean, **key, "PYTHONPATH": str(processes.ROOT)}
             self.cli = ClearMLServing(env=self.env, log=self.state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("fleet"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task
@@ -284,7 +283,7 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(state: Path, *, say: Say, **settings: str) -> Iterator[Fleet]:
+def fleet(state: Path, *, say: Callable[[str], None], **settings: str) -> Iterator[Fleet]:
     """A fleet while the context is open."""
     made = Fleet(state, say=say, settings=settings)
     try:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from benchmarks.shared.processes import LOOPBACK
+from tests.processes import LOOPBACK
 
 T = TypeVar("T")
 

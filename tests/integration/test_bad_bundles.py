@@ -21,9 +21,9 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.shared.processes import free_port
-from benchmarks.shared.stack import Small
 from tests.integration.text_bundles import Api, code_bundle, packed, text_bundle, text_model
+from tests.processes import free_port
+from tests.stack import Small
 from tests.waiting import LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]

@@ -25,12 +25,12 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.shared.processes import free_port
 from gateway.metrics import drift
 from gateway.metrics.catalog import REQUEST_SECONDS
 from gateway.metrics.exposition import parse
 from tests.control_planes import control_plane
 from tests.gateways import GatewayProcess
+from tests.processes import free_port
 from tests.prometheus import Prometheus
 from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, soon, until

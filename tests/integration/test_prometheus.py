@@ -24,8 +24,6 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from benchmarks.shared.processes import free_port
-from benchmarks.shared.tiny import counting_bundle
 from dashboards import rules, scaling
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.cli.commands.drift import command as drift_command
@@ -39,6 +37,8 @@ from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
 from tests.kube_tools import ADAPTER, RULES, rendered
+from tests.processes import free_port
+from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.prometheus]

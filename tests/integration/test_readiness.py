@@ -18,8 +18,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.shared.stack import ROOT, Small
 from tests.integration import text_bundles
+from tests.processes import ROOT
+from tests.stack import Small
 from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]

@@ -11,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from benchmarks.shared.processes import free_port
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.gateways import GatewayProcess
+from tests.processes import free_port
 from tests.stock import Client
 from tests.waiting import until
 

@@ -1,8 +1,7 @@
-"""A model for Triton's python backend that takes a given time per call, row and padded token, and answers constants."""
+"""A model for Triton's python backend that takes a given time per call and row, and answers constants."""
 
 import json
 import time
-from pathlib import Path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -16,16 +15,12 @@ class TritonPythonModel:
         self.output = parameters["output"]
         self.call_s = float(parameters["call_ms"]) / 1000
         self.row_s = float(parameters["row_ms"]) / 1000
-        self.token_s = float(parameters.get("token_ms", "0")) / 1000
-        self.stands_still = Path(still) if (still := parameters.get("stands_still")) else None
         width = int(parameters["width"])
         self.answers = np.tile(np.linspace(-1.0, 2.0, width, dtype=np.float32), (1024, 1))
 
     def execute(self, requests):
         shapes = [pb_utils.get_input_tensor_by_name(request, "input_ids").shape() for request in requests]
         rows = sum(n for n, _ in shapes)
-        if seconds := self.call_s + self.row_s * rows + self.token_s * sum(n * longest for n, longest in shapes):
+        if seconds := self.call_s + self.row_s * rows:
             time.sleep(seconds)
-        while self.stands_still and self.stands_still.exists():
-            time.sleep(0.05)
         return [pb_utils.InferenceResponse([pb_utils.Tensor(self.output, self.answers[:n])]) for n, _ in shapes]

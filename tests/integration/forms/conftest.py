@@ -19,13 +19,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.shared.processes import free_port
-from benchmarks.shared.words import word_piece
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from tests.integration import tiny_generators as generators
+from tests.processes import free_port
 from tests.unit.preprocessing.tokenizer_families import gpt2
 from tests.waiting import LIMIT_S
+from tests.words import word_piece
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
 LABELS = ("BAD", "GOOD")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared import environments
+from tests import environments
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -13,7 +13,6 @@ import httpx
 import numpy as np
 import pytest
 
-from benchmarks.shared.words import text_bundle
 from gateway.app import Gateway
 from gateway.http.connections import HeadLimits
 from gateway.settings import Settings
@@ -22,6 +21,7 @@ from gateway.testing import FakeBackend, FakeRegistry
 from tests.core_client import CoreTransport
 from tests.unit.gateway.story import serve
 from tests.waiting import LIMIT_S, soon
+from tests.words import text_bundle
 
 
 def classify(inputs: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.shared import words
+from tests import words
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "good", "bad", "film", "##s", "hello", "world"]
 VOCABULARY = {word: i for i, word in enumerate(WORDS)}

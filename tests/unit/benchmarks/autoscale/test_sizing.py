@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.autoscale import sizing
-from benchmarks.autoscale.world import Capacity
+from tests.cluster.world import Capacity
 
 
 @pytest.mark.parametrize("rate", [100, 5_000, 1_000_000])

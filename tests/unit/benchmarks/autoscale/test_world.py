@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from benchmarks.autoscale.world import Capacity, World, gateway_text, triton_text
 from gateway.metrics.catalog import STAGE_SECONDS
+from tests.cluster.world import Capacity, World, gateway_text, triton_text
 
 CAPACITY = Capacity(9000.0, 0.004, 50e-6)
 BASE = 0.6 * 4 * CAPACITY.gateway_rps

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.questions import cost_beside_tei
 from benchmarks.questions.cost_beside_tei import CELLS, OURS, PEER, main, row, shown
-from benchmarks.shared.tiny import static_bundle
+from tests.tiny import static_bundle
 
 
 def measured(own: float, triton: float, rps: float) -> dict[str, float]:

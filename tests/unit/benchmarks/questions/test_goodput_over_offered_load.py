@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.questions.goodput_over_offered_load import rows_of, shown, to_do, with_others
+from benchmarks.questions.goodput_over_offered_load import rows_of, shown
 
 
 def cell(times: float, *, answers: int, sent: int = 1000, late: float = 1.0, recovered: float | None = 0.0) -> Any:
@@ -35,28 +35,8 @@ def test_loads_that_were_not_sent_in_time_are_marked() -> None:
     assert "not in 6" == late[-1]
 
 
-def test_an_interrupted_run_goes_on_behind_the_loads_that_were_kept() -> None:
-    """Others than its first ones are not kept."""
-    kept = [cell(0.8, answers=1), cell(1.0, answers=1)]
-    assert [2.0, 5.0] == to_do([0.8, 1.0, 2.0, 5.0], kept)
-    assert [] == to_do([0.8, 1.0], kept)
-    assert [0.8, 2.0] == to_do([0.8, 2.0], kept)
-    assert [] == kept
-
-
 def test_a_page_without_a_run_says_so() -> None:
     """And one with a run has a line for each load of each system."""
     assert "No run" in shown({"flood": {}})
     found = {"open": {"systems": {"gateway": [cell(1.0, answers=1)], "ensemble_lean": [cell(1.0, answers=1)]}}}
     assert 4 == len(shown(found).splitlines())
-
-
-def test_a_run_of_some_systems_keeps_the_others_and_says_of_which_run_they_are() -> None:
-    """A run of all systems keeps nothing, and a system keeps the facts of its own run."""
-    first = {"facts": {"commit": "a"}, "systems": {"gateway": [1], "kserve": [1]}}
-    second = with_others({"facts": {"commit": "b"}, "systems": {"gateway": [2]}}, first, ["gateway"])
-    assert {"gateway": [2], "kserve": [1]} == second["systems"]
-    assert {"commit": "b", "earlier": {"kserve": {"commit": "a"}}} == second["facts"]
-    third = with_others({"facts": {"commit": "c"}, "systems": {"gateway": [3]}}, second, ["gateway"])
-    assert {"kserve": {"commit": "a"}} == third["facts"]["earlier"]
-    assert {"gateway": [4]} == with_others({"facts": {}, "systems": {"gateway": [4]}}, third, [])["systems"]

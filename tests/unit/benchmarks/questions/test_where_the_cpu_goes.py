@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.questions.where_the_cpu_goes import count, function_of, without_paths
+from benchmarks.questions.where_the_cpu_goes import count, function_of
 
 
 def test_profiles_are_counted_by_function() -> None:
@@ -17,10 +17,3 @@ def test_profiles_are_counted_by_function() -> None:
     assert {"f (gateway/a.py)": 6, "run (uvicorn/main.py)": 2} == shares.own
     assert {"f (gateway/a.py)": 6, "run (uvicorn/main.py)": 8} == shares.within
     assert "plain" == function_of("plain")
-
-
-def test_a_flame_graph_names_no_machine() -> None:
-    """What is committed starts at the package."""
-    frame = "<title>run (/home/me/v/lib/python3.11/site-packages/uvicorn/main.py:3) (5 samples)</title>"
-    assert "<title>run (uvicorn/main.py:3) (5 samples)</title>" == without_paths(frame)
-    assert "<title>python (python3.11) </title>" == without_paths("<title>python (/home/me/v/bin/python3.11) </title>")

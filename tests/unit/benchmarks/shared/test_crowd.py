@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from benchmarks.shared.crowd import Crowd, Seen, recovered_after, settled_after
+from benchmarks.shared.crowd import Crowd, Seen, recovered_after
 from benchmarks.shared.load import render
 from tests.unit.benchmarks.shared.test_load import server
 
@@ -64,23 +64,3 @@ def test_who_was_not_answered_was_not_answered_in_time() -> None:
     seen = Seen()
     seen.came[0] = 10
     assert 0.1 == pytest.approx(recovered_after(seen, 9.0))
-
-
-@pytest.mark.parametrize(("quick", "slow", "seconds"), [(19, 1, 0.0), (18, 2, 0.1), (0, 0, 0.1)])
-def test_refused_callers_do_not_make_the_answers_slow(quick: int, slow: int, seconds: float) -> None:
-    """Of a hundred callers most are refused. A window that answers nobody is a slow one."""
-    seen = Seen()
-    seen.came[0] = 100
-    seen.took[0] = [0.1] * quick + [0.9] * slow
-    assert seconds == pytest.approx(settled_after(seen, 0.2))
-
-
-def test_several_servers_get_callers_in_turn() -> None:
-    """Each as many as the other; a connection stays with its server."""
-    with (
-        server([GOOD]) as one, server([FULL]) as other,
-        closing(Crowd(one, render(one, [b"{}"]), patience=5.0, others=[other])) as made,
-    ):  # fmt: skip
-        [seen] = made.send([(200.0, 0.3)], 0.0)
-    assert seen.offered == seen.sent > 20
-    assert abs(len(seen.answered) - len(seen.refused)) <= 1

@@ -1,15 +1,10 @@
-"""Medians, ranges and ratios."""
+"""Ratios."""
 
 from __future__ import annotations
 
 import pytest
 
-from benchmarks.shared.statistics import Spread, percentiles_ms, ratio, spread
-
-
-def test_a_spread_is_median_and_range() -> None:
-    """Of any order."""
-    assert Spread(2, 1, 9) == spread([9, 1, 2])
+from benchmarks.shared.statistics import ratio
 
 
 def test_a_ratio_is_formed_within_rounds() -> None:
@@ -25,8 +20,3 @@ def test_an_interval_holds_its_median_and_stays_within_the_rounds() -> None:
     found = ratio(pairs)
     assert 1.0 <= found.low <= found.median <= found.high <= 1.4
     assert found == ratio(pairs)
-
-
-def test_percentiles_are_named_and_rounded_when_asked() -> None:
-    """In milliseconds, of any order."""
-    assert {"p50_ms": 2.0, "p99_ms": 3.1} == percentiles_ms([0.0031, 0.001, 0.002], 50, 99, digits=1)

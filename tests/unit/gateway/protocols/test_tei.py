@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.shared.words import SPECIAL, text_bundle
 from gateway.errors import EndpointNotFound
 from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols.tei import ROUTES, only
+from tests.words import SPECIAL, text_bundle
 
 GOOD, BAD, FILM = 4, 5, 6
 """Ids of words; 2 and 3 are put around a text."""

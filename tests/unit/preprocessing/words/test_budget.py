@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import gc
 
-from benchmarks.shared.words import word_piece
 from preprocessing.framing import Framing
 from preprocessing.words.budget import WordBudget
 from preprocessing.words.cache import WordCache
+from tests.words import word_piece
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 WORDS = [f"w{chr(97 + i // 26 % 26)}{chr(97 + i % 26)}{chr(97 + i // 676)}" for i in range(3000)]

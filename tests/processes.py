@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shared.command import ROOT
 from gateway.parent_death import ending_with_parent
 
 LOOPBACK = "127.0.0.1"
+ROOT = Path(__file__).parents[1]
+"""The checkout; processes that need its packages are started here."""
 
 
 class ServerFailed(Exception):

@@ -1,7 +1,7 @@
 """A model of both tiers under a load: queues, the capacity of ready pods, and counters as in their ``/metrics``.
 
 It is a fluid model: every tick moves amounts of requests with their arrival time. Its capacities were measured. The
-number of pods is decided elsewhere, by real autoscalers on a real Kubernetes (``benchmarks/autoscale/played.py``),
+number of pods is decided elsewhere, by real autoscalers on a real Kubernetes (``tests/cluster/played.py``),
 which see only the counters. docs/scaling.md lists what it leaves out.
 """
 

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 REQUIREMENTS: dict[str, tuple[str, ...]] = {
-    "alibi": ("alibi-detect[torch]==0.13.0",),
     # clearml-serving lists only the CLI's requirements; these are the imports of its serving part. numpy below 2, as in
     # its own container.
     "clearml": (
@@ -25,19 +24,14 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
         "cohere==7.3.1", "huggingface-hub==1.33.0", "langchain-huggingface==1.2.3", "langchain-openai==1.7.3",
         "llama-index-embeddings-text-embeddings-inference==0.6.0", "openai==3.54.0", "tritonclient[http,grpc]==2.73.0",
     ),
-    # pandas 3 has removed what it imports
-    "evidently": ("evidently==0.7.23", "pandas<3", "numpy<2.4"),
     "kserve": ("kserve==0.21.0", "tokenizers"),
-    # statsmodels: it imports it without requiring it
-    "nannyml": ("nannyml==0.13.1", "pandas<3", "statsmodels"),
     # the last tritonclient whose perf_analyzer runs on Debian 12's C library
     "perf_analyzer": ("tritonclient==2.51.0", "nvidia-cuda-runtime-cu12==12.9.79"),
-    "plot": ("matplotlib>=3.9",),
     "profile": ("py-spy>=0.4",),
 }  # fmt: skip
 
 _SHOWN = (
-    "alibi-detect", "clearml", "clearml-serving", "evidently", "fastapi", "grpcio", "kserve", "nannyml", "numpy",
+    "clearml", "clearml-serving", "fastapi", "grpcio", "kserve", "numpy",
     "onnxruntime", "orjson", "py-spy", "tokenizers", "torch", "transformers", "tritonclient", "uvicorn", "uvloop",
 )  # fmt: skip
 

@@ -12,16 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.autoscale.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
-from benchmarks.autoscale.world import Capacity
-from benchmarks.shared.command import ROOT, narrator
-from tests.cluster.autoscalers import shipped_rules, start_adapter, start_keda, start_prometheus
+from tests.cluster.autoscalers import ROOT, shipped_rules, start_adapter, start_keda, start_prometheus
 from tests.cluster.control_plane import Cluster, started
 from tests.cluster.nodes import Machines, Played
+from tests.cluster.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
+from tests.cluster.world import Capacity
 
 CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
 SIGNALS: Final = ("ours", "cpu")
-_PLAYED: Final = Played()
 
 
 def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]:
@@ -135,13 +133,13 @@ def _by_cpu(namespace: str, deployment: str) -> dict[str, Any]:
 
 
 @contextmanager
-def stage(*, autoscaled_every: str = "15s", played: Played = _PLAYED) -> Iterator[Stage]:
+def stage(say: Callable[[str], None] = print, *, autoscaled_every: str = "15s") -> Iterator[Stage]:
     """Start everything. By default, a gateway is ready 5 s after its pod began, and a Triton 30 s."""
     machines = Machines(cpu_nodes=16, gpu_nodes=26, cpus=64, gpus=8)
     with tempfile.TemporaryDirectory(prefix="scaling-", ignore_cleanup_errors=True) as folder:
-        with started(Path(folder), machines=machines, played=played, autoscaled_every=autoscaled_every) as cluster:
+        with started(Path(folder), machines=machines, played=Played(), autoscaled_every=autoscaled_every) as cluster:
             cluster.define("keda", "prometheus-operator")
-            with playing(cluster, narrator()) as player:
+            with playing(cluster, say) as player:
                 prometheus = start_prometheus(cluster, f"http://{player.address}/targets")
                 start_adapter(cluster, prometheus, shipped_rules(cluster))
                 start_keda(cluster)

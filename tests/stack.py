@@ -7,20 +7,65 @@ latency: nothing is bound to cores.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import shutil
+import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.shared import processes, tiny
-from benchmarks.shared.command import ROOT
-from benchmarks.shared.registry import Registry
-from deploy.tools.clearml_serving import ClearMLServing
+from deploy.controlplane import Credentials, environment
+from deploy.tools.clearml_serving import ClearMLServing, isolated
+from tests import processes, tiny
 
 _CORES = range(os.cpu_count() or 1)
+
+
+class Registry:
+    """The embedded control plane, running."""
+
+    def __init__(self, state: Path, *, cores: Sequence[int]) -> None:
+        self._state = state
+        port = _remembered_port(state)
+        self._address = f"http://{processes.LOOPBACK}:{port}"
+        argv = [sys.executable, "-m", "deploy.cli.main", "controlplane", "--state-dir", str(state / "controlplane")]
+        self._server = processes.Server(
+            "control plane", [*argv, "--port", str(port)], env=dict(os.environ), cores=cores,
+            log=state / "logs" / "controlplane.log",
+        )  # fmt: skip
+        self._server.wait_for(f"{self._address}/healthz", timeout_s=60)
+        scratch = state / "tmp"
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        variables = environment(Credentials.load_or_create(state / "controlplane"), self._address)
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRITON_GATEWAY_", "BENCH_"))}
+        self.env = isolated(
+            {**clean, **variables, "no_proxy": "127.0.0.1,localhost", "TOKENIZERS_PARALLELISM": "false"},
+            cache=state / "cache", scratch=scratch, config_file=state / "clearml.conf",
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        """Stop the server; its data stays."""
+        self._server.stop()
+
+
+def _remembered_port(state: Path) -> int:
+    """Return the earlier port, which the addresses of uploaded files contain. Without one, start from nothing."""
+    note = state / "controlplane.port"
+    with contextlib.suppress(OSError, ValueError):
+        port = int(note.read_text())
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((processes.LOOPBACK, port))
+        return port
+    (state / "registered.json").unlink(missing_ok=True)
+    port = processes.free_port()
+    note.write_text(f"{port}\n")
+    return port
 
 
 class Small:
@@ -44,7 +89,7 @@ class Small:
             self._open.append(self.registry)
             # one key for all Tritons, which the gateways send to each of them
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(state / "triton-key")}
-            self.env = {**self.registry.env, **key, "PYTHONPATH": str(ROOT)}
+            self.env = {**self.registry.env, **key, "PYTHONPATH": str(processes.ROOT)}
             self.cli = ClearMLServing(env=self.env, log=state / "logs" / "clearml-serving.log")
             self.task = asyncio.run(self.cli.create_service("trial"))
             self.env["CLEARML_SERVING_TASK_ID"] = self.task

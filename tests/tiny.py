@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from benchmarks.shared.words import SPECIAL, WORDS, text_bundle
+from tests.words import SPECIAL, WORDS, text_bundle
 
 PROJECT: Final = "benchmarks"
 BODY: Final = b'{"x": [[1.0, 2.0]]}'

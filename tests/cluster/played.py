@@ -18,10 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.autoscale.world import Capacity, Tally, World, gateway_text, triton_text
-from benchmarks.shared.command import Say
 from tests.cluster.autoscalers import target
 from tests.cluster.control_plane import Cluster
+from tests.cluster.world import Capacity, Tally, World, gateway_text, triton_text
 from tests.sites import Asked, site
 
 MINUTE: Final = 60.0
@@ -279,7 +278,7 @@ class Api:
         }
 
 
-def look_until(over: threading.Event, every_s: float, look: Callable[[], None], say: Say) -> None:
+def look_until(over: threading.Event, every_s: float, look: Callable[[], None], say: Callable[[str], None]) -> None:
     """Call ``look`` every ``every_s`` seconds until it is over. A failed look is reported, and the next one follows as
     usual.
 
@@ -288,12 +287,12 @@ def look_until(over: threading.Event, every_s: float, look: Callable[[], None], 
     while not over.wait(every_s):
         try:
             look()
-        except Exception as error:  # noqa: BLE001 - the top of a thread, whose end nobody would see
+        except Exception as error:
             say(f"a look at the cluster failed, the next one follows: {type(error).__name__}: {error}")
 
 
 @contextmanager
-def playing(cluster: Cluster, say: Say) -> Iterator[Player]:
+def playing(cluster: Cluster, say: Callable[[str], None]) -> Iterator[Player]:
     """Serve an exporter for a cluster; calls ``go_on`` once a second while the context is open."""
     player = Player(cluster)
     stop = threading.Event()
