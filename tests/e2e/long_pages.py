@@ -38,7 +38,7 @@ UNTYPED: Final = {
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/edge",
     r"--deploy\b|distilbert/": "needs a network, or torch",
     r"auto-update": "goes on with every model that is published: tests/integration/test_auto_update.py",
-    r"v1/feedback": "the endpoint of that page is the reader's: tests/unit/gateway/http/test_feedback.py",
+    r"v1/feedback": "the endpoint of that page is the reader's: tests/unit/gateway/admin/test_feedback.py",
     r"serve/(demo|my-model)\b": "of the compose stack",
     r"\$ID\b|bundle/|export/model.onnx": "a model of the reader's",
     r"clearml-serving .*(--endpoint length|canary --endpoint sentiment)": "the models of that page are the reader's",

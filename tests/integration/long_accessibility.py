@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.unit.gateway.http.test_page import framed, pages_by_size
+
+from tests.unit.gateway.admin.test_page import framed, pages_by_size
 
 AXE: Final = "4.10.3"
 _ASK: Final = """

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.unit.gateway.http.test_page import chromium
 
 from tests.integration.test_prometheus import Running, running
+from tests.unit.gateway.admin.test_page import chromium
 
 __all__ = ["running"]
 
