@@ -58,7 +58,7 @@ from gateway.http.exchange import Answering, Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
 from gateway.http.routes import InferRoute, Limits
-from gateway.memory import Leftovers
+from gateway.memory import Leftovers, resident
 from gateway.metrics.accuracy import Accuracy
 from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
@@ -203,6 +203,7 @@ class Gateway:
         self._control: ControlThreads  # while it runs
         self._ops = build_ops(
             health=self.health, status=self._status, last_minute=self.publisher.last_minute,
+            curves=self.publisher.curves,
             metrics=self.publisher.metrics, lineage=self._lineage, learned=self._learned, serve_prefix=self._prefix,
             served=lambda: self.table.current,
         )  # fmt: skip
@@ -416,6 +417,7 @@ class Gateway:
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
+        found["process"] = {"workers": self._settings.workers, "memory_bytes": resident()}
         if self._callers is not None:
             found |= {"callers": self._callers.status(), "quotas": self._callers.access.quota_status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gzip
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from gateway.admin import schemas
 from gateway.admin.feedback import MAX_ITEMS
-from gateway.admin.page import POLICY, render_page
+from gateway.admin.page import POLICY, render_live, render_page
 from gateway.edge.rules import FEEDBACK_PATH
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
@@ -116,6 +116,7 @@ def build_ops(
     health: Health,
     status: Status,
     last_minute: Callable[[], Awaitable[dict[str, Any]]],
+    curves: Callable[[Sequence[str]], Awaitable[dict[str, Any]]],
     metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     learned: Callable[[str], dict[str, Any] | None],
@@ -228,9 +229,11 @@ def build_ops(
     @app.get("/", include_in_schema=False)
     async def page(request: Request) -> Response:
         opened = request.query_params.getlist("open")[:_MAX_OPENED]
+        draw = render_live if request.query_params.get("part") == "live" else render_page
         packs = "gzip" in request.headers.get("accept-encoding", "")
         # Drawing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
-        content = await asyncio.to_thread(_page, {**status(), **await last_minute()}, serve_prefix, opened, packs=packs)
+        shown = {**status(), **await last_minute(), "curves": await curves(opened)}
+        content = await asyncio.to_thread(_drawn, draw, shown, serve_prefix, opened, packs=packs)
         packed = {"content-encoding": "gzip"} if packs else {}
         return Response(content, media_type="text/html", headers={**_PAGE_HEADERS, **packed})
 
@@ -257,8 +260,11 @@ def build_ops(
     return app
 
 
-def _page(status: Mapping[str, Any], prefix: str, opened: list[str], *, packs: bool) -> bytes:
-    content = render_page(status, prefix, opened).encode()
+def _drawn(
+    draw: Callable[[Mapping[str, Any], str, list[str]], str], status: Mapping[str, Any], prefix: str,
+    opened: list[str], *, packs: bool,
+) -> bytes:  # fmt: skip
+    content = draw(status, prefix, opened).encode()
     return gzip.compress(content, compresslevel=1) if packs else content
 
 

@@ -1,10 +1,11 @@
-"""The status page: one row per endpoint, the worst first. An open row shows its versions, routes and drift.
+"""The status page: one row per endpoint, the worst first. An open row shows its versions, routes, curves and drift.
 
-Pure: takes the values of ``/v1/status``, returns HTML. There is no build step, and the page loads nothing from other
-hosts. Its script fetches the page every few seconds and replaces the content, unless a part of it is selected. The
-browser filters and sorts the rows. Only open rows (``?open=NAME``) are drawn whole, so that a page of hundreds of
-endpoints stays small. Without scripts, the browser reloads the page. Curves and bars are inline SVG. No element has a
-``style`` attribute, so the page's policy (``POLICY``) allows only its own style sheet and script.
+Pure: takes the values of ``/v1/status`` and curves, returns HTML. There is no build step, and the page loads nothing
+from other hosts. Its script (``browser/page.js``) fetches the content every few seconds (``?part=live``) and replaces
+it, unless a part of it is selected; it filters and sorts the rows, draws curves with uPlot, tries requests and shows
+lineage. Only open rows (``?open=NAME``) are drawn whole, so that a page of hundreds of endpoints stays small. Without
+scripts, the browser reloads the page. No element has a ``style`` attribute, so the page's policy (``POLICY``) allows
+only its own style sheet and script.
 """
 
 from __future__ import annotations
@@ -13,97 +14,25 @@ import base64
 import contextlib
 import hashlib
 import html
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.admin import charts
 from gateway.metrics import compared, drift
 from gateway.metrics.performance import described as accuracy
 from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
 
-_STYLE: Final = """
-:root{--ink:#1d2330;--dim:#5b6576;--line:#d9dee8;--card:#f7f8fb;--paper:#fff;--blue:#3b7ddd;--link:#1f5fbf;--ref:#76839b;
---ok:#0a6b38;--wait:#8a5a00;--bad:#a3162a}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--dim:#a3adbf;--line:#343b4a;--card:#1d222d;--paper:#161a22;
---blue:#6aa5f5;--link:#8ab8ff;--ref:#8a95a8;--ok:#5fd08f;--wait:#e8b65a;--bad:#ff8594}}
-*{box-sizing:border-box}
-body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;padding:0 1rem;color:var(--ink);
-background:var(--paper)}
-a{color:var(--link)}
-h1{font-size:1.3rem;margin:0}h2{font-size:1.05rem;margin:1.6rem 0 .5rem}h3{font-size:.95rem;margin:.8rem 0 .2rem}
-p{margin:.3rem 0;overflow-wrap:anywhere}
-table{border-collapse:collapse;width:100%}.wide{overflow-x:auto}
-th,td{text-align:left;padding:.3rem .7rem;border-bottom:1px solid var(--line);vertical-align:middle}
-th{font-weight:600;font-size:.85rem;color:var(--dim)}.n{text-align:right;font-variant-numeric:tabular-nums}
-tr:last-child td{border-bottom:0}
-code{font:13px ui-monospace,monospace;background:var(--card);padding:.1rem .3rem;border-radius:3px}
-.tiles{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0;padding:0}
-.tiles div{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:.4rem .9rem}
-.tiles dt{font-size:.8rem;color:var(--dim)}.tiles dd{margin:0;font-size:1.15rem;font-variant-numeric:tabular-nums}
-.tools{display:flex;flex-wrap:wrap;gap:.4rem 1.2rem;align-items:center;margin:.6rem 0}
-.tools input,.tools select{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--ref);
-border-radius:6px;padding:.2rem .5rem;max-width:100%}
-details{border:1px solid var(--line);border-radius:8px;margin:.35rem 0;background:var(--card)}
-summary{display:grid;grid-template-columns:6.5rem minmax(9rem,2fr) 6rem 5rem 5.5rem 160px minmax(9rem,3fr);
-gap:.2rem .8rem;padding:.45rem .8rem;cursor:pointer;align-items:center;list-style:none}
-summary::-webkit-details-marker{display:none}summary>*{min-width:0;overflow-wrap:anywhere}
-summary b{font-weight:600}summary b::before{content:"▸ ";color:var(--dim)}
-details[open] b::before{content:"▾ "}
-summary .n small{color:var(--dim);display:block;font-size:.72rem}
-summary .note:empty{display:none}
-details:not([open]) .note{display:-webkit-box;-webkit-box-orient:vertical;-webkit-line-clamp:2;overflow:hidden}
-.inside{padding:.1rem .8rem .8rem}th,td.n,.key span{white-space:nowrap}td code{padding:0}
-.key svg{display:inline-block;vertical-align:-1px;margin:0 .3em 0 .9em}
-.drifts{display:flex;flex-wrap:wrap;gap:1rem}.drift{width:17rem;max-width:90%}.drift p{margin:.1rem 0;font-size:.85rem}
-.ok{color:var(--ok)}.wait{color:var(--wait)}.bad{color:var(--bad)}.dim{color:var(--dim)}
-svg{display:block;max-width:100%}svg text{font:10px ui-monospace,monospace;fill:var(--dim)}
-.old main{opacity:.6}
-@media(max-width:60rem){summary{grid-template-columns:6.5rem 1fr 5.5rem 5rem 5.5rem}summary .curve{display:none}
-summary .note{grid-column:1/-1}th,td{padding:.3rem .4rem}}
-@media(max-width:600px){.drifts{flex-wrap:nowrap}.drift{flex:none}}
-@media(max-width:30rem){summary{grid-template-columns:6.8rem 1fr 1fr}summary b{grid-column:span 2}
-summary .n{text-align:left}summary .n small{display:inline;margin-left:.3em;white-space:nowrap}th,td{padding:.3rem}
-.curve{display:none}}
-"""
-
-_SCRIPT: Final = """
-const open=new Set(new URLSearchParams(location.search).getAll('open')),at=id=>document.getElementById(id);
-let loading=false,late=false,lost=0,seen=Date.now();
-function arrange(){const list=at('rows');if(!list)return;
-const wanted=at('filter').value.toLowerCase(),by=at('sort').value,rows=[...list.children];let shown=0;
-rows.sort((a,b)=>by==='name'?a.dataset.name.localeCompare(b.dataset.name):
-by==='busy'?b.dataset.rate-a.dataset.rate||a.dataset.place-b.dataset.place:a.dataset.place-b.dataset.place);
-for(const row of rows){const hit=row.dataset.text.includes(wanted);row.hidden=!hit;shown+=hit;}
-if(rows.some((row,i)=>list.children[i]!==row))list.append(...rows);
-at('shown').textContent=wanted?shown+' of '+rows.length+' shown':'';}
-function tell(text,old){const news=at('news');if(news.textContent!==text)news.textContent=text;
-news.className=old?'bad':'dim';document.body.classList.toggle('old',!!old);}
-async function load(){if(loading){late=true;return}
-const chosen=getSelection();if(chosen&&!chosen.isCollapsed){if(!lost)tell('held while text is selected');return}
-loading=true;try{const query=[...open].map(name=>'open='+encodeURIComponent(name)).join('&');
-const reply=await fetch(location.pathname+'?'+query,{cache:'no-store',signal:AbortSignal.timeout(20000)});
-if(!reply.ok)throw Error(reply.status);
-const page=new DOMParser().parseFromString(await reply.text(),'text/html'),
-row=document.activeElement?.closest?.('details'),tables=row=>row?[...row.querySelectorAll('.wide')]:[],nth=tables(row).indexOf(document.activeElement),
-moved=[...document.querySelectorAll('#rows>details')].map(row=>[row.id,tables(row).map(one=>one.scrollLeft)]);
-at('live').replaceChildren(...page.getElementById('live').children);arrange();
-for(const [id,lefts] of moved)tables(at(id)).forEach((one,i)=>{if(lefts[i])one.scrollLeft=lefts[i]});
-if(row)(tables(at(row.id))[nth]||at(row.id)?.firstElementChild)?.focus({preventScroll:true});
-lost=0;seen=Date.now();tell('');}catch{lost=1;
-tell('no answer from the gateway since '+new Date(seen).toLocaleTimeString()+': these numbers are old',true);}
-loading=false;if(late){late=false;load();}}
-addEventListener('DOMContentLoaded',()=>{at('filter').oninput=at('sort').onchange=arrange;arrange();
-document.addEventListener('toggle',event=>{const row=event.target,name=row.dataset?.name;if(name===undefined)return;
-if(row.open!==open.has(name)){row.open?open.add(name):open.delete(name);
-history.replaceState(null,'',open.size?'?'+[...open].map(name=>'open='+encodeURIComponent(name)).join('&'):
-location.pathname);if(row.open)load();}},true);
-setInterval(load,3000);});
-"""
+_FILES: Final = Path(__file__).with_name("browser")
+_STYLE: Final = "".join((_FILES / name).read_text() for name in ("page.css", "uPlot.min.css"))
+_SCRIPT: Final = "".join((_FILES / name).read_text() for name in ("uPlot.iife.min.js", "page.js"))
 
 
 def _sha256(text: str) -> str:
@@ -161,6 +90,7 @@ class _Row:
     drifts: list[Values] = field(default_factory=list)
     beside: list[compared.Compared] = field(default_factory=list)
     """The comparisons of its canaries with the stable version."""
+    curves: Sequence[Values] = ()
     objectives: list[Values] = field(default_factory=list)
     accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -233,10 +163,18 @@ class _Row:
         return _GOOD, "serving", "; ".join(_brief(version, how) for version, of in differs for how in of.values())
 
 
-def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
-    """Return the page. ``prefix``: of the inference routes (``/serve/``). ``opened``: the names of the open rows."""
+def render_live(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
+    """Return the content that changes. ``prefix``: of the inference routes (``/serve/``); ``opened``: the open rows.
+
+    ``status`` has the values of ``/v1/status``, and ``curves`` by name for the open rows.
+    """
     rows = _rows(status)
     live = _head(status) + _tiles(status, rows) + _faults(status) + _list(rows, prefix, frozenset(opened))
+    return f"<main id=live>{live}</main>"
+
+
+def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
+    """Return the whole page; see ``render_live``."""
     tools = (
         "<div class=tools role=search><label>Filter <input id=filter type=search autocomplete=off></label>"
         "<label>Sort <select id=sort><option value=worst>worst first<option value=name>by name"
@@ -248,7 +186,8 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
         "<noscript><meta http-equiv=refresh content=5></noscript>"
         f"<meta name=viewport content='width=device-width'><title>triton-gateway</title><style>{_STYLE}</style>"
         f"<script>{_SCRIPT}</script></head><body><header><h1>triton-gateway</h1></header>"
-        f"<nav aria-label=Endpoints>{tools}</nav><main id=live>{live}</main>"
+        f"<nav aria-label=Endpoints>{tools}</nav>{render_live(status, prefix, opened)}"
+        "<section id=panel aria-live=polite hidden></section>"
         "<footer><p class=dim><a href=docs>API</a> · <a href=metrics>metrics</a> · <a href=v1/status>JSON</a></p>"
         "</footer></body></html>"
     )
@@ -283,6 +222,9 @@ def _rows(status: Values) -> list[_Row]:
         row(name).shares = shares
     for name, url in status.get("defaults", {}).items():
         row(name).default = url
+    for name, curves in status.get("curves", {}).items():
+        if name in found:
+            found[name].curves = curves
     return sorted(found.values(), key=lambda one: (-one.state[0], one.state[1] not in _WORST, one.name))
 
 
@@ -321,6 +263,7 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
         return ""
     routes = [route for row in rows for route in row.routes]
     failed, refused = (_mean([(route[kind], route["rate"]) for route in routes]) for kind in ("failed", "refused"))
+    asked = any(row.rate for row in rows)
     bad = sum(row.state[0] == _BAD for row in rows)
     drifted = sum(any(v["state"] == "drift" for v in row.drifts) for row in rows)
     spent = sum(any(map(is_spent, row.objectives)) for row in rows)
@@ -328,12 +271,25 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
         ("Endpoints", str(len(rows)), ""), ("Endpoints with a fault", str(bad), "bad" if bad else ""),
         ("Versions served", str(len(status["endpoints"])), ""),
         ("Requests", f"{_rate(sum(row.rate for row in rows))}", ""),
-        ("Failed", _share(failed), _CLASSES[_graded(failed)]), ("Refused (caller errors)", _share(refused), ""),
+        ("Failed", _share(failed) if asked else "–", _CLASSES[_graded(failed)] if asked else ""),
+        ("Refused (caller errors)", _share(refused) if asked else "–", ""),
         ("Endpoints with drift", str(drifted), "wait" if drifted else ""),
-        ("Error budget spent", str(spent), "wait" if spent else ""),
+        ("Error budget spent", str(spent), "wait" if spent else ""), *_process(status),
     )  # fmt: skip
     shown = "".join(f"<div><dt>{name}</dt><dd class='{kind}'>{value}</dd></div>" for name, value, kind in tiles)
     return f"<dl class=tiles>{shown}</dl>"
+
+
+def _process(status: Values) -> list[tuple[str, str, str]]:
+    """Return the tiles of the process: its workers, the memory of the one that answers, and the newest version."""
+    process, newest = status.get("process"), max((one.get("since", 0.0) for one in status["endpoints"]), default=0.0)
+    tiles = []
+    if process is not None:
+        tiles += [("Workers", str(process["workers"]), "")]
+        tiles += [("Memory, per worker", f"{process['memory_bytes'] / 1e6:,.0f} MB", "")]
+    if newest:
+        tiles += [("Newest version since", f"{datetime.fromtimestamp(newest, UTC):%m-%d %H:%M} UTC", "")]
+    return tiles
 
 
 def _faults(status: Values) -> str:
@@ -360,8 +316,12 @@ def _row(place: int, row: _Row, prefix: str, *, is_open: bool) -> str:
         f"data-rate={row.rate:.3f} data-text='{_e(searched)}'{' open' if is_open else ''}><summary>"
         f"<span class={_CLASSES[level]}>{word}</span><b>{_e(name)}</b>"
         f"<span class=n>{_rate(row.rate)}</span>"
-        f"<span class='n {_CLASSES[_graded(row.failed)]}'>{_share(row.failed)}<small>failed</small></span>"
-        f"<span class=n>{_ms(slowest)}<small>p95</small></span>"
+        + (
+            f"<span class='n {_CLASSES[_graded(row.failed)]}'>{_share(row.failed)}<small>failed</small></span>"
+            if row.rate
+            else "<span class='n dim'>–<small>failed</small></span>"
+        )
+        + f"<span class=n>{_ms(slowest)}<small>p95</small></span>"
         f"<span class=curve>{_curve(rates)}</span><span class='note dim'>{_e(why)}</span>"
         f"</summary><div class=inside>{inside}</div></details>"
     )
@@ -372,7 +332,7 @@ def _inside(row: _Row, prefix: str) -> str:
         f"<tr><td><code>POST {_e(prefix + ep['url'])}</code></td><td class=ok>serving</td>"
         f"<td>{_e(str(ep['details'].get('task', '')))}</td>"
         f"<td>{_e(ep['model_name'])} <span class=dim>{_e(ep['model_id'])}</span> {_pool(ep.get('pool', ''))}</td>"
-        f"<td>{_successor(ep)}</td></tr>"
+        f"<td>{_successor(ep)}{_actions(ep, prefix)}</td></tr>"
         for ep in row.served
     ]
     versions += [
@@ -389,11 +349,22 @@ def _inside(row: _Row, prefix: str) -> str:
         + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + _split(row.routes)
         + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
+        + charts.curves(row.curves)
         + _objectives(row.objectives)
         + ("<h3>Accuracy</h3>" if row.accuracies else "")
         + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
         + _beside(row.pairs)
         + _drift(row.drifts)
+    )
+
+
+def _actions(endpoint: Values, prefix: str) -> str:
+    """Return the buttons of a version: try a request, and see where its model comes from."""
+    example = json.dumps(endpoint["details"].get("example", {"text": "Hello there"}), ensure_ascii=False)
+    url = endpoint["url"]
+    return (
+        f" <button type=button data-path='{_e(prefix + url)}' data-example='{_e(example)}'>try</button> "
+        f"<button type=button data-lineage='{_e(url)}' aria-label='Where {_e(url)} comes from'>lineage</button>"
     )
 
 

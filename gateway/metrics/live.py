@@ -144,7 +144,7 @@ class Live:
             # A canary's failure is counted before stable has answered, so it may be the row's only count.
             share = 0.0 if route == FALLBACK else rate / totals.get(endpoint, rate)
             counts = buckets.get((endpoint, version, route), [])
-            p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
+            p50, p95, p99 = (quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
             rows, made = calls.get((endpoint, version), (0.0, 0.0))
             found.append(
                 Row(
@@ -338,7 +338,7 @@ def _grown(current: Numbers, before: Numbers) -> Numbers:
     }
 
 
-def _quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
     """Return a quantile by interpolation within its bucket, as PromQL's ``histogram_quantile``; None without values."""
     total = sum(counts)
     if total <= 0:

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 from gateway.metrics import accuracy, exposition, statistics, versions
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.accuracy import Accuracy, VersionAccuracy
+from gateway.metrics.curves import Curves
 from gateway.metrics.evidence import Judged
 from gateway.metrics.judge import Judge, Key
 from gateway.metrics.live import STEP_S, Live
@@ -47,6 +48,7 @@ class Publisher:
         self._parent = parent
         self._new_pace = new_pace
         self._live = Live(observer.failures)
+        self._curves = Curves(observer.failures)
         self._judge = judge or Judge()
         self._versions = versions.Versions(self._judge.alarm_days)
         self._compared: Sequence[Mapping[str, Any]] = ()
@@ -98,6 +100,11 @@ class Publisher:
         """
         return await self._read(self._last_minute)
 
+    async def curves(self, endpoints: Sequence[str]) -> dict[str, Any]:
+        """Return the curves of each of the endpoints; see ``Curves``."""
+        now = time.monotonic()
+        return {name: self._curves.of(name, now) for name in endpoints}
+
     def _last_minute(self, snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
         now = time.monotonic()
         return {
@@ -124,6 +131,7 @@ class Publisher:
 
     def _judged(self, snapshot: Snapshot, pause: Callable[[], None]) -> _Judgements | None:
         self._live.sample(time.monotonic(), snapshot, pause)
+        self._curves.sample(time.monotonic(), snapshot, pause)
         drifts = self._judge.update(time.time(), snapshot, pause)
         # The worker that judges drift also keeps the labels; the others show its gauges.
         self._judges = drifts is not None

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from gateway.admin import page
-from gateway.admin.page import POLICY, render_page
+from gateway.admin.page import POLICY, render_live, render_page
 from gateway.metrics import drift
 from tests.core_client import listening
 from tests.unit.gateway.metrics.test_compared import EVEN, UNEVEN, one
@@ -196,7 +196,7 @@ def test_the_outcomes_of_most_failures_are_named() -> None:
 def test_only_open_rows_are_drawn_whole() -> None:
     """A page of 300 endpoints stays small. Rows can be opened without scripts too."""
     found = status_of(*(endpoint(f"e{i:03d}") for i in range(300)))
-    page = render_page(found, "/serve/", ("e007",))
+    page = render_live(found, "/serve/", ("e007",))
     assert (300, 1) == (page.count("<details"), page.count(" open><summary>"))
     assert 1 == page.count("now, and the reference")
     assert len(page) < 300_000
@@ -485,6 +485,51 @@ def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
     assert asked_again >= 2
 
 
+CURVES = [
+    {"version": "1", "ago": [30.0, 15.0, 0.0], "rate": [0.0, 4.0, 5.0], "failed": [None, 0.0, 0.5],
+     **{name: [None, 0.02, 0.03] for name in ("p50", "p95", "p99", "prepare", "queue", "infer", "finish")}}
+]  # fmt: skip
+
+
+def test_curves_say_their_newest_values_and_no_traffic_is_no_number() -> None:
+    """What a curve shows is its name too; 0 % of nothing is not a number."""
+    idle = endpoint("idle")
+    idle[1]["rate"] = 0.0
+    found = status_of(endpoint("e"), idle) | {"curves": {"e": CURVES, "idle": [{**CURVES[0], "ago": [0.0]}]}}
+    page = render_live(found, "/serve/", ("e", "idle"))
+    assert "Time of answers, version 1; now p50 30 ms, p95 30 ms, p99 30 ms" in html.unescape(page)
+    assert 3 == page.count("class=curves"), "none before there are two points"
+    assert "<span class='n dim'>–<small>failed</small></span>" in page
+    assert "<dt>Workers</dt><dd class=''>4</dd>" in render_live(
+        found | {"process": {"workers": 4, "memory_bytes": 1 << 20}}, "/serve/"
+    )
+
+
+_ASKED = """
+const asked=[];window.fetch=async(at,how)=>{asked.push([String(at),how?.method||'GET',how?.body||'']);
+return String(at).endsWith('lineage')?new Response(JSON.stringify({model:{name:'m'},task:{name:'training',id:'t1'},
+datasets:[{name:'<b>reviews'}],notes:[]})):new Response('{"label":"GOOD"}',{headers:{'x-served-by':'e/1'}})};
+addEventListener('load',()=>{const press=one=>document.querySelector(one).click();press('[data-example]');
+later(()=>{press('#panel button');later(()=>{said.push(at('panel').innerText);press('[data-lineage]');
+later(()=>{said.push(at('panel').innerText,asked.filter(one=>!one[0].includes('part=live')),
+document.querySelectorAll('.curves canvas').length);report()},500)},500)},500)});
+"""
+
+
+@pytest.mark.browser
+def test_a_request_is_tried_and_the_lineage_shown_beside_the_curves(tmp_path: Path) -> None:
+    """The box has the example, the answer, who gave it and the same as curl; names of data sets add no markup."""
+    page = render_page(status_of(endpoint("e")) | {"curves": {"e": CURVES}}, "/serve/", ("e",))
+    tried, shown, asked, drawn = run_in_browser(page, _ASKED, tmp_path)
+    assert re.search(r"200 after \d+ ms, answered by e/1\s+\{\"label\":\"GOOD\"\}", tried)
+    assert '-d \'{"text": "Hello there"}\'' in tried
+    assert re.search(r"Trained by Task\s+training · t1\s+Data set\s+<b>reviews", shown)
+    assert ["POST", '{"text": "Hello there"}'] == asked[0][1:]
+    assert asked[0][0].endswith("/serve/e/1")
+    assert [["v1/endpoints/e/1/lineage", "GET", ""]] == asked[1:]
+    assert 3 == drawn
+
+
 def pages_by_size() -> dict[int, str]:
     """Return pages with no endpoint, three and 300, some of them open, one with a dozen watched variables."""
     worst = [
@@ -497,7 +542,8 @@ def pages_by_size() -> dict[int, str]:
     return {
         0: render_page(status_of(), "/serve/"),
         3: render_page(
-            found | {"compared": [one("language", "texts", UNEVEN) | {"endpoint": "adrift"}]}, "/serve/",
+            found | {"compared": [one("language", "texts", UNEVEN) | {"endpoint": "adrift"}],
+                     "curves": {"adrift": CURVES}}, "/serve/",
             ("adrift", "failing"),
         ),
         300: render_page(status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "/serve/", ("e007",)),
