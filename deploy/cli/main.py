@@ -28,7 +28,6 @@ _COMMANDS = {
     "controlplane": "Run only the embedded ClearML-compatible server.",
     "status": "Show what is served and what is not; wait until a change is live.",
     "lineage": "Show where a served model comes from.",
-    "clearml-log": "Report a gateway's figures to ClearML as scalars.",
     "doctor": "Check this machine or a cluster for missing parts.",
     "deploy": "Serve a model as an endpoint: export, register, wait, ask.",
     "optimize": "Make the fastest bundle that still answers correctly.",

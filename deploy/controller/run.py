@@ -20,6 +20,7 @@ from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts.guard import RolloutGuard, addresses, status_of
 from deploy.controller.rollouts.source import GatewaySource
+from deploy.controller.telemetry import Telemetry
 from deploy.controller.weights import WeightsKeeper
 from deploy.tools import ports, probes
 
@@ -41,6 +42,7 @@ def made(store: registry.Store, poll_s: float, gateways: Sequence[str]) -> Contr
             RolloutGuard(store, source, lambda: status_of(gateways), me),
             Observer(store),
             Pruner(store, clock=time.monotonic, wall=time.time),
+            Telemetry(store, lambda: status_of(gateways)),
         )
 
     return Controller(store, Election(store.reports, me, clock=time.monotonic), duties, poll_s=poll_s)

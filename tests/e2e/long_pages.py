@@ -31,7 +31,7 @@ UNTYPED: Final = {
     r"^tritonserver|^openssl|^chmod": "NVIDIA's container",
     r"^(make|pip) ": "installs, or starts what runs here already",
     r"^python -m benchmarks": "minutes to hours, on a machine without other work",
-    r"triton-gateway (up|serve|sync|controlplane|optimize|clearml-log)\b": "stays in front, or takes minutes",
+    r"triton-gateway (up|serve|sync|controlplane|optimize)\b": "stays in front, or takes minutes",
     r"canary run|drift (capt|rep)|doctor --kube|dashboards push": "takes traffic, or another server",
     r"canary pause": "needs a rollout that runs",
     r"gateway-\d:8080|gateway:8080|prometheus:9090": "somebody's servers",

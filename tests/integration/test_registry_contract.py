@@ -234,10 +234,11 @@ def test_nobody_else_serves_this_task(world: World) -> None:
 
 
 def test_what_is_reported_is_taken(world: World) -> None:
-    """Scalars of the serving Task; nothing to report is no call."""
+    """Scalars of the serving Task, and its endpoints; nothing to report is no call."""
     event = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 1}
     world.registry.report([{**event, "task": world.registry.followed(), "timestamp": 1, "worker": "w"}])
     world.registry.report([])
+    world.registry.report_endpoint({"container_id": "c", "endpoint_name": "e", "model_name": "m"})
 
 
 def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path) -> None:

@@ -39,14 +39,16 @@ class Api:
                 self._session = _open_session()
             return self._session
 
-    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one API call and return its ``data``.
+    def call(
+        self, service: str, action: str, body: Mapping[str, Any], *, version: str = "2.23"
+    ) -> dict[str, Any]:  # fmt: skip
+        """Send one API call, as that ``version`` of the API has it, and return its ``data``.
 
         Raises ``RegistryUnavailable`` and ``RegistryRefused`` as every method of the port does.
         """
         session = self.session
         try:
-            reply = session.send_request(service=service, action=action, version="2.23", method="get", json=dict(body))
+            reply = session.send_request(service=service, action=action, version=version, method="get", json=dict(body))
         except _SDK_NETWORK_ERRORS as error:
             raise _translate(error) from error
         except Exception as error:

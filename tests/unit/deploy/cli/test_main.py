@@ -25,7 +25,7 @@ from gateway.errors import RegistryRefused, SpecFault
 from gateway.settings import Settings
 from tests.sites import site
 
-COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "clearml-log", "doctor"]
+COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
