@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.cli.doctor.kubectl import Kubectl
+from deploy.cli.doctor.kube import Kubectl
 from tests.unit.deploy.cli.doctor.kubectl_says import HEAD, HEALTHY, TAIL
 
 

@@ -32,32 +32,40 @@ def deployment(name: str, wanted: int, ready: int, component: str = "") -> dict[
     return {"metadata": metadata, "spec": {"replicas": wanted}, "status": {"readyReplicas": ready}}
 
 
-def definition(*known: str) -> dict[str, Any]:
-    """KEDA's definition of ScaledObjects, with these fields of ``fallback``."""
-    schema: dict[str, Any] = {"properties": {key: {"type": "string"} for key in known}}
-    for name in ("fallback", "spec"):
-        schema = {"properties": {name: schema}}
-    return {"spec": {"versions": [{"name": "v1alpha1", "schema": {"openAPIV3Schema": schema}}]}}
+def condition(kind: str, status: str, message: str = "") -> dict[str, str]:
+    """One condition of a status."""
+    return {"type": kind, "status": status, "message": message}
+
+
+def hpa(target: str, *conditions: dict[str, str]) -> dict[str, Any]:
+    """An HPA of a deployment."""
+    return {"metadata": {"name": target}, "spec": {"scaleTargetRef": {"name": target}},
+            "status": {"conditions": list(conditions)}}  # fmt: skip
+
+
+def scaled(*conditions: dict[str, str]) -> dict[str, Any]:
+    """A ScaledObject of Tritons."""
+    return hpa("triton", *conditions)
+
+
+def of_keda() -> dict[str, Any]:
+    """The HPA that KEDA makes for it."""
+    owners = [{"kind": "ScaledObject", "name": "triton"}]
+    return {**hpa("triton"), "metadata": {"name": "keda-hpa-triton", "ownerReferences": owners}}
 
 
 HEALTHY: dict[str, tuple[int, Any, str]] = {
-    "version --output": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
+    "version": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
     "get namespace": (0, {"metadata": {"name": "triton-gateway"}}, ""),
     "get secret": (0, " ".join(KEYS), ""),
     "get secret triton-key": (0, "key ", ""),
     "exec": (0, "", ""),
     "exec deployment/triton --container=sync -- python -c": (0, "2.72.0", ""),
-    "get customresourcedefinition": (0, definition("behavior"), ""),
+    "get customresourcedefinition": (0, "", ""),
     "get apiservice": (0, {"spec": {"service": {"namespace": "keda", "name": "keda-metrics"}}}, ""),
     "get horizontalpodautoscalers": (0, items(), ""),
     "get scaledobjects": (0, items(), ""),
-    "get poddisruptionbudgets": (0, items(), ""),
-    "get resourcequotas": (0, items(), ""),
-    "get limitranges": (0, items(), ""),
     "get --raw": (0, {"kind": "APIGroup"}, ""),
-    "get nodes": (0, items({"status": {"allocatable": {"nvidia.com/gpu": "2"}}}, {"status": {"allocatable": {}}}), ""),
-    "get storageclass": (0, items({"metadata": {
-        "name": "standard", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}}), ""),
     "get deployments": (0, items(deployment("triton-gateway", 2, 2, "gateway"), deployment("triton", 1, 1)), ""),
     "get pods": (0, items(), ""),
 }  # fmt: skip

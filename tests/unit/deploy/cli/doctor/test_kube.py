@@ -9,67 +9,68 @@ from typing import Any
 
 import pytest
 
-from deploy.cli.doctor.kube import KEYS, NEEDS, check
-from deploy.cli.doctor.kubectl import Kubectl
+from deploy.cli.doctor import Finding
+from deploy.cli.doctor.kube import KEYS, VALUES, Kubectl, check
 from deploy.cli.main import main
-from tests.unit.deploy.cli.doctor.kubectl_says import HEALTHY, deployment, items
+from tests.unit.deploy.cli.doctor.kubectl_says import HEALTHY, condition, deployment, hpa, items, of_keda, scaled
 
 
-def found(kubectl: Kubectl, values: str = "gpu") -> dict[str, tuple[str, str]]:
-    """State and detail by subject."""
-    return {each.subject: (each.state, each.detail) for each in check(kubectl, values)}
+def found(kubectl: Kubectl, values: str = "gpu") -> dict[str, Finding]:
+    """Findings by subject; each that is not ok has a remedy."""
+    seen = {each.subject: each for each in check(kubectl, values)}
+    assert all(each.remedy for each in seen.values() if each.state == "missing")
+    return seen
 
 
-@pytest.mark.parametrize("values", list(NEEDS))
+def bad(kubectl: Kubectl) -> list[str]:
+    """The subjects that are not ok."""
+    return sorted(name for name, each in found(kubectl).items() if each.state != "ok")
+
+
+@pytest.mark.parametrize("values", VALUES)
 def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, values: str) -> None:
     """This holds for every values file of the chart."""
-    assert {"ok"} == {state for state, _ in found(kubectl(), values).values()}
+    assert {"ok"} == {each.state for each in found(kubectl(), values).values()}
 
 
-def test_every_remedy_says_what_to_do(kubectl: Any) -> None:
-    """In an empty cluster every finding has a remedy, and the exit code is 1."""
+def test_an_empty_cluster_misses_what_its_values_need(kubectl: Any) -> None:
+    """Each with a remedy."""
     bare = kubectl(**{name.replace(" ", "_"): None for name in HEALTHY if not name.startswith("version")})
-    findings = [each for values in NEEDS for each in check(bare, values)]
-    assert [] == [each for each in findings if each.state != "ok" and not each.remedy]
-    missing = {each.subject for each in findings if each.state == "missing"}
+    missing = {name for name, each in found(bare, "kserve").items() if each.state == "missing"}
     assert {
-        "namespace triton-gateway", "secret clearml-credentials", "KEDA: scaledobjects.keda.sh",
-        "resource metrics (HPA on CPU)", "own metrics (HPA on work in flight)", "storage",
-    } <= missing  # fmt: skip
+        "namespace triton-gateway", "secret clearml-credentials", "secret triton-key", "scaledobjects.keda.sh",
+        "servicemonitors.monitoring.coreos.com", "inferenceservices.serving.kserve.io", "/apis/metrics.k8s.io",
+        "/apis/custom.metrics.k8s.io", "external metrics (KEDA)",
+    } == missing  # fmt: skip
+    assert "scaledobjects.keda.sh" not in found(bare, "cpu")
 
 
 def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) -> None:
     """The check runs in model sync's container; without the permission for it, the finding says so."""
-    doors = "gRPC 127.0.0.1:8001\nHTTP 127.0.0.1:8000\n"
-    assert (
-        "missing",
-        "anyone who can reach gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and can therefore run code there",
-    ) == found(kubectl(exec=(0, doors, "")))["who may load models"]
-    assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))["who may load models"][0]
-    for name in ("chat-triton-gateway-triton", "triton-chat"):  # a release of that name, and a name of one's own
-        of_theirs = items(deployment("chat", 1, 1, "gateway"), deployment(name, 1, 1, "triton"))
-        named = found(kubectl(exec=(0, doors, ""), get_deployments=(0, of_theirs, "")))
-        assert "missing" == named["who may load models"][0], name
-        assert f"version of deployment/{name}" in named
-    other = kubectl(**{"get_secret_triton-key": (0, "other", "")})
-    assert ("missing", "has no key named `key`") == found(other)["secret triton-key"]
+    subject, doors = "who may load models", "gRPC 127.0.0.1:8001\nHTTP 127.0.0.1:8000\n"
+    said = "anyone who can reach gRPC 127.0.0.1:8001 or HTTP 127.0.0.1:8000, and can therefore run code there"
+    assert ("missing", said) == (found(kubectl(exec=(0, doors, "")))[subject].state,
+                                 found(kubectl(exec=(0, doors, "")))[subject].detail)  # fmt: skip
+    assert "note" == found(kubectl(exec=(1, "", "pods exec is forbidden")))[subject].state
+    of_theirs = items(deployment("chat", 1, 1, "gateway"), deployment("triton-chat", 1, 1, "triton"))
+    named = found(kubectl(exec=(0, doors, ""), get_deployments=(0, of_theirs, "")))
+    assert "missing" == named[subject].state
+    assert "version of deployment/triton-chat" in named
 
 
 def test_the_version_of_a_deployed_triton_is_told(kubectl: Any) -> None:
     """It is read in its pod; an unknown version is a note."""
-    says = "exec deployment/triton --container=sync -- python -c"
     subject = "version of deployment/triton"
-    state, detail = found(kubectl())[subject]
-    assert ("ok", True) == (state, detail.startswith("2.72.0. NVIDIA lists vulnerabilities by version: "))
-    assert "note" == found(kubectl(**{says: (1, "", "refused")}))[subject][0]
-    assert subject not in found(kubectl(exec=(1, "", "pods exec is forbidden")))
+    assert found(kubectl())[subject].detail.startswith("2.72.0. NVIDIA lists vulnerabilities by version: ")
+    says = {"exec deployment/triton --container=sync -- python -c": (1, "", "refused")}
+    assert "note" == found(kubectl(**says))[subject].state
 
 
 def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:
     """Only the names of the keys are read."""
-    assert ("missing", "has no key CLEARML_API_SECRET_KEY") == found(kubectl(get_secret=(0, KEYS[0], "")))[
-        "secret clearml-credentials"
-    ]
+    seen = found(kubectl(get_secret=(0, KEYS[0], ""), **{"get_secret_triton-key": (0, "other", "")}))
+    assert "has no key CLEARML_API_SECRET_KEY" == seen["secret clearml-credentials"].detail
+    assert "has no key key" == seen["secret triton-key"].detail
     asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "get secret" in line]
     assert asked
     assert all("go-template={{range $key, $_ := .data}}{{$key}} {{end}}" in line for line in asked)
@@ -79,26 +80,13 @@ def test_what_may_not_be_seen_is_not_called_missing(kubectl: Any) -> None:
     """Callers may have narrow rights."""
     refused = (1, "", 'Error from server (Forbidden): secrets "x" is forbidden: User "u" cannot get resource')
     seen = found(kubectl(get_secret=refused, get_customresourcedefinition=refused))
-    assert "note" == seen["secret clearml-credentials"][0]
-    assert "note" == seen["KEDA: scaledobjects.keda.sh"][0]
-
-
-def test_an_hpa_of_gateways_needs_custom_metrics(kubectl: Any) -> None:
-    """External metrics do not help it; if KEDA scales the gateways, custom metrics are not needed."""
-    gone = (1, "", "Error from server (NotFound)")
-    subject = "own metrics (HPA on work in flight)"
-    assert ("ok", "custom.metrics.k8s.io") == found(kubectl())[subject]
-    assert "missing" == found(kubectl(**{"get_RAW_/apis/custom": gone}))[subject][0]
-    labels = {"app.kubernetes.io/part-of": "triton-gateway", "app.kubernetes.io/name": "triton-gateway"}
-    by_keda = {"metadata": {"name": "g", "labels": labels}, "spec": {"scaleTargetRef": {"name": "g"}}}
-    without = kubectl(**{"get_RAW_/apis/custom": gone, "get_scaledobjects": (0, items(by_keda), "")})
-    assert "ok" == found(without)[subject][0]
+    assert {"note"} == {seen[name].state for name in ("secret clearml-credentials", "scaledobjects.keda.sh")}
 
 
 def test_an_old_cluster_is_missing(kubectl: Any) -> None:
     """The manifests use fields that an old cluster drops silently."""
     old = {"serverVersion": {"major": "1", "minor": "24", "gitVersion": "v1.24.17"}}
-    assert ("missing", "v1.24.17") == found(kubectl(**{"version_--output": (0, old, "")}))["cluster"]
+    assert ["cluster"] == bad(kubectl(version=(0, old, "")))
 
 
 @pytest.mark.parametrize(
@@ -119,13 +107,47 @@ def test_a_deployment_that_is_not_ready_says_why(kubectl: Any, status: dict[str,
     seen = found(kubectl(
         get_deployments=(0, items(deployment("triton", 2, 1)), ""),
         get_pods=(0, items({"metadata": {"name": "triton-5f-x"}, "status": status}), ""),
-    ))  # fmt: skip
-    assert ("missing", f"1 of 2 pods are ready: {said}") == seen["deployment triton"]
+    ))["deployment triton"]  # fmt: skip
+    assert ("missing", f"1 of 2 pods are ready: {said}") == (seen.state, seen.detail)
 
 
 def test_nothing_deployed_yet_is_a_note(kubectl: Any) -> None:
     """Nothing is deployed before the first apply."""
-    assert "note" == found(kubectl(get_deployments=(0, items(), "")))["deployments"][0]
+    assert "note" == found(kubectl(get_deployments=(0, items(), "")))["deployments"].state
+
+
+def test_external_metrics_that_are_not_kedas_are_missing(kubectl: Any) -> None:
+    """KEDA still reports Ready without Fallback."""
+    other = {"spec": {"service": {"namespace": "monitoring", "name": "prometheus-adapter"}}}
+    seen = found(kubectl(get_apiservice=(0, other, "")))["external metrics (KEDA)"]
+    assert ("missing", True) == (seen.state, "monitoring/prometheus-adapter" in seen.detail)
+
+
+@pytest.mark.parametrize(
+    ("kind", "scaler", "subject", "said"),
+    [
+        ("horizontalpodautoscalers", hpa("g", condition("ScalingActive", "False", "no s0")), "hpa/g", "no s0"),
+        ("scaledobjects", scaled(condition("Ready", "False", "no secret")), "scaledobject/triton", "no secret"),
+        ("scaledobjects", scaled(condition("Fallback", "True", "away")), "scaledobject/triton", "away"),
+    ],
+)
+def test_an_autoscaler_that_does_not_scale_says_why(
+    kubectl: Any, kind: str, scaler: Any, subject: str, said: str
+) -> None:
+    """As its own conditions say it; one that works is fine."""
+    seen = found(kubectl(**{f"get_{kind}": (0, items(scaler), "")}))[subject]
+    assert ("missing", True) == (seen.state, said in seen.detail)
+    fine = items({**scaler, "status": {"conditions": [condition("Ready", "True")]}})
+    assert [] == bad(kubectl(**{f"get_{kind}": (0, fine, "")}))
+
+
+def test_two_autoscalers_of_one_deployment_are_told(kubectl: Any) -> None:
+    """For example after other manifests were applied; the HPA that KEDA makes is not a second one."""
+    alone = {"get_scaledobjects": (0, items(scaled()), "")}
+    assert [] == bad(kubectl(get_horizontalpodautoscalers=(0, items(of_keda()), ""), **alone))
+    both = kubectl(get_horizontalpodautoscalers=(0, items(hpa("triton"), of_keda()), ""), **alone)
+    assert ["autoscaler of triton"] == bad(both)
+    assert "hpa/triton and scaledobject/triton" in found(both)["autoscaler of triton"].detail
 
 
 def test_the_command_prints_findings_and_ends_with_what_it_found(
@@ -152,8 +174,6 @@ def test_no_cluster_is_one_finding_with_the_reason(
     """Both for the real kubectl without a server and for no kubectl: no traceback, and no long wait."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     path = shutil.which("kubectl") if program == "real" else "/nowhere/kubectl"
-    if path is None:
-        path = "kubectl"
-    seen = list(check(Kubectl("n", program=path), "gpu"))
+    seen = list(check(Kubectl("n", program=path or "kubectl"), "gpu"))
     assert [("cluster", "missing")] == [(each.subject, each.state) for each in seen]
     assert seen[0].detail
