@@ -1,23 +1,10 @@
-"""``python -m dashboards``: write every generated file (``--check``: print those that differ, and exit with 1)."""
+"""``python -m dashboards``: write the boards into the Helm chart's ``files/boards``.
 
-from __future__ import annotations
+The folders ``prometheus`` and ``grafana`` of this package are links into the chart, which an installed package has as
+files.
+"""
 
-import sys
+from dashboards import boards, rules
 
-from dashboards.build import stale, write
-
-
-def main(arguments: list[str]) -> int:
-    """Write or check."""
-    if "--check" in arguments:
-        different = stale()
-        for path in different:
-            print(f"{path} is not what dashboards/ generates")
-        return 1 if different else 0
-    for path in write():
-        print(path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+for name, text in boards.files().items():
+    (rules.FILES / "boards" / name).write_text(text)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dashboards import levels, rules, scaling
+from dashboards import levels, rules
 from dashboards.panels import Board, Panel, Query, Section, Variable, render
-from dashboards.promql import FAILED_OUTCOMES, POOL, VERSION, by, on
+from dashboards.promql import FAILED_OUTCOMES, POOL, SCOPE, VERSION, by, on
 from gateway.metrics import catalog
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import ALARM_DAYS, MISSING, OTHER
@@ -455,6 +455,12 @@ DRIFT: Final = Board(
 )  # fmt: skip
 
 _NAMED_POOL: Final = "{{release}} {{pool}}"
+_TRITON_WAIT: Final = by(("instance",), _rate(f"{_STAGE.name}_sum", 'stage=~"queue|infer"'))
+_CPU_WAIT: Final = by(("instance",), _rate(catalog.CPU_WAIT, ""))
+_GATEWAY_WORK: Final = (  # seconds per second are a mean number of requests
+    f"clamp_min({by(('instance',), _rate(f'{catalog.REQUEST_SECONDS.name}_sum', ''))} - {_TRITON_WAIT} "
+    f"or 0 * {_CPU_WAIT}, 0) + {_CPU_WAIT}"
+)
 
 
 def _pools(record: str) -> str:
@@ -488,27 +494,26 @@ CAPACITY: Final = Board(
         Section("Scaling signals of gateways", (
             _lines("Work", "Requests in the hands of each gateway's own CPU. The gateways' autoscaler reads this "
                    "beside CPU.",
-                   scaling.gateway_work(("instance",), window=_W), "{{instance}}"),
+                   _GATEWAY_WORK, "{{instance}}"),
             _lines("Wait for CPU", "How many of these requests wait for the CPU.",
-                   by(("instance",), _rate(catalog.CPU_WAIT, "")), "{{instance}}"),
+                   _CPU_WAIT, "{{instance}}"),
             _lines("Waiting for Triton", "Requests that wait for Triton. More gateways would not help.",
-                   scaling.triton_wait(("instance",), window=_W), "{{instance}}"),
+                   _TRITON_WAIT, "{{instance}}"),
         )),
         Section("Scaling signals of Tritons, by pool", (
             Panel("Tritons wanted", "How many Tritons each signal asks for, and how many compute now. The pool's "
                   "autoscaler takes the largest; load only keeps Tritons, it adds none.",
-                  tuple(Query(_pools(record), f"{_NAMED_POOL} {name}") for name, record in (
-                      ("queue", scaling.WANTED_BY_QUEUE), ("p95 of the wait", scaling.WANTED_BY_P95),
-                      ("load", scaling.WANTED_BY_LOAD), ("compute now", scaling.SERVING),
-                  ))),
+                  (Query(_pools(rules.WANTED_BY_QUEUE), f"{_NAMED_POOL} queue"),
+                   Query(_pools(rules.WANTED_BY_LOAD), f"{_NAMED_POOL} load"),
+                   Query(by(POOL, f"{rules.ROWS}{{{_OF_POOL}}} > 0", "count"), f"{_NAMED_POOL} compute now"))),
             _lines("Queue over compute", "Time that calls wait, in gateways and inside Triton, over time of computing. "
                    "The signal queue is made of this.",
-                   _pools(scaling.QUEUE_RATIO), _NAMED_POOL, thresholds=((1.0, _ORANGE), (2.0, _RED))),
-            _lines("Rows", "Rows that the Tritons of a pool compute per second.", _pools(scaling.ROWS), _NAMED_POOL,
-                   "suffix:rows/s"),
+                   _pools(rules.QUEUE_RATIO), _NAMED_POOL, thresholds=((1.0, _ORANGE), (2.0, _RED))),
+            _lines("Rows", "Rows that the Tritons of a pool compute per second.",
+                   by(POOL, f"{rules.ROWS}{{{_OF_POOL}}}"), _NAMED_POOL, "suffix:rows/s"),
             _lines("p95 of a call", "95 of 100 requests spend less time than this in calls to Triton. Time of "
                    "computing asks for no Triton: only waiting does.",
-                   scaling.infer_p95(window=_W), "all", "s"),
+                   _quantile(0.95, _STAGE, SCOPE, 'stage="infer"'), "all", "s"),
         )),
         Section("CPU tier", (
             _lines("CPU", "Cores each gateway uses (one process; with several workers use the machine's own metrics).",

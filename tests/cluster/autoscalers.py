@@ -11,7 +11,7 @@ import yaml
 
 from tests.cluster import programs
 from tests.cluster.control_plane import Cluster, NotStarted, free_port
-from tests.kube_tools import ADAPTER, RULES
+from tests.kube_tools import RULES
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -67,15 +67,12 @@ def start_prometheus(cluster: Cluster, targets: str, *, scrape: str = "15s") -> 
     return f"http://{address}"
 
 
-def start_adapter(cluster: Cluster, prometheus: str, rules: Mapping[str, Any], *, external: bool = False) -> None:
-    """Start prometheus-adapter with a configuration of rules; it serves the CPU of pods, too.
-
-    ``external``: it answers ``external.metrics.k8s.io``, which has one owner: KEDA otherwise.
-    """
+def start_adapter(cluster: Cluster, prometheus: str) -> None:
+    """Start prometheus-adapter in place of a metrics-server, which would need kubelets: it serves the CPU of pods."""
     path = programs.paths("prometheus-adapter")["prometheus-adapter"]
     resources = {"cpu": _CPU, "memory": _MEMORY, "window": "45s"}
     config = cluster.folder / "adapter.yaml"
-    config.write_text(yaml.safe_dump({**rules, "resourceRules": resources}))
+    config.write_text(yaml.safe_dump({"resourceRules": resources}))
     certificate, key = cluster.authority.sign("adapter", "adapter")
     port = cluster.ports.setdefault("adapter", free_port())
     cluster.run(
@@ -85,15 +82,12 @@ def start_adapter(cluster: Cluster, prometheus: str, rules: Mapping[str, Any], *
         "--metrics-max-age=10m", "--bind-address=127.0.0.1", f"--secure-port={port}", f"--tls-cert-file={certificate}",
         f"--tls-private-key-file={key}",
     )  # fmt: skip
-    groups = ["custom.metrics.k8s.io/v1beta1", "metrics.k8s.io/v1beta1"]
-    groups += ["external.metrics.k8s.io/v1beta1"] if external else []
-    _serve(cluster, "monitoring", "prometheus-adapter", port, groups)
-    for group in groups:
-        cluster.wait("prometheus-adapter", lambda group=group: cluster.raw(f"/apis/{group}"))
+    _serve(cluster, "monitoring", "prometheus-adapter", port, ["metrics.k8s.io/v1beta1"])
+    cluster.wait("prometheus-adapter", lambda: cluster.raw("/apis/metrics.k8s.io/v1beta1"))
 
 
-def start_keda(cluster: Cluster, *, external: bool = True) -> None:
-    """Start KEDA's operator and its adapter, which owns ``external.metrics.k8s.io`` unless told otherwise."""
+def start_keda(cluster: Cluster) -> None:
+    """Start KEDA's operator and its adapter, which owns ``external.metrics.k8s.io``."""
     paths = programs.paths("keda")
     cluster.define("keda")
     certificate, key = cluster.authority.sign("keda", "keda-operator")
@@ -119,9 +113,8 @@ def start_keda(cluster: Cluster, *, external: bool = True) -> None:
         "--bind-address=127.0.0.1", f"--port={free_port()}", f"--authentication-kubeconfig={cluster.kubeconfig}",
         f"--authorization-kubeconfig={cluster.kubeconfig}", f"--lister-kubeconfig={cluster.kubeconfig}", env=variables,
     )  # fmt: skip
-    if external:
-        _serve(cluster, "keda", "keda-metrics-apiserver", port, ["external.metrics.k8s.io/v1beta1"])
-        cluster.wait("keda-adapter", lambda: cluster.raw("/apis/external.metrics.k8s.io/v1beta1"))
+    _serve(cluster, "keda", "keda-metrics-apiserver", port, ["external.metrics.k8s.io/v1beta1"])
+    cluster.wait("keda-adapter", lambda: cluster.raw("/apis/external.metrics.k8s.io/v1beta1"))
 
 
 def _serve(cluster: Cluster, namespace: str, name: str, port: int, groups: list[str]) -> None:
@@ -144,12 +137,6 @@ def _serve(cluster: Cluster, namespace: str, name: str, port: int, groups: list[
             },
         })  # fmt: skip
     cluster.apply(*objects)
-
-
-def shipped_rules() -> dict[str, Any]:
-    """Return prometheus-adapter's configuration as this repository ships it."""
-    values = yaml.safe_load(ADAPTER.read_text())
-    return {"rules": values["rules"]["custom"]}
 
 
 def target(address: str, path: str, namespace: str, pod: str, *, is_triton: bool = False) -> dict[str, Any]:

@@ -162,8 +162,9 @@ class PlayedTrial(Trial):
         )
 
     def cpu_s(self) -> Mapping[tuple[str, str], float]:
-        """See ``Trial.cpu_s``: a Triton's CPU is not simulated."""
-        return {("gateway", name): one.cpu_s for name, one in self.world.gateways.items()}
+        """See ``Trial.cpu_s``: a Triton's two CPUs are as busy as it is."""
+        gateways = {("gateway", name): one.cpu_s for name, one in self.world.gateways.items()}
+        return gateways | {("triton", name): 2 * one.compute_s for name, one in self.world.tritons.items()}
 
 
 class Player:

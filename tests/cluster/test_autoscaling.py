@@ -1,4 +1,4 @@
-"""Both tiers scaled by the real controllers: HPA, KEDA, prometheus-adapter and Prometheus; what pods measure is played.
+"""Both tiers scaled by the real controllers: HPA on CPU, KEDA and Prometheus; what pods measure is played.
 
 All releases stand beside each other in namespaces of their own, as teams on one cluster do. The longer form, which
 writes docs/scaling.md, is ``python -m benchmarks signals-of-autoscaling``.
@@ -9,16 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
+from deploy.cli.doctor.kube import Kubectl, autoscalers
 from tests.cluster.played import Trial
 from tests.cluster.trials import Stage, scenarios, stage
 from tests.cluster.world import Capacity
+from tests.kube_tools import unpacked
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 SCENARIOS: Final = ("step", "stall", "lost target", "idle")
+CPU: Final = "step, on CPU"
+"""The plain HPAs of the default values, which need a metrics-server only."""
 TIERS: Final = ("triton-gateway", "triton")
 AWAY_S: Final = 120.0
 
@@ -39,7 +43,8 @@ def seen() -> Iterator[Seen]:
     with stage(autoscaled_every="5s") as on:
         wanted = scenarios(capacity, quick=True)
         trials = {name: on.install(wanted[name], "ours", capacity) for name in SCENARIOS}
-        faults: dict[str, list[str]] = {name: [] for name in SCENARIOS}
+        trials[CPU] = on.install(wanted["step"], "cpu", capacity)
+        faults: dict[str, list[str]] = {name: [] for name in trials}
 
         def look() -> None:
             for name, trial in trials.items():
@@ -61,22 +66,14 @@ def seen() -> Iterator[Seen]:
 
 
 def scalers(on: Stage, namespace: str) -> list[str]:
-    """What is wrong with the autoscalers of a release."""
-    wrong = []
-    hpas = on.cluster.get("hpa", "--namespace", namespace)["items"]
-    assert hpas, "no HPA"
-    for hpa in hpas:
-        for one in hpa["status"].get("conditions", ()):
-            if one["type"] in ("ScalingActive", "AbleToScale") and one["status"] != "True":
-                wrong.append(f"HPA {hpa['metadata']['name']}: {one['type']} {one['status']}: {one['message']}")
-        wanted, has = hpa["spec"]["metrics"], hpa["status"].get("currentMetrics") or []
-        if sum(bool(one.get("type")) for one in has) < len(wanted):
-            wrong.append(f"HPA {hpa['metadata']['name']}: {len(has)} of {len(wanted)} metrics have a number")
-    for scaled in on.cluster.get("scaledobjects", "--namespace", namespace)["items"]:
-        states: Any = {one["type"]: one["status"] for one in scaled["status"].get("conditions", ())}
-        if (states.get("Ready"), states.get("Fallback")) != ("True", "False"):
-            wrong.append(f"ScaledObject {scaled['metadata']['name']}: {states}")
-    return wrong
+    """What the doctor finds wrong with the autoscalers of a release."""
+    program = on.cluster.folder / "doctors-kubectl"
+    program.write_text(f'#!/bin/sh\nexport KUBECONFIG={on.cluster.kubeconfig}\nexec {unpacked("kubectl")} "$@"\n')
+    program.chmod(0o755)
+    kubectl = Kubectl(namespace, program=str(program))
+    found = [*autoscalers(kubectl)]
+    assert len(found) >= 2, found
+    return [f"{each.subject}: {each.detail}" for each in found if each.state != "ok"]
 
 
 def replicas(on: Stage, trials: Mapping[str, Trial]) -> dict[str, int]:
@@ -90,15 +87,16 @@ def replicas(on: Stage, trials: Mapping[str, Trial]) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("name", SCENARIOS)
+@pytest.mark.parametrize("name", [*SCENARIOS, CPU])
 def test_every_metric_of_every_autoscaler_has_a_number(seen: Seen, name: str) -> None:
     """Both tiers at once, whoever owns the API of external metrics."""
     assert [] == seen.scalers[name]
 
 
-def test_four_times_the_load_gets_more_of_both_tiers(seen: Seen) -> None:
+@pytest.mark.parametrize("name", ["step", CPU])
+def test_four_times_the_load_gets_more_of_both_tiers(seen: Seen, name: str) -> None:
     """Asked for while the load still comes in, and enough of them: the last minute is answered."""
-    step = seen.trials["step"]
+    step = seen.trials[name]
     for tier in TIERS:
         first = step.first_more(tier)
         assert first is not None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tests.cluster.autoscalers import ROOT, shipped_rules, start_adapter, start_keda, start_prometheus
+from tests.cluster.autoscalers import ROOT, start_adapter, start_keda, start_prometheus
 from tests.cluster.control_plane import Cluster, started
 from tests.cluster.nodes import Machines, Played
 from tests.cluster.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
@@ -78,11 +78,8 @@ class Stage:
 
     def install(self, scenario: Scenario, signal: str, capacity: Capacity) -> Trial:
         """Install a release of the chart in its own namespace, with the scenario's initial pods ready."""
-        plain = signal == "cpu"
-        values = {"gateway": {"by": "none" if plain else "hpa"}, "triton": {"by": "keda"}}
-        namespace = self._install(scenario, signal, {"autoscaling": values})
-        if plain:
-            self.cluster.apply(_by_cpu(namespace, "triton-gateway"))
+        by = {"by": "hpa" if signal == "cpu" else "keda"}
+        namespace = self._install(scenario, signal, {"autoscaling": {"gateway": by, "triton": by}})
         return PlayedTrial(scenario, signal, namespace, capacity=capacity)
 
     def _install(self, scenario: Scenario, signal: str, values: dict[str, Any]) -> str:
@@ -90,6 +87,8 @@ class Stage:
         cluster = self.cluster
         cluster.kubectl("create", "namespace", namespace)
         cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
+        keys = [f"--from-literal=CLEARML_API_{name}=k" for name in ("ACCESS_KEY", "SECRET_KEY")]
+        cluster.kubectl("create", "secret", "generic", "clearml", "--namespace", namespace, *keys)  # KEDA reads it
         values["autoscaling"]["prometheus"] = self.prometheus
         values |= {"monitoring": {"enabled": False}, "clearml": {"credentialsSecret": "clearml"}}
         cluster.helm(
@@ -118,20 +117,6 @@ class Stage:
             time.sleep(1.0)
 
 
-def _by_cpu(namespace: str, deployment: str) -> dict[str, Any]:
-    """Return the common baseline: CPU at 65 %, and Kubernetes' own defaults."""
-    target = {"type": "Utilization", "averageUtilization": 65}
-    return {
-        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": f"{deployment}-by-cpu", "namespace": namespace},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment},
-            "minReplicas": 2, "maxReplicas": 64,
-            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": target}}],
-        },
-    }  # fmt: skip
-
-
 @contextmanager
 def stage(say: Callable[[str], None] = print, *, autoscaled_every: str = "15s") -> Iterator[Stage]:
     """Start everything. By default, a gateway is ready 5 s after its pod began, and a Triton 30 s."""
@@ -141,6 +126,6 @@ def stage(say: Callable[[str], None] = print, *, autoscaled_every: str = "15s") 
             cluster.define("keda", "prometheus-operator")
             with playing(cluster, say) as player:
                 prometheus = start_prometheus(cluster, f"http://{player.address}/targets")
-                start_adapter(cluster, prometheus, shipped_rules(cluster))
+                start_adapter(cluster, prometheus)
                 start_keda(cluster)
                 yield Stage(cluster, player, prometheus)

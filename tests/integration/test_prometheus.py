@@ -21,10 +21,9 @@ from typing import Any
 
 import httpx
 import pytest
-import yaml
 from click.testing import CliRunner
 
-from dashboards import rules, scaling
+from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.cli.commands.drift import command as drift_command
 from deploy.tools import http_client
@@ -36,7 +35,7 @@ from gateway.settings import Settings
 from gateway.spec import decode, decode_model, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
-from tests.kube_tools import ADAPTER, RULES, rendered
+from tests.kube_tools import RULES, rendered
 from tests.processes import free_port
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, until
@@ -331,8 +330,8 @@ class Preprocess:
 def test_autoscalers_queries_return_how_many_requests_are_where(running: Running, tmp_path: Path) -> None:
     """Six callers are in the gateway's own hands all the time, three wait for the backend: the queries say 6 and 3.
 
-    By Little's law; the queries are those of the chart, over a shorter window. Every record has a number that the
-    adapter and KEDA can use.
+    By Little's law; the queries are those of the chart, over a shorter window. Every record has a number that
+    KEDA can use.
     """
     code = tmp_path / "slow.py"
     code.write_text(SLOW)
@@ -340,8 +339,8 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
     running.registry.add_endpoint("slow", None, engine="custom_async", preprocess_artifact="py_code_slow")
     url = f"{running.gateway}/serve/slow"
     until(lambda: httpx.post(url, json={}, trust_env=False).status_code == 200)
-    work = scaling.gateway_work(("instance",), 'job="triton-gateway"', window="12s")
-    waits = scaling.triton_wait(("job",), window="12s")
+    work = rules.records()[rules.WORK].replace("[1m]", "[12s]")
+    waits = 'sum(rate(gateway_stage_duration_seconds_sum{stage=~"queue|infer"}[12s]))'
     stop = threading.Event()
 
     def call(body: dict[str, float]) -> None:
@@ -361,13 +360,17 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
 
         # A caller is in the gateway nearly all of the time: what is missing is the client's own.
         until(lambda: 4.8 <= numbers()[0] <= 6.6 and 2.4 <= numbers()[1] <= 3.3)
-        held = running.query(scaling.HOLD)
-        assert pytest.approx(9 / scaling.HOLD_IN_FLIGHT, abs=3 / scaling.HOLD_IN_FLIGHT) == float(held[0]["value"][1])
+        held = running.query(rules.HOLD)
+        assert pytest.approx(9 / 256, abs=3 / 256) == float(held[0]["value"][1])
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    scaled = [each for each in rendered("--set=autoscaling.gateway.by=keda") if each["kind"] == "ScaledObject"]
+    scaled = [
+        each
+        for each in rendered("--set=autoscaling.gateway.by=keda", "--set=autoscaling.triton.by=keda")
+        if each["kind"] == "ScaledObject"
+    ]
     assert 2 == len(scaled)
     for one in scaled:
         for trigger in one["spec"]["triggers"]:
@@ -376,10 +379,6 @@ def test_autoscalers_queries_return_how_many_requests_are_where(running: Running
                 query = trigger["metadata"]["query"].replace('namespace="triton-gateway"', 'namespace=""')
                 (series,) = running.query(query)
                 assert 0 <= float(series["value"][1]) < 64, trigger
-    adapter = yaml.safe_load(ADAPTER.read_text())
-    for rule in adapter["rules"]["custom"]:
-        query = rule["metricsQuery"].replace("<<.GroupBy>>", "namespace").replace("<<.LabelMatchers>>", 'namespace=""')
-        assert 1 == len(running.query(query)), rule
 
 
 def panel_queries() -> list[tuple[str, str, str]]:

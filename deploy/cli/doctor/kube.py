@@ -22,8 +22,6 @@ _PARTS: Final = (
     ("scaledobjects.keda.sh", "install KEDA 2.17 or newer", ("gpu", "kserve")),
     ("inferenceservices.serving.kserve.io", "install KServe", ("kserve",)),
     ("/apis/metrics.k8s.io", "install metrics-server", ("gpu", "cpu", "existing", "kserve")),
-    ("/apis/custom.metrics.k8s.io", "install prometheus-adapter with the rules of k8s/helm/prometheus-adapter.yaml, or "
-     "scale gateways with KEDA (docs/scaling.md)", ("gpu", "cpu", "existing", "kserve")),
 )  # fmt: skip
 """Definitions and APIs that others bring: their remedies, and the values that need them."""
 _NAMES: Final = "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}"
@@ -118,7 +116,7 @@ def _external_metrics(kubectl: Kubectl) -> Finding:
     owner = kubectl.json("get", "apiservice", name).get("spec", {}).get("service") or {}
     said = f"{owner.get('namespace', '?')}/{owner.get('name', '?')}"
     if owner and "keda" not in said:
-        remedy = "remove the external rules of prometheus-adapter (rules.external: []), then run KEDA's helm upgrade"
+        remedy = "remove its external rules (of prometheus-adapter rules.external: []), then run KEDA's helm upgrade"
         return Finding(subject, "missing", f"are served by {said}, so KEDA's autoscalers never get a value", remedy)
     return kubectl.has(subject, f"are served by {said}", "install KEDA", "get", "apiservice", name)
 

@@ -9,16 +9,16 @@ import re
 
 import pytest
 
-from dashboards import boards, levels, rules, scaling
+from dashboards import boards, levels, rules
 
 
 def test_alerts_and_autoscalers_work_at_any_level() -> None:
     """What needs more is recorded for boards."""
-    assert {"endpoint_version:gateway_batch_padding:ratio_rate5m", scaling.INFER_P95} == levels.RECORDS
-    for rule in (*rules.records(), *rules.alerts()):
-        named = set(re.findall(r"[a-zA-Z_:][\w:]*", rule.expr))
-        assert not named & levels.RECORDS, rule.name
-        assert rule.name in levels.RECORDS or not levels.needs_detail(rule.expr), rule.name
+    assert {"endpoint_version:gateway_batch_padding:ratio_rate5m"} == levels.RECORDS
+    for rule in rules.every():
+        named = set(re.findall(r"[a-zA-Z_:][\w:]*", rule["expr"]))
+        assert not named & levels.RECORDS, rule
+        assert rule.get("record") in levels.RECORDS or not levels.needs_detail(rule["expr"]), rule
 
 
 @pytest.mark.parametrize(

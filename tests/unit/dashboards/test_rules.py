@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboards import build, rules
+from dashboards import rules
+from dashboards.promql import FAILED_OUTCOMES
 from gateway.metrics import drift
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.drift import Bins, Verdict, enum_bins, scalar_bins
@@ -22,53 +23,51 @@ Evaluate = Callable[..., None]
 NAN = " ".join(["NaN"] * 60)
 
 
-def test_committed_files_are_what_is_generated() -> None:
-    """`python -m dashboards` writes them."""
-    assert [] == build.stale()
+def test_what_counts_as_a_failure_is_what_the_gateway_answers_so() -> None:
+    """Every list of outcomes with one of the server's faults names all of them."""
+    lists = {one for rule in rules.every() for one in re.findall(r'outcome=~"([^"]+)"', rule["expr"])}
+    assert {FAILED_OUTCOMES} == {one for one in lists if "internal" in one}
 
 
 def test_rules_name_metrics_of_the_catalogue_only() -> None:
     """And each other, and Triton's own."""
     known = {m.name for m in CATALOG}
     known |= {f"{m.name}_{part}" for m in CATALOG if m.type == "histogram" for part in ("bucket", "sum", "count")}
-    for rule in (*rules.records(), *rules.alerts()):
-        named = set(re.findall(r"(?<![:\w])gateway_[a-z0-9_]+(?![:\w])", rule.expr))
-        assert set() == named - known, rule.name
+    for rule in rules.every():
+        named = set(re.findall(r"(?<![:\w])gateway_[a-z0-9_]+(?![:\w])", rule["expr"]))
+        assert set() == named - known, rule
 
 
 def test_recording_rules_are_named_level_metric_operation() -> None:
     """And every recorded name that is used is recorded."""
-    recorded = [rule.name for rule in rules.records()]
+    recorded = [rule["record"] for rule in rules.every() if "record" in rule]
     assert len(recorded) == len(set(recorded))
     assert [] == [name for name in recorded if not re.fullmatch(r"[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", name)]
-    used = {
-        name
-        for rule in (*rules.records(), *rules.alerts())
-        for name in re.findall(r"\b[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", rule.expr)
-    }
+    used = {name for rule in rules.every() for name in re.findall(r"\b[a-z_]+:[a-z0-9_]+:[a-z0-9_]+", rule["expr"])}
     assert set() == used - set(recorded)
 
 
 def test_every_alert_has_a_heading_in_the_runbook() -> None:
     """Where its link leads."""
     headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
-    assert sorted({alert.name for alert in rules.alerts()}) == sorted(headings)
+    assert sorted({alert["alert"] for alert in rules.alerts()}) == sorted(headings)
 
 
 def test_table_of_the_runbook_says_which_alerts_wake_somebody() -> None:
     """Every alert has a row with its severities."""
     rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "runbook.md").read_text(), re.M)
     told = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
-    assert told == {
-        one.name: {each.severity for each in rules.alerts() if each.name == one.name} for one in rules.alerts()
-    }
+    severities: dict[str, set[str]] = {}
+    for one in rules.alerts():
+        severities.setdefault(one["alert"], set()).add(one["labels"]["severity"])
+    assert severities == told
 
 
 def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
     """`runbook_url`; `runbook` stays for who reads that."""
-    text = "".join(rules.files().values())
-    links = [re.findall(rf' {name}: "docs/runbook.md#(\w+)"', text) for name in ("runbook_url", "runbook")]
-    assert [[alert.name.lower() for alert in rules.alerts()]] * 2 == links
+    for alert in rules.alerts():
+        link = f"docs/runbook.md#{alert['alert'].lower()}"
+        assert [link] * 2 == [alert["annotations"][name] for name in ("runbook_url", "runbook")]
 
 
 @pytest.mark.prometheus

@@ -107,7 +107,6 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
         **{f"{definitions}/{name}": named("CustomResourceDefinition", name) for name in (
             "servicemonitors.monitoring.coreos.com", "scaledobjects.keda.sh")},
         "/apis/metrics.k8s.io": {"kind": "APIGroup", "name": "metrics.k8s.io"},
-        "/apis/custom.metrics.k8s.io": {"kind": "APIGroup", "name": "custom.metrics.k8s.io"},
         "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io": named(
             "APIService", "v1beta1.external.metrics.k8s.io", spec={"service": {"namespace": "keda", "name": "m"}}),
         f"/apis/autoscaling/v2{inside}/horizontalpodautoscalers": listed("HorizontalPodAutoscaler", named(

@@ -12,8 +12,8 @@ from typing import Any
 import click
 import kubernetes_validate
 import pytest
-import yaml
 
+from dashboards import boards, rules
 from deploy.cli.main import group
 from deploy.controlplane import Credentials
 from deploy.controlplane.app import build as build_controlplane
@@ -21,7 +21,6 @@ from deploy.controlplane.store import Store
 from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
 from gateway.testing import FakeBackend, FakeRegistry
-from tests.kube_tools import ADAPTER
 
 VALUES = ("cpu", "gpu", "dev", "existing", "kserve", "sync")
 PLAIN = tuple(name for name in VALUES if name != "kserve")
@@ -581,47 +580,8 @@ def test_nobody_decides_twice_how_many_pods_there_are(plain: Objects) -> None:
         assert 1 <= fewest <= most
 
 
-def test_autoscalers_ask_for_metrics_that_exist(objects: Objects) -> None:
-    """HPA names are the adapter's; what the adapter and KEDA query is in the catalogue, recorded, or Triton's."""
-    from dashboards import rules
-    from gateway.metrics.catalog import CATALOG
-
-    rules_of_adapter = yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]
-    offered = {rule["name"]["as"]: rule["metricsQuery"] for rule in rules_of_adapter}
-    recorded = set(re.findall(r"record: (\S+)", "".join(rules.files().values())))
-    queries = [
-        trigger["metadata"]["query"] for each in of(objects, "ScaledObject") for trigger in each["spec"]["triggers"]
-        if "query" in trigger["metadata"]
-    ]  # fmt: skip
-    for each in of(objects, "HorizontalPodAutoscaler"):
-        for metric in each["spec"]["metrics"]:
-            if metric["type"] in ("Pods", "Object"):
-                queries.append(offered[metric[metric["type"].lower()]["metric"]["name"]])
-    known = {metric.name for metric in CATALOG}
-    for query in queries:
-        for name in re.findall(r"[a-z]+:[a-z0-9_]+:[a-z0-9_]+|gateway_[a-z_]+", query):
-            plain = re.sub(r"_(sum|count|bucket)$", "", name)
-            assert name in recorded or {name, plain, name.removesuffix("_total")} & known, name
-    if of(objects, "HorizontalPodAutoscaler"):
-        assert queries
-
-
-def test_hpas_and_prometheus_adapter_leave_external_metrics_to_keda(objects: Objects) -> None:
-    """`external.metrics.k8s.io` has one owner in a cluster: what asks it of another one gets no number for ever."""
-    for each in of(objects, "HorizontalPodAutoscaler"):
-        assert {"Resource", "Pods", "Object"} >= {metric["type"] for metric in each["spec"]["metrics"]}
-    assert {"custom"} == {*yaml.safe_load(ADAPTER.read_text())["rules"]}
-
-
-def test_what_prometheus_adapter_serves_is_of_the_namespace_it_is_asked_for() -> None:
-    """Every rule overrides the namespace, and asks by the labels of who asks."""
-    for rule in yaml.safe_load(ADAPTER.read_text())["rules"]["custom"]:
-        assert {"resource": "namespace"} == rule["resources"]["overrides"]["namespace"]
-        assert "<<.LabelMatchers>>" in rule["metricsQuery"]
-
-
 def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable[..., Objects]) -> None:
-    """KEDA by namespace, release and pool in each query; the HPA has its namespace, and says what names no pods."""
+    """KEDA by namespace, release and pool in each query; an HPA reads the CPU of its own pods."""
     pools = '[{"name": "large", "autoscaling": {"max": 4}}]'
     every = {"triton-gateway": None, "triton": "default", "triton-large": "large"}
     kind = {"autoscaling__gateway__by": '"keda"', "autoscaling__triton__by": '"keda"', "triton__pools": pools}
@@ -638,11 +598,7 @@ def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable
     assert {"triton": 16, "triton-large": 4}.items() <= {
         each["metadata"]["name"]: each["spec"]["maxReplicas"] for each in hpas
     }.items()  # fmt: skip
-    for each in hpas:
-        for metric in each["spec"]["metrics"]:
-            if metric["type"] == "Object":
-                own_labels = {"release": "triton-gateway", "pool": every[each["metadata"]["name"]]}
-                assert own_labels == metric["object"]["metric"]["selector"]["matchLabels"]
+    assert {"Resource"} == {metric["type"] for each in hpas for metric in each["spec"]["metrics"]}
 
 
 def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Callable[..., Objects]) -> None:
@@ -655,7 +611,7 @@ def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Callable[..., Objects
         {"pollingInterval", "cooldownPeriod"} & found[name].keys() for name in ("triton-large", "triton")
     ]
     *others, wakes = (each["metadata"] for each in found["triton-large"]["triggers"])
-    assert "job:triton_replicas_wanted:waiting{" in wakes["query"]
+    assert re.fullmatch(r"max\(gateway_pool_waiting_requests\{.*\} > bool 0\)", wakes["query"]), "one, not one for each"
     assert ("true", {"false"}) == (wakes["ignoreNullValues"], {each["ignoreNullValues"] for each in others})
     for pairs in ({"autoscaling__gateway__min": "0"}, {"triton__pools": asleep, "autoscaling__triton__by": '"hpa"'}):
         with pytest.raises(AssertionError, match=r"min: 0 is possible only for Tritons"):
@@ -831,15 +787,11 @@ def test_alerts_link_to_where_the_runbook_is(helm: Callable[..., Objects]) -> No
 
 
 def test_rules_are_those_of_the_dashboards_package(objects: Objects) -> None:
-    """Same groups, same rules; every board is there, small enough for `kubectl apply`."""
-    from dashboards import boards, rules
-
-    wanted = rules.files()
+    """Same rules in the same order; every board is there, small enough for `kubectl apply`."""
     if not of(objects, "PrometheusRule"):
         return
     rule = of(objects, "PrometheusRule")[0]
-    names = {group["name"] for group in rule["spec"]["groups"]}
-    assert names == {m for text in wanted.values() for m in re.findall(r"^  - name: (\S+)", text, re.M)}
+    assert rules.every() == [each for group in rule["spec"]["groups"] for each in group["rules"]]
     configs = [each for each in of(objects, "ConfigMap") if each["metadata"]["name"] != "triton-gateway"]
     assert {*boards.files()} == set(itertools.chain.from_iterable(each["data"] for each in configs))
     for each in configs:
