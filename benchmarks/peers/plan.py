@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-PEERS = ("clearml_lean", "clearml_auto", "kserve", "ensemble_lean", "ensemble_auto")
+PEERS = ("clearml_lean", "kserve", "ensemble_lean")
 FORMS = ("gateway", "gateway_hf", "gateway_openai", "gateway_kserve", "gateway_oip")
 ALL = ("gateway", "gateway_nocache", *PEERS)
 
@@ -56,7 +56,7 @@ def quick() -> tuple[Scenario, ...]:
         Scenario("instant", "long", 64, ("gateway", "gateway_nocache"), 2, 2.0),
         Scenario("instant", "short", 1, ("gateway",), 2, 2.0),
         Scenario("vectors", "short", 64, FORMS, 3, 2.0),
-        Scenario("gpu", "short", 256, ("gateway", "ensemble_lean", "ensemble_auto"), 2, 3.0),
+        Scenario("gpu", "short", 256, ("gateway", "ensemble_lean"), 2, 3.0),
     )
 
 

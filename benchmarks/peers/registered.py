@@ -22,9 +22,8 @@ from deploy.tools.clearml_serving import ClearMLServing
 from tests import processes
 from tests.stack import Registry
 
-_PEERS = Path(__file__).parent / "programs"
-HOOKS = {"lean": _PEERS / "clearml_hook_lean.py", "auto": _PEERS / "clearml_hook_auto.py"}
-_FORMAT = 4
+_HOOK = Path(__file__).parent / "programs" / "clearml_hook.py"
+_FORMAT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +77,9 @@ def versions(backend: Backend) -> tuple[str, str]:
     return f"{backend.name}/1", f"{backend.name}/2"
 
 
-def hooked(backend: Backend, hook: str) -> str:
-    """Return the endpoint of stock clearml-serving for a backend and a hook, which is also its Triton model's name."""
-    return f"{backend.name}-{hook}"
+def hooked(backend: Backend) -> str:
+    """Return the endpoint of stock clearml-serving for a backend, which is also its Triton model's name."""
+    return f"{backend.name}-hook"
 
 
 async def _register(cli: ClearMLServing, gateway: str, clearml: str, backend: Backend, bundle: Path) -> None:
@@ -100,8 +99,7 @@ async def _register(cli: ClearMLServing, gateway: str, clearml: str, backend: Ba
         "--id", gateway, "model", "canary", "--endpoint", backend.name, "--weights", *map(str, backend.weights),
         "--input-endpoints", *versions(backend),
     )  # fmt: skip
-    for hook, code in HOOKS.items():
-        await cli.run("--id", clearml, *add, "--endpoint", hooked(backend, hook), "--preprocess", str(code))
+    await cli.run("--id", clearml, *add, "--endpoint", hooked(backend), "--preprocess", str(_HOOK))
 
 
 def main(task_id: str) -> None:

@@ -196,9 +196,9 @@ def another_checkout(checkout: Path, name: str = BEFORE, *, has_word_cache: bool
     return System(name, f"the other checkout{'' if has_word_cache else ', word cache off'}", begin)
 
 
-def _clearml(bench: Bench, backend: Backend, *, hook: str) -> Running:
+def _clearml(bench: Bench, backend: Backend) -> Running:
     python = bench.python("clearml")
-    model = hooked(backend, hook)
+    model = hooked(backend)
     bench.triton.serve(model, backend, bench.bundles[backend.name])
     port = processes.free_port()
     env = bench.environment(
@@ -211,7 +211,7 @@ def _clearml(bench: Bench, backend: Backend, *, hook: str) -> Running:
         str(python), "-m", "uvicorn", "clearml_serving.serving.main:app", "--host", processes.LOOPBACK, "--port",
         str(port), "--loop", "uvloop", "--http", "httptools", "--log-level", "warning",
     ]  # fmt: skip
-    server = bench.start(f"clearml_{hook}", argv, env)
+    server = bench.start("clearml_lean", argv, env)
     return Running(f"http://127.0.0.1:{port}/serve/{model}", text_body, server, [model])
 
 
@@ -229,15 +229,14 @@ def _kserve(bench: Bench, backend: Backend) -> Running:
     return Running(f"http://127.0.0.1:{port}/v1/models/bench:predict", _instances_body, server, [model])
 
 
-def _ensemble(bench: Bench, backend: Backend, *, tokenizer: str) -> Running:
-    name = f"ensemble-{tokenizer}-{backend.name}"
+def _ensemble(bench: Bench, backend: Backend) -> Running:
+    name = f"ensemble-{backend.name}"
     model = f"{name}-model"
     bench.triton.serve(model, backend, bench.bundles[backend.name])
-    bench.triton.serve_ensemble(name, backend, model, tokenizer=tokenizer, folder=bench.bundles[backend.name])
-    shape = [1, 1] if tokenizer == "lean" else [1]
+    bench.triton.serve_ensemble(name, backend, model, folder=bench.bundles[backend.name])
 
     def body(text: str) -> bytes:
-        return json.dumps({"inputs": [{"name": "TEXT", "shape": shape, "datatype": "BYTES", "data": [text]}]}).encode()
+        return json.dumps({"inputs": [{"name": "TEXT", "shape": [1, 1], "datatype": "BYTES", "data": [text]}]}).encode()
 
     # everything happens inside Triton, so it gets the gateway's core as well
     return Running(f"http://{bench.triton.http}/v2/models/{name}/infer", body, None, [model], (SERVER_CORE, OTHER_CORE))
@@ -271,14 +270,10 @@ SYSTEMS: dict[str, System] = {
                    partial(_form, name=name, path=path, body=body))
             for name, (title, path, body) in FORMS.items()
         ),
-        System("clearml_lean", "clearml-serving 1.3.5, hook on tokenizers", lambda b, k: _clearml(b, k, hook="lean")),
-        System("clearml_auto", "clearml-serving 1.3.5, hook on AutoTokenizer",
-               lambda b, k: _clearml(b, k, hook="auto")),
+        System("clearml_lean", "clearml-serving 1.3.5, hook on tokenizers", _clearml),
         System("kserve", "KServe transformer, tokenizers, grpc-v2", _kserve),
         System("ensemble_lean", "Triton ensemble, tokenizers, dynamic batching",
-               lambda b, k: _ensemble(b, k, tokenizer="lean")),
-        System("ensemble_auto", "Triton ensemble, AutoTokenizer (transformer-deploy)",
-               lambda b, k: _ensemble(b, k, tokenizer="auto")),
+               _ensemble),
         System("pipeline", "FastAPI + transformers pipeline, PyTorch", _pipeline, uses_triton=False),
     )
 }  # fmt: skip

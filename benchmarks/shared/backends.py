@@ -119,14 +119,12 @@ class Triton:
             self._write(name, scripted_config(name, backend), {"1/model.py": program("fixed_model")}, {})
         self._load(name)
 
-    def serve_ensemble(self, name: str, backend: Backend, model: str, *, tokenizer: str, folder: Path) -> None:
-        """Load a tokenizer of kind ``lean`` or ``auto`` over ``folder``, and an ensemble of it and ``model``."""
+    def serve_ensemble(self, name: str, backend: Backend, model: str, *, folder: Path) -> None:
+        """Load a tokenizer over ``folder``, and an ensemble of it and ``model``."""
         step = f"{name}-tokenizer"
-        self._write(
-            step, tokenizer_config(step, backend, tokenizer, folder), {"1/model.py": program("tokenizer_model")}, {}
-        )
+        self._write(step, tokenizer_config(step, backend, folder), {"1/model.py": program("tokenizer_model")}, {})
         self._load(step)
-        self._write(name, ensemble_config(name, backend, step, model, tokenizer), {"1/.keep": ""}, {})
+        self._write(name, ensemble_config(name, backend, step, model), {"1/.keep": ""}, {})
         self._load(name)
 
     def statistics(self) -> dict[str, tuple[int, int, int]]:
@@ -193,33 +191,29 @@ instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 """
 
 
-def tokenizer_config(name: str, backend: Backend, tokenizer: str, folder: Path) -> str:
-    """Return config.pbtxt of a tokenizer: ``auto`` as transformer-deploy builds it (no batching), ``lean`` batches."""
-    # transformer-deploy: max_batch_size 0, so shapes contain the row dimension
-    is_lean = tokenizer == "lean"
-    dims, text = ("-1", "1") if is_lean else ("-1, -1", "-1")
-    outputs = ", ".join(f'{{ name: "{n}" data_type: TYPE_INT64 dims: [ {dims} ] }}' for n in backend.inputs)
+def tokenizer_config(name: str, backend: Backend, folder: Path) -> str:
+    """Return config.pbtxt of a tokenizer that Triton batches."""
+    outputs = ", ".join(f'{{ name: "{n}" data_type: TYPE_INT64 dims: [ -1 ] }}' for n in backend.inputs)
     return f"""name: "{name}"
 backend: "python"
-max_batch_size: {MAX_BATCH if is_lean else 0}
-input [ {{ name: "TEXT" data_type: TYPE_STRING dims: [ {text} ] }} ]
+max_batch_size: {MAX_BATCH}
+input [ {{ name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }} ]
 output [ {outputs} ]
-{"dynamic_batching { }" if is_lean else ""}
+dynamic_batching {{ }}
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
-{_parameters(tokenizer=tokenizer, folder=folder, outputs=",".join(backend.inputs))}
+{_parameters(folder=folder, outputs=",".join(backend.inputs))}
 """
 
 
-def ensemble_config(name: str, backend: Backend, step: str, model: str, tokenizer: str) -> str:
+def ensemble_config(name: str, backend: Backend, step: str, model: str) -> str:
     """Return config.pbtxt of tokenizer and model as one."""
-    is_lean = tokenizer == "lean"
     tokens = " ".join(f'output_map {{ key: "{n}" value: "{n}" }}' for n in backend.inputs)
     taken = " ".join(f'input_map {{ key: "{n}" value: "{n}" }}' for n in backend.inputs)
     return f"""name: "{name}"
 platform: "ensemble"
-max_batch_size: {MAX_BATCH if is_lean else 0}
-input [ {{ name: "TEXT" data_type: TYPE_STRING dims: [ {"1" if is_lean else "-1"} ] }} ]
-output [ {{ name: "{backend.output}" data_type: TYPE_FP32 dims: [ {"" if is_lean else "-1, "}{backend.width} ] }} ]
+max_batch_size: {MAX_BATCH}
+input [ {{ name: "TEXT" data_type: TYPE_STRING dims: [ 1 ] }} ]
+output [ {{ name: "{backend.output}" data_type: TYPE_FP32 dims: [ {backend.width} ] }} ]
 ensemble_scheduling {{ step [
   {{ model_name: "{step}" model_version: -1 input_map {{ key: "TEXT" value: "TEXT" }} {tokens} }},
   {{ model_name: "{model}" model_version: -1 {taken}

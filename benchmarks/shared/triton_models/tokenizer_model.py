@@ -1,13 +1,13 @@
 """The tokenizer of an ensemble, in Triton's python backend.
 
-``auto`` is what transformer-deploy generates: ``AutoTokenizer``, called per request. ``lean`` uses ``tokenizers`` and
-one batch encode for all requests that Triton passes together.
+One batch encode for all requests that Triton passes together.
 """
 
 import json
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
+from tokenizers import Tokenizer
 
 
 class TritonPythonModel:
@@ -16,34 +16,15 @@ class TritonPythonModel:
     def initialize(self, args):
         parameters = {k: v["string_value"] for k, v in json.loads(args["model_config"])["parameters"].items()}
         self.outputs = parameters["outputs"].split(",")
-        self.is_auto = parameters["tokenizer"] == "auto"
-        if self.is_auto:
-            from transformers import AutoTokenizer
-
-            self.tokenizer = AutoTokenizer.from_pretrained(parameters["folder"])
-        else:
-            from tokenizers import Tokenizer
-
-            self.tokenizer = Tokenizer.from_file(parameters["folder"] + "/tokenizer.json")
-            self.tokenizer.enable_truncation(512)
-            self.tokenizer.no_padding()
+        self.tokenizer = Tokenizer.from_file(parameters["folder"] + "/tokenizer.json")
+        self.tokenizer.enable_truncation(512)
+        self.tokenizer.no_padding()
 
     def execute(self, requests):
         texts = [
             [t.decode("utf-8") for t in pb_utils.get_input_tensor_by_name(r, "TEXT").as_numpy().ravel().tolist()]
             for r in requests
         ]
-        return self._auto(texts) if self.is_auto else self._lean(texts)
-
-    def _auto(self, texts):
-        responses = []
-        for query in texts:
-            tokens = self.tokenizer(text=query, return_tensors="np", padding=True, truncation=True)
-            tensors = [pb_utils.Tensor(name, tokens[name].astype(np.int64)) for name in self.outputs]
-            responses.append(pb_utils.InferenceResponse(tensors))
-        return responses
-
-    def _lean(self, texts):
         encodings = iter(self.tokenizer.encode_batch_fast([text for query in texts for text in query]))
         responses = []
         for query in texts:
