@@ -1,18 +1,16 @@
-"""Options and outcome of a run of ``triton-gateway optimize``, for every kind of model."""
+"""Options and outcome of a run of ``triton-gateway optimize``, and what runs of every kind of model share."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.judge.parity import EXACT, Parity
-from deploy.bundles.other_load import OtherLoad, sentence
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
 from deploy.sync.model_folder.cores import available_cores
@@ -21,6 +19,7 @@ from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError, ExportFailed
 
 Say = Callable[[str], None]
+Judged = Sequence[tuple[Candidate, Parity]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +43,11 @@ class Options:
     is_quick: bool = False
     trusts_code: bool = False
     """True if the model's own Python code may run here."""
+
+    @property
+    def named_task(self) -> str:
+        """The task that the user names; empty if the model's files tell it."""
+        return "" if self.task == "auto" else self.task
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +76,24 @@ class Run:
         self.work = work
         self.say = say
         self.progress = progress
-        self.task_options = {} if options.task == "auto" else {"task": options.task}
+        self.task_options = {"task": options.named_task} if options.named_task else {}
         self.cores = available_cores()
-        self.other_load = 0.0
-        """The share of this machine's cores that other programs used while speeds were measured."""
         progress("loading the model into PyTorch")
-
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
-        """Measure speeds, and say if other programs used the machine meanwhile."""
-        load = OtherLoad()
-        yield
-        self.other_load = load.share()
-        if beside := sentence(self.other_load):
-            self.say(beside)
 
 
 class BeyondTolerance(DeployError):
     """No candidate is as exact as required, or the bundle would be wrong."""
 
 
-P = TypeVar("P", bound=Parity)
-
-
 def judge_each(
     tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]], make: Callable[[Candidate], Path],
-    judge: Callable[[Candidate, Path], P], sentence: Callable[[P], str], say: Say,
-) -> tuple[list[tuple[Candidate, P]], dict[str, str]]:  # fmt: skip
+    judge: Callable[[Candidate, Path], Parity], say: Say,
+) -> tuple[list[tuple[Candidate, Parity]], dict[str, str]]:  # fmt: skip
     """Judge every candidate whose graph can be made; return the verdicts, and why the others are left out, by name.
 
     ``make`` returns a candidate's graph or raises ``ExportFailed``; ``left`` are those that were not tried.
     """
-    judged: list[tuple[Candidate, P]] = []
+    judged: list[tuple[Candidate, Parity]] = []
     left_out = {candidate.name: why for candidate, why in left}
     for candidate in tried:
         try:
@@ -114,11 +104,11 @@ def judge_each(
             continue
         found = judge(candidate, graph)
         judged.append((candidate, found))
-        say(f"{candidate.name}: {sentence(found)}")
+        say(f"{candidate.name}: {_verdict(found)}")
     return judged, left_out
 
 
-def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, tuple[Candidate, P]]:
+def acceptable(judged: Judged, accept: str) -> dict[str, tuple[Candidate, Parity]]:
     """Return the candidates that may be chosen, by name: those within tolerance.
 
     If there is none and ``accept`` gives a reason, all that have no faults. Raises ``BeyondTolerance`` if none is left.
@@ -132,29 +122,21 @@ def acceptable(judged: Sequence[tuple[Candidate, P]], accept: str) -> dict[str, 
     is_wrong = all(p.faults for _, p in judged)
     raise BeyondTolerance(
         f"no candidate is within tolerance ({reasons})",
-        hint="the export is wrong, so no bundle was made" if is_wrong else
+        hint="no bundle was made: the export is wrong, or the model itself answers a text differently in a batch; a "
+        "Preprocess class that sends one text at a time can serve it" if is_wrong else
         'no bundle was made; --accept "REASON" takes the fastest anyway, --tolerance changes the limits',
     )  # fmt: skip
 
 
-def choose(
-    usable: Mapping[str, tuple[Candidate, P]], score: Callable[[str], float] | None, load: Load, say: Say
-) -> tuple[Candidate, P]:
-    """Return the fastest of the candidates that may be chosen; without a ``score`` (times PyTorch), the first."""
-    if score is None:
-        return next(iter(usable.values()))
-    name = max(usable, key=score)
-    say(f"chosen for {load}: {name}, ×{score(name):.1f} PyTorch")
-    return usable[name]
-
-
-def verdict(found: Parity, *answers: str) -> str:
-    """Return the verdict on a candidate as one line. ``answers`` are results that only its kind of model has."""
+def _verdict(found: Parity) -> str:
     if found.faults:
         return f"refused: {found.faults[0]}"
-    exact = f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}"
+    nearest = "" if found.neighbours is None else f", same neighbour {found.neighbours:.1%}"
     end = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
-    return f"{', '.join((exact, *answers))}; {end}"
+    return (
+        f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}, same answer "
+        f"{found.decisions:.1%}{nearest}; {end}"
+    )
 
 
 def parse_tolerance(text: str) -> dict[str, float]:

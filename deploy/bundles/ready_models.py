@@ -1,8 +1,7 @@
 """Packs models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
 
-There is no original to judge them against; the one change to a graph (pooling) is proven equal. If transformers is
-installed, the tokens are compared with its own, since it does not always follow tokenizer.json. If ONNX Runtime is, a
-graph is run on every token. Needs no torch.
+There is no original to judge them against. If transformers is installed, the tokens are compared with its own, since it
+does not always follow tokenizer.json. Needs no torch.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from importlib import util
 from pathlib import Path
 from typing import Final
 
-from deploy.bundles import graph_pooling, serving
+from deploy.bundles import serving
 from deploy.bundles.export import tokens
-from deploy.bundles.judge.vocabulary import refuse_broken_tokens
 from deploy.bundles.model_files import copy_texts, digest
 from deploy.bundles.model_kinds import Given
 from deploy.bundles.work_folder import link, work_folder
@@ -24,7 +22,6 @@ from deploy.sync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside, file_name, path_within
-from preprocessing.config import GENERATION
 from preprocessing.errors import PreprocessingError
 from preprocessing.tokenizer import TextTokenizer
 
@@ -53,8 +50,7 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
             if given.texts is not None:
                 copy_texts(_as_transformers_reads(given, given.texts, work / "tokens", say, progress), folder)
                 _check(folder, given)
-            _graph(given, given.file, folder, say, progress)
-            _try_vocabulary(given, folder, say, progress)
+            link(given.file, folder / "model.onnx")
     return final
 
 
@@ -103,19 +99,6 @@ def _check(folder: Path, given: Given) -> None:
         raise DeployError(f"{given.name}: {error.message}", hint=error.hint or "") from error
 
 
-def _try_vocabulary(given: Given, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
-    if given.config is None or given.config.task == GENERATION:
-        return
-    if util.find_spec("onnxruntime") is None:
-        say("the graph was not tried with every token, which needs onnxruntime")
-        return
-    options = None if given.task == "auto" else {"task": given.task}
-    try:
-        refuse_broken_tokens(folder / "model.onnx", folder, options, say, progress)
-    except PreprocessingError as error:
-        raise DeployError(f"{given.name}: {error.message}", hint=error.hint or "") from error
-
-
 def _as_transformers_reads(
     given: Given, texts: Path, scratch: Path, say: Callable[[str], None], progress: Callable[[str], None]
 ) -> Path:
@@ -149,18 +132,3 @@ def _fits(folder: Path, given: Given) -> bool:
     ids = [*listed["model"].get("vocab", {}).values()] if isinstance(listed["model"].get("vocab"), dict) else []
     ids += [token["id"] for token in listed.get("added_tokens", [])]
     return known is None or max(ids, default=0) < known
-
-
-def _graph(given: Given, file: Path, folder: Path, say: Callable[[str], None], progress: Callable[[str], None]) -> None:
-    """Put the graph into the bundle; add pooling if it answers one vector per token."""
-    target = folder / "model.onnx"
-    output = graph_pooling.token_vectors(file, given.config) if given.config is not None else ""
-    if not output or given.config is None:
-        link(file, target)
-        return
-    progress("adding pooling to the graph and comparing the answers")
-    worst = graph_pooling.pool_inside(file, folder, output, given.config, target)
-    say(
-        f"{output} holds one vector per token: pooling ({' and '.join(given.config.pooling)}) was added to the graph; "
-        f"the answers are equal, largest difference {worst:.1e}"
-    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from deploy.bundles import faster, prerequisites
+from deploy.bundles import prerequisites
 from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
@@ -39,10 +39,8 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
         tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
         say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
             f"up to {source.config.max_length} tokens")  # fmt: skip
-        made = (generation.CausalRun if is_causal else TextRun)(options, source, work, say, progress).run(tried, left)
-    for line in faster.lines(made.manifest, made.bundle):
-        say(line)
-    return made
+        kind = generation.CausalRun if is_causal else TextRun
+        return kind(options, source, work, say, progress).run(tried, left)
 
 
 def check(options: Options) -> None:

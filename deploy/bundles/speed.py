@@ -1,7 +1,8 @@
-"""The speed table: every candidate on this machine, by batch, length and threads, relative to PyTorch.
+"""The speed table: every candidate on this machine, by batch and length, relative to PyTorch.
 
-Engines take turns within a round, so other load on the machine affects all of them alike. A cell is the best of its
-rounds, since other load can only add to it.
+Measured with the threads of the load: latency is one text at a time with all cores, throughput is every batch with one
+thread, because instances run side by side. Engines take turns within a round, so other work on the machine affects all
+of them alike. A cell is the best of its rounds, since other work can only add to it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -20,9 +21,9 @@ Call = Callable[[], object]
 Load = Literal["latency", "throughput"]
 
 ORIGINAL: Final = "pytorch"
-BATCHES: Final = (1, 8, 32)
-LENGTHS: Final = (16, 64, 128, 256, 512)
 ROUNDS: Final = 3
+_LENGTHS: Final = (16, 64, 128, 256, 512)
+_BATCHES: Final = (1, 8, 32)
 _LEAST_CALLS: Final = 2
 _SLICE_S: Final = 0.12
 _MAX_TOKENS: Final = 2048
@@ -35,7 +36,6 @@ class Cell:
 
     batch: int
     length: int
-    threads: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +50,13 @@ class Timing:
         return self.ms[ORIGINAL] / self.ms[name]
 
 
-def grid(max_length: int, threads: Iterable[int], *, lengths: Sequence[int] = LENGTHS,
-         batches: Sequence[int] = BATCHES) -> list[Cell]:  # fmt: skip
-    """Return the cells to measure: lengths up to the model's own longest."""
+def grid(max_length: int, load: Load, *, is_quick: bool = False) -> list[Cell]:
+    """Return the cells to measure for a load: lengths up to the model's own longest."""
+    lengths = (16, 128) if is_quick else _LENGTHS
+    batches = (1,) if is_quick or load == "latency" else _BATCHES
     chosen = sorted({n for n in lengths if n <= max_length} or {max_length})
-    return [
-        Cell(batch, length, count)
-        for count in sorted(set(threads))
-        for batch in batches
-        for length in chosen
-        if batch * length <= max(_MAX_TOKENS, max_length)
-    ]
+    most = max(_MAX_TOKENS, max_length)
+    return [Cell(batch, length) for batch in batches for length in chosen if batch * length <= most]
 
 
 def of_size(feeds: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
@@ -82,21 +78,18 @@ def of_size(feeds: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
 
 
 def measure(
-    cells: Sequence[Cell], open_engines: Callable[[int], Mapping[str, Callable[[Cell], Call]]],
-    say: Callable[[str], None], *, clock: Callable[[], float] = time.perf_counter, rounds: int = ROUNDS,
+    cells: Sequence[Cell], engines: Mapping[str, Callable[[Cell], Call]], say: Callable[[str], None], *,
+    clock: Callable[[], float] = time.perf_counter, rounds: int = ROUNDS,
 ) -> list[Timing]:  # fmt: skip
-    """Measure ``cells``. ``open_engines`` returns, for a number of threads, each engine's call for a cell."""
-    opened: tuple[int, Mapping[str, Callable[[Cell], Call]]] | None = None
+    """Measure ``cells``. ``engines`` return each engine's call for a cell, by name; ``ORIGINAL`` is one of them."""
     found: list[Timing] = []
     for number, cell in enumerate(cells, 1):
-        if opened is None or opened[0] != cell.threads:
-            opened = cell.threads, open_engines(cell.threads)
-        calls = {name: prepare(cell) for name, prepare in opened[1].items()}
+        calls = {name: prepare(cell) for name, prepare in engines.items()}
         timing = Timing(cell, {name: min(times) for name, times in _rounds(calls, clock, rounds).items()})
         found.append(timing)
         best = min((n for n in timing.ms if n != ORIGINAL), key=lambda n: timing.ms[n], default=ORIGINAL)
         say(
-            f"speed {number}/{len(cells)}: batch {cell.batch} × {cell.length} tokens, {cell.threads} thread(s): "
+            f"speed {number}/{len(cells)}: batch {cell.batch} × {cell.length} tokens: "
             f"PyTorch {timing.ms[ORIGINAL]:.1f} ms, {best} ×{timing.ratio(best):.1f}"
         )
     return found
@@ -116,26 +109,16 @@ def _rounds(calls: Mapping[str, Call], clock: Callable[[], float], rounds: int) 
     return times
 
 
-def score(timings: Sequence[Timing], name: str, load: Load) -> float:
-    """Return how many times as fast as PyTorch ``name`` is for a load: the geometric mean over its cells.
-
-    Latency: one text at a time with all threads. Throughput: all batches with one thread, because instances run side by
-    side.
-    """
-    chosen = _cells_of(timings, load)
-    ratios = [t.ratio(name) for t in chosen if name in t.ms]
+def score(timings: Sequence[Timing], name: str) -> float:
+    """Return how many times as fast as PyTorch ``name`` is: the geometric mean over the cells; 0 if not measured."""
+    ratios = [t.ratio(name) for t in timings if name in t.ms]
     return math.exp(statistics.fmean(math.log(r) for r in ratios)) if ratios else 0.0
 
 
 def best_batch(timings: Sequence[Timing], name: str, *, length: int = 64) -> int:
     """Return the smallest batch with at least 90 % of the highest rows per second, at about ``length`` tokens."""
-    one = min(t.cell.threads for t in timings)
     near = min({t.cell.length for t in timings}, key=lambda n: abs(n - length))
-    rates = {
-        t.cell.batch: t.cell.batch / t.ms[name]
-        for t in timings
-        if t.cell.threads == one and t.cell.length == near and name in t.ms
-    }
+    rates = {t.cell.batch: t.cell.batch / t.ms[name] for t in timings if t.cell.length == near and name in t.ms}
     return min(batch for batch, rate in rates.items() if rate >= 0.9 * max(rates.values()))
 
 
@@ -154,38 +137,19 @@ def side_by_side(instances: Sequence[Call], seconds: float = 1.5) -> float:
         return sum(pool.map(work, instances)) / seconds
 
 
-def shapes(count: int, cores: int) -> list[tuple[int, int]]:
-    """Return the (instances, threads) to try on ``cores`` cores, with at most ``count`` instances."""
-    found = {(min(count, cores), max(1, cores // min(count, cores))), (1, cores)}
-    if cores >= 4:
-        found.add((cores // 2, 2) if cores // 2 <= count else (count, cores // count))
-    return sorted(found)
+def best_shape(most: int, cores: int, open_call: Callable[[int], Call], say: Callable[[str], None]) -> tuple[int, int]:
+    """Return the instances and threads with the highest total rate: many instances, or one with all ``cores``.
 
-
-def best_shape(
-    most: int, cores: int, open_call: Callable[[int], Call], say: Callable[[str], None],
-    progress: Callable[[str], None],
-) -> tuple[int, int]:  # fmt: skip
-    """Return the instances and threads with the highest total rate, with at most ``most`` instances.
-
-    ``open_call`` opens an instance with a number of threads.
+    ``most`` is the largest number of instances; ``open_call`` opens an instance with a number of threads.
     """
+    count = min(most, cores)
     rates: dict[tuple[int, int], float] = {}
-    for instances, threads in shapes(most, cores):
-        progress(f"{instances} instance(s) of {threads} thread(s)")
+    for instances, threads in sorted({(count, cores // count), (1, cores)}):
         rates[instances, threads] = side_by_side([open_call(threads) for _ in range(instances)])
     say("instances × threads: " + ", ".join(f"{i} × {t}: {rate:.0f}/s" for (i, t), rate in rates.items()))
     return max(rates, key=lambda shape: rates[shape])
 
 
-def _cells_of(timings: Sequence[Timing], load: Load) -> list[Timing]:
-    threads = {t.cell.threads for t in timings}
-    wanted = max(threads) if load == "latency" else min(threads)
-    return [t for t in timings if t.cell.threads == wanted and (load == "throughput" or t.cell.batch == 1)]
-
-
 def as_rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:
     """Return the table as plain values."""
-    return [
-        {"batch": t.cell.batch, "length": t.cell.length, "threads": t.cell.threads, "ms": dict(t.ms)} for t in timings
-    ]
+    return [{"batch": t.cell.batch, "length": t.cell.length, "ms": dict(t.ms)} for t in timings]

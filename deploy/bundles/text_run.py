@@ -21,18 +21,8 @@ from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.model_files import copy_texts
-from deploy.bundles.options import (
-    BeyondTolerance,
-    Options,
-    Outcome,
-    Run,
-    Say,
-    acceptable,
-    choose,
-    judge_each,
-    verdict,
-)
-from deploy.bundles.pack import reference, report, warm_up
+from deploy.bundles.options import BeyondTolerance, Options, Outcome, Run, Say, acceptable, judge_each
+from deploy.bundles.pack import reference, warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.sentences import SENTENCES
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
@@ -60,58 +50,37 @@ class TextRun(Run):
         texts = self.work / "texts"
         texts.mkdir(exist_ok=True)
         copy_texts(self.source.folder, texts)
-
-        def judge(candidate: Candidate, graph: Path) -> Parity:
-            return gate.judge(
-                candidate, graph, self._execution(candidate), self._judged_precision(candidate), exported=exported
-            )
-
-        gate = self.gate = Gate(
+        self.gate = Gate(
             truth, self.named.weights(), texts, self.processor, tolerance=self.options.tolerance,
             options=self.task_options, threads=self.cores, say=self.progress,
         )  # fmt: skip
-        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, _verdict_line, self.say)
-        usable = self._usable(judged)
+
+        def judge(candidate: Candidate, graph: Path) -> Parity:
+            # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
+            held_to: execution.Precision = "fp32" if self.options.target == "gpu" else candidate.precision
+            return self.gate.judge(candidate, graph, self._execution(candidate), held_to, exported=exported)
+
+        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, self.say)
+        usable = acceptable(judged, self.options.accept)
         timings = self._speed([c for c, p in judged if not p.faults], exported)
-        load = self.options.load
-        chosen, found = choose(
-            usable, (lambda name: speed.score(timings, name, load)) if timings else None, load, self.say
-        )  # fmt: skip
+        name = max(usable, key=lambda name: speed.score(timings, name))
+        chosen, found = usable[name]
+        times = speed.score(timings, name)
+        if timings:
+            self.say(f"chosen for {self.options.load}: {name}, ×{times:.1f} PyTorch")
         graph = self._graph(chosen, exported)
         prepared = [self.processor.prepare(body) for body in self.bodies]
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
-        drifts = reference.distributions(prepared, truth.answers)
         tuned = self._tune(chosen, graph, timings)
-        parities = [p for _, p in judged]
         made = Made(
-            chosen, found, judged, left_out, self._wanted(chosen), tuned,
-            times_pytorch=speed.score(timings, chosen.name, load) if timings else 0.0,
-            speed=speed.as_rows(timings),
-            graph={"model.onnx": graph}, hashes={"model.onnx": gate.judged_file(chosen)},
-            inputs=inputs, outputs=outputs,
-            texts=len(prepared), lengths=[one.n_tokens for one in prepared],
-            drifts=drifts,
-            notes=self._notes(), judged_on="samples", facts={}, other_load=self.other_load,
+            chosen, found, judged, left_out, self._wanted(chosen), tuned, times_pytorch=times, timings=timings,
+            graph=graph, judged_hash=self.gate.judged_file(chosen), inputs=inputs, outputs=outputs,
+            lengths=[one.n_tokens for one in prepared],
+            drifts=reference.distributions(prepared, truth.answers), notes=self._notes(),
         )  # fmt: skip
         return write(
-            self.options, self.source, self.work, made,
-            warm_up=lambda folder: self._warm_up(chosen, folder, tuned),
-            page=lambda values, line: report.render(values, parities, timings, line),
-        )  # fmt: skip
-
-    def _usable(self, judged: Sequence[tuple[Candidate, Parity]]) -> dict[str, tuple[Candidate, Parity]]:
-        try:
-            return acceptable(judged, self.options.accept)
-        except BeyondTolerance as error:
-            # If the original itself reads its padding, the gate reports one of the faults that follow from it.
-            if any(p.faults for _, p in judged) and self._reads_padding():
-                kind = self.source.config.architecture or "the model"
-                raise BeyondTolerance(
-                    f"{kind} answers a text differently when padding follows it, in PyTorch too, so texts of "
-                    "different lengths cannot share a batch",
-                    hint="no bundle was made; a Preprocess class that sends one text at a time can serve the model",
-                ) from error
-            raise
+            self.options, self.source, self.work, made, warm_up=lambda folder: self._warm_up(chosen, folder, tuned)
+        )
 
     # --- steps --------------------------------------------------------------------------------------------------
 
@@ -123,18 +92,6 @@ class TextRun(Run):
     def _feeds(self, body: Mapping[str, Any]) -> dict[str, Any]:
         return self.processor.collate_rows(self.processor.prepare(body).rows)
 
-    def _example(self) -> dict[str, Any]:
-        """Two texts of different length: an exported graph must not depend on a size being 1, or on two being equal."""
-        bodies = self.bodies
-        lengths = samples.token_counts(self.processor, bodies)
-        if max(lengths) < 2 or len(bodies) < 2:  # the user's texts have one token each, which is no useful example
-            bodies = samples.built_in(self.processor)
-            lengths = samples.token_counts(self.processor, bodies)
-        fitting = [i for i, n in enumerate(lengths) if 6 <= n <= 40] or list(range(len(lengths)))
-        order = sorted(fitting, key=lambda i: lengths[i])
-        rows = [self.processor.prepare(bodies[i]).rows[0] for i in (order[0], order[-1])]
-        return self.processor.collate_rows(rows)
-
     def _export(self) -> Path:
         target = self.work / "fp32.onnx"
         self.progress("exporting to ONNX")
@@ -142,12 +99,14 @@ class TextRun(Run):
         self.say(f"exported: {target.stat().st_size / 1e6:.0f} MB of ONNX")
         return target
 
-    def _reads_padding(self) -> bool:
-        sizes = samples.token_counts(self.processor, self.bodies)
-        short = self._feeds(self.bodies[sizes.index(min(sizes))])
-        pads = {"input_ids": self.processor.config.pad_id}
-        padded = {n: np.pad(v, ((0, 0), (0, 8)), constant_values=pads.get(n, 0)) for n, v in short.items()}
-        return self.original.reads_padding(short, padded)
+    def _example(self) -> dict[str, Any]:
+        """Two texts of different length: an exported graph must not depend on a size being 1, or on two being equal."""
+        bodies = samples.built_in(self.processor)
+        lengths = samples.token_counts(self.processor, bodies)
+        fitting = [i for i, n in enumerate(lengths) if 6 <= n <= 40] or list(range(len(lengths)))
+        order = sorted(fitting, key=lambda i: lengths[i])
+        rows = [self.processor.prepare(bodies[i]).rows[0] for i in (order[0], order[-1])]
+        return self.processor.collate_rows(rows)
 
     def _truth(self) -> Truth:
         """Ask PyTorch: the model that the user named, loaded again, since the exported one may have been modified."""
@@ -173,7 +132,7 @@ class TextRun(Run):
         target = self.work / f"{candidate.graph}.onnx"
         if not target.exists():
             self.progress(f"{candidate.name}: making the graph (calibration takes up to a minute)")
-            candidates.make_graph(candidate.graph, exported, target, self._calibration)
+            candidates.calibrated(exported, target, self._calibration())
         return target
 
     def _calibration(self) -> list[dict[str, Any]]:
@@ -181,64 +140,47 @@ class TextRun(Run):
         if self.options.samples is not None:
             bodies: Sequence[Mapping[str, Any]] = self.bodies[::2]
         else:
-            texts = SENTENCES
-            pairs = [f"{a} {texts[(i + 37) % len(texts)]}" for i, a in enumerate(texts)]
+            pairs = [f"{a} {SENTENCES[(i + 37) % len(SENTENCES)]}" for i, a in enumerate(SENTENCES)]
             bodies = list(map(samples.bodies_of(self.processor), pairs))
         fitting = [f for f in map(self._feeds, bodies) if f["input_ids"].shape[1] <= self.max_length]
         return fitting[: candidates.CALIBRATION]
 
-    def _opener(self, candidate: Candidate, graph: Path, threads: int) -> Callable[[], Engine]:
-        return lambda: self.gate.engine(graph, self._execution(candidate), threads)
+    def _open(self, candidate: Candidate, graph: Path, threads: int) -> Engine:
+        return self.gate.engine(graph, self._execution(candidate), threads)
 
     def _execution(self, candidate: Candidate) -> execution.Execution:
         return candidate.execution(self.max_length, source=self.source.given)
 
-    def _judged_precision(self, candidate: Candidate) -> execution.Precision:
-        # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
-        return "fp32" if self.options.target == "gpu" else candidate.precision
-
     def _speed(self, usable: Sequence[Candidate], exported: Path) -> list[Timing]:
         if self.options.target == "gpu":
             return []
-        cells = speed.grid(
-            self.max_length,
-            (1, self.cores),
-            **({"lengths": (16, 128), "batches": (1,)} if self.options.is_quick else {}),
-        )
+        threads = self.cores if self.options.load == "latency" else 1
+        opened = {c.name: self._open(c, self._graph(c, exported), threads).call for c in usable}
 
-        def open_engines(threads: int) -> dict[str, Callable[[Cell], speed.Call]]:
-            self.original.use_threads(threads)
-            engines = {c.name: self._opener(c, self._graph(c, exported), threads)() for c in usable}
-            calls: dict[str, Callable[[Cell], speed.Call]] = {
-                ORIGINAL: lambda cell: _bind(self.original.run, self._cell(cell))
-            }
-            for name, engine in engines.items():
-                calls[name] = lambda cell, engine=engine: _bind(engine.call, self._cell(cell))  # type: ignore[misc]
-            return calls
+        def prepared(run: Callable[[Any], object]) -> Callable[[Cell], speed.Call]:
+            return lambda cell: _bind(run, speed.of_size(self._feeds(self.bodies[0]), cell))
 
+        engines = {name: prepared(run) for name, run in {ORIGINAL: self.original.run, **opened}.items()}
+        cells = speed.grid(self.max_length, self.options.load, is_quick=self.options.is_quick)
+        self.original.use_threads(threads)
         try:
-            with self.measuring():
-                return speed.measure(cells, open_engines, self.progress)
+            return speed.measure(cells, engines, self.progress)
         finally:
             self.original.use_threads(self.cores)
 
-    def _cell(self, cell: Cell) -> dict[str, Any]:
-        """Real tokens, repeated to the cell's size."""
-        return speed.of_size(self._feeds(self.bodies[0]), cell)
-
     def _tune(self, chosen: Candidate, graph: Path, timings: Sequence[Timing]) -> serving.Tuned:
-        task = self.task_options.get("task", "")
+        task = self.options.named_task
         if self.options.target == "gpu":
             return serving.Tuned(1, 1, 64, "gpu", task=task)
         batch = serving.batch_limit(speed.best_batch(timings, chosen.name))
         if self.options.load == "latency" or self.cores == 1:
             return serving.Tuned(1, self.cores, batch, task=task)
         lengths = samples.token_counts(self.processor, self.bodies)
-        feeds = self._cell(Cell(1, max(4, int(np.median(lengths))), 1))
+        feeds = speed.of_size(self._feeds(self.bodies[0]), Cell(1, max(4, int(np.median(lengths)))))
+        self.progress(f"{chosen.name}: instances and threads")
         shape = speed.best_shape(
-            4, self.cores, lambda threads: _bind(self._opener(chosen, graph, threads)().call, feeds),
-            self.say, lambda what: self.progress(f"{chosen.name}: {what}"),
-        )  # fmt: skip
+            4, self.cores, lambda threads: _bind(self._open(chosen, graph, threads).call, feeds), self.say
+        )
         return serving.Tuned(*shape, batch, task=task)
 
     # --- files --------------------------------------------------------------------------------------------------
@@ -251,7 +193,7 @@ class TextRun(Run):
     def _warm_up(self, chosen: Candidate, folder: Path, tuned: serving.Tuned) -> str:
         """Return ``warmup.json``: the named model's answers that the bundle's own graph confirms."""
         self.progress("recording the answers that the gateway will ask for")
-        engine = self._opener(chosen, folder / "model.onnx", self.cores)()
+        engine = self._open(chosen, folder / "model.onnx", self.cores)
         names = engine.output_names
         own = self.bodies if self.options.samples is not None else ()
         return warm_up.encode(
@@ -262,12 +204,6 @@ class TextRun(Run):
     def _notes(self) -> list[str]:
         """Return notes for what the tables do not show."""
         notes = []
-        if self.original.not_given:
-            others = " and ".join(self.original.not_given)
-            notes.append(
-                f"The model also takes {others}, which a text does not have. It answers without, like transformers' "
-                "pipeline."
-            )
         if self.options.target == "gpu":
             notes.append(
                 "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "
@@ -284,8 +220,3 @@ class TextRun(Run):
 
 def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
     return lambda: function(argument)
-
-
-def _verdict_line(found: Parity) -> str:
-    nearest = () if found.neighbours is None else (f"same neighbour {found.neighbours:.1%}",)
-    return verdict(found, f"same answer {found.decisions:.1%}", *nearest)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.bundles import graph_pooling, ready_models, serving
+from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.controller import default_versions
@@ -208,9 +208,6 @@ class Deployment:
         if given.kind == "bundle" and given.path is not None:
             chosen = json.loads((given.path / "manifest.json").read_text(encoding="utf-8"))["chosen"]
             task = [*(pair for pair in chosen.get("aux_config", ()))]
-        elif given.config is not None and graph_pooling.token_vectors(given.file, given.config):
-            size = given.config.embedding_size * len(given.config.pooling) if given.config.embedding_size else -1
-            outputs = [Tensor(graph_pooling.OUTPUT, "float32", (-1, size))]
         return inputs, outputs, task
 
     def _upload(self, path: str, tag: str) -> list[str]:

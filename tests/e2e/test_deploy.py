@@ -25,7 +25,7 @@ from sklearn.pipeline import make_pipeline
 
 from preprocessing.processor import TextProcessor
 from tests.e2e.test_up_demo import ROOT, Up, command
-from tests.unit.deploy.bundles.test_graph_pooling import encoder
+from tests.encoder import encoder
 from tests.waiting import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -116,15 +116,12 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     assert 1 == asked.returncode, asked.stdout
 
 
-def test_token_vectors_are_pooled_inside_and_files_that_are_served_are_not_deployed_again(
-    up: Up, tmp_path: Path
-) -> None:
+def test_token_vectors_are_pooled_and_files_that_are_served_are_not_deployed_again(up: Up, tmp_path: Path) -> None:
     """The vector is the one that is pooled here; a second time nothing is registered."""
-    folder, _ = encoder(tmp_path / "encoder", "mean")
+    folder = encoder(tmp_path / "encoder", "mean")
     argv = [*command(), "deploy", str(folder), "--endpoint", "vectors", "--state-dir", str(up.state)]
     first = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
     assert 0 == first.returncode, first.stderr
-    assert "pooling (mean) was added to the graph; the answers are equal" in first.stderr
     request, answer = answered(first.stdout)
     own = local_answer(folder, json.loads(shlex.split(request)[-1])["text"])["embedding"]
     assert 8 == len(own)

@@ -98,5 +98,5 @@ def save(
 
 def export(folder: Path) -> None:
     """Make the folder a bundle: the graph instead of the weights."""
-    CausalOriginal(folder).export(folder)
+    CausalOriginal(folder).export(folder / "model.onnx")
     (folder / "model.safetensors").unlink()

@@ -1,22 +1,22 @@
 """The candidates: the forms into which an original can be turned, their CPUs, and how to make each.
 
 ``CANDIDATES`` is the only list of them. A candidate is an ONNX file and an ``Execution``; several candidates share one
-file. Left out because they measured worse or wrong: dynamic int8 per tensor, unsigned or through torch (cosine
-0.94–0.98 on MiniLM); fp16 and block-wise 8 bit on CPUs (right, but no faster); fused attention before calibration
-(minimum cosine 0.47).
+file. Left out because they measured worse or wrong: dynamic int8 (per channel, an answer depends on the other texts
+of its batch; per tensor, unsigned or through torch, cosine 0.94–0.98 on MiniLM); fp16 and block-wise 8 bit on CPUs
+(right, but no faster); fused attention before calibration (minimum cosine 0.47).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.bundles.export.original import quietly
 from deploy.sync.model_folder.execution import BF16, INT8, EngineName, Execution, Precision
-from deploy.tools.errors import ExportFailed
+from deploy.tools.errors import ExportFailed, first_line
 
 Feeds = Mapping[str, Any]
 
@@ -29,7 +29,7 @@ CALIBRATION: Final = 96
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One way to run the model: ``graph`` names the file it needs (see ``make_graph``)."""
+    """One way to run the model: ``graph`` is ``fp32``, the exported one, or ``int8`` (see ``calibrated``)."""
 
     name: str
     engine: EngineName
@@ -59,7 +59,6 @@ CANDIDATES: Final = (
     Candidate("openvino-fp32", "openvino", "fp32", "fp32", "OpenVINO"),
     Candidate("openvino-bf16", "openvino", "bf16", "fp32", "OpenVINO, sums in fp32, factors in bf16", BF16),
     Candidate("openvino-int8", "openvino", "int8", "int8", "OpenVINO, calibrated int8 with smoothed activations", INT8),
-    Candidate("ort-int8", "onnxruntime", "int8", "int8-dynamic", "ONNX Runtime, signed int8 per channel", INT8),
 )
 GPU: Final = (
     Candidate("gpu-fp16", "onnxruntime", "fp16", "fp32", "ONNX Runtime with TensorRT in fp16, in NVIDIA's container"),
@@ -84,76 +83,31 @@ def usable(
     return tried, left
 
 
-def make_graph(kind: str, exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:
-    """Write the graph of ``kind``, made from ``exported``, to ``target``. Raises ``ExportFailed``.
+def calibrated(exported: Path, target: Path, calibration: Sequence[Feeds]) -> None:
+    """Write the int8 graph of ``exported`` to ``target``, which appears when it is complete. Raises ``ExportFailed``.
 
-    ``target`` appears when it is complete. ``calibration`` returns batches of real inputs.
+    ``calibration`` are batches of real inputs.
     """
-    aside = target.with_name(f".{target.name}.part")
-    try:
-        with quietly():
-            _MAKERS[kind](exported, aside, calibration)
-        aside.replace(target)
-    except ExportFailed:
-        raise
-    except Exception as error:
-        lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise ExportFailed(f"the {kind} graph cannot be made: {lines[0][:300]}") from error
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-def _plain(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:  # noqa: ARG001
-    os.link(exported, target)
-
-
-def _calibrated(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:
     # Without this, its telemetry would write a consent file to the home directory and open connections.
     os.environ.setdefault("NNCF_CI", "1")
     import nncf
     import onnx
 
-    data = [dict(feeds) for feeds in calibration()]
-    model = nncf.quantize(
-        onnx.load(str(exported)),
-        nncf.Dataset(data),
-        model_type=nncf.ModelType.TRANSFORMER,
-        # "mixed": activations may be asymmetric. With the symmetric preset, a third of the nearest neighbours changed.
-        preset=nncf.QuantizationPreset.MIXED,
-        subset_size=len(data),
-    )
-    onnx.save(model, str(target))
-
-
-def _dynamic(exported: Path, target: Path, calibration: Callable[[], Sequence[Feeds]]) -> None:  # noqa: ARG001
-    import onnx
-    from onnxruntime.quantization import QuantType, quantize_dynamic
-
-    cleaned = target.with_name(f"{target.name}.clean")
-    onnx.save(without_weight_shapes(onnx.load(str(exported))), str(cleaned))
+    aside = target.with_name(f".{target.name}.part")
     try:
-        quantize_dynamic(
-            str(cleaned), str(target), weight_type=QuantType.QInt8, per_channel=True,
-            extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-        )  # fmt: skip
+        with quietly():
+            model = nncf.quantize(
+                onnx.load(str(exported)),
+                nncf.Dataset([dict(feeds) for feeds in calibration]),
+                model_type=nncf.ModelType.TRANSFORMER,
+                # "mixed": activations may be asymmetric. With the symmetric preset, a third of the nearest neighbours
+                # changed.
+                preset=nncf.QuantizationPreset.MIXED,
+                subset_size=len(calibration),
+            )
+            onnx.save(model, str(aside))
+        aside.replace(target)
+    except Exception as error:
+        raise ExportFailed(f"the int8 graph cannot be made: {first_line(error)}") from error
     finally:
-        cleaned.unlink(missing_ok=True)
-
-
-def without_weight_shapes(model: Any) -> Any:
-    """Return the ONNX ``model`` without the shapes of weights in value_info.
-
-    The dynamo exporter leaves them there, and quantisation then contradicts them.
-    """
-    weights = {weight.name for weight in model.graph.initializer}
-    kept = [value for value in model.graph.value_info if value.name not in weights]
-    del model.graph.value_info[:]
-    model.graph.value_info.extend(kept)
-    return model
-
-
-_MAKERS: Final[Mapping[str, Callable[[Path, Path, Callable[[], Sequence[Feeds]]], None]]] = {
-    "fp32": _plain,
-    "int8": _calibrated,
-    "int8-dynamic": _dynamic,
-}
+        aside.unlink(missing_ok=True)

@@ -8,7 +8,6 @@ torch is imported inside the functions that use it.
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
 import re
 import sys
@@ -16,8 +15,6 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from deploy.bundles.export import custom_code
 from deploy.tools.errors import ExportFailed, first_line
@@ -45,8 +42,6 @@ _CLASSES: Final[Mapping[str, str]] = {
     QUESTION_ANSWERING: "AutoModelForQuestionAnswering",
     FILL_MASK: "AutoModelForMaskedLM",
 }
-_BESIDE_TEXT: Final = ("bbox", "image", "pixel_values", "xpath_tags_seq")
-"""Inputs besides tokens of models for page layouts."""
 _POOLED: Final = ("cls", "mean", "max")
 """Pooling modes that are added to the graph, which then answers one vector per text instead of one per token."""
 
@@ -70,9 +65,6 @@ class Original:
         self.module = _flat(model, config)
         self._exported = _exportable(model, config) or self.module
         self.output_names: tuple[str, ...] = self.module.names
-        taken = inspect.signature(model.forward).parameters
-        self.not_given = tuple(name for name in _BESIDE_TEXT if name in taken)
-        """Inputs of the model that a text does not have. It answers without them, like its pipeline."""
 
     def run(self, feeds: Arrays) -> dict[str, Any]:
         """Answer one batch: output name → array. Raises ``ExportFailed`` with the model's own reason."""
@@ -86,19 +78,6 @@ class Original:
                 hint="does transformers' own pipeline run it? its tokenizer and config.json may not belong together",
             ) from error
         return {name: value.numpy() for name, value in zip(self.output_names, outputs, strict=True)}
-
-    def reads_padding(self, short: Arrays, padded: Arrays) -> bool:
-        """Return True if PyTorch itself answers a text differently when padding follows it (``padded`` instead of
-        ``short``).
-        """
-        length = short["input_ids"].shape[1]
-        for name, alone in self.run(short).items():
-            beside = self.run(padded)[name]
-            if beside.ndim > 1 and alone.ndim == beside.ndim and alone.shape[1] == length != beside.shape[1]:
-                beside = beside[:, :length]
-            if not np.allclose(alone, beside, rtol=1e-3, atol=1e-3 * max(1.0, float(np.abs(alone).max()))):
-                return True
-        return False
 
     def weights(self) -> dict[str, Any]:
         """Return every number of the loaded model, by name, as arrays that share the model's memory."""
@@ -253,34 +232,7 @@ def _exportable(model: Any, config: TaskConfig) -> Any:
         body = getattr(model, "model", None) or getattr(model, "transformer", None)
         if body is not None and hasattr(model, "classification_head"):
             return _classifier_of_the_end(model, body)
-    if config.model_type == "xlnet":
-        return _xlnet(_flat(model, config), reads_last=config.task in (CLASSIFICATION, RANKING, ZERO_SHOT))
     return None
-
-
-def _xlnet(flat: Any, *, reads_last: bool) -> Any:
-    """Return an XLNet that takes its mask as a fraction and, if it reads the last place, has its padding in front.
-
-    XLNet subtracts the mask from 1.0, which the exporter does not do with integers. Batches are padded at either end.
-    """
-    import torch
-
-    class XLNet(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.flat = flat
-
-        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-            given = [input_ids, attention_mask, token_type_ids]
-            if reads_last:
-                length = input_ids.shape[1]
-                behind = attention_mask.argmax(1, keepdim=True) + attention_mask.sum(1, keepdim=True)
-                order = torch.arange(length, device=input_ids.device)[None, :] + behind
-                order = torch.where(order >= length, order - length, order)
-                given = [None if one is None else one.gather(1, order) for one in given]
-            return self.flat(given[0], given[1].to(torch.float32), given[2])
-
-    return XLNet().eval()
 
 
 def _classifier_of_the_end(model: Any, body: Any) -> Any:

@@ -22,11 +22,8 @@ from numpy.typing import NDArray
 from deploy.bundles.export.original import load_model, named_numbers, not_exported, quietly
 from deploy.tools.errors import ExportFailed, first_line
 
-GRAPH: Final = "model.onnx"
-WEIGHTS: Final = "model.onnx.data"
-"""File next to the graph for weights that do not fit into a protobuf message."""
-MAX_INLINE: Final = 1_500_000_000
-"""Most bytes of weights inside the graph's own file: a message ends at 2 GiB, and tied weights may occur twice."""
+_MAX_BYTES: Final = 1_500_000_000
+"""Most bytes of weights in a graph: a protobuf message ends at 2 GiB, and tied weights may occur twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +60,13 @@ class CausalOriginal:
         self.eos_ids: frozenset[int] = frozenset([own] if isinstance(own, int) else own or [])
         # Penalties, sampling and early ends are up to the program in Triton: the graph is judged on plain greedy steps.
         self._model.generation_config = transformers.GenerationConfig(pad_token_id=0)
-        window = getattr(self._model.config, "sliding_window", None)
-        self.window: int | None = window if isinstance(window, int) else None
-        """Tokens that some layers look back; None: as far as the text goes."""
         self._takes = frozenset(inspect.signature(self._model.forward).parameters)
         self.cache = self._find_cache()
-        self.weight_bytes = sum(p.numel() * p.element_size() for p in self._model.parameters())
+        if (size := sum(p.numel() * p.element_size() for p in self._model.parameters())) > _MAX_BYTES:
+            raise ExportFailed(
+                f"the model has {size / 1e9:.1f} GB of weights, text generation here takes {_MAX_BYTES / 1e9:g}",
+                hint="serve it with Triton's vLLM or TensorRT-LLM backend",
+            )
 
     def weights(self) -> dict[str, Any]:
         """Return every number of the loaded model, by name, as arrays that share the model's memory."""
@@ -89,16 +87,8 @@ class CausalOriginal:
         logits = np.stack([step[0].float().numpy() for step in found.logits])
         return Continued(tuple(prompt), tuple(found.sequences[0, len(prompt) :].tolist()), logits)
 
-    def read(self, ids: Sequence[int]) -> NDArray[Any]:
-        """Read ``ids`` at once; return the logits after each of them ([tokens, vocabulary])."""
-        with quietly(), self._torch.inference_mode():
-            logits = self._model(input_ids=self._torch.tensor([list(ids)]), use_cache=False).logits
-        return np.asarray(logits[0].float().numpy())
-
-    def export(self, folder: Path) -> None:
-        """Write ``model.onnx`` (and ``model.onnx.data``) into ``folder``. Raises ``ExportFailed`` with the exporter's
-        own reason.
-        """
+    def export(self, target: Path) -> None:
+        """Write the model as one ONNX file. Raises ``ExportFailed`` with the exporter's own reason."""
         torch = self._torch
         # No two sizes are equal and none is 1, because the exporter would take them for one symbol, or for a constant.
         rows, new, past = 2, 5, 3
@@ -121,13 +111,13 @@ class CausalOriginal:
                 torch.onnx.export(
                     _flat(self._model, keeps_last="logits_to_keep" in self._takes),
                     (),
-                    str(folder / GRAPH),
+                    str(target),
                     kwargs=inputs,
                     input_names=names,
                     output_names=["logits", *(f"present.{t.name}" for t in self.cache)],
                     dynamic_shapes=shapes,
                     dynamo=True,
-                    external_data=self.weight_bytes > MAX_INLINE,
+                    external_data=False,
                     verbose=False,
                 )
             except Exception as error:

@@ -173,7 +173,9 @@ def judge(
     except (PreprocessingError, DeployError) as error:
         return Parity(candidate, texts, faults=(error.message,))
     faults = [
-        *_token_faults(truth, prepared),
+        *changed_tokens(
+            [p.request.texts[0] for p in prepared], [p.rows[0].ids.tolist() for p in prepared], truth.tokens
+        ),
         *_label_faults(truth, processor),
         *_file_faults(truth, bundle, processor),
     ]
@@ -362,16 +364,17 @@ def _reference_tokens(tokenize: Tokenize, prepared: Prepared) -> Sequence[int]:
     return tokenize(*text) if isinstance(text, tuple) else tokenize(text)
 
 
-def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
-    wrong = [i for i, p in enumerate(prepared) if truth.tokens[i] and p.rows[0].ids.tolist() != list(truth.tokens[i])]
+def changed_tokens(
+    texts: Sequence[str | tuple[str, ...]], found: Sequence[Sequence[int]], true: Sequence[Sequence[int]]
+) -> list[str]:
+    """Return a sentence about texts whose tokens differ from the original's; texts without true tokens do not count."""
+    wrong = [i for i, tokens in enumerate(true) if tokens and list(found[i]) != list(tokens)]
     if not wrong:
         return []
     first = wrong[0]
-    text = prepared[first].request.texts[0]
-    difference = first_difference(prepared[first].rows[0].ids.tolist(), truth.tokens[first])
     return [
-        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(prepared)} texts, "
-        f"for example for {shown(text)}: {difference}"
+        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(texts)} texts, "
+        f"for example for {shown(texts[first])}: {first_difference(found[first], true[first])}"
     ]
 
 

@@ -139,11 +139,6 @@ def _tensors(model: Any) -> Iterator[_Stored]:
                 column = factors.reshape(-1, 1)
                 tensor = _Stored(tensor.value * column, np.abs(tensor.step * column))
             yield tensor
-    for name in list(raw):
-        base = name.removesuffix("_quantized")
-        scale = raw.get(f"{base}_scale")
-        if base != name and scale is not None and raw[name].ndim == 2:  # names given by onnxruntime
-            yield _real(raw[name], scale, raw.get(f"{base}_zero_point"), 1)
 
 
 def _smoothed(model: Any, raw: Mapping[str, NDArray[Any]]) -> Iterator[tuple[str, NDArray[Any]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -15,7 +15,6 @@ from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
 from deploy.bundles.options import Options
-from deploy.bundles.other_load import NOTICED
 from deploy.bundles.serving import Tuned
 from deploy.bundles.work_folder import file_hash
 from deploy.sync.model_folder.cores import available_cores
@@ -93,7 +92,6 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the facts of a manifest that fit into the registry's metadata: name → text."""
     chosen, source, samples = values["chosen"], values["source"], values["samples"]
     parity = chosen["parity"]
-    beside = " (measured beside other load)" if values["machine"].get("used_by_others", 0) >= NOTICED else ""
     return {
         "candidate": str(chosen["candidate"]),
         "engine": str(chosen["engine"]),
@@ -108,7 +106,7 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
         "max_difference": f"{parity['max_difference']:.3e}",
         "same_answers": f"{parity['decisions']:.4f}",
         **({"same_neighbours": f"{parity['neighbours']:.4f}"} if parity["neighbours"] is not None else {}),
-        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}{beside}"} if chosen["times_pytorch"] else {}),
+        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}"} if chosen["times_pytorch"] else {}),
         "cpu": str(values["machine"]["cpu"]),
         "cpu_needs": "; ".join(" or ".join(group) for group in chosen["needs"]) or "any",
         "accepted": str(values["accepted"] or ""),
@@ -116,9 +114,9 @@ def short(values: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def bundle_digest(values: Mapping[str, Any], files: Sequence[Path]) -> str:
-    """Return the suffix of a bundle's name: the hash of its graph's ``files``, its source, candidate and target."""
-    parts = [*map(file_hash, files), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
+def bundle_digest(values: Mapping[str, Any], graph: Path) -> str:
+    """Return the suffix of a bundle's name: the hash of its graph, its source, candidate and target."""
+    parts = [file_hash(graph), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]
 
 

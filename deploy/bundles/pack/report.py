@@ -26,14 +26,12 @@ def parity_rows(found: Sequence[Parity]) -> list[list[str]]:
 
 def speed_rows(timings: Sequence[Timing]) -> list[list[str]]:
     """Return the speed table, its header first."""
-    names = [n for n in timings[0].ms if n != ORIGINAL] if timings else []
-    rows = [["threads", "batch", "tokens", "PyTorch", *names]]
-    rows += [
-        [str(t.cell.threads), str(t.cell.batch), str(t.cell.length), f"{t.ms[ORIGINAL]:.1f} ms",
-         *(f"×{t.ratio(n):.2f} ({t.ms[n]:.1f} ms)" if n in t.ms else "–" for n in names)]
-        for t in timings
+    names = [n for n in timings[0].ms if n != ORIGINAL]
+    return [
+        ["batch", "tokens", "PyTorch", *names],
+        *([str(t.cell.batch), str(t.cell.length), f"{t.ms[ORIGINAL]:.1f} ms",
+           *(f"×{t.ratio(n):.2f} ({t.ms[n]:.1f} ms)" for n in names)] for t in timings),
     ]  # fmt: skip
-    return rows
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
@@ -43,26 +41,11 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def render(manifest: Mapping[str, Any], parities: Sequence[Parity], timings: Sequence[Timing], line: str) -> str:
-    """Return the report."""
-    samples = manifest["samples"]
-    return page(
-        manifest,
-        f"{samples['count']} texts ({samples['source']}) of {samples['shortest']} to {samples['longest']} tokens, and "
-        f"{max((p.rows for p in parities), default=0)} rows of every length in "
-        f"{max((p.batches for p in parities), default=0)} batches of every size, against PyTorch in fp32.",
-        parity_rows(parities),
-        "Times as fast as PyTorch eager fp32 in the same round; model only.",
-        speed_rows(timings) if timings else [],
-        line,
-    )
-
-
-def page(
-    manifest: Mapping[str, Any], accuracy: str, accuracy_rows: Sequence[Sequence[str]], speed: str,
-    rows: Sequence[Sequence[str]], line: str,
-) -> str:  # fmt: skip
-    """Return a report: two tables, each with a sentence about its content. ``rows`` may be empty."""
-    chosen, machine = manifest["chosen"], manifest["machine"]
+    """Return the report; ``line`` is the command that serves the bundle."""
+    chosen, machine, samples = manifest["chosen"], manifest["machine"], manifest["samples"]
+    rows = max((p.rows for p in parities), default=0)
+    batches = max((p.batches for p in parities), default=0)
+    besides = f", and {rows} rows of every length in {batches} batches of every size" if rows else ""
     parts = [
         f"# {manifest['name']}: {chosen['candidate']}",
         f"{chosen['about']}. Made from `{manifest['source']['given']}` ({manifest['source']['architecture']}, "
@@ -71,9 +54,14 @@ def page(
     if manifest["accepted"]:
         parts.append(f"**Accepted beyond tolerance:** {manifest['accepted']}")
     parts += [f"*{note}*" for note in manifest["notes"]]
-    parts += [f"## Accuracy\n\n{accuracy}", table(accuracy_rows)]
-    if rows:
-        parts += [f"## Speed\n\n{speed}", table(rows)]
+    parts += [
+        f"## Accuracy\n\n{samples['count']} texts ({samples['source']}) of {samples['shortest']} to "
+        f"{samples['longest']} tokens{besides}, against PyTorch in fp32.",
+        table(parity_rows(parities)),
+    ]
+    if timings:
+        about = f"Times as fast as PyTorch eager fp32 in the same round; model only, for {chosen['load']}."
+        parts += [f"## Speed\n\n{about}", table(speed_rows(timings))]
     if manifest["left_out"]:
         parts.append("Left out: " + "; ".join(f"{n} ({why})" for n, why in manifest["left_out"].items()) + ".")
     parts += ["## Serve it", f"```console\n$ {line}\n```"]

@@ -533,7 +533,7 @@ FAMILIES: Mapping[str, Family] = {
 
 _SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
 _LENGTH = "its code computes with the length in plain Python, so the graph would accept only a length of"
-_PADDING = "answers a text differently when padding follows it, in PyTorch too"
+_PADDING = "a text's answer depends on its padding"
 _NO_FILE = "exists only as Python code in transformers and cannot be saved as tokenizer.json"
 _NO_TASK = "The task of this model is unknown"
 REFUSED: Mapping[str, str] = {

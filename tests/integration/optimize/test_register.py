@@ -28,7 +28,7 @@ values = {
     "samples": {"count": 3, "source": "texts.txt"}, "machine": {"cpu": "a CPU"}, "parity": [parity],
     "chosen": {"candidate": "onnx-fp32", "engine": "onnx", "precision": "fp32", "parity": parity,
                "times_pytorch": 2.0, "needs": []},
-    "speed": [{"threads": 1, "batch": 1, "length": 8, "ms": {"pytorch": 2.0, "onnx-fp32": 1.0}}],
+    "speed": [{"batch": 1, "length": 8, "ms": {"pytorch": 2.0, "onnx-fp32": 1.0}}],
 }
 made = register(Path("bundle"), values, project="Optimized", name="tiny", tags=["t"], source="somebody/model")
 print("RESULT", json.dumps(made.model_id))

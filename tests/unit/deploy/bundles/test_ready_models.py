@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tokenizers import Tokenizer
 
 from deploy.bundles import ready_models
-from deploy.bundles.judge import vocabulary
 from deploy.bundles.model_kinds import recognise
 from deploy.tools.errors import DeployError
-from tests.unit.preprocessing.conftest import CLASSIFIER, WORDS, word_piece
+from tests.unit.preprocessing.conftest import word_piece
 
 
 def graph(folder: Path, location: str) -> Path:
@@ -109,51 +106,3 @@ def test_contradicting_files_are_refused_without_transformers(
         ready_models.pack(recognise(str(contradicting)), tmp_path / "out", "m", said.append, lambda _: None)
     assert ["the tokens were not compared with those of transformers, which is not installed"] == said
     assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
-
-
-def summing(folder: Path, weights: np.ndarray) -> Path:
-    """Write a classifier whose scores are the sums of its tokens' weights, with a tokenizer of thirteen words."""
-    folder.mkdir()
-    nodes = [
-        helper.make_node("Gather", ["weights", "input_ids"], ["each"]),
-        helper.make_node("ReduceSum", ["each", "tokens"], ["logits"], keepdims=0),
-    ]
-    constants = [numpy_helper.from_array(weights, "weights"), numpy_helper.from_array(np.array([1]), "tokens")]
-    ids = helper.make_tensor_value_info("input_ids", TensorProto.INT64, [None, None])
-    logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, [None, 3])
-    made = helper.make_model(
-        helper.make_graph(nodes, "g", [ids], [logits], constants), opset_imports=[helper.make_opsetid("", 17)],
-        ir_version=9,
-    )  # fmt: skip
-    (folder / "model.onnx").write_bytes(made.SerializeToString())
-    word_piece().save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps(CLASSIFIER))
-    return folder
-
-
-@pytest.mark.parametrize("token", [4, 7, 12])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_token_without_a_number_is_found_and_named(tmp_path: Path, token: int, value: float) -> None:
-    """No text of a warm-up may hold it, and nothing else shows it: there is no original to compare with."""
-    weights = np.ones((13, 3), np.float32)
-    weights[token] = value
-    with pytest.raises(DeployError, match=rf"the token '{WORDS[token]}' \({token}\) is not a number"):
-        packed(summing(tmp_path / "model", weights), tmp_path / "out")
-    weights[token] = 1
-    packed(summing(tmp_path / "sound", weights), tmp_path / "out")
-
-
-def test_a_graph_of_a_smaller_vocabulary_is_refused(tmp_path: Path) -> None:
-    """Its tokenizer belongs to another model."""
-    with pytest.raises(DeployError, match="cannot run a row"):
-        packed(summing(tmp_path / "model", np.ones((12, 3), np.float32)), tmp_path / "out")
-
-
-def test_trying_every_token_ends_in_time_and_says_so(tmp_path: Path) -> None:
-    """A large model would take hours for a large vocabulary."""
-    folder = summing(tmp_path / "model", np.ones((13, 3), np.float32))
-    (folder / "config.json").write_text(json.dumps({**CLASSIFIER, "max_position_embeddings": 4}))
-    said: list[str] = []
-    clock = itertools.count(0, 40).__next__
-    vocabulary.refuse_broken_tokens(folder / "model.onnx", folder, None, said.append, str, clock=clock)
-    assert ["the first 2 of 9 tokens were tried, the others would take too long"] == said

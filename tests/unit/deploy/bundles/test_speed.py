@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from deploy.bundles.serving import Tuned, add_arguments, batch_limit, command_line
-from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, grid, measure, of_size, score, shapes
+from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, grid, measure, of_size, score
 from deploy.tools.clearml_serving import Tensor
 
 
@@ -28,11 +28,10 @@ class Clock:
 
 
 def timings():
-    """Two candidates: one faster on one thread, one on two."""
+    """Two candidates: one gains from batches."""
     return [
-        Timing(Cell(1, 64, 1), {ORIGINAL: 10.0, "a": 2.0, "b": 5.0}),
-        Timing(Cell(8, 64, 1), {ORIGINAL: 80.0, "a": 8.0, "b": 40.0}),
-        Timing(Cell(1, 64, 2), {ORIGINAL: 6.0, "a": 3.0, "b": 1.0}),
+        Timing(Cell(1, 64), {ORIGINAL: 10.0, "a": 2.0, "b": 5.0}),
+        Timing(Cell(8, 64), {ORIGINAL: 80.0, "a": 8.0, "b": 40.0}),
     ]
 
 
@@ -40,15 +39,13 @@ def test_a_cell_is_milliseconds_per_call_and_the_ratio_is_to_pytorch():
     """Twice as long per call is half as fast."""
     clock = Clock()
     engines = {ORIGINAL: lambda cell: clock.takes(0.1), "a": lambda cell: clock.takes(0.05)}
-    (found,) = measure([Cell(1, 8, 1)], lambda threads: engines, str, clock=clock)
+    (found,) = measure([Cell(1, 8)], engines, str, clock=clock)
     assert (100.0, 50.0, 2.0) == tuple(round(x, 6) for x in (found.ms[ORIGINAL], found.ms["a"], found.ratio("a")))
 
 
-def test_throughput_looks_at_one_thread_latency_at_all():
-    """So the two may choose differently."""
-    for load, name in (("throughput", "a"), ("latency", "b")):
-        assert name == max("ab", key=lambda name, load=load: score(timings(), name, load))
-    assert 6.0 == round(score(timings(), "b", "latency"), 6)
+def test_a_score_is_the_geometric_mean_over_the_cells():
+    """What was not measured has none."""
+    assert [7.071, 2.0, 0.0] == [round(score(timings(), name), 3) for name in ("a", "b", "c")]
 
 
 def test_the_batch_is_the_smallest_that_is_nearly_the_fastest_per_row():
@@ -59,17 +56,12 @@ def test_the_batch_is_the_smallest_that_is_nearly_the_fastest_per_row():
 
 def test_the_grid_ends_at_the_models_longest_input():
     """And leaves out cells that only PyTorch is slow in."""
-    cells = grid(128, (1, 2))
+    cells = grid(128, "throughput")
     assert {16, 64, 128} == {c.length for c in cells}
     assert max(c.batch * c.length for c in cells) <= 2048
-    assert [8] == sorted({c.length for c in grid(8, (1,))})
-
-
-def test_instances_and_threads_fill_the_cores():
-    """One process of all threads, and one per core, at most four."""
-    assert [(1, 2), (2, 1)] == shapes(4, 2)
-    assert [(1, 1)] == shapes(4, 1)
-    assert {(1, 8), (4, 2)} == set(shapes(4, 8))
+    assert [8] == sorted({c.length for c in grid(8, "throughput")})
+    assert {1} == {c.batch for c in grid(128, "latency")}
+    assert [(1, 16), (1, 128)] == [(c.batch, c.length) for c in grid(128, "throughput", is_quick=True)]
 
 
 def test_the_line_is_the_stock_clis_own():
@@ -92,9 +84,9 @@ def test_the_line_is_the_stock_clis_own():
 def test_a_text_is_brought_to_a_cells_size_with_its_ends_where_they_were():
     """Every row begins and ends as the text does: a model that reads its end finds one, and in every row the same."""
     feeds = {"input_ids": np.array([[1, 7, 8, 2]]), "attention_mask": np.array([[1, 1, 1, 1]])}
-    made = of_size(feeds, Cell(2, 7, 1))
+    made = of_size(feeds, Cell(2, 7))
     assert [[1, 7, 8, 7, 8, 7, 2]] * 2 == made["input_ids"].tolist()
     assert (2, 7) == made["attention_mask"].shape
-    assert [[1, 2]] == of_size(feeds, Cell(1, 2, 1))["input_ids"].tolist()
-    assert [[1]] == of_size(feeds, Cell(1, 1, 1))["input_ids"].tolist()
-    assert [[5, 5, 5]] == of_size({"input_ids": np.array([[5]])}, Cell(1, 3, 1))["input_ids"].tolist()
+    assert [[1, 2]] == of_size(feeds, Cell(1, 2))["input_ids"].tolist()
+    assert [[1]] == of_size(feeds, Cell(1, 1))["input_ids"].tolist()
+    assert [[5, 5, 5]] == of_size({"input_ids": np.array([[5]])}, Cell(1, 3))["input_ids"].tolist()

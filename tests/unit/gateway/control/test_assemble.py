@@ -32,8 +32,8 @@ from gateway.testing import FakeBackend, FakeRegistry
 from gateway.trace import Trace
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
+from tests.encoder import encoder
 from tests.inline import Inline
-from tests.unit.deploy.bundles.test_graph_pooling import encoder
 
 
 class Threads(ControlThreads):
@@ -262,6 +262,6 @@ def test_a_model_whose_token_vectors_are_pooled_here_is_told(
     tmp_path: Path, outputs: list[tuple[str, int]], said: dict[str, bool]
 ) -> None:
     """For `status`: it costs several times the CPU."""
-    processor = TextProcessor.from_folder(encoder(tmp_path / "m", "mean")[0])
+    processor = TextProcessor.from_folder(encoder(tmp_path / "m", "mean"))
     tensors = tuple(TensorInfo(name, "FP32", (-1,) * rank) for name, rank in outputs)
     assert said == token_vectors(processor, ModelInfo("m", (), tensors, 8))

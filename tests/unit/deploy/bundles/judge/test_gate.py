@@ -11,7 +11,7 @@ from deploy.bundles.judge import gate as gates
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity
 
-FP32, _, BF16, INT8, _ = CANDIDATES
+FP32, _, BF16, INT8 = CANDIDATES
 
 
 @pytest.fixture

@@ -9,16 +9,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from deploy.bundles.generation.judge import _CHATS, Truth, centred, judge, why_no_chats
 from deploy.bundles.generation.original import Continued
-from deploy.bundles.generation.parity import (
-    _CHATS,
-    Truth,
-    agreeing,
-    centred,
-    judge,
-    tolerance,
-    why_no_chats,
-)
 from deploy.bundles.model_files import kept_files
 from deploy.tools.errors import ExportFailed
 from preprocessing.chat import ChatTemplate
@@ -33,19 +25,15 @@ TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
 class Engine:
     """Answers what it is given, with the cache and without."""
 
-    def __init__(self, logits=LOGITS, at_once=LOGITS[-1], tokens=TOKENS):
-        self.logits, self.at_once, self.tokens = logits, at_once, tokens
+    def __init__(self, logits=LOGITS, at_once=LOGITS[-1]):
+        self.logits, self.at_once = logits, at_once
 
     def follow(self, prompt, tokens):
-        assert (PROMPT, TOKENS) == (prompt, tokens)
-        return self.logits
-
-    def whole(self, ids):
-        assert (*PROMPT, *TOKENS[:-1]) == ids
-        return self.at_once
-
-    def continue_(self, prompt, tokens):
-        return self.tokens[:tokens]
+        if prompt == PROMPT:
+            assert tokens == TOKENS
+            return self.logits
+        assert ((*PROMPT, *TOKENS[:-1]), TOKENS[-1:]) == (prompt, tokens)
+        return self.at_once[None]
 
 
 @pytest.fixture
@@ -71,7 +59,7 @@ def truth(bundle):
 
 def verdict(bundle, truth, engine):
     """Judge one engine."""
-    return judge("it", bundle, truth, lambda: engine, tolerance({}))
+    return judge("it", bundle, truth, lambda: engine, {})
 
 
 def test_the_same_logits_and_tokens_are_within(bundle, truth):
@@ -79,7 +67,7 @@ def test_the_same_logits_and_tokens_are_within(bundle, truth):
     for shift in (0.0, 50.0):
         found = verdict(bundle, truth, Engine(LOGITS + shift, LOGITS[-1] + shift))
         assert found.is_within, found
-        assert (1.0, 1.0) == (found.decisions, found.continued)
+        assert found.decisions == 1.0
 
 
 def test_a_constant_does_not_hide_a_difference(bundle, truth):
@@ -95,14 +83,13 @@ def test_a_step_with_the_cache_must_be_the_text_read_in_one_go(bundle, truth):
     assert any("uses its key/value cache wrongly" in fault for fault in found.faults)
 
 
-def test_one_other_token_in_three_is_an_excess_and_ends_what_is_the_same(bundle, truth):
-    """Steps are compared behind PyTorch's tokens; the candidate's own text ends at its first other token."""
+def test_one_other_token_in_three_is_an_excess(bundle, truth):
+    """Steps are compared behind PyTorch's tokens."""
     changed = LOGITS.copy()
     changed[1] = [1, 3, 9, 0]
-    found = verdict(bundle, truth, Engine(changed, tokens=(3, 2, 2)))
+    found = verdict(bundle, truth, Engine(changed))
     assert not found.faults
     assert found.decisions == pytest.approx(2 / 3)
-    assert found.continued == pytest.approx(1 / 3)
     assert any("33.3% of the next tokens changed" in line for line in found.excesses)
 
 
@@ -118,7 +105,7 @@ def test_a_graph_that_cannot_be_run_is_a_fault_in_its_own_words(bundle, truth):
     def fail():
         raise ExportFailed("it is broken")
 
-    assert ("it is broken",) == judge("it", bundle, truth, fail, tolerance({})).faults
+    assert ("it is broken",) == judge("it", bundle, truth, fail, {}).faults
 
 
 def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
@@ -158,6 +145,5 @@ def test_a_file_that_is_not_the_originals_is_a_fault(bundle, truth, name):
 
 
 def test_small_helpers():
-    """Each step about its own mean; the share of tokens before the first other one."""
+    """Each step about its own mean."""
     assert [0.0, 0.0] == [float(step.mean()) for step in centred([np.array([[1.0, 3], [5, 5]])])]
-    assert [1.0, 0.5, 0.0] == [agreeing((1, 2), found) for found in ((1, 2), (1, 3), (3, 2))]

@@ -1,11 +1,10 @@
-"""The accuracy gate for generated text: compares a candidate's logits and tokens with ``transformers``' ``generate``.
+"""The accuracy gate for generated text: compares a graph's logits with those of ``transformers``' ``generate``.
 
-The truth is PyTorch, greedy, with its own cache. A candidate reads each prompt at once and then PyTorch's tokens one by
-one with its cache, so every step can be compared even after a different token. Then it continues the prompt alone. As
-in ``deploy/bundles/judge/parity.py``, a *fault* is never accepted: other tokens, another end token, a different
-rendering of the chat template, a length that the graph cannot run, a wrong cache. An *excess* may be accepted with a
-reason. Logits are compared less their mean: a constant added to all of them changes no text, and if all were near −100,
-cosines would be 1 whatever they say.
+The truth is PyTorch, greedy, with its own cache. The graph, in the program that runs it inside Triton, reads each
+prompt at once and then PyTorch's tokens one by one with its cache, so every step can be compared even after a different
+token. As in ``deploy/bundles/judge/parity.py``, a *fault* is never accepted: other tokens, another end token, a
+different rendering of the chat template, a length that the graph cannot run, a wrong cache. An *excess* may be accepted
+with a reason. Logits are compared less their mean: a constant added to all of them changes no text.
 """
 
 from __future__ import annotations
@@ -18,13 +17,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from deploy.bundles.export.tokens import Reads, first_difference, reader, shown
-from deploy.bundles.generation import probes
-from deploy.bundles.generation.engine import Generator
+from deploy.bundles.export.tokens import Reads, reader
 from deploy.bundles.generation.original import Continued
-from deploy.bundles.generation.probes import Probes
-from deploy.bundles.judge.parity import EXACT, Parity, Tolerance, changed_files, cosine, excesses
+from deploy.bundles.judge.parity import (
+    EXACT,
+    Parity,
+    Tolerance,
+    changed_files,
+    changed_tokens,
+    cosine,
+    excesses,
+)
 from deploy.bundles.model_files import kept_files
+from deploy.sync.runtime import generate_model
 from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
@@ -41,16 +46,38 @@ _CHATS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class TextParity(Parity):
-    """What was found for one candidate.
+class Generator:
+    """One graph with a number of threads. Raises ``ExportFailed`` if it does not load or has the wrong form."""
 
-    ``decisions`` is the share of steps with the same best token, each after PyTorch's tokens. ``companions`` is the
-    largest difference between a token read with the cache and the same text read at once.
-    """
+    def __init__(self, path: Path, *, threads: int) -> None:
+        import onnxruntime
 
-    continued: float = 0.0
-    """Share of the tokens before the first different one, when the candidate continues the prompt alone."""
+        onnxruntime.disable_telemetry_events()
+        try:
+            self._graph = generate_model.open_graph(path, threads, onnxruntime)
+        except generate_model.Refused as error:
+            raise ExportFailed(str(error)) from error
+        except Exception as error:
+            raise ExportFailed(f"ONNX Runtime cannot load the graph: {generate_model.first_line(error)}") from error
+
+    def follow(self, prompt: Sequence[int], tokens: Sequence[int]) -> NDArray[Any]:
+        """Return the logits from which each of ``tokens`` would be chosen after ``prompt`` ([tokens, vocabulary]).
+
+        The prompt is read at once, then the tokens one by one with the cache. Raises ``ExportFailed`` with the length
+        that failed.
+        """
+        sequence = generate_model.Continued(None, list(prompt), generate_model.Settings(), None)
+        found = []
+        for token in tokens:
+            try:
+                found.append(np.array(self._graph.next_logits(sequence)))
+            except Exception as error:
+                raise ExportFailed(
+                    f"the graph cannot read {len(sequence.ids) - sequence.n_read} token(s) after {sequence.n_read}: "
+                    f"{generate_model.first_line(error)}"
+                ) from error
+            sequence.ids.append(token)
+        return np.stack(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +93,33 @@ class Truth:
     """``_CHATS`` as rendered by transformers; empty for a model without a chat template."""
     files: Mapping[str, str]
     """Hashes of the files that a bundle takes over unchanged."""
-    probes: Probes | None = None
-    """Further probes of the model, besides the texts."""
 
 
 def find_truth(
     folder: Path, processor: TextProcessor, texts: Sequence[str], continued: Sequence[Continued],
     eos_ids: frozenset[int], *, reads: Reads = "transformers", files: Mapping[str, str] | None = None,
-    probed: Probes | None = None,
 ) -> Truth:  # fmt: skip
     """Combine PyTorch's answers with the tokens of the tokenizer in ``folder``, read by transformers or from its file.
 
-    ``files`` are the hashes of the files that a bundle takes over, if they are not in ``folder`` unchanged; ``probed``
-    are PyTorch's answers to the probes.
+    ``files`` are the hashes of the files that a bundle takes over, if they are not in ``folder`` unchanged.
     """
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    tokenize = reader(folder, reads)
-    tokens = [tokenize(text) for text in texts]
-    limit = processor.config.max_length
-    within = [t if len(t) <= limit else [] for t in tokens]
-    return Truth(texts, within, continued, eos_ids, _chats(tokenizer), files or kept_files(folder), probed)
+    tokenize, limit = reader(folder, reads), processor.config.max_length
+    tokens = [found if len(found) <= limit else [] for found in map(tokenize, texts)]
+    chats = _chats(AutoTokenizer.from_pretrained(folder, local_files_only=True))
+    return Truth(texts, tokens, continued, eos_ids, chats, files or kept_files(folder))
 
 
 def judge(
-    candidate: str, bundle: Path, truth: Truth, open_engine: Callable[[], Generator], tolerance: Tolerance,
+    candidate: str, bundle: Path, truth: Truth, open_engine: Callable[[], Generator], tolerance: Mapping[str, float],
     options: Mapping[str, object] | None = None,
-) -> TextParity:  # fmt: skip
-    """Compare a candidate, with the tokenizer and configuration in ``bundle``, to the truth.
+) -> Parity:  # fmt: skip
+    """Compare a graph, with the tokenizer and configuration in ``bundle``, to the truth.
 
-    Never raises for a fault of the candidate: the result contains it.
+    ``tolerance`` overrides that of fp32, by field. ``decisions`` is the share of steps with the same best token,
+    ``companions`` the largest difference between a token read with the cache and the same text read at once. Never
+    raises for a fault of the candidate: the result contains it.
     """
     texts = len(truth.continued)
     try:
@@ -104,19 +127,23 @@ def judge(
         faults = [*_token_faults(truth, processor), *_file_faults(truth, bundle, processor)]
         engine = open_engine()
         steps = [engine.follow(true.prompt, true.tokens) for true in truth.continued]
-        at_once = [engine.whole((*true.prompt, *true.tokens[:-1])) for true in truth.continued]
-        alone = [engine.continue_(true.prompt, len(true.tokens)) for true in truth.continued]
+        at_once = [engine.follow((*true.prompt, *true.tokens[:-1]), true.tokens[-1:]) for true in truth.continued]
     except (PreprocessingError, DeployError) as error:
-        return TextParity(candidate, texts, faults=(error.message,))
+        return Parity(candidate, texts, faults=(error.message,))
     for true, found in zip(truth.continued, steps, strict=True):
         if found.shape != true.logits.shape:
             size, wanted = found.shape[-1], true.logits.shape[-1]
-            return TextParity(candidate, texts, faults=(*faults, f"logits cover {size} tokens instead of {wanted}"))
+            return Parity(candidate, texts, faults=(*faults, f"logits cover {size} tokens instead of {wanted}"))
     if not all(np.isfinite(found).all() for found in (*steps, *at_once)):
-        return TextParity(candidate, texts, faults=(*faults, "logits are not finite"))
-    trues = centred([true.logits for true in truth.continued])
-    founds = centred(steps)
-    wholes = centred([one[None] for one in at_once])
+        return Parity(candidate, texts, faults=(*faults, "logits are not finite"))
+    return _compared(candidate, [true.logits for true in truth.continued], steps, at_once, tolerance, faults)
+
+
+def _compared(
+    candidate: str, true: Sequence[NDArray[Any]], steps: Sequence[NDArray[Any]], at_once: Sequence[NDArray[Any]],
+    tolerance: Mapping[str, float], faults: list[str],
+) -> Parity:  # fmt: skip
+    trues, founds, wholes = centred(true), centred(steps), centred(at_once)
     lasts = centred([found[-1:] for found in steps])
     cached = min(cosine(a, b) for a, b in zip(wholes, lasts, strict=True))
     if cached < _CACHE_COSINE:
@@ -125,34 +152,17 @@ def judge(
             "the graph uses its key/value cache wrongly, or scales activations over the whole text"
         )
     cosines = np.array([cosine(a, b) for a, b in zip(trues, founds, strict=True)])
-    best = [(a.argmax() == b.argmax()) for a, b in zip(trues, founds, strict=True)]
-    parity = TextParity(
-        candidate, texts,
+    found = Parity(
+        candidate, len(true),
         max_difference=max(float(np.abs(a - b).max()) for a, b in zip(trues, founds, strict=True)),
         scale=max(1.0, *(float(np.abs(one).max()) for one in trues)),
-        mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()), decisions=float(np.mean(best)),
+        mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()),
+        decisions=float(np.mean([a.argmax() == b.argmax() for a, b in zip(trues, founds, strict=True)])),
         companions=max(float(np.abs(a - b).max()) for a, b in zip(wholes, lasts, strict=True)),
-        continued=float(np.mean([agreeing(t.tokens, a) for t, a in zip(truth.continued, alone, strict=True)])),
         faults=tuple(faults),
     )  # fmt: skip
-    wrong, inexact = _probed(truth, engine, tolerance)
-    return replace(
-        parity, faults=(*faults, *wrong), excesses=(*excesses(parity, tolerance, what="next tokens"), *inexact)
-    )
-
-
-def _probed(truth: Truth, engine: Generator, tolerance: Tolerance) -> tuple[list[str], list[str]]:
-    if truth.probes is None:
-        return [], []
-    try:
-        return probes.judge(truth.probes, engine, tolerance.difference)
-    except ExportFailed as error:
-        return [error.message], []
-
-
-def tolerance(overrides: Mapping[str, float]) -> Tolerance:
-    """Return the tolerance of fp32; ``overrides`` (by field) win."""
-    return replace(EXACT, **dict(overrides))
+    limits: Tolerance = replace(EXACT, **dict(tolerance))
+    return replace(found, excesses=tuple(excesses(found, limits, what="next tokens")))
 
 
 def centred(logits: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -160,25 +170,9 @@ def centred(logits: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
     return [step - step.mean() for steps in logits for step in steps]
 
 
-def agreeing(true: Sequence[int], found: Sequence[int]) -> float:
-    """Return the share of tokens before the first different one."""
-    same = next((i for i, (a, b) in enumerate(zip(true, found, strict=True)) if a != b), len(true))
-    return same / len(true)
-
-
 def _token_faults(truth: Truth, processor: TextProcessor) -> list[str]:
-    wrong = []
-    for text, tokens in zip(truth.texts, truth.tokens, strict=True):
-        ours = processor.prepare({"text": text}).rows[0].ids.tolist()
-        if tokens and ours != list(tokens):
-            wrong.append((text, ours, tokens))
-    if not wrong:
-        return []
-    text, ours, theirs = wrong[0]
-    return [
-        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(truth.texts)} texts, "
-        f"for example for {shown(text)}: {first_difference(ours, theirs)}"
-    ]
+    rows = [processor.prepare({"text": text}).rows[0].ids.tolist() for text in truth.texts]
+    return changed_tokens(truth.texts, rows, truth.tokens)
 
 
 def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[str]:
