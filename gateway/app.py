@@ -71,9 +71,9 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.path.submit import DataPlane, RequestSpans
 from gateway.payloads.opening import payload_log
+from gateway.registry import LineageSource, lineage_of
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.lineage import LineageSource, lineage_of
 from gateway.registry.port import Registry
 from gateway.settings import JOINS, LOCAL_NAMES, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url

@@ -7,7 +7,7 @@ replaced, they are taken for such an old copy, and the decision stays in force. 
 and count.
 
 A person may also choose the very weights that were replaced, which looks the same. So they are put back once only: a
-mark (written by the controller) then says that they are intended if they appear again. What ``triton-gateway
+mark (written by ``deploy/controller``) then says that they are intended if they appear again. What ``triton-gateway
 canary`` sets is a decision itself and counts at once.
 """
 

@@ -16,7 +16,7 @@ from gateway.metrics.declared import declared_for, frequency_of
 from gateway.path.routing import canary
 from gateway.registry.contents import shared
 from gateway.registry.port import Registry
-from gateway.spec import CONTENT_HASH, CanarySpec, Fault, ServingSpec, decode_model, seen_contents
+from gateway.spec import CONTENT_HASH, CanarySpec, Fault, ServingSpec, seen_contents
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,7 @@ class Preview:
 
 def preview(registry: Registry, spec: ServingSpec) -> Preview:
     """Return what a gateway would make of ``spec`` with the models of ``registry``. Raises the registry's errors."""
-    found = registry.records(spec.model_ids)
-    records = {model_id: decode_model(record) for model_id, record in found.items()}
+    records = registry.records(spec.model_ids)
     seen = seen_contents(registry.ledger.read().get(CONTENT_HASH, {}))
     # If the newest one decides, a gateway looks at it first.
     known = {one.uri: one.names for one in shared(registry, records.values(), seen) if one.unseen is None}

@@ -1,8 +1,8 @@
-"""The serving Task as frozen values: the desired state, decoded from ClearML's fields.
+"""The serving Task as frozen values: what people and the controller have written, and the desired state in it.
 
-Pure: takes the Task's fields as the API returns them. ``control`` (gateway) and ``deploy/sync`` both use it, so
-they see the same endpoints under the same names. An invalid entry becomes a ``Fault`` with the reason; all other
-entries are decoded.
+Pure. ``ServingTask`` is what a registry reads, ``decode`` finds the ``ServingSpec`` in it. ``control`` (gateway) and
+``deploy/sync`` both use it, so they see the same endpoints under the same names. An invalid entry becomes a ``Fault``
+with the reason; all other entries are decoded.
 """
 
 from __future__ import annotations
@@ -35,12 +35,6 @@ OBJECTIVE: Final = ("availability", "latency", "latency_share")
 OBJECTIVES: Final = "objective"
 """The kind of record with an endpoint's objective."""
 
-RECORDS: Final = "triton_gateway_records"
-"""The field of a serving Task, as returned by a registry, with our records: kind → key → value (``ledger``)."""
-
-RECORDS_PROBLEM: Final = "triton_gateway_records_problem"
-"""The field beside it: why the records cannot be read."""
-
 CONTENT_HASH: Final = "content_hash"
 """The kind of record with the hashes of models' files."""
 
@@ -49,11 +43,6 @@ ROLLOUT: Final = "rollout"
 
 SHADOW: Final = "shadow"
 """The kind of record with shadows by endpoint."""
-
-FORMER_SECTIONS: Final = {
-    ROLLOUT: "triton_gateway_rollout_", "command": "triton_gateway_command_", SHADOW: "triton_gateway_shadow_"
-}  # fmt: skip
-"""Kind of record → prefix of the Task's configuration sections in which earlier versions kept it (as JSON)."""
 
 BROKEN_UPLOADS: Final = ("uploading_file", "failed_uploading")
 """Last path parts of model addresses whose upload never finished (clearml SDK)."""
@@ -99,11 +88,34 @@ class ModelRecord:
     task: str = ""
     tags: tuple[str, ...] = ()
     sha256: str | None = None
+    created: str = ""
+    """When it was registered (ISO 8601); empty if unknown."""
+    comment: str = field(default="", compare=False)
 
     @property
     def has_data(self) -> bool:
         """False during an upload and after a failed one, when the address ends in a marker of the SDK."""
         return bool(self.uri) and self.uri.rstrip("/").rsplit("/", 1)[-1] not in BROKEN_UPLOADS
+
+
+@dataclass(frozen=True, slots=True)
+class ServingTask:
+    """The serving Task as a registry reads it, together with our records."""
+
+    id: str = ""
+    name: str = ""
+    sections: Mapping[str, str] = field(default_factory=dict)
+    """Texts by the names of clearml-serving's sections (HOCON)."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What ``clearml-serving config`` has set."""
+    artifacts: Mapping[str, ArtifactRef] = field(default_factory=dict)
+    """Attached code by key."""
+    records: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    """Our records: kind → key → value (``registry/ledger``)."""
+    problem: str = ""
+    """Why the records cannot be read; empty if they can."""
+    changed_by: str = ""
+    """The id of the user who changed the Task last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,15 +336,14 @@ def normalize_url(endpoint: str, version: str | None = None) -> str:
     return f"{endpoint.strip('/')}/{(version or '').strip('/')}".strip("/")
 
 
-def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> ServingSpec:
-    """Decode a serving Task as returned by ``tasks.get_by_id``; ``pause`` is called between entries.
+def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingSpec:
+    """Return what a serving Task asks for; ``pause`` is called between entries.
 
     Invalid entries raise nothing; they are listed in ``faults``. Reads the sections ``endpoints``,
-    ``model_monitoring_eps``, ``canary``, ``model_monitoring`` and ``metric_logging`` of ``configuration`` (HOCON text),
-    ``hyperparams.General`` and ``execution.artifacts``.
+    ``model_monitoring_eps``, ``canary``, ``model_monitoring`` and ``metric_logging``.
     """
     faults: list[Fault] = []
-    artifacts = _decode_artifacts(task)
+    artifacts = task.artifacts
     endpoints: dict[str, EndpointSpec] = {}
     rules = _section(task, "model_monitoring", faults)
     auto = _auto_versions(task, _section(task, "model_monitoring_eps", faults), rules, faults)
@@ -373,13 +384,13 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
     shadows = _decode_shadows(task, endpoints, faults)
     faults.extend(_overwritten(task, endpoints))
     found = ServingSpec(
-        task_id=str(task.get("id", "")),
-        name=str(task.get("name", "")),
+        task_id=task.id,
+        name=task.name,
         endpoints=endpoints,
         canaries=canaries,
         monitoring=monitoring,
         metrics=metrics,
-        settings=_decode_settings(task),
+        settings=task.settings,
         stables=_decode_stables(task),
         shadows=shadows,
         defaults=_decode_defaults(task, endpoints, canaries, broken),
@@ -390,12 +401,8 @@ def decode(task: Mapping[str, Any], pause: Callable[[], None] = unhurried) -> Se
     return found
 
 
-MODEL_FIELDS: Final = ("id", "name", "uri", "framework", "system_tags", "ready", "project", "task", "tags", "metadata")
-"""The fields that ``decode_model`` reads."""
-
-
 def _auto_versions(
-    task: Mapping[str, Any],
+    task: ServingTask,
     written: Mapping[str, dict[str, Any]],
     rules: Mapping[str, dict[str, Any]],
     faults: list[Fault],
@@ -446,39 +453,9 @@ def _auto_versions(
     return found
 
 
-def decode_model(record: Mapping[str, Any]) -> ModelRecord:
-    """Decode a model as returned by ``models.get_by_id``."""
-    metadata = record.get("metadata") or {}
-    sha = metadata.get("sha256") if isinstance(metadata, Mapping) else None
-    return ModelRecord(
-        id=str(record["id"]),
-        name=str(record.get("name") or ""),
-        uri=str(record.get("uri") or ""),
-        framework=str(record.get("framework") or ""),
-        is_package="package" in (record.get("system_tags") or ()),
-        project=str(record.get("project") or ""),
-        task=str(record.get("task") or ""),
-        tags=tuple(record.get("tags") or ()),
-        sha256=str(sha["value"]) if isinstance(sha, Mapping) and sha.get("value") else None,
-    )
-
-
-def records_of(task: Mapping[str, Any], kind: str) -> Mapping[str, Mapping[str, Any]]:
+def records_of(task: ServingTask, kind: str) -> Mapping[str, Mapping[str, Any]]:
     """Return our records of one kind by key, as read with the Task."""
-    found: Mapping[str, Mapping[str, Any]] = (task.get(RECORDS) or {}).get(kind) or {}
-    return found
-
-
-def kept(task: Mapping[str, Any], kind: str) -> dict[str, Mapping[str, Any]]:
-    """Return our records of one kind by endpoint, including those that earlier versions kept in the Task itself."""
-    found: dict[str, Mapping[str, Any]] = {}
-    for name, item in sorted((task.get("configuration") or {}).items()):
-        if name.startswith(FORMER_SECTIONS[kind]):
-            # Unreadable sections are skipped; they are not worth a fault.
-            with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                stored = json.loads(item["value"])
-                found[str(stored["endpoint"]).strip("/")] = stored
-    return found | {key.strip("/"): value for key, value in records_of(task, kind).items()}
+    return task.records.get(kind, {})
 
 
 def described_weights(route: CanarySpec | None) -> str:
@@ -528,9 +505,9 @@ def overwritten(first: str, now: str) -> tuple[str, str]:
     )
 
 
-def _overwritten(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> Iterable[Fault]:
-    if task.get(RECORDS_PROBLEM):
-        yield Fault("records", str(task[RECORDS_PROBLEM]))
+def _overwritten(task: ServingTask, endpoints: Mapping[str, EndpointSpec]) -> Iterable[Fault]:
+    if task.problem:
+        yield Fault("records", task.problem)
     served = {endpoint.model_id for endpoint in endpoints.values()}
     for _, seen in sorted(seen_contents(records_of(task, CONTENT_HASH)).items()):
         if seen.overwritten_by and seen.model_id in served:
@@ -540,9 +517,8 @@ def _overwritten(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec])
             yield Fault(subject, f"{message}. Versions that serve it continue, new ones refuse it: {hint}")
 
 
-def _section(task: Mapping[str, Any], name: str, faults: list[Fault]) -> dict[str, dict[str, Any]]:
-    item = (task.get("configuration") or {}).get(name) or {}
-    text = str(item.get("value") or "").strip()
+def _section(task: ServingTask, name: str, faults: list[Fault]) -> dict[str, dict[str, Any]]:
+    text = task.sections.get(name, "").strip()
     if not text:
         return {}
     try:
@@ -559,27 +535,8 @@ def _section(task: Mapping[str, Any], name: str, faults: list[Fault]) -> dict[st
     return out
 
 
-def _decode_artifacts(task: Mapping[str, Any]) -> dict[str, ArtifactRef]:
-    found: dict[str, ArtifactRef] = {}
-    for item in (task.get("execution") or {}).get("artifacts") or ():
-        key, uri = item.get("key"), item.get("uri")
-        if key and uri:
-            found[str(key)] = ArtifactRef(
-                key=str(key),
-                uri=str(uri),
-                sha256=str(item["hash"]) if item.get("hash") else None,
-                is_archive=item.get("type") == "archive",
-            )
-    return found
-
-
-def _decode_settings(task: Mapping[str, Any]) -> dict[str, str]:
-    general = (task.get("hyperparams") or {}).get("General") or {}
-    return {str(k): str(v.get("value") or "") for k, v in sorted(general.items()) if isinstance(v, Mapping)}
-
-
 def _decode_decisions(
-    task: Mapping[str, Any], canaries: Mapping[str, CanarySpec], endpoints: Mapping[str, EndpointSpec],
+    task: ServingTask, canaries: Mapping[str, CanarySpec], endpoints: Mapping[str, EndpointSpec],
     faults: list[Fault],
 ) -> dict[str, CanarySpec]:  # fmt: skip
     """Return the routes; if the Task has an old copy of weights that a decision replaced, the decision's weights."""
@@ -606,20 +563,20 @@ def _decode_decisions(
     return found
 
 
-def _decode_stables(task: Mapping[str, Any]) -> dict[str, str]:
+def _decode_stables(task: ServingTask) -> dict[str, str]:
     return {
-        endpoint: str(stored["stable"]).strip("/") for endpoint, stored in kept(task, ROLLOUT).items()
+        endpoint: str(stored["stable"]).strip("/") for endpoint, stored in records_of(task, ROLLOUT).items()
         if "stable" in stored
     }  # fmt: skip
 
 
-def guarded_until(task: Mapping[str, Any], spec: ServingSpec) -> dict[str, float]:
+def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
     """Return until when (Unix seconds) somebody runs a rollout, by route: of those whose canary has a weight.
 
     It changes every few seconds while a rollout runs, so it is no part of the specification.
     """
     found = {}
-    for endpoint, stored in kept(task, ROLLOUT).items():
+    for endpoint, stored in records_of(task, ROLLOUT).items():
         route = spec.canaries.get(endpoint)
         if route is None or stored.get("phase") not in ("running", "paused"):
             continue
@@ -638,7 +595,7 @@ def own_names(endpoints: Iterable[str], canaries: Iterable[str], faults: Iterabl
 
 
 def _decode_defaults(
-    task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], canaries: Mapping[str, CanarySpec],
+    task: ServingTask, endpoints: Mapping[str, EndpointSpec], canaries: Mapping[str, CanarySpec],
     faults: Iterable[Fault],
 ) -> dict[str, str]:  # fmt: skip
     """Return the defaults of bare names, except those of ``own_names``."""
@@ -656,7 +613,7 @@ def objective_parts(stored: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
 
 
-def _decode_objectives(task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> dict[str, dict[str, str]]:
+def _decode_objectives(task: ServingTask, endpoints: Mapping[str, EndpointSpec]) -> dict[str, dict[str, str]]:
     """Return the stated parts: the record's override the options', and newer versions' options override older ones'."""
     found: dict[str, dict[str, str]] = {}
     for one in sorted(endpoints.values(), key=lambda one: int(one.version) if one.version.isdecimal() else -1):
@@ -672,10 +629,10 @@ def _decode_objectives(task: Mapping[str, Any], endpoints: Mapping[str, Endpoint
 
 
 def _decode_shadows(
-    task: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec], faults: list[Fault]
+    task: ServingTask, endpoints: Mapping[str, EndpointSpec], faults: list[Fault]
 ) -> dict[str, ShadowSpec]:
     found = {}
-    for endpoint, stored in sorted(kept(task, SHADOW).items()):
+    for endpoint, stored in sorted(records_of(task, SHADOW).items()):
         try:
             if not stored.get("percent"):
                 continue

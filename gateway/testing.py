@@ -13,6 +13,7 @@ import shutil
 import zipfile
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -29,10 +30,10 @@ from gateway.errors import (
     RegistryUnavailable,
 )
 from gateway.file_names import file_name
-from gateway.registry.ledger import Kind, Record, Records, with_records
+from gateway.registry.ledger import Kind, Record, Records
 from gateway.registry.pack import pack
 from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
-from gateway.spec import ServingSpec, decode
+from gateway.spec import ArtifactRef, ModelRecord, ServingSpec, ServingTask, decode
 from gateway.trace import TRACEPARENT
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 
@@ -208,9 +209,11 @@ class FakeRegistry:
         self.endpoints: dict[str, dict[str, Any]] = {}
         self.canary: dict[str, dict[str, Any]] = {}
         self.settings: dict[str, str] = {}
-        self.artifacts: list[dict[str, Any]] = []
-        self.models: dict[str, dict[str, Any]] = {}
+        self.artifacts: dict[str, ArtifactRef] = {}
+        self.models: dict[str, ModelRecord] = {}
         """Models by id, the oldest first."""
+        self.published: set[str] = set()
+        """The ids of published models."""
         self.sections: dict[str, str] = {}
         """Texts of sections; they override those of ``endpoints`` and ``canary``."""
         self.containers: list[str] = []
@@ -232,12 +235,12 @@ class FakeRegistry:
         self.history = FakeLedger()
         self.reports = FakeLedger()
 
-    def add_model(self, model_id: str, path: Path, *, is_package: bool = False, **fields: Any) -> None:
-        """Register a file (or a zip of a folder) as a model."""
-        self.models[model_id] = {
-            "id": model_id, "name": fields.pop("name", model_id), "uri": path.as_uri(), "framework": "onnx",
-            "system_tags": ["package"] if is_package else [], "ready": True, **fields,
-        }  # fmt: skip
+    def add_model(self, model_id: str, path: Path, *, is_published: bool = True, **fields: Any) -> None:
+        """Register a file (or a zip of a folder) as a model; ``fields`` are those of ``ModelRecord``."""
+        known = {"name": model_id, "uri": path.as_uri(), "framework": "onnx", **fields}
+        self.models[model_id] = ModelRecord(model_id, **known)
+        if is_published:
+            self.published.add(model_id)
 
     def add_endpoint(self, url: str, model_id: str | None, *, engine: str = "triton", **fields: Any) -> None:
         """Configure an endpoint; ``fields`` are those of ClearML."""
@@ -251,45 +254,38 @@ class FakeRegistry:
 
     def add_artifact(self, key: str, path: Path, *, sha256: str | None = None, is_archive: bool = False) -> None:
         """Attach preprocess code to the Task; it replaces code with the same key."""
-        self.artifacts = [a for a in self.artifacts if a["key"] != key]
-        self.artifacts.append(
-            {"key": key, "uri": path.as_uri(), "hash": sha256, "type": "archive" if is_archive else "custom"}
-        )
+        self.artifacts[key] = ArtifactRef(key, path.as_uri(), sha256, is_archive)
 
     def marker(self) -> str:
         """See ``Registry.marker``."""
-        return json.dumps(self.task(), sort_keys=True)
+        return repr(self.task())
 
-    def task(self) -> Mapping[str, Any]:
+    def task(self) -> ServingTask:
         """See ``Registry.task``."""
         self._check()
         texts = {"endpoints": json.dumps(self.endpoints), "canary": json.dumps(self.canary), **self.sections}
-        task = json.loads(  # a deep copy, as over the wire
-            json.dumps({
-                "id": self.task_id, "name": "fake serving",
-                "configuration": {name: {"name": name, "value": text} for name, text in texts.items()},
-                "hyperparams": {"General": {k: {"name": k, "value": v} for k, v in self.settings.items()}},
-                "execution": {"artifacts": self.artifacts},
-            })
-        )  # fmt: skip
-        return with_records(task, self.ledger)
+        task = ServingTask(self.task_id, "fake serving", texts, dict(self.settings), dict(self.artifacts))
+        try:
+            return replace(task, records=self.ledger.read())
+        except RegistryRefused as error:
+            return replace(task, problem=f"triton-gateway's records cannot be read: {error.message}")
 
-    def model(self, model_id: str) -> Mapping[str, Any]:
+    def model(self, model_id: str) -> ModelRecord:
         """See ``Registry.model``."""
         self._check()
         if model_id not in self.models:
             raise RegistryRefused(f"models.get_by_id: Invalid model id {model_id}")
-        return dict(self.models[model_id])
+        return self.models[model_id]
 
-    def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
         """See ``Registry.models_at``."""
         self._check()
-        return [dict(model) for model in self.models.values() if model["uri"] in uris]
+        return [model for model in self.models.values() if model.uri in uris]
 
-    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
         """See ``Registry.records``."""
         self._check()
-        return {i: dict(self.models[i]) for i in model_ids if i in self.models}
+        return {i: self.models[i] for i in model_ids if i in self.models}
 
     def followed(self) -> str:
         """See ``RegistryWriter.followed``."""
@@ -327,11 +323,7 @@ class FakeRegistry:
             raw, name = path.read_bytes(), path.name
         uri = f"attached://{len(self.attached)}/{name}"
         self.attached[uri] = raw
-        self.artifacts = [a for a in self.artifacts if a["key"] != key]
-        self.artifacts.append({
-            "key": key, "uri": uri, "hash": hashlib.sha256(raw).hexdigest(),
-            "type": "archive" if path.is_dir() else "custom",
-        })  # fmt: skip
+        self.artifacts[key] = ArtifactRef(key, uri, hashlib.sha256(raw).hexdigest(), path.is_dir())
 
     def project_name(self, project_id: str) -> str:
         """Return the project's name: its id, here."""
@@ -363,12 +355,12 @@ class FakeRegistry:
         self._check()
         packed = pack(upload.folder, upload.scratch, upload.name)
         for model_id, model in self.models.items():
-            if model["uri"] == packed.as_uri() and model["name"] == upload.name:
+            if model.uri == packed.as_uri() and model.name == upload.name:
                 return model_id
         model_id = f"registered-{len(self.models)}"
         self.add_model(
             model_id, packed, is_package=True, name=upload.name, project=upload.project, framework=upload.framework,
-            tags=list(upload.tags),
+            tags=tuple(upload.tags),
         )  # fmt: skip
         return model_id
 
@@ -379,26 +371,23 @@ class FakeRegistry:
         archive = shutil.make_archive(f"{publication.folder}-{model_id}", "zip", publication.folder)
         self.add_model(
             model_id, Path(archive), is_package=True, name=publication.name, project=publication.project,
-            tags=[*publication.tags, *publication.model_tags],
-            metadata={key: {"value": value} for key, value in publication.metadata.items()},
+            tags=(*publication.tags, *publication.model_tags),
         )  # fmt: skip
         return Published(f"task-of-{model_id}", model_id)
 
-    @staticmethod
-    def _matches(query: ModelQuery, model: Mapping[str, Any]) -> bool:
+    def _matches(self, query: ModelQuery, model: ModelRecord) -> bool:
         return (
-            (query.project is None or model.get("project") == query.project)
-            and (query.name is None or model["name"] == query.name)
-            and (not query.tags or not {*query.tags}.isdisjoint(model.get("tags", ())))
-            and (model["ready"] or not query.only_published)
-            and (not query.ids or model["id"] in query.ids)
-            and "archived" not in model["system_tags"]
-            and bool(model["uri"])
+            query.project in (None, model.project)
+            and query.name in (None, model.name)
+            and (not query.tags or not {*query.tags}.isdisjoint(model.tags))
+            and (model.id in self.published or not query.only_published)
+            and (not query.ids or model.id in query.ids)
+            and bool(model.uri)
         )
 
     @staticmethod
-    def _size(model: Mapping[str, Any]) -> int:
-        file = Path(unquote(model["uri"].removeprefix("file://")))
+    def _size(model: ModelRecord) -> int:
+        file = Path(unquote(model.uri.removeprefix("file://")))
         return file.stat().st_size if file.is_file() else 0
 
     def download(self, uri: str, folder: Path) -> Path:

@@ -25,7 +25,7 @@ from gateway import app, default_version
 from gateway.__main__ import main
 from gateway.parent_death import ending_with_parent
 from gateway.registry.ledger import Record
-from gateway.spec import decode, decode_model, triton_model_name
+from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from tests.processes import free_port
 from tests.waiting import until
@@ -145,7 +145,7 @@ def run(folder: Path) -> int:
     registry.ledger.write(
         [Record(default_version.KIND, *default_version.record("first", "v", default_version.Default("v/1")))]
     )
-    model = decode_model(registry.model("m"))
+    model = registry.model("m")
     specs = decode(registry.task()).endpoints.values()
     backend = Held(folder / "hold")
     for spec in specs:

@@ -105,13 +105,13 @@ async def _register(cli: ClearMLServing, gateway: str, clearml: str, backend: Ba
 def main(task_id: str) -> None:
     """Print Triton's names of a serving Task's models by endpoint, as JSON."""
     from gateway.registry.clearml import ClearMLRegistry
-    from gateway.spec import decode, decode_model, triton_model_name
+    from gateway.spec import decode, triton_model_name
 
     registry = ClearMLRegistry(task_id)
     found: dict[str, list[str]] = {}
     for endpoint in decode(registry.task()).endpoints.values():
         if endpoint.model_id:
-            name = triton_model_name(endpoint, decode_model(registry.model(endpoint.model_id)))
+            name = triton_model_name(endpoint, registry.model(endpoint.model_id))
             found.setdefault(endpoint.endpoint, []).append(name)
     sys.stdout.write(json.dumps(found) + "\n")
 

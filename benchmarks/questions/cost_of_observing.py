@@ -55,7 +55,7 @@ def serve(form: str, state: Path) -> None:
     from gateway.http.server import Listening
     from gateway.metrics import drift, texts
     from gateway.settings import Settings
-    from gateway.spec import decode, decode_model, triton_model_name
+    from gateway.spec import decode, triton_model_name
     from gateway.testing import FakeBackend, FakeRegistry
 
     if form == "every":
@@ -88,7 +88,7 @@ def serve(form: str, state: Path) -> None:
             packed.write(file, file.name)
     registry.add_model("m", archive, is_package=True)
     registry.add_endpoint("e", "m")
-    name = triton_model_name(decode(registry.task()).endpoints["e"], decode_model(registry.model("m")))
+    name = triton_model_name(decode(registry.task()).endpoints["e"], registry.model("m"))
     backend.add(
         name, {"input_ids": "int64", "attention_mask": "int64"}, {"logits": "float32"},
         lambda inputs: {"logits": (inputs["input_ids"].sum(1)[:, None] % np.array([3, 5])).astype(np.float32)},

@@ -249,7 +249,7 @@ class Deployment:
 
     def _is_ours(self, model_id: str) -> bool:
         """Whether this run has registered the model."""
-        return str(self._store.model(model_id).get("comment")).endswith(self._run_id)
+        return self._store.model(model_id).comment.endswith(self._run_id)
 
     def _take_back(self, url: str, tag: str) -> bool:
         """Remove what this run has registered, the endpoint first. Return False if there was nothing."""

@@ -9,17 +9,17 @@ from deploy.tools.errors import DeployError
 from gateway import objectives, registry, spec
 
 
-def check_known(task: Mapping[str, Any], endpoint: str) -> None:
+def check_known(task: spec.ServingTask, endpoint: str) -> None:
     """Raise ``SpecFault`` if the serving Task has no such endpoint."""
     spec.decode(task).bare_name(endpoint)
 
 
-def recorded_parts(task: Mapping[str, Any], endpoint: str) -> dict[str, str]:
+def recorded_parts(task: spec.ServingTask, endpoint: str) -> dict[str, str]:
     """Return the parts of the objective that were set by a command, without those of the endpoint's options."""
     return dict(spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {})))
 
 
-def in_words(task: Mapping[str, Any], endpoint: str) -> str:
+def in_words(task: spec.ServingTask, endpoint: str) -> str:
     """Return the objective of ``endpoint`` in words. Raises ``DeployError`` if it cannot be read."""
     parts = spec.decode(task).objectives.get(endpoint, {})
     try:

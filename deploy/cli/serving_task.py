@@ -14,6 +14,7 @@ from gateway import preview, registry, spec
 
 Registry = registry.ClearMLRegistry
 ServingSpec = spec.ServingSpec
+ServingTask = spec.ServingTask
 Preview = preview.Preview
 
 check_weights = preview.check_weights

@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -74,7 +74,7 @@ class Change(NamedTuple):
 # --- a Task to a document ---------------------------------------------------------------------------------------------
 
 
-def document_of(store: Store, task: Mapping[str, Any]) -> Document:
+def document_of(store: Store, task: spec.ServingTask) -> Document:
     """Return the document of ``task``. Raises ``DeployError`` if the Task cannot be read completely."""
     found: Document = {kind: _entries(task, kind) for kind in _SECTIONS}
     serving = spec.decode(task)
@@ -279,14 +279,11 @@ class _Writes:
     """Key of the artifact → its files."""
 
 
-def check(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document) -> None:
+def check(task: spec.ServingTask, changes: Sequence[Change], wanted: Document) -> None:
     """Raise ``DeployError`` if ``changes`` would add a fault to the Task, so that it could not be served."""
     writes = _writes(task, changes, wanted, "")
-    texts = {name: {"value": text} for name, text in _texts(writes).items()}
-    code = [{"key": key, "uri": "file:///code", "type": "custom"} for key in writes.code]
-    artifacts = [*((task.get("execution") or {}).get("artifacts") or ()), *code]
-    then = {**task, "configuration": {**(task.get("configuration") or {}), **texts},
-            "execution": {**(task.get("execution") or {}), "artifacts": artifacts}}  # fmt: skip
+    code = {key: spec.ArtifactRef(key, "file:///code", None, is_archive=False) for key in writes.code}
+    then = replace(task, sections={**task.sections, **_texts(writes)}, artifacts={**task.artifacts, **code})
     known = set(spec.decode(task).faults)
     serving = spec.decode(then)
     for fault in serving.faults:
@@ -313,7 +310,7 @@ def _texts(writes: _Writes) -> dict[str, str]:
         raise DeployError(f"a section of the serving Task cannot be written in ClearML's format: {error}") from error
 
 
-def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], wanted: Document, *, by: str) -> None:
+def apply(store: Store, task: spec.ServingTask, changes: Sequence[Change], wanted: Document, *, by: str) -> None:
     """Make ``changes`` to the Task that was read as ``task``: first the code, then our records and all sections.
 
     Raises ``DeployError`` if somebody else has changed the Task since, and the registry's errors.
@@ -333,7 +330,7 @@ def apply(store: Store, task: Mapping[str, Any], changes: Sequence[Change], want
         store.write(texts, writes.records)
 
 
-def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document, by: str) -> _Writes:
+def _writes(task: spec.ServingTask, changes: Sequence[Change], wanted: Document, by: str) -> _Writes:
     found, now, why = _Writes(), time.time(), _WHY
     for what, kind, key, fields in changes:
         if kind == "defaults":
@@ -360,7 +357,7 @@ def _writes(task: Mapping[str, Any], changes: Sequence[Change], wanted: Document
 
 
 def _decided(
-    task: Mapping[str, Any], what: str, key: str, fields: Mapping[str, Any], now: float, by: str, why: str
+    task: spec.ServingTask, what: str, key: str, fields: Mapping[str, Any], now: float, by: str, why: str
 ) -> list[registry.Record]:
     """Return the records of a route's new weights, so that an old copy of the Task does not undo them."""
     if what != "remove" and fields.get("load_endpoints"):
@@ -401,13 +398,13 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _said(task: Mapping[str, Any]) -> list[object]:
+def _said(task: spec.ServingTask) -> list[object]:
     """Return the parts of a Task that a document covers, to detect changes; without artifacts, which `apply` adds."""
     texts = [registry.section_text(task, name) for name in (*_SECTIONS.values(), _VERSIONS)]
-    return [*texts, task.get(spec.RECORDS)]
+    return [*texts, task.records]
 
 
-def _entries(task: Mapping[str, Any], kind: str) -> Entries:
+def _entries(task: spec.ServingTask, kind: str) -> Entries:
     found: Entries = {}
     for key, fields in sorted(record.section(task, _SECTIONS[kind]).items()):
         if isinstance(fields, Mapping):
@@ -423,17 +420,15 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value) if name == "version" else value for name, value in said.items()}
 
 
-def _code(store: Store, task: Mapping[str, Any], entries: Document) -> dict[str, dict[str, str]]:
+def _code(store: Store, task: spec.ServingTask, entries: Document) -> dict[str, dict[str, str]]:
     """Return the code files of all entries, by artifact: file name → text."""
     named = {str(fields.get("preprocess_artifact")) for kind in ("endpoints", "auto_update")
              for fields in entries[kind].values()}  # fmt: skip
     found = {}
-    for item in (task.get("execution") or {}).get("artifacts") or ():
-        key = str(item.get("key"))
-        if key in named and item.get("uri"):
+    for key, ref in task.artifacts.items():
+        if key in named:
             with tempfile.TemporaryDirectory() as folder:
-                path = store.download(str(item["uri"]), Path(folder))
-                found[key] = read_code(path, key, is_archive=item.get("type") == "archive")
+                found[key] = read_code(store.download(ref.uri, Path(folder)), key, is_archive=ref.is_archive)
     return found
 
 
@@ -474,7 +469,7 @@ def _models(store: Store, serving: spec.ServingSpec, found: Document) -> dict[st
     projects: dict[str, str] = {}
     named = {}
     for model_id in ids:
-        one = spec.decode_model(known[model_id]) if model_id in known else None
+        one = known.get(model_id)
         if one is not None and one.project and one.project not in projects:
             projects[one.project] = store.project_name(one.project)
         of = ("", "") if one is None else (one.name, projects.get(one.project, ""))

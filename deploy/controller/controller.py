@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
 from deploy.controller import registry
 from deploy.controller.election import Election
@@ -19,7 +19,7 @@ from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
 
-Duty = Callable[[Mapping[str, Any]], bool]
+Duty = Callable[[registry.ServingTask], bool]
 Loaded = Callable[[], Collection[tuple[str, str]]]
 """Returns url and model id of every version that some Triton has loaded."""
 _LOOK_S: Final = 1.0
@@ -47,7 +47,7 @@ class Controller:
         self._wall = wall
         self._duties: Sequence[Duty] = ()
         self._marker: str | None = None
-        self._task: Mapping[str, Any] = {}
+        self._task: registry.ServingTask = registry.ServingTask()
         self._problem = ""
         self.last_contact = 0.0
         """When the registry last answered, in Unix seconds; 0: never."""

@@ -6,8 +6,8 @@ version of each endpoint, because the stock ``model add`` does not know default 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
 from gateway import default_version, registry, spec
 
@@ -38,14 +38,14 @@ def keys(endpoints: Iterable[str]) -> list[str]:
     return [default_version.key(which, endpoint) for endpoint in endpoints for which in ("first", "chosen")]
 
 
-def found(task: Mapping[str, Any]) -> tuple[set[str], dict[str, str], set[str] | None]:
+def found(task: spec.ServingTask) -> tuple[set[str], dict[str, str], set[str] | None]:
     """Return the endpoints with a default, the first version of each endpoint, and the endpoints that have a version.
 
     The last are None if the Task cannot be read completely; an endpoint with a fault has its versions.
     """
     serving = spec.decode(task)
     known = default_version.read(spec.records_of(task, default_version.KIND))
-    if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in serving.faults):
+    if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
         return set(known), {}, None
     broken = {fault.subject.removeprefix("endpoint ") for fault in serving.faults}
     there = {one.endpoint for one in serving.endpoints.values()} | serving.monitoring.keys()

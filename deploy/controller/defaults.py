@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from deploy.controller import default_versions
-from deploy.controller.registry import Store
+from deploy.controller.registry import ServingTask, Store
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -27,10 +27,10 @@ class DefaultsKeeper:
         self._wall = wall
         self._gone: dict[str, float] = {}
         """Endpoint with a default but without any version → since when (``clock``)."""
-        self._settled: Mapping[str, Any] | None = None
+        self._settled: ServingTask | None = None
         """The last Task that needed no change."""
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: ServingTask) -> bool:
         """Record missing defaults. Return True if anything was recorded; the Task must then be read again."""
         if task is self._settled:
             return False
@@ -43,7 +43,7 @@ class DefaultsKeeper:
         self._settled = None if self._gone else task
         return has_changed
 
-    def _step(self, task: Mapping[str, Any]) -> bool:
+    def _step(self, task: ServingTask) -> bool:
         known, first, there = default_versions.found(task)
         if there is None:
             return False  # the Task cannot be read completely

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.controller.registry import Store, spec, version_numbers
+from deploy.controller.registry import ServingTask, Store, spec, version_numbers
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -30,13 +30,13 @@ class Pruner:
         self._wall = wall
         self._due = -math.inf
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: ServingTask) -> bool:
         """Remove what is unused, every ten minutes. Return True if something was."""
         if self._clock() < self._due:
             return False
         self._due = self._clock() + EVERY_S
         serving = spec.decode(task)
-        if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in serving.faults):
+        if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
             return False  # the Task cannot be read completely
         before = self._wall() - UNUSED_S
         hashes, marks = _unused_hashes(task, serving, before), _unused_marks(task)
@@ -49,7 +49,7 @@ class Pruner:
         return bool(hashes or marks)
 
 
-def _unused_hashes(task: Mapping[str, Any], serving: spec.ServingSpec, before: float) -> list[str]:
+def _unused_hashes(task: ServingTask, serving: spec.ServingSpec, before: float) -> list[str]:
     known = spec.records_of(task, spec.CONTENT_HASH)
     numbered = version_numbers.decode(spec.records_of(task, version_numbers.KIND))
     named = {*serving.model_ids, *(model for numbers in numbered.values() for model in numbers.models.values())}
@@ -60,7 +60,7 @@ def _unused_hashes(task: Mapping[str, Any], serving: spec.ServingSpec, before: f
     ]  # fmt: skip
 
 
-def _unused_marks(task: Mapping[str, Any]) -> list[str]:
+def _unused_marks(task: ServingTask) -> list[str]:
     current = {value.get("revision") for value in spec.records_of(task, "decision").values()}
     return [key for key in spec.records_of(task, "decision_mark") if key.partition("/")[0] not in current]
 

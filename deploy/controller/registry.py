@@ -7,13 +7,14 @@ from collections.abc import Collection
 from gateway import logs, metrics, registry, settings, spec, version_numbers
 
 __all__ = [
-    "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "Store", "connect", "loaded", "registry", "silent", "spec",
-    "version_numbers",
+    "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "ServingTask", "Store", "connect", "loaded", "registry",
+    "silent", "spec", "version_numbers",
 ]  # fmt: skip
 
 Ledger = registry.Ledger
 Record = registry.Record
 Records = registry.Records
+ServingTask = spec.ServingTask
 Store = registry.RegistryWriter
 """The registry that the controller writes."""
 

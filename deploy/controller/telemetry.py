@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from deploy.controller.registry import Store
+from deploy.controller.registry import ServingTask, Store
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -39,12 +39,12 @@ class Telemetry:
         """Container → when it was first seen (Unix seconds), and its requests since then."""
         self._problems: dict[str, str] = {}
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: ServingTask) -> bool:
         """Report if a minute is over. Always returns False: the configuration stays."""
         now = self._wall()
         if now >= self._due:
             self._due = now + EVERY_S
-            task_id = str(task.get("id") or "")
+            task_id = task.id
             statuses = {address: status for address, status in self._statuses().items() if status is not None}
             events = scalars(statuses, task_id, now)
             if events:

@@ -8,10 +8,11 @@ cannot tell apart (see ``gateway/decisions``). Two that run for a while write th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from deploy.controller.rollouts import record
+from deploy.controller.rollouts.record import ServingTask
 from deploy.controller.rollouts.runner import put_right
 from deploy.tools.errors import DeployError, GatewayError
 
@@ -40,11 +41,11 @@ class WeightsKeeper:
         self._written: set[str] = set()
         """Revisions of decisions whose weights were in the Task, or may have been before the first read."""
         self._has_looked = False
-        self._settled: Mapping[str, Any] | None = None
+        self._settled: ServingTask | None = None
         """The last Task that needed no change."""
         self._said = ""
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: ServingTask) -> bool:
         """Restore weights that an old copy has overwritten. Return True if the Task changed and must be read again."""
         if task is self._settled:
             return False
@@ -66,7 +67,7 @@ class WeightsKeeper:
         self._settled = None if self._since else task
         return _CHANGED in done
 
-    def _settle(self, task: Mapping[str, Any], decision: record.Decision, verdict: str, found: str) -> str:
+    def _settle(self, task: ServingTask, decision: record.Decision, verdict: str, found: str) -> str:
         """Return a key for what is being waited for, ``_CHANGED`` if something was written, or an empty string."""
         endpoint = decision.endpoint
         if verdict == "agrees":

@@ -55,7 +55,7 @@ class Follower:
 
     def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
                  recipe: Callable[[], str], clock: Callable[[], float],
-                 learn: Callable[[Mapping[str, Any]], None] = lambda _task: None,
+                 learn: Callable[[spec.ServingTask], None] = lambda _task: None,
                  look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
         self._learn = learn
         self._registry = source
@@ -64,9 +64,9 @@ class Follower:
         self._recipe = recipe
         self._clock = clock
         self._marker: str | None = None
-        self._task: Mapping[str, Any] | None = None
+        self._task: spec.ServingTask | None = None
         self._spec = spec.ServingSpec("", "")
-        self._records: dict[str, Mapping[str, Any]] = {}
+        self._records: dict[str, spec.ModelRecord] = {}
         self._problems: dict[str, Verdict] = {}
         self._retries: dict[str, Retry] = {}
         self._records_read_at = 0.0
@@ -78,9 +78,8 @@ class Follower:
         stored = self._store.load()
         if stored is None:
             return None
-        self._task, models = stored
+        self._task, self._records = stored
         self._spec = spec.decode(self._task)
-        self._records = dict(models)
         return self._desired()
 
     def poll(self) -> Desired | None:
@@ -102,7 +101,7 @@ class Follower:
         due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, Retry()).at)]
         if not due and not has_changed and not has_moved:
             return None
-        found: Mapping[str, Mapping[str, Any]] = {}
+        found: Mapping[str, spec.ModelRecord] = {}
         with contextlib.suppress(
             registry.RegistryUnavailable, registry.RegistryRefused
         ):  # each record is then read alone, which shows what is wrong with it
@@ -123,10 +122,9 @@ class Follower:
         """Return when the next unusable record is due to be read again."""
         return min((r.at for r in self._retries.values()), default=math.inf)
 
-    def _read(self, model_id: str, now: float, record: Mapping[str, Any] | None) -> None:
+    def _read(self, model_id: str, now: float, record: spec.ModelRecord | None) -> None:
         try:
-            record = self._registry.model(model_id) if record is None else record
-            model = spec.decode_model(record)
+            model = record or self._registry.model(model_id)
             problem: Verdict | None = None
             if not model.has_data:
                 problem = Verdict(
@@ -135,11 +133,11 @@ class Follower:
                     is_final=True,
                 )
             else:
-                self._records[model_id] = record
+                self._records[model_id] = model
         except registry.RegistryUnavailable as error:
             # A known record stays valid: models do not disappear because the registry does.
             problem = None if model_id in self._records else Verdict(str(error), is_final=False)
-        except (registry.RegistryRefused, KeyError, TypeError, ValueError) as error:
+        except registry.RegistryRefused as error:
             problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
             self._records.pop(model_id, None)
         if problem is not None:
@@ -183,7 +181,7 @@ class Follower:
                 why = f"the record of model {endpoint.model_id} has not been read yet"
                 unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
             else:
-                record = spec.decode_model(self._records[endpoint.model_id])
+                record = self._records[endpoint.model_id]
                 if not self._is_ours(spec.pools_of(endpoint, record)):
                     elsewhere.add(url)
                     continue
@@ -203,7 +201,7 @@ class Follower:
             targets=targets,
             unresolved=unresolved,
             elsewhere=frozenset(elsewhere),
-            wishes=((self._task or {}).get(spec.RECORDS) or {}).get("wish") or {},
+            wishes=spec.records_of(self._task, "wish") if self._task is not None else {},
             held_urls=frozenset(unresolved) | _faulty_urls(serving),
             is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
         )

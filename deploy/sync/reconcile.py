@@ -47,7 +47,7 @@ class ModelCache(Protocol):
         """Return an immutable folder with the model's files."""
         ...
 
-    def learn(self, task: Mapping[str, Any]) -> None:
+    def learn(self, task: spec.ServingTask) -> None:
         """Take over what the registry just said about models' files."""
         ...
 

@@ -45,7 +45,7 @@ from gateway.path.routing.canary import Weighted
 from gateway.path.routing.snapshot import Pending, Snapshot
 from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
+from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, ServingTask, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
@@ -153,7 +153,7 @@ class Assembler:
         artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
         self._cache.keep(models, artifacts)
 
-    def learn(self, task: Mapping[str, Any]) -> str:
+    def learn(self, task: ServingTask) -> str:
         """Take over hashes from the Task; return why a replaced model may go unnoticed, or an empty string."""
         self._cache.learn(task)
         return self._cache.problem

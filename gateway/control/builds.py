@@ -28,7 +28,6 @@ from gateway.errors import (
 )
 from gateway.handlers.endpoint import Endpoint
 from gateway.metrics.observer import Observer
-from gateway.spec import decode_model
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -140,7 +139,7 @@ class Builds:
             self._finished(version, endpoint, version.last_good)
         else:
             self._observer.built("ok")
-            self._finished(version, endpoint, LastGood(plan, self._records.raw(plan.spec.model_id)))
+            self._finished(version, endpoint, LastGood(plan, self._records.known().get(plan.spec.model_id or "")))
 
     async def _built(self, version: Version, plan: EndpointPlan) -> Endpoint:
         versions = self._versions
@@ -158,8 +157,7 @@ class Builds:
         )
 
     async def _restored(self, version: Version, plan: EndpointPlan) -> Endpoint:
-        stored = version.last_good.record if version.last_good is not None else None
-        record = decode_model(stored) if stored is not None else None
+        record = version.last_good.record if version.last_good is not None else None
         return await self._assembler.build(plan, lambda step: self._versions.step(version, step), record=record)
 
 

@@ -13,15 +13,16 @@ from typing import Any
 
 from gateway.control.compile import EndpointPlan
 from gateway.pace import unhurried
-from gateway.spec import ArtifactRef, EndpointSpec, TensorSpec
+from gateway.registry.cache import model_from
+from gateway.spec import ArtifactRef, EndpointSpec, ModelRecord, TensorSpec
 
 
 @dataclass(frozen=True, slots=True)
 class LastGood:
-    """The plan of a served version, and its model's record (the registry's fields) if it has a model."""
+    """The plan of a served version, and its model's record if it has a model."""
 
     plan: EndpointPlan
-    record: Mapping[str, Any] | None
+    record: ModelRecord | None
     refused: str = ""
     """Fingerprint of the successor that failed on this version's requests; not tried while no request is known."""
     reason: str = ""
@@ -31,7 +32,7 @@ def encode(versions: Mapping[str, LastGood], pause: Callable[[], None] = unhurri
     """Return the versions, by url, as JSON values; ``pause`` is called between them."""
     found = {}
     for url, one in versions.items():
-        found[url] = {**asdict(one), "record": one.record}
+        found[url] = asdict(one)
         pause()
     return found
 
@@ -41,7 +42,8 @@ def decode(stored: object) -> dict[str, LastGood]:
     found = {}
     for url, item in stored.items() if isinstance(stored, Mapping) else ():
         try:
-            found[str(url)] = LastGood(_plan(item["plan"]), item["record"], str(item["refused"]), str(item["reason"]))
+            record = model_from(item["record"]) if item["record"] else None
+            found[str(url)] = LastGood(_plan(item["plan"]), record, str(item["refused"]), str(item["reason"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return found

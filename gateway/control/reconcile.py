@@ -39,7 +39,17 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import CONTENT_HASH, Fault, ModelRecord, ServingSpec, decode, guarded_until, records_of, seen_contents
+from gateway.spec import (
+    CONTENT_HASH,
+    Fault,
+    ModelRecord,
+    ServingSpec,
+    ServingTask,
+    decode,
+    guarded_until,
+    records_of,
+    seen_contents,
+)
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -124,9 +134,9 @@ class Reconciler:
             finished=self._publisher.finished, learned=self._housekeeping.save_soon,
         )  # fmt: skip
         self._plan: Plan | None = None
-        self._task: Mapping[str, Any] | None = None
+        self._task: ServingTask | None = None
         """The serving Task that is being served."""
-        self._newest: Mapping[str, Any] | None = None
+        self._newest: ServingTask | None = None
         """The serving Task as it was read last."""
         self._marker: str | None = None
         self._records_due = 0.0
@@ -268,7 +278,7 @@ class Reconciler:
     async def _remote(self, call: Callable[..., Result], *args: Any) -> Result:
         return await run_in(self._threads.registry, call, *args)
 
-    def _apply(self, task: Mapping[str, Any], plan: Plan) -> bool:
+    def _apply(self, task: ServingTask, plan: Plan) -> bool:
         """Make ``plan`` the wanted configuration; False if its revision is wanted already."""
         if self._plan is not None and plan.revision == self._plan.revision:
             self._task = task

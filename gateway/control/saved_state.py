@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from gateway.control import last_good
 from gateway.control.assemble import Assembler
@@ -20,7 +20,7 @@ from gateway.control.threads import ControlThreads, run_in
 from gateway.control.version import Versions
 from gateway.pace import Pace
 from gateway.registry.cache import SpecStore
-from gateway.spec import decode_model
+from gateway.spec import ModelRecord, ServingTask
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -38,7 +38,7 @@ class SavedState:
 
     def __init__(
         self, store: SpecStore, records: ModelRecords, assembler: Assembler, threads: ControlThreads,
-        standing: Standing, versions: Versions, *, task: Callable[[], Mapping[str, Any] | None],
+        standing: Standing, versions: Versions, *, task: Callable[[], ServingTask | None],
         plan: Callable[[], Plan | None], settled: Callable[[], None],
     ) -> None:  # fmt: skip
         self._store = store
@@ -62,7 +62,7 @@ class SavedState:
         served = sorted({*(self._standing.previously_served or ()), *self._versions.served()})
         former = self._versions.last_good()
         try:
-            await run_in(self._threads.local, self._store_all, task, self._records.snapshot(), former, served)
+            await run_in(self._threads.local, self._store_all, task, self._records.known(), former, served)
         except OSError as error:
             _log.warning("the last-good state cannot be stored: %s", error)
         except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
@@ -73,8 +73,8 @@ class SavedState:
 
     def _store_all(
         self,
-        task: Mapping[str, Any],
-        models: Mapping[str, Mapping[str, Any]],
+        task: ServingTask,
+        models: Mapping[str, ModelRecord],
         former: Mapping[str, LastGood],
         served: Sequence[str],
     ) -> None:
@@ -101,6 +101,6 @@ class SavedState:
         pause, known = Pace(), self._records.known()
         needed = [(one.spec, known.get(one.spec.model_id or "")) for one in plan.endpoints.values()]
         for one in served:
-            needed.append((one.plan.spec, decode_model(one.record) if one.record is not None else None))
+            needed.append((one.plan.spec, one.record))
             pause()
         self._assembler.keep(needed)

@@ -8,8 +8,9 @@ from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry import reports
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.ledger import SYSTEM_TAG, Ledger, Record, Records
-from gateway.registry.lineage import lineage_of
+from gateway.registry.clearml.ledger import SYSTEM_TAG
+from gateway.registry.clearml.lineage import LineageSource, lineage_of
+from gateway.registry.ledger import Ledger, Record, Records
 from gateway.registry.port import (
     ModelQuery,
     Publication,
@@ -27,6 +28,7 @@ __all__ = [
     "ArtifactCache",
     "ClearMLRegistry",
     "Ledger",
+    "LineageSource",
     "ModelQuery",
     "Publication",
     "Published",

@@ -16,6 +16,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,16 +29,13 @@ from gateway.registry import parts, sweep
 from gateway.registry.contents import PARTS, WHOLE, Contents
 from gateway.registry.port import Registry
 from gateway.registry.unpack import MAX_BYTES, unpack
-from gateway.spec import ArtifactRef, ModelRecord, decode_model
+from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 
 _log = logging.getLogger("triton_gateway.cache")
 
 _CHUNK = 1 << 20
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _MANIFEST = sweep.MARK
-_LAST_GOOD: Final = "kept"
-"""Key of the last-good versions in the file, as earlier versions of the gateway wrote it."""
-
 _BELOW_VOLUME: Final = 0.8
 """Largest share of its volume for a cache; kubelets and quotas act when a volume is nearly full."""
 
@@ -86,7 +84,7 @@ class ArtifactCache:
         """Why hashes of downloads cannot be recorded for other replicas; empty if they can."""
         return self._contents.problem
 
-    def learn(self, task: Mapping[str, Any]) -> None:
+    def learn(self, task: ServingTask) -> None:
         """Take over the hashes from the serving Task that was just read."""
         self._contents.learn(task)
 
@@ -137,7 +135,7 @@ class ArtifactCache:
 
     def model_of(self, model_id: str) -> Path:
         """Return the folder with a model's files; see ``model``."""
-        return self.model(decode_model(self._registry.model(model_id)))
+        return self.model(self._registry.model(model_id))
 
     def model(self, record: ModelRecord) -> Path:
         """Return the folder with the model's files; downloads and unpacks them on first use.
@@ -334,8 +332,8 @@ class SpecStore:
 
     def save(
         self,
-        task: Mapping[str, Any],
-        models: Mapping[str, Mapping[str, Any]],
+        task: ServingTask,
+        models: Mapping[str, ModelRecord],
         last_good: Mapping[str, Any] = MappingProxyType({}),
         served: Sequence[str] = (),
     ) -> None:
@@ -344,21 +342,26 @@ class SpecStore:
         ``last_good``: JSON values of versions that are served although the Task wants others. ``served``: urls that are
         or were served.
         """
-        text = _paced_json({"task": task, "models": models, _LAST_GOOD: last_good}, served)
+        stored = {name: asdict(model) for name, model in models.items()}
+        text = _paced_json({"task": asdict(task), "models": stored, "last_good": last_good}, served)
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
         durable.replace(self._path, text)
 
-    def load(self) -> tuple[Mapping[str, Any], Mapping[str, Mapping[str, Any]]] | None:
+    def load(self) -> tuple[ServingTask, dict[str, ModelRecord]] | None:
         """Return ``(task, models by id)``; None without a readable state."""
         state = self._read()
-        task, models = state.get("task"), state.get("models")
-        return (task, models) if isinstance(task, dict) and isinstance(models, dict) else None
+        try:
+            artifacts = {key: ArtifactRef(**ref) for key, ref in state["task"]["artifacts"].items()}
+            task = ServingTask(**{**state["task"], "artifacts": artifacts})
+            return task, {model_id: model_from(stored) for model_id, stored in state["models"].items()}
+        except (KeyError, TypeError, AttributeError):
+            return None
 
     def last_good(self) -> Mapping[str, Any]:
         """Return the ``last_good`` that was saved; empty without a readable state."""
-        stored = self._read().get(_LAST_GOOD)
+        stored = self._read().get("last_good")
         return stored if isinstance(stored, dict) else {}
 
     def served(self) -> frozenset[str] | None:
@@ -372,6 +375,11 @@ class SpecStore:
         except (OSError, ValueError):
             return {}
         return state if isinstance(state, dict) else {}
+
+
+def model_from(stored: Mapping[str, Any]) -> ModelRecord:
+    """Return a model from its fields, as ``asdict`` has them. Raises ``KeyError`` and ``TypeError``."""
+    return ModelRecord(**{**stored, "tags": tuple(stored["tags"])})
 
 
 def _paced_json(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -> str:

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from gateway.errors import ContentChanged, GatewayError, RegistryRefused
 from gateway.registry.ledger import Ledger, Record
@@ -32,7 +32,7 @@ from gateway.spec import (
     CONTENT_HASH,
     ModelRecord,
     SeenContent,
-    decode_model,
+    ServingTask,
     overwritten,
     records_of,
     seen_contents,
@@ -74,7 +74,7 @@ class Contents:
         self.problem = ""
         """Why hashes cannot be recorded or read, for people; empty if they can."""
 
-    def learn(self, task: Mapping[str, Any]) -> None:
+    def learn(self, task: ServingTask) -> None:
         """Take over the hashes from the serving Task that was just read."""
         known = seen_contents(records_of(task, CONTENT_HASH))
         with self._lock:
@@ -206,31 +206,30 @@ def shared(registry: Registry, records: Iterable[ModelRecord], seen: Mapping[str
     ``seen`` are the known hashes by identity. Raises like the registry's methods.
     """
     uris = {record.uri for record in records if record.has_data and not _NAMES_CONTENT.search(record.uri)}
-    at: dict[str, list[Mapping[str, Any]]] = {}
+    at: dict[str, list[ModelRecord]] = {}
     for model in registry.models_at(uris) if uris else ():
-        at.setdefault(str(model["uri"]), []).append(model)
+        at.setdefault(model.uri, []).append(model)
     found = []
     for uri, models in sorted(at.items()):
         if len(models) == 1:
             continue
-        models.sort(key=lambda model: str(model.get("created")))
+        models.sort(key=lambda model: model.created)
         agreement = {_agreement(models, seen, part) for part in (WHOLE, PARTS)}
         if "same" not in agreement:
-            read = [decode_model(model) for model in models]
-            names = tuple(sorted(f"{one.name} ({one.id})" for one in read))
-            found.append(Shared(uri, names, read[-1] if "open" in agreement else None))
+            names = tuple(sorted(f"{one.name} ({one.id})" for one in models))
+            found.append(Shared(uri, names, models[-1] if "open" in agreement else None))
     return found
 
 
 def _agreement(
-    models: Sequence[Mapping[str, Any]], seen: Mapping[str, SeenContent], part: str
+    models: Sequence[ModelRecord], seen: Mapping[str, SeenContent], part: str
 ) -> Literal["same", "open", "unknown"]:
     """Return what is known of the bytes of ``models``, the oldest first.
 
     ``same``: each model's bytes were seen before the next one was registered, and are equal; ``open``: if those of the
     newest are, too.
     """
-    contents = [seen.get(identity_of(decode_model(model)) + part) for model in models]
+    contents = [seen.get(identity_of(model) + part) for model in models]
     for content, after in zip(contents, models[1:], strict=False):
         if content is None or content.overwritten_by or not content.at <= _created(after):
             return "unknown"
@@ -241,10 +240,10 @@ def _agreement(
     return "open" if newest is None else "unknown" if newest.overwritten_by else "same"
 
 
-def _created(model: Mapping[str, Any]) -> float:
+def _created(model: ModelRecord) -> float:
     """Return when a model was registered (Unix seconds); nan, which compares with nothing, if that is unknown."""
     try:
-        return datetime.fromisoformat(str(model.get("created"))).timestamp()
+        return datetime.fromisoformat(model.created).timestamp()
     except ValueError:
         return math.nan
 

@@ -1,29 +1,14 @@
-"""Our records beside the serving Task, in a companion Task that no stock tool writes.
+"""Our records beside the serving Task: what must not be lost when a stock tool writes an old copy of the Task back.
 
-``clearml-serving`` reads the whole configuration of the serving Task, waits, and writes all of it back: changes that
-others made meanwhile are lost. Records that must not be lost (content hashes, decisions about weights, rollouts,
-version numbers) are therefore kept in a companion Task: a child of the serving Task with a system tag of ours. Only
-``tasks.edit_hyper_params`` writes to it. The server applies it key by key, so writers of different keys do not affect
-each other. The companion's status stays ``created``: ClearML's watchdog stops only Tasks in progress.
-
-There is no compare-and-set. Writers that must agree add keys that are never changed (the key holds the claim, the value
-its time), and all readers choose among them by one rule.
+A record is a JSON value with a kind and a key, and one owner. There is no compare-and-set: writers of different keys do
+not affect each other, and of two writers of one key the last one counts.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
-
-from gateway.errors import RegistryRefused
-from gateway.spec import RECORDS, RECORDS_PROBLEM
-
-_log = logging.getLogger("triton_gateway.ledger")
+from typing import Any, Literal, Protocol
 
 Kind = Literal[
     "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "default_version",
@@ -34,36 +19,6 @@ Kind = Literal[
 
 Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
 """Kind → key → value. Kinds without records may be missing."""
-
-SYSTEM_TAG: Final = "triton-gateway-records"
-"""Marks the companion Task; its ``parent`` is the serving Task."""
-
-HISTORY_TAG: Final = "triton-gateway-history"
-"""Marks another companion, for the history of changes. It is long, and gateways never read it."""
-
-REPORTS_TAG: Final = "triton-gateway-reports"
-"""Marks another companion, for what model syncs report and who leads: what changes often, and wakes nobody."""
-
-_COMMENT: Final = (
-    "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
-    "and hashes of callers' keys of the serving service that is this Task's parent. Keep it: without it a model that "
-    "was overwritten, or weights that were set back, are not noticed, and keys end."
-)
-_HISTORY_COMMENT: Final = (
-    "Written by triton-gateway: who changed endpoints, weights, defaults and callers' keys of the serving service that "
-    "is this Task's parent, when, from what to what (`triton-gateway history`). Without it what was changed before is "
-    "forgotten; nothing else depends on it."
-)
-_REPORTS_COMMENT: Final = (
-    "Written by triton-gateway: what each model sync of the serving service that is this Task's parent has loaded, and "
-    "which controller leads. It is written anew within an hour."
-)
-_COMPANIONS: Final = {
-    SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT),
-    REPORTS_TAG: ("reports", _REPORTS_COMMENT),
-}  # fmt: skip
-"""System tag → the last words of the Task's name, and its comment."""
-_MAX_COMPANIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,120 +52,3 @@ class Ledger(Protocol):
     def remove(self, kind: Kind, keys: Iterable[str]) -> None:
         """Remove these records if they exist. Only for kinds on which writers need not agree."""
         ...
-
-
-def with_records(task: Mapping[str, Any], ledger: Ledger) -> dict[str, Any]:
-    """Return the serving Task together with our records, or with the reason why they cannot be read.
-
-    Raises ``RegistryUnavailable``, because a Task without its records would look like one that has none.
-    """
-    try:
-        return {**task, RECORDS: ledger.read()}
-    except RegistryRefused as error:
-        return {**task, RECORDS_PROBLEM: f"triton-gateway's records cannot be read: {error.message}"}
-
-
-class ServingApi(Protocol):
-    """The part of ``ClearMLRegistry`` that a ledger needs."""
-
-    def followed(self) -> str:
-        """Return the id of the serving Task."""
-        ...
-
-    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one API call and return its ``data``."""
-        ...
-
-
-class ClearMLLedger:
-    """The ledger on a ClearML server, real or embedded.
-
-    If two processes create the companion at the same time, there are two. Both are read and the oldest is written; if
-    both have a key, the oldest one's value is used, so all readers agree.
-    """
-
-    def __init__(self, api: ServingApi, tag: str = SYSTEM_TAG) -> None:
-        self._api = api
-        self._tag = tag
-
-    def marker(self) -> str:
-        """See ``Ledger.marker``."""
-        return " ".join(
-            f"{task['id']}/{task.get('last_change')}/{task.get('last_update')}"
-            for task in self._companions("last_change", "last_update")
-        )
-
-    def read(self) -> Records:
-        """See ``Ledger.read``; an entry that someone made unreadable in ClearML is skipped and logged."""
-        found: dict[str, dict[str, Mapping[str, Any]]] = {}
-        for task in reversed(self._companions("hyperparams")):
-            for kind, items in (task.get("hyperparams") or {}).items():
-                for name, item in (items or {}).items():
-                    try:
-                        stored = json.loads(item["value"])
-                        key, value = str(stored["key"]), dict(stored["value"])
-                    except (ValueError, TypeError, KeyError, RecursionError):
-                        _log.warning("record %s/%s of Task %s cannot be read, it is left out", kind, name, task["id"])
-                        continue
-                    found.setdefault(str(kind), {})[key] = value
-        return found
-
-    def write(self, records: Iterable[Record]) -> None:
-        """See ``Ledger.write``; the first write creates the companion Task."""
-        items = [
-            {
-                "section": record.kind, "name": _name_of(record.key), "type": "str",
-                "value": json.dumps({"key": record.key, "value": dict(record.value)}, sort_keys=True),
-            }
-            for record in records
-        ]  # fmt: skip
-        if not items:
-            return
-        try:
-            home = self._home() or self._created()
-            body = {"task": home, "hyperparams": items, "replace_hyperparams": "none", "force": True}
-            self._api.call("tasks", "edit_hyper_params", body)
-        except RegistryRefused as error:
-            raise RegistryRefused(
-                f"triton-gateway's records of the serving Task cannot be written: {error.message}",
-                hint="give it ClearML credentials that may create and edit Tasks in the serving Task's project",
-            ) from error
-
-    def remove(self, kind: Kind, keys: Iterable[str]) -> None:
-        """See ``Ledger.remove``."""
-        items = [{"section": kind, "name": _name_of(key)} for key in keys]
-        for task in self._companions() if items else ():
-            body = {"task": task["id"], "hyperparams": items, "force": True}
-            self._api.call("tasks", "delete_hyper_params", body)
-
-    def _companions(self, *fields: str) -> list[dict[str, Any]]:
-        """Return the companion Tasks, the oldest first."""
-        asked = {
-            "parent": self._api.followed(), "system_tags": [self._tag], "search_hidden": True,
-            "only_fields": ["id", "created", *fields],
-            "order_by": ["created"], "page": 0, "page_size": _MAX_COMPANIONS,
-        }  # fmt: skip
-        found = self._api.call("tasks", "get_all", asked)["tasks"]
-        return sorted(found, key=lambda task: (str(task.get("created")), str(task["id"])))
-
-    def _home(self) -> str:
-        companions = self._companions()
-        return str(companions[0]["id"]) if companions else ""
-
-    def _created(self) -> str:
-        serving = self._api.call("tasks", "get_by_id", {"task": self._api.followed()})["task"]
-        called, comment = _COMPANIONS[self._tag]
-        body = {
-            "name": f"{serving.get('name') or 'serving'}: {called} of triton-gateway", "type": "custom",
-            "parent": self._api.followed(), "system_tags": [self._tag], "comment": comment,
-            **({"project": serving["project"]} if serving.get("project") else {}),
-        }  # fmt: skip
-        made = str(self._api.call("tasks", "create", body)["id"])
-        # Another process may have created one first: all write to the oldest.
-        return self._home() or made
-
-
-def _name_of(key: str) -> str:
-    """Return a name that every ClearML server stores unchanged: dots, dollars and double underscores get escaped."""
-    readable = re.sub(r"[^A-Za-z0-9]+", "-", key).strip("-")[:60]
-    return f"{readable}-{hashlib.sha256(key.encode()).hexdigest()[:12]}"

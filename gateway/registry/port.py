@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from gateway.registry.ledger import Ledger, Record
-from gateway.spec import ServingSpec
+from gateway.spec import ModelRecord, ServingSpec, ServingTask
 
 _ID: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -53,26 +53,24 @@ class Registry(Protocol):
         """Return a value that changes whenever the serving Task or our records change; cheap to get."""
         ...
 
-    def task(self) -> Mapping[str, Any]:
-        """Return the serving Task's fields as in ``tasks.get_by_id`` (the input of ``spec.decode``).
+    def task(self) -> ServingTask:
+        """Return the serving Task with our records.
 
-        Our records are added as the field ``spec.RECORDS``. They are read after the Task: a writer of both writes the
-        record first, so a reader that sees the change also sees its record.
+        The records are read after the Task: a writer of both writes the record first, so a reader that sees the change
+        also sees its record.
         """
         ...
 
-    def model(self, model_id: str) -> Mapping[str, Any]:
-        """Return a model's fields as in ``models.get_by_id`` (the input of ``spec.decode_model``)."""
+    def model(self, model_id: str) -> ModelRecord:
+        """Return one model."""
         ...
 
-    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
-        """Return the models that exist among these, by id, in few calls; at least the fields ``spec.MODEL_FIELDS``."""
+    def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
+        """Return the models that exist among these, by id, in few calls; without their comments."""
         ...
 
-    def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
-        """Return all models, archived ones too, at one of these addresses; at least ``spec.MODEL_FIELDS`` and
-        ``created``.
-        """
+    def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
+        """Return all models, archived ones too, at one of these addresses; without their comments."""
         ...
 
     def download(self, uri: str, folder: Path) -> Path:
@@ -214,10 +212,9 @@ class RegistryWriter(Registry, Protocol):
         ...
 
 
-def section_text(task: Mapping[str, Any], name: str) -> str:
+def section_text(task: ServingTask, name: str) -> str:
     """Return the text of a Task's configuration section; empty if there is none."""
-    item = (task.get("configuration") or {}).get(name) or {}
-    return str(item.get("value") or "") if isinstance(item, Mapping) else ""
+    return task.sections.get(name, "")
 
 
 def is_id(text: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gateway.app import Gateway
 from gateway.settings import Settings
-from gateway.spec import decode, decode_model, triton_model_name
+from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
 from tests.core_client import listening
@@ -50,7 +50,7 @@ async def serving(
         own = {"auxiliary_cfg": {"gateway": dict(options)}} if options else {}
         registry.add_endpoint(endpoint, endpoint, **(fields or {}).get(endpoint, own))
         spec = decode(registry.task()).endpoints[endpoint]
-        name = triton_model_name(spec, decode_model(registry.model(endpoint)))
+        name = triton_model_name(spec, registry.model(endpoint))
         names[endpoint] = embedded_triton.serve(bundle, name=name, endpoint=spec)
     backend = TritonBackend(embedded_triton.grpc)
     settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")

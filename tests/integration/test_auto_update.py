@@ -24,7 +24,7 @@ auto = AutoUpdate(store, loaded, clock=time.monotonic, every_s=0, settle_s=0)
 for _ in range(20):
     if not auto(store.task()):
         break
-print("SECTIONS " + json.dumps({n: i["value"] for n, i in store.task()["configuration"].items()}))
+print("SECTIONS " + json.dumps(store.task().sections))
 """
 
 # What clearml-serving's own Triton side reads.

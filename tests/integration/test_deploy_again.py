@@ -52,7 +52,7 @@ def served(client: Client) -> dict[str, tuple[str, bytes]]:
 
         registry = ClearMLRegistry(client.task)
         ids = {url: str(one.model_id) for url, one in registry.spec().endpoints.items()}
-        return {url: (one, client.server.download(str(registry.model(one)["uri"]))) for url, one in ids.items()}
+        return {url: (one, client.server.download(registry.model(one).uri)) for url, one in ids.items()}
 
 
 def test_a_deployment_leaves_what_is_served_as_it_is(client: Client, tmp_path: Path) -> None:

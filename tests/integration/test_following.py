@@ -31,7 +31,7 @@ def test_one_serving_task_is_followed_and_said_and_of_several_none(client: Clien
     first = client.create("payments")
     said: list[str] = []
     registry = ClearMLRegistry(say=said.append)
-    assert first == registry.followed() == registry.task()["id"]
+    assert first == registry.followed() == registry.task().id
     assert [f"following 'payments' ({first}), the only serving Task that runs"] == said
     client.task = ""
     status = ("canary", "status", "--endpoint", "e")
@@ -63,21 +63,21 @@ def test_a_followed_task_is_pinged_and_opened_again_when_the_watchdog_stopped_it
     for second in range(0, 1000, 10):
         now[0] = float(second)
         registry.marker()
-        heard.append(registry.task()["last_update"])
+        heard.append(registry.task_of(task)["last_update"])
     assert 2 <= len(set(heard)) - 1 <= 3, "a ping in five to six minutes"
 
     registry.call("tasks", "stopped", {"task": task, "status_reason": WATCHDOG, "status_message": WATCHDOG})
     assert task not in client.stock("list")
     # A gateway that starts now finds it, with its id and without; both serve it whatever its status.
     assert task == ClearMLRegistry().followed()
-    assert task == registry.task()["id"]
+    assert task == registry.task().id
     registry.marker()
-    assert "in_progress" == registry.task()["status"]
+    assert "in_progress" == registry.task_of(task)["status"]
     assert task in client.stock("list")
 
     registry.call("tasks", "stopped", {"task": task, "status_message": "stopped by Ann"})
     registry.marker()
-    assert "stopped" == registry.task()["status"], "what a person stopped stays stopped, and is followed"
+    assert "stopped" == registry.task_of(task)["status"], "what a person stopped stays stopped, and is followed"
     with pytest.raises(RegistryRefused, match=rf"no serving service is running; there is 'silent' \({task}, stopped"):
         ClearMLRegistry().followed()
 

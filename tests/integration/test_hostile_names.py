@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from gateway.errors import GatewayError
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.spec import ArtifactRef, decode_model
+from gateway.spec import ArtifactRef, ModelRecord
 from tests.control_planes import control_plane
 from tests.stock import Client
 
@@ -89,10 +89,8 @@ def names() -> st.SearchStrategy[str]:
 def fetched(world: World, root: Path, address: str, *, is_package: bool) -> list[GatewayError]:
     """Fetch a model and code at an address, and check where they are; return why they could not be fetched."""
     cache = ArtifactCache(root, world.registry)
-    model = decode_model({
-        "id": hashlib.sha256(repr(address).encode()).hexdigest()[:32], "name": "m", "uri": address,
-        "system_tags": ["package"] if is_package else [],
-    })  # fmt: skip
+    model_id = hashlib.sha256(repr(address).encode()).hexdigest()[:32]
+    model = ModelRecord(model_id, "m", address, "", is_package)
     code = ArtifactRef("py_code_m", address, None, is_archive=is_package)
     refusals = []
     for fetch in (lambda: cache.without_weights(model), lambda: cache.model(model), lambda: cache.artifact(code)):
@@ -133,8 +131,8 @@ def test_a_model_at_any_address_of_a_store_is_fetched(
     if "\ud800" in name:
         name = quote(name, errors="surrogatepass")
     cache = ArtifactCache(tmp_path / "cache", world.registry)
-    model = {"id": "a" * 32, "uri": f"{world.store}/{name}", "system_tags": ["package"] if is_package else []}
-    (file,) = cache.model(decode_model(model)).iterdir()
+    model = ModelRecord("a" * 32, "m", f"{world.store}/{name}", "", is_package)
+    (file,) = cache.model(model).iterdir()
     assert (b"packed" if is_package else CONTENT) == file.read_bytes()
 
 
@@ -142,7 +140,7 @@ def test_a_model_at_any_address_of_a_store_is_fetched(
 def test_a_file_on_this_machine_that_cannot_be_there_is_refused(world: World, tmp_path: Path, name: str) -> None:
     """The sentence names the address; nobody is told to free disk space."""
     cache = ArtifactCache(tmp_path / "cache", world.registry)
-    model = decode_model({"id": "a" * 32, "uri": f"file://{tmp_path}/{name}", "system_tags": []})
+    model = ModelRecord("a" * 32, "m", f"file://{tmp_path}/{name}", "")
     with pytest.raises(GatewayError, match="is not a file on this machine") as refused:
         cache.model(model)
     assert "disk space" not in refused.value.hint
@@ -155,5 +153,5 @@ def test_what_is_no_address_is_refused_by_name(world: World, tmp_path: Path, add
     """With the address in the sentence."""
     cache = ArtifactCache(tmp_path / "cache", world.registry)
     with pytest.raises(GatewayError) as refused:
-        cache.model(decode_model({"id": "a" * 32, "uri": address, "system_tags": []}))
+        cache.model(ModelRecord("a" * 32, "m", address, ""))
     assert address in refused.value.message

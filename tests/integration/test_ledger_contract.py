@@ -13,7 +13,8 @@ import pytest
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.ledger import SYSTEM_TAG, ClearMLLedger, Kind, Ledger, Record
+from gateway.registry.clearml.ledger import SYSTEM_TAG, ClearMLLedger
+from gateway.registry.ledger import Kind, Ledger, Record
 from gateway.testing import FakeLedger
 from tests.control_planes import control_plane
 from tests.stock import Client
@@ -133,7 +134,7 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
 def test_a_stale_whole_configuration_write_loses_no_record(registry: ClearMLRegistry) -> None:
     """What the stock CLI does: it reads the serving Task, waits, and writes the whole configuration back."""
     kinds: tuple[Kind, ...] = ("content_hash", "decision", "rollout", "command", "shadow", "version_number", "history")
-    stale = dict(registry.task())
+    stale = dict(registry.task_of(registry.followed()))
     mine = ClearMLLedger(registry)
     for kind in kinds:
         mine.write([Record(kind, "stale", {"kind": kind})])

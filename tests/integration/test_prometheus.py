@@ -32,7 +32,7 @@ from gateway.http.server import Listening
 from gateway.metrics import drift
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
-from gateway.spec import decode, decode_model, triton_model_name
+from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
 from tests.kube_tools import RULES, rendered
@@ -160,7 +160,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     registry.sections["metric_logging"] = json.dumps({"t/*": {"endpoint": "t/*", "metrics": metrics}})
     spec = decode(registry.task())
     for url in ("t/1", "t/3", "cached"):
-        name = triton_model_name(spec.endpoints[url], decode_model(registry.model("m")))
+        name = triton_model_name(spec.endpoints[url], registry.model("m"))
         embedded_triton.serve(bundle, name=name)
     port = free_port()
     gateway = Gateway(

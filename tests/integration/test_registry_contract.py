@@ -22,7 +22,7 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.publish import attach, publish
 from gateway.registry.ledger import Record
 from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, Upload, section_text
-from gateway.spec import decode, decode_model, records_of
+from gateway.spec import decode, records_of
 from gateway.testing import FakeRegistry
 from tests.control_planes import control_plane
 from tests.stock import Client
@@ -75,7 +75,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         fake = FakeRegistry()
         fake.add_model("m", weights, name="one", project="contract")
         archive = Path(shutil.make_archive(str(tmp_path / "bundle"), "zip", folder))
-        fake.add_model("f", archive, is_package=True, name="two", project="contract", ready=False)
+        fake.add_model("f", archive, is_package=True, name="two", project="contract", is_published=False)
         fake.add_artifact("py_code_e_1", code, sha256=hashlib.sha256(CODE.encode()).hexdigest())
         fake.add_endpoint("e", "m", version="1", preprocess_artifact="py_code_e_1")
 
@@ -139,17 +139,17 @@ def test_records_come_with_the_task_and_move_the_marker(world: World) -> None:
 
 def test_models_are_found_by_their_address(world: World) -> None:
     """Whoever has it, served or not; an address of nobody is no error."""
-    uri = str(world.registry.model(world.model_id)["uri"])
-    assert [world.model_id] == [model["id"] for model in world.registry.models_at([uri, f"{uri}.not"])]
+    uri = world.registry.model(world.model_id).uri
+    assert [world.model_id] == [model.id for model in world.registry.models_at([uri, f"{uri}.not"])]
     assert [] == list(world.registry.models_at([]))
 
 
 def test_files_arrive_as_they_were_uploaded(world: World, tmp_path: Path) -> None:
     """A file (with a `#` in its name), a folder, and code whose hash is checked."""
     cache = ArtifactCache(tmp_path / "cache", world.registry)
-    one = cache.model(decode_model(world.registry.model(world.model_id)))
+    one = cache.model(world.registry.model(world.model_id))
     assert [world.weights] == [p.read_bytes() for p in one.iterdir()]
-    two = cache.model(decode_model(world.registry.model(world.folder_id)))
+    two = cache.model(world.registry.model(world.folder_id))
     assert {"config.json": "{}"} == {p.name: p.read_text() for p in two.iterdir()}
     code = decode(world.registry.task()).endpoints["e/1"].preprocess
     assert code is not None
@@ -166,20 +166,20 @@ def test_records_of_many_models_come_in_one_answer(world: World) -> None:
     """What they say is what the single answers say; a model that does not exist is left out."""
     found = world.registry.records([world.model_id, "0" * 32])
     assert [world.model_id] == list(found)
-    assert decode_model(world.registry.model(world.model_id)) == decode_model(found[world.model_id])
+    assert world.registry.model(world.model_id) == found[world.model_id]
     assert {} == world.registry.records([])
 
 
 def test_missing_file_is_refused(world: World, tmp_path: Path) -> None:
     """A file that is gone is an answer too."""
-    uri = str(world.registry.model(world.model_id)["uri"]).rpartition("/")[0] + "/nosuchfile"
+    uri = world.registry.model(world.model_id).uri.rpartition("/")[0] + "/nosuchfile"
     with pytest.raises(RegistryRefused):
         world.registry.download(uri, tmp_path)
 
 
 def test_files_can_be_read_in_parts(world: World) -> None:
     """Every part is what lies there in the whole, whatever is in the name."""
-    parts = world.registry.parts(str(world.registry.model(world.model_id)["uri"]))
+    parts = world.registry.parts(world.registry.model(world.model_id).uri)
     assert parts is not None
     assert parts.size == len(world.weights)
     for start, count in ((0, 1), (1990, 10), (500, 1000)):
@@ -225,7 +225,7 @@ def test_one_section_is_written_and_the_others_stay(world: World) -> None:
     assert before == section_text(task, "endpoints")
     assert {"n": 2} == dict(records_of(task, "rollout")["r"])
     assert decode(task) == world.registry.spec()
-    assert str(task["id"]) == world.registry.followed()
+    assert task.id == world.registry.followed()
 
 
 def test_nobody_else_serves_this_task(world: World) -> None:
@@ -251,8 +251,8 @@ def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path)
     )
     assert [made.model_id] == list(world.registry.find_models(ModelQuery(project="Optimized", only_published=True)))
     model = world.registry.model(made.model_id)
-    assert ("tiny", ["t"], "p") == (model["name"], list(model["tags"]), model["metadata"]["precision"]["value"])
-    files = ArtifactCache(tmp_path / "cache", world.registry).model(decode_model(model))
+    assert ("tiny", ("t",)) == (model.name, model.tags)
+    files = ArtifactCache(tmp_path / "cache", world.registry).model(model)
     assert {"model.onnx": b"weights"} == {p.name: p.read_bytes() for p in files.iterdir()}
 
 
@@ -278,8 +278,8 @@ def test_an_upload_is_a_model_like_others_and_replaces_none(world: World, tmp_pa
     cache = ArtifactCache(tmp_path / "cache", world.registry)
     for model_id, weights in ((first, b"weights"), (other, b"other weights")):
         model = world.registry.model(model_id)
-        assert ("näme", ["t"], "onnx", True) == (model["name"], list(model["tags"]), model["framework"], model["ready"])
-        files_of = cache.model(decode_model(model))
+        assert ("näme", ("t",), "onnx") == (model.name, model.tags, model.framework)
+        files_of = cache.model(model)
         assert weights == (files_of / "model.onnx").read_bytes()
         assert {"1_Pooling", "model.onnx", "tokenizer.json"} == {path.name for path in files_of.iterdir()}
     assert [other, first] == list(world.registry.find_models(ModelQuery(name="näme", only_published=True)))[:2]
@@ -292,19 +292,19 @@ def test_what_is_attached_is_the_tasks_code_and_replaces_what_was_there(world: W
     for path, text in ((file, "A = 1\n"), (folder / "a.py", "B = 2\n"), (folder / "b.py", "C = 3\n")):
         path.write_text(text)
 
-    def attached(key: str) -> tuple[str, bytes]:
-        found = {str(one["key"]): one for one in world.registry.task()["execution"]["artifacts"]}
+    def attached(key: str) -> tuple[bool, bytes]:
+        found = world.registry.task().artifacts
         assert "py_code_e_1" in found
         (tmp_path / "got").mkdir(exist_ok=True)
-        path = world.registry.download(str(found[key]["uri"]), tmp_path / "got")
-        assert hashlib.sha256(path.read_bytes()).hexdigest() == found[key]["hash"]
-        return str(found[key]["type"]), path.read_bytes()
+        path = world.registry.download(found[key].uri, tmp_path / "got")
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == found[key].sha256
+        return found[key].is_archive, path.read_bytes()
 
     world.attach("py_code_new", file)
     assert b"A = 1\n" == attached("py_code_new")[1]
     world.attach("py_code_new", folder)
-    kind, raw = attached("py_code_new")
-    assert "archive" == kind
+    is_archive, raw = attached("py_code_new")
+    assert is_archive
     with zipfile.ZipFile(io.BytesIO(raw)) as packed:
         assert {"a.py": b"B = 2\n", "b.py": b"C = 3\n"} == {name: packed.read(name) for name in packed.namelist()}
 

@@ -30,7 +30,7 @@ from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spans import exporting
-from gateway.spec import decode, decode_model, triton_model_name
+from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
 from tests.core_client import CoreTransport
@@ -142,7 +142,7 @@ async def test_gateway_and_triton_are_one_trace(
     registry.add_model("m", archive, is_package=True)
     registry.add_endpoint("t", "m")
     spec = decode(registry.task()).endpoints["t"]
-    name = triton_model_name(spec, decode_model(registry.model("m")))
+    name = triton_model_name(spec, registry.model("m"))
     repository = ModelRepository(tmp_path / "models")
     repository.open()
     arguments = (*trace_arguments(environ), "--trace-config=opentelemetry,bsp_schedule_delay=200")
@@ -150,7 +150,7 @@ async def test_gateway_and_triton_are_one_trace(
         server, state_dir=tmp_path, repository=repository.root, extra_arguments=arguments, exit_timeout_s=1.0
     ) as launcher:  # fmt: skip
         builder = Builder("python", Tuning())
-        build = builder.build(name, spec, decode_model(registry.model("m")), bundle)
+        build = builder.build(name, spec, registry.model("m"), bundle)
         repository.write(OnDisk(name, "t", "m", builder.recipe, build.instances), build.config, bundle, build.linked,
                          build.texts)  # fmt: skip
         admin = AdminClient(launcher.addresses.grpc, load_timeout_s=60)

@@ -85,7 +85,7 @@ class World:
         return {url: e.model_id for url, e in decode(self.registry.task()).endpoints.items() if e.is_auto}
 
     def section(self) -> dict[str, str]:
-        text = self.registry.task()["configuration"]["model_monitoring_eps"]["value"]
+        text = self.registry.task().sections["model_monitoring_eps"]
         return {key: fields["model_id"] for key, fields in sections.parse(text).items()}
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -109,8 +109,7 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
     """Publications with and without it, and an old copy of everything written back."""
     a, b = world.publish("1"), world.publish("2")
     world.until(lambda: world.served() == {"auto/1": a, "auto/2": b}, "the first two versions")
-    configuration = world.registry.task()["configuration"]
-    old = {name: {"name": name, "value": item["value"]} for name, item in configuration.items()}
+    old = {name: {"name": name, "value": text} for name, text in world.registry.task().sections.items()}
     c = world.publish("3")
     world.until(lambda: world.served() == {"auto/2": b, "auto/3": c} == world.section(), "the third version")
     assert set() == world.faults

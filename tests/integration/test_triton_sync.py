@@ -24,8 +24,8 @@ from deploy.sync.status import read_status
 from deploy.sync.stubs import count_stubs
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.ledger import with_records
 from gateway.registry.reports import why_missing
+from gateway.spec import ModelRecord, ServingTask
 from gateway.testing import FakeLedger
 from tests.waiting import LIMIT_S
 
@@ -47,7 +47,7 @@ class FolderRegistry:
     def add(self, url, path, **fields):
         model_id = f"m{len(self.models)}"
         endpoint, _, version = url.partition("/")
-        self.models[model_id] = {"id": model_id, "name": url, "uri": path.as_uri(), "framework": "ONNX"}
+        self.models[model_id] = ModelRecord(model_id, url, path.as_uri(), "ONNX")
         self.endpoints[url] = {
             "engine_type": "triton",
             "serving_url": endpoint,
@@ -68,8 +68,7 @@ class FolderRegistry:
 
     def task(self):
         self._check()
-        configuration = {"endpoints": {"value": json.dumps(self.endpoints)}}
-        return with_records({"id": "t", "name": "s", "configuration": configuration}, self.ledger)
+        return ServingTask("t", "s", {"endpoints": json.dumps(self.endpoints)}, records=self.ledger.read())
 
     def model(self, model_id):
         self._check()

@@ -302,7 +302,7 @@ class _Chosen:
 
 
 def _fresh(
-    task: Mapping[str, Any], serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
+    task: serving_task.ServingTask, serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
     chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
 ) -> Rollout:  # fmt: skip
     from deploy.controller.rollouts.gate import Gate
@@ -362,7 +362,7 @@ def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str
         )
 
 
-def _stable(serving: serving_task.ServingSpec, task: Mapping[str, Any], endpoint: str, canary: str) -> str:
+def _stable(serving: serving_task.ServingSpec, task: serving_task.ServingTask, endpoint: str, canary: str) -> str:
     """Return the version that answers most requests now. Raises ``DeployError`` if none does, or ``canary`` itself.
 
     A first step gives all but a few requests to the stable version: it must be the one that answers them already.

@@ -36,7 +36,7 @@ def command(output: Path | None, as_json: bool, open_registry: OpenRegistry) -> 
     if as_json:
         text = json.dumps({"version": state_file.FORMAT, **document}, indent=2, ensure_ascii=False) + "\n"
     else:
-        text = state_file.written(document, f"serving Task {task.get('name')} ({task.get('id')})")
+        text = state_file.written(document, f"serving Task {task.name} ({task.id})")
     if output is None:
         click.echo(text, nl=False)
     else:

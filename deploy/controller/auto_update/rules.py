@@ -22,6 +22,7 @@ SERVED: Final = "model_monitoring_eps"
 Store = registry.RegistryWriter
 Rule = spec.MonitoringSpec
 Serving = spec.ServingSpec
+ServingTask = spec.ServingTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,24 +36,24 @@ class Update:
     notes: tuple[str, ...] = ()
 
 
-def text_of(task: Mapping[str, Any], section: str) -> str:
+def text_of(task: ServingTask, section: str) -> str:
     """Return the text of a section (``RULES`` or ``SERVED``) of ``task``."""
     return registry.section_text(task, section)
 
 
-def has_none(task: Mapping[str, Any]) -> bool:
+def has_none(task: ServingTask) -> bool:
     """Return True if ``task`` has neither a rule nor leftovers of one."""
     return all(len(text_of(task, section).strip()) <= 2 for section in (RULES, SERVED))
 
 
-def serving(task: Mapping[str, Any]) -> Serving:
+def serving(task: ServingTask) -> Serving:
     """Return the decoded ``task``, its rules included."""
     return spec.decode(task)
 
 
 def served_by(text: str) -> dict[str, str]:
     """Return the model of each url in a ``SERVED`` section."""
-    found = spec.decode({"configuration": {SERVED: {"value": text}}}).endpoints
+    found = spec.decode(ServingTask(sections={SERVED: text})).endpoints
     return {url: str(one.model_id) for url, one in sorted(found.items())}
 
 
@@ -62,7 +63,7 @@ def query_of(rule: spec.MonitoringSpec) -> registry.ModelQuery:
 
 
 def update(
-    task: Mapping[str, Any],
+    task: ServingTask,
     found: Mapping[str, Sequence[str]],
     *,
     is_good: Callable[[str, str], bool] = lambda _url, _model: True,

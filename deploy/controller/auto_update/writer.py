@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from deploy.controller.auto_update import rules
 from deploy.tools.errors import GatewayError
@@ -45,7 +44,7 @@ class AutoUpdate:
         self._loaded = loaded
         self._loaded_since: dict[tuple[str, str], float] = {}
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: rules.ServingTask) -> bool:
         """Bring the versions up to date. Return True if something changed and the Task must be read again."""
         if rules.has_none(task):
             return False

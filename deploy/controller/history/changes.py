@@ -29,6 +29,7 @@ _CLOCKS_S: Final = 60.0
 Record = registry.Record
 Store = registry.RegistryWriter
 """The registry in which changes are recorded."""
+ServingTask = spec.ServingTask
 Thing = tuple[str, str]
 """Kind and name of something that can change: ``("weight", "sentiment")``."""
 
@@ -91,10 +92,10 @@ class Doing:
     until: float
 
 
-def facts_of(task: Mapping[str, Any]) -> dict[Thing, Fact] | None:
+def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
     """Return the facts of the serving Task and of our records beside it; None if a part cannot be read."""
     serving = spec.decode(task)
-    if task.get(spec.RECORDS_PROBLEM) or any(fault.subject.startswith("section ") for fault in serving.faults):
+    if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
         return None
     found: dict[Thing, Fact] = dict(_endpoints(serving))
     found |= _weights(task, serving)
@@ -231,7 +232,7 @@ def _rule(rule: spec.MonitoringSpec) -> str:
     return _short(f"{', '.join(parts)}; each as {_endpoint(rule.template)}")
 
 
-def _weights(task: Mapping[str, Any], serving: spec.ServingSpec) -> dict[Thing, Fact]:
+def _weights(task: ServingTask, serving: spec.ServingSpec) -> dict[Thing, Fact]:
     found: dict[Thing, Fact] = {}
     made = decisions.read(spec.records_of(task, decisions.DECISION))
     for name, route in serving.canaries.items():
@@ -243,7 +244,7 @@ def _weights(task: Mapping[str, Any], serving: spec.ServingSpec) -> dict[Thing, 
     for name in made.keys() - serving.canaries.keys():
         if not made[name].urls:
             found[WEIGHT, name] = Fact("nothing", made[name].by, made[name].at, _short(made[name].why))
-    stored = spec.kept(task, spec.SHADOW)
+    stored = spec.records_of(task, spec.SHADOW)
     for name, value in stored.items():
         shadow, by = serving.shadows.get(name), str(value.get("by", ""))
         if shadow is not None:
@@ -262,7 +263,7 @@ def _route(route: spec.CanarySpec) -> str:
     return _short(", ".join(f"{url} {round(100 * share, 2):g} %" for url, share in shares if share))
 
 
-def _keys(task: Mapping[str, Any]) -> dict[Thing, Fact]:
+def _keys(task: ServingTask) -> dict[Thing, Fact]:
     ends = spec.records_of(task, callers.END)
     found: dict[Thing, Fact] = {}
     for name, value in spec.records_of(task, callers.KEY).items():

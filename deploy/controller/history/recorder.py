@@ -114,11 +114,11 @@ class Observer:
     def __init__(self, store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._task: Mapping[str, Any] | None = None
+        self._task: changes.ServingTask | None = None
         self._said: dict[Thing, str] | None = None
         self._problem = ""
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: changes.ServingTask) -> bool:
         """Record the changes. Always returns False: the Task itself is never changed."""
         if task is self._task:
             return False
@@ -149,7 +149,7 @@ def _changes(
     if facts is None or _BEGUN not in recorded.get("history_begun", {}):
         return facts, []
     known = _known(recorded)
-    user = str(task.get("last_changed_by") or "")
+    user = task.changed_by
     has_changed = {thing: fact.says for thing, fact in facts.items()} != {t: one.says for t, one in known.items()}
     user = store.user_name(user) if user and has_changed else user
     latest = max((entry.at for entry in _entries(recorded)), default=0.0)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deploy.controller.rollouts import record
+from deploy.controller.rollouts.record import ServingTask
 from deploy.controller.rollouts.runner import Runner
 from deploy.controller.rollouts.source import GatewaySource
 from deploy.tools import http_client
@@ -42,7 +43,7 @@ class RolloutGuard:
         self._runners: dict[str, Runner] = {}
         self._said: dict[str, str] = {}
 
-    def __call__(self, task: Mapping[str, Any]) -> bool:
+    def __call__(self, task: ServingTask) -> bool:
         """Look at each rollout that nobody else runs. Always returns False: the next look finds what it wrote."""
         running = record.running(task)
         self._runners = {endpoint: one for endpoint, one in self._runners.items() if endpoint in running}

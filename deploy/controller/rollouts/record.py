@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 from deploy.controller.rollouts.steps import Command, Rollout
@@ -21,6 +21,7 @@ from gateway import decisions, registry, spec
 
 Decision = decisions.Decision
 Record = registry.Record
+ServingTask = spec.ServingTask
 Store = registry.RegistryWriter
 """The registry that rollouts are recorded in."""
 
@@ -58,9 +59,9 @@ class PendingCommand:
     who: str
 
 
-def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]:
+def read(task: ServingTask, endpoint: str) -> tuple[Rollout | None, Lease]:
     """Return the rollout of ``endpoint`` and its lease; None if there never was one."""
-    stored = spec.kept(task, spec.ROLLOUT).get(endpoint)
+    stored = spec.records_of(task, spec.ROLLOUT).get(endpoint)
     if stored is None:
         return None, Lease()
     try:
@@ -73,16 +74,16 @@ def read(task: Mapping[str, Any], endpoint: str) -> tuple[Rollout | None, Lease]
         ) from error
 
 
-def rollouts(task: Mapping[str, Any]) -> list[tuple[Rollout, Lease]]:
+def rollouts(task: ServingTask) -> list[tuple[Rollout, Lease]]:
     """Return every rollout."""
-    found = [read(task, endpoint) for endpoint in sorted(spec.kept(task, spec.ROLLOUT))]
+    found = [read(task, endpoint) for endpoint in sorted(spec.records_of(task, spec.ROLLOUT))]
     return [(rollout, lease) for rollout, lease in found if rollout is not None]
 
 
-def running(task: Mapping[str, Any]) -> dict[str, Lease]:
+def running(task: ServingTask) -> dict[str, Lease]:
     """Return the lease of each rollout that has not ended, by endpoint; a record that cannot be read is left out."""
     found = {}
-    for endpoint in sorted(spec.kept(task, spec.ROLLOUT)):
+    for endpoint in sorted(spec.records_of(task, spec.ROLLOUT)):
         with contextlib.suppress(DeployError):
             rollout, lease = read(task, endpoint)
             if rollout is not None and not rollout.is_over:
@@ -96,9 +97,9 @@ def written(rollout: Rollout, lease: Lease) -> registry.Record:
     return registry.Record("rollout", rollout.endpoint, stored)
 
 
-def pending_command(task: Mapping[str, Any], endpoint: str) -> PendingCommand | None:
+def pending_command(task: ServingTask, endpoint: str) -> PendingCommand | None:
     """Return the last command for the rollout of ``endpoint``."""
-    stored = spec.kept(task, "command").get(endpoint)
+    stored = spec.records_of(task, "command").get(endpoint)
     try:
         return PendingCommand(str(stored["id"]), stored["command"], str(stored.get("who", ""))) if stored else None
     except (KeyError, TypeError):
@@ -111,7 +112,7 @@ def command(endpoint: str, pending: PendingCommand) -> registry.Record:
 
 
 def decided(
-    task: Mapping[str, Any], endpoint: str, shares: Mapping[str, float], *, now: float, by: str, why: str
+    task: ServingTask, endpoint: str, shares: Mapping[str, float], *, now: float, by: str, why: str
 ) -> registry.Record:
     """Return the record of a decision about the weights of ``endpoint``, to be written before the weights."""
     new = decisions.decided(
@@ -121,12 +122,12 @@ def decided(
     return registry.Record("decision", endpoint, new.to_json())
 
 
-def decision(task: Mapping[str, Any], endpoint: str) -> Decision | None:
+def decision(task: ServingTask, endpoint: str) -> Decision | None:
     """Return the last decision about the weights of ``endpoint``."""
     return made(task).get(endpoint)
 
 
-def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
+def verdict(task: ServingTask, endpoint: str) -> decisions.Verdict:
     """Return whether the Task has the decided weights; ``changed`` also if nothing was decided."""
     last = decision(task, endpoint)
     if last is None:
@@ -134,12 +135,12 @@ def verdict(task: Mapping[str, Any], endpoint: str) -> decisions.Verdict:
     return spec.judged(_route(task, endpoint), last, spec.records_of(task, decisions.MARK), spec.decode(task).endpoints)
 
 
-def made(task: Mapping[str, Any]) -> dict[str, Decision]:
+def made(task: ServingTask) -> dict[str, Decision]:
     """Return the last decision about the weights of each endpoint."""
     return decisions.read(spec.records_of(task, decisions.DECISION))
 
 
-def standings(task: Mapping[str, Any]) -> list[tuple[Decision, decisions.Verdict, str]] | None:
+def standings(task: ServingTask) -> list[tuple[Decision, decisions.Verdict, str]] | None:
     """Return each decision, how the weights of the Task compare with it, and those weights in words.
 
     Empty if nothing was decided; None if the Task cannot be read.
@@ -157,7 +158,7 @@ def standings(task: Mapping[str, Any]) -> list[tuple[Decision, decisions.Verdict
     ]  # fmt: skip
 
 
-def is_retired(task: Mapping[str, Any], decision: Decision) -> bool:
+def is_retired(task: ServingTask, decision: Decision) -> bool:
     """Return True if it is recorded that somebody has chosen other weights since."""
     return decisions.retired(decision) in spec.records_of(task, decisions.MARK)
 
@@ -181,17 +182,17 @@ def _marked(key: str, now: float, by: str) -> registry.Record:
     return registry.Record("decision_mark", key, {"at": round(now, 3), "by": by})
 
 
-def endpoints(task: Mapping[str, Any]) -> Mapping[str, spec.EndpointSpec]:
+def endpoints(task: ServingTask) -> Mapping[str, spec.EndpointSpec]:
     """Return the endpoint versions of the Task by url."""
     return spec.decode(task).endpoints
 
 
-def found_weights(task: Mapping[str, Any], endpoint: str) -> str:
+def found_weights(task: ServingTask, endpoint: str) -> str:
     """Return the weights that the Task itself has for ``endpoint``, in the form that decisions store."""
     return spec.described_weights(_route(task, endpoint))
 
 
-def weights(task: Mapping[str, Any], endpoint: str) -> dict[str, float] | None:
+def weights(task: ServingTask, endpoint: str) -> dict[str, float] | None:
     """Return the weights of the canary ``endpoint`` in the Task, by url; None if it has no such canary."""
     fields = _canaries(task).get(endpoint)
     if not isinstance(fields, Mapping):
@@ -200,7 +201,7 @@ def weights(task: Mapping[str, Any], endpoint: str) -> dict[str, float] | None:
     return dict(zip(urls, (float(w) for w in fields.get("weights") or []), strict=False))
 
 
-def with_weights(task: Mapping[str, Any], endpoint: str, shares: Mapping[str, float]) -> dict[str, str]:
+def with_weights(task: ServingTask, endpoint: str, shares: Mapping[str, float]) -> dict[str, str]:
     """Return the ``canary`` section with the weights of ``endpoint`` replaced; the others stay as they are.
 
     Without ``shares`` the route is left out.
@@ -214,7 +215,7 @@ def with_weights(task: Mapping[str, Any], endpoint: str, shares: Mapping[str, fl
     return {CANARY: sections.render(canaries)}
 
 
-def is_of_own_name(task: Mapping[str, Any], rollout: Rollout) -> bool:
+def is_of_own_name(task: ServingTask, rollout: Rollout) -> bool:
     """Return whether the default version answers the name of ``rollout`` when its canary is removed.
 
     Not if the name is not that of the versions' endpoint, or if the stable version is the endpoint without a version.
@@ -231,16 +232,16 @@ def shares_of(rollout: Rollout) -> dict[str, float]:
     return {rollout.canary: share, rollout.stable: round(1 - share, 6)}
 
 
-def _route(task: Mapping[str, Any], endpoint: str) -> spec.CanarySpec | None:
+def _route(task: ServingTask, endpoint: str) -> spec.CanarySpec | None:
     return without_decisions(task).canaries.get(endpoint)
 
 
-def without_decisions(task: Mapping[str, Any]) -> spec.ServingSpec:
+def without_decisions(task: ServingTask) -> spec.ServingSpec:
     """Return the specification in the Task itself, without recorded decisions."""
-    return spec.decode({name: value for name, value in task.items() if name != spec.RECORDS})
+    return spec.decode(replace(task, records={}))
 
 
-def section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
+def section(task: ServingTask, name: str) -> dict[str, Any]:
     """Return a section of the Task, parsed, to be changed. Raises ``DeployError`` if it cannot be read."""
     try:
         return sections.parse(registry.section_text(task, name) or "{}")
@@ -250,7 +251,7 @@ def section(task: Mapping[str, Any], name: str) -> dict[str, Any]:
         ) from error
 
 
-def _canaries(task: Mapping[str, Any]) -> dict[str, Any]:
+def _canaries(task: ServingTask) -> dict[str, Any]:
     return {key.strip("/"): fields for key, fields in section(task, CANARY).items()}
 
 
@@ -266,7 +267,7 @@ def shadow_of(
     return shadow(endpoint, wanted, by)
 
 
-def mirroring(task: Mapping[str, Any], rollout: Rollout, *, by: str) -> list[registry.Record]:
+def mirroring(task: ServingTask, rollout: Rollout, *, by: str) -> list[registry.Record]:
     """Return the records that mirror stable's requests while ``rollout`` runs and stop mirroring after it.
 
     Empty if no change is needed. A shadow that somebody else configured stays: its answers are compared as well.

@@ -152,7 +152,7 @@ class Runner:
             self._save(task, moved)
         return Progress(moved, news)
 
-    def _seen(self, task: Mapping[str, Any], rollout: Rollout) -> Observation:
+    def _seen(self, task: record.ServingTask, rollout: Rollout) -> Observation:
         wanted, current = record.shares_of(rollout), record.weights(task, rollout.endpoint)
         if rollout.phase != "paused" and not rollout.is_over and not _equal(wanted, current):
             return Observation(foreign=f"the weights of {rollout.endpoint} were changed to {_in_words(current)}")
@@ -186,7 +186,7 @@ class Runner:
             differences=differences(statuses.values(), canary, stable),
         )  # fmt: skip
 
-    def _save(self, task: Mapping[str, Any], rollout: Rollout) -> None:
+    def _save(self, task: record.ServingTask, rollout: Rollout) -> None:
         now = self._clock()
         until = 0.0 if rollout.is_over else now + LEASE_S
         lease = Lease("" if rollout.is_over else self._me, until)
@@ -217,7 +217,7 @@ def write_decided(store: record.Store, changed: Mapping[str, str], records: Sequ
 
 def put_right(
     store: record.Store,
-    task: Mapping[str, Any],
+    task: record.ServingTask,
     endpoint: str,
     *,
     now: float,
@@ -238,7 +238,7 @@ def put_right(
 
 
 def _write(
-    store: record.Store, task: Mapping[str, Any], rollout: Rollout, lease: Lease, *, now: float, by: str
+    store: record.Store, task: record.ServingTask, rollout: Rollout, lease: Lease, *, now: float, by: str
 ) -> None:
     """Store a rollout, and its weights if the Task has others or they are not decided yet.
 
@@ -261,7 +261,7 @@ def _write(
     write_decided(store, changed, records)
 
 
-def carried_out(rollout: Rollout, task: Mapping[str, Any], now: float) -> Rollout:
+def carried_out(rollout: Rollout, task: record.ServingTask, now: float) -> Rollout:
     """Return ``rollout`` after the pending command in ``task``, if there is one."""
     waiting = record.pending_command(task, rollout.endpoint)
     if waiting is None or waiting.id == rollout.handled:

@@ -1,8 +1,8 @@
 """The registry port on a ClearML server, real or embedded: reads for gateways, writes for model sync and operators.
 
-Values are passed as ClearML has them; ``gateway.spec`` interprets them. Sections of the serving Task are written one by
-one (``tasks.edit_configuration``). A write therefore never reverts a section that someone else is changing, as the
-stock CLI does by writing all sections at once.
+Only this folder knows ClearML's fields; ``decode`` makes our values of them. Sections of the serving Task are written
+one by one (``tasks.edit_configuration``). A write therefore never reverts a section that someone else is changing, as
+the stock CLI does by writing all sections at once.
 """
 
 from __future__ import annotations
@@ -11,18 +11,21 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from gateway.errors import GatewayError, RegistryRefused
-from gateway.registry import following
+from gateway.registry.clearml import following
+from gateway.registry.clearml.decode import MODEL_FIELDS, model_record, serving_task
 from gateway.registry.clearml.files import Files
+from gateway.registry.clearml.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLedger
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
 from gateway.registry.clearml.session import Api
-from gateway.registry.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLedger, Ledger, Record, with_records
+from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
-from gateway.spec import MODEL_FIELDS, ServingSpec, decode
+from gateway.spec import ModelRecord, ServingSpec, ServingTask, decode
 
 _log = logging.getLogger("triton_gateway.registry")
 
@@ -109,35 +112,46 @@ class ClearMLRegistry:
                 _log.warning("ClearML cannot be told that the serving Task %s is in use: %s", self._task_id, error)
             self._complaint = str(error)
 
-    def task(self) -> Mapping[str, Any]:
-        """Return the serving Task with our records."""
-        return with_records(self.call("tasks", "get_by_id", {"task": self.followed()})["task"], self.ledger)
+    def task(self) -> ServingTask:
+        """Return the serving Task with our records, or with the reason why they cannot be read.
 
-    def model(self, model_id: str) -> Mapping[str, Any]:
+        Raises ``RegistryUnavailable``, because a Task without its records would look like one that has none.
+        """
+        task = serving_task(self.task_of(self.followed()))
+        try:
+            return replace(task, records=self.ledger.read())
+        except RegistryRefused as error:
+            return replace(task, problem=f"triton-gateway's records cannot be read: {error.message}")
+
+    def model(self, model_id: str) -> ModelRecord:
         """Return one model."""
+        return model_record(self.model_fields(model_id))
+
+    def model_fields(self, model_id: str) -> Mapping[str, Any]:
+        """Return one model's fields."""
         model: Mapping[str, Any] = self.call("models", "get_by_id", {"model": model_id})["model"]
         return model
 
-    def models_at(self, uris: Collection[str]) -> Sequence[Mapping[str, Any]]:
+    def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
         """See ``Registry.models_at``."""
-        found: list[Mapping[str, Any]] = []
+        found: list[ModelRecord] = []
         asked = sorted(set(uris))
         for start in range(0, len(asked), PAGE // 2):
             body = {
-                "uri": asked[start : start + PAGE // 2], "only_fields": [*MODEL_FIELDS, "created"], "page_size": PAGE,
+                "uri": asked[start : start + PAGE // 2], "only_fields": list(MODEL_FIELDS), "page_size": PAGE,
             }  # fmt: skip
             page = 0
             while True:
                 models = self.call("models", "get_all", {**body, "page": page})["models"]
-                found += models
+                found += map(model_record, models)
                 if len(models) < PAGE:
                     break
                 page += 1
         return found
 
-    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
         """Return the models that exist among these, a few hundred per call."""
-        found: dict[str, Mapping[str, Any]] = {}
+        found: dict[str, ModelRecord] = {}
         asked = sorted(set(model_ids))
         for start in range(0, len(asked), PAGE):
             body = {
@@ -146,7 +160,7 @@ class ClearMLRegistry:
                 "page": 0,
                 "page_size": PAGE,
             }
-            found |= {str(one["id"]): one for one in self.call("models", "get_all", body)["models"]}
+            found |= {str(one["id"]): model_record(one) for one in self.call("models", "get_all", body)["models"]}
         return found
 
     def download(self, uri: str, folder: Path) -> Path:

@@ -19,7 +19,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from gateway.spec import decode, decode_model, triton_model_name
+from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeRegistry
 from tests.integration import tiny_generators as generators
 from tests.processes import free_port
@@ -233,7 +233,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
         registry.add_endpoint(**{"model_id" if key == "model" else key: value for key, value in endpoint.items()})
     for url, spec in decode(registry.task()).endpoints.items():
         assert spec.model_id is not None
-        names[url] = triton_model_name(spec, decode_model(registry.model(spec.model_id)))
+        names[url] = triton_model_name(spec, registry.model(spec.model_id))
         embedded_triton.serve(folder / spec.model_id, name=names[url])
     (folder / "stack.json").write_text(json.dumps(described))
     log = (folder / "gateway.log").open("w")

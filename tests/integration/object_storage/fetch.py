@@ -14,7 +14,6 @@ from pathlib import Path
 from gateway.errors import GatewayError
 from gateway.registry import ArtifactCache, ClearMLRegistry
 from gateway.registry.port import Parts
-from gateway.spec import decode_model
 
 
 class Counting(ClearMLRegistry):
@@ -53,7 +52,7 @@ def main() -> None:
     cache = ArtifactCache(Path(folder), registry)
     answer: dict[str, object] = {}
     try:
-        record = decode_model(registry.model(model))
+        record = registry.model(model)
         found = cache.without_weights(record) if how == "parts" else cache.model(record)
         answer["files"] = {p.relative_to(found).as_posix(): p.stat().st_size for p in found.rglob("*") if p.is_file()}
     except GatewayError as error:

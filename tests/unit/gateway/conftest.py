@@ -16,7 +16,7 @@ import pytest
 from gateway.app import Gateway
 from gateway.http.connections import HeadLimits
 from gateway.settings import Settings
-from gateway.spec import decode, decode_model, triton_model_name
+from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from tests.core_client import CoreTransport
 from tests.unit.gateway.story import serve
@@ -71,7 +71,7 @@ class Stack:
     def triton_name(self, url: str) -> str:
         spec = decode(self.registry.task()).endpoints[url]
         assert spec.model_id is not None
-        return triton_model_name(spec, decode_model(self.registry.model(spec.model_id)))
+        return triton_model_name(spec, self.registry.model(spec.model_id))
 
     def load(self, url: str, run: Callable[..., Any] = classify) -> None:
         """Load the model of a configured endpoint in the backend, as model sync does."""

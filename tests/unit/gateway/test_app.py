@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urljoin
 
@@ -408,7 +408,7 @@ async def test_files_replaced_under_the_same_model_id_are_served(stack: Any) -> 
     await stack.served("e")
     before = stack.gateway.table.current.endpoints["e"]
     stack.add_text_model("m2")
-    stack.registry.models["m1"] = {**stack.registry.models["m2"], "id": "m1"}
+    stack.registry.models["m1"] = replace(stack.registry.models["m2"], id="m1")
     stack.load("e")
     await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not before)
     assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
@@ -529,9 +529,9 @@ async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
     class Source:
         asked = 0
 
-        def model(self, model_id: str) -> dict[str, Any]:
+        def model_fields(self, model_id: str) -> dict[str, Any]:
             self.asked += 1
-            return stack.registry.model(model_id)  # type: ignore[no-any-return]
+            return asdict(stack.registry.model(model_id))
 
         def link(self, kind: str, _project: str, object_id: str) -> str:
             return f"http://web/{kind}/{object_id}"

@@ -9,6 +9,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +19,7 @@ from gateway import hocon
 from gateway.app import Gateway
 from gateway.control import saved_state
 from gateway.registry.cache import SpecStore
+from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 from gateway.testing import FakeRegistry
 
 
@@ -46,22 +48,20 @@ class WatchedRegistry(FakeRegistry):
         super().__init__()
         self.calls: list[str] = []
 
-    def task(self) -> Mapping[str, Any]:
-        return _seen_from_afar(super().task())
+    def task(self) -> ServingTask:
+        task = super().task()
+        # The test itself asks in the main thread, which is also the loop's.
+        is_test = threading.current_thread() is threading.main_thread()
+        return task if is_test else replace(task, sections=Watched(task.sections))
 
-    def model(self, model_id: str) -> Mapping[str, Any]:
+    def model(self, model_id: str) -> ModelRecord:
         if threading.current_thread() is not threading.main_thread():
             self.calls.append("model")
-        return _seen_from_afar(super().model(model_id))
+        return super().model(model_id)
 
-    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
         self.calls.append("records")
-        return {model_id: Watched(one) for model_id, one in super().records(model_ids).items()}
-
-
-def _seen_from_afar(answer: Mapping[str, Any]) -> Mapping[str, Any]:
-    # The test itself asks in the main thread, which is also the loop's.
-    return answer if threading.current_thread() is threading.main_thread() else Watched(answer)
+        return super().records(model_ids)
 
 
 def watched(make_stack: Callable[..., Any]) -> tuple[Any, WatchedRegistry]:
@@ -117,12 +117,13 @@ async def test_sections_that_did_not_change_are_not_parsed_again(make_stack: Cal
 def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
     """It is written in pieces, so that no thread holds the interpreter for long."""
     store = SpecStore(tmp_path)
-    task = {"id": "t", "configuration": {"endpoints": {"value": 'a "b" {\n}'}}, "é": [1, None, True]}
-    models = {f"m{i}": {"id": f"m{i}", "tags": ["x"]} for i in range(50)}
+    code = {"c": ArtifactRef("c", "u", None, is_archive=True)}
+    task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"wish": {"m": {"at": 1.5}}})
+    models = {f"m{i}": ModelRecord(f"m{i}", "n", "u", "", tags=("x",)) for i in range(50)}
     store.save(task, models, {"e": {"plan": {}, "record": None}})
     stored = json.loads((tmp_path / "last-good.json").read_text())
     assert (task, models) == store.load()
-    assert {"e": {"plan": {}, "record": None}} == store.last_good() == stored["kept"]
+    assert {"e": {"plan": {}, "record": None}} == store.last_good() == stored["last_good"]
 
 
 async def test_a_failed_version_keeps_its_reason_over_other_changes(make_stack: Callable[..., Any]) -> None:

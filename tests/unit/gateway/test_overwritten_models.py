@@ -8,6 +8,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
 from gateway.registry import contents
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record, Records
-from gateway.spec import ModelRecord, SeenContent, decode, decode_model
+from gateway.spec import ModelRecord, SeenContent, decode
 from gateway.testing import FakeLedger, FakeRegistry
 
 
@@ -39,7 +40,7 @@ LATER = "2100-01-01T00:00:00+00:00"
 
 def record(registry: FakeRegistry, model_id: str = "m") -> ModelRecord:
     """Return the model's record."""
-    return decode_model(registry.model(model_id))
+    return registry.model(model_id)
 
 
 def overwrite(tmp_path: Path, content: bytes) -> None:
@@ -180,7 +181,8 @@ async def test_the_same_bytes_published_twice_are_no_fault(make_stack: Callable[
     stack.deploy("e")
     async with stack.gateway.running(), stack.client:
         await stack.served("e")
-        stack.registry.models["m1"]["created"] = "2000-01-01T00:00:00+00:00"
+        first = stack.registry.models["m1"]
+        stack.registry.models["m1"] = replace(first, created="2000-01-01T00:00:00+00:00")
         stack.registry.add_model("m2", stack.folder / "m1.zip", is_package=True, name="again", created=LATER)
         found: list[object] = []
 
@@ -305,7 +307,7 @@ def test_models_of_one_change_read_the_records_together(registry: FakeRegistry, 
     def fetch(number: int) -> bytes:
         if number:
             others[number - 1].set()
-        return (cache.model(decode_model(registry.model(f"m{number}"))) / f"{number}.bin").read_bytes()
+        return (cache.model(registry.model(f"m{number}")) / f"{number}.bin").read_bytes()
 
     with ThreadPoolExecutor(8) as pool:
         assert [b"%d" % number for number in range(8)] == list(pool.map(fetch, range(8)))
@@ -336,7 +338,7 @@ def test_models_of_one_change_are_recorded_together(registry: FakeRegistry, tmp_
 
     def fetch(number: int) -> bool:
         try:
-            cache.model(decode_model(registry.model(f"m{number}")))
+            cache.model(registry.model(f"m{number}"))
         except RegistryUnavailable:
             return False
         return True
@@ -362,7 +364,7 @@ def test_records_of_hundreds_of_models_are_read_once(tmp_path: Path) -> None:
     for number in range(20):
         (tmp_path / f"{number}.bin").write_bytes(b"%d" % number)
         registry.add_model(f"m{number}", tmp_path / f"{number}.bin")
-    models = [decode_model(registry.model(f"m{number}")) for number in range(20)]
+    models = [registry.model(f"m{number}") for number in range(20)]
     for name in ("one", "two"):
         cache, ledger.reads = ArtifactCache(tmp_path / name, registry), 0
         for model in models:

@@ -10,7 +10,7 @@ import pytest
 from gateway import pools
 from gateway.control.compile import compile_spec
 from gateway.settings import Settings
-from gateway.spec import decode, decode_model
+from gateway.spec import decode
 from gateway.testing import FakeBackend, FakeRegistry
 
 A10, H100 = "dns:///triton-a10:8001", "dns:///triton-h100:8001"
@@ -24,7 +24,7 @@ def on(pool: str) -> dict[str, Any]:
 def plan_of(registry: FakeRegistry, **given: Any) -> Any:
     """Return a gateway's plan for the Task."""
     spec = decode(registry.task())
-    models = {i: decode_model(record) for i, record in registry.models.items()}
+    models = dict(registry.models)
     return compile_spec(spec, default_triton="t:8001", models=models, **given)
 
 

@@ -18,7 +18,6 @@ from gateway.control.tritons import Tritons
 from gateway.errors import RegistryRefused
 from gateway.registry import contents
 from gateway.registry.ledger import Record
-from gateway.spec import decode_model
 from gateway.testing import FakeBackend
 from gateway.workers import Link
 
@@ -332,7 +331,7 @@ async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any, monke
 
 def overwrite(stack: Any) -> None:
     """Record another hash of the model ``m2``, as the gateways do that have fetched it before."""
-    identity, sha256 = contents.identity_of(decode_model(stack.registry.model("m2"))), "c" * 64
+    identity, sha256 = contents.identity_of(stack.registry.model("m2")), "c" * 64
     value = {"identity": identity, "sha256": sha256, "at": 1.0, "last": 1.0, "model": "m2", "name": "film"}
     stack.registry.ledger.write([Record("content_hash", f"{identity}/{sha256}", value)])
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.spec import ModelRecord, decode, decode_model, normalize_url, triton_model_name
+from gateway.spec import ArtifactRef, ModelRecord, ServingTask, decode, normalize_url, triton_model_name
 
 ENDPOINTS = """
 test_onnx/1 {
@@ -29,15 +29,12 @@ test_onnx/1 {
 """
 
 
-def task(**sections: str) -> dict[str, Any]:
+CODE = ArtifactRef("py_code_test_onnx_1", "http://f/x.py", "ab", is_archive=False)
+
+
+def task(**sections: str) -> ServingTask:
     """A serving Task with these configuration sections."""
-    code = {"key": "py_code_test_onnx_1", "uri": "http://f/x.py", "hash": "ab", "type": "custom"}
-    return {
-        "id": "t1", "name": "svc",
-        "configuration": {name: {"name": name, "value": value} for name, value in sections.items()},
-        "execution": {"artifacts": [code]},
-        "hyperparams": {"General": {"triton_grpc_server": {"value": "triton:8001"}}},
-    }  # fmt: skip
+    return ServingTask("t1", "svc", sections, {"triton_grpc_server": "triton:8001"}, {CODE.key: CODE})
 
 
 def test_endpoints_are_decoded_with_clearmls_field_names() -> None:
@@ -143,14 +140,13 @@ def test_monitoring_and_metrics_are_decoded() -> None:
 def test_only_a_change_of_the_desired_state_is_a_new_revision() -> None:
     """Not a renamed service or a comment, but a changed endpoint."""
     one = decode(task(endpoints=ENDPOINTS))
-    assert one.revision == decode({**task(endpoints=ENDPOINTS), "name": "renamed"}).revision
+    assert one.revision == decode(replace(task(endpoints=ENDPOINTS), name="renamed")).revision
     assert one.revision != decode(task(endpoints=ENDPOINTS.replace("bd81", "ffff"))).revision
 
 
 def test_changed_code_is_a_new_revision() -> None:
     """The artifact's name is the same, but its hash is different."""
-    changed = task(endpoints=ENDPOINTS)
-    changed["execution"]["artifacts"][0]["hash"] = "cd"
+    changed = replace(task(endpoints=ENDPOINTS), artifacts={CODE.key: replace(CODE, sha256="cd")})
     assert decode(task(endpoints=ENDPOINTS)).revision != decode(changed).revision
 
 
@@ -180,7 +176,7 @@ def test_triton_names_are_safe_file_names(url: str) -> None:
 @pytest.mark.parametrize("uri", ["http://f/uploading_file", "http://f/failed_uploading", ""])
 def test_model_whose_upload_failed_has_no_data(uri: str) -> None:
     """The SDK registers and publishes such models. They must not be served."""
-    assert decode_model({"id": "m", "uri": uri}).has_data is False
+    assert ModelRecord("m", "n", uri, "").has_data is False
 
 
 def test_urls_are_joined_without_outer_slashes() -> None:

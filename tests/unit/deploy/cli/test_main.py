@@ -28,11 +28,9 @@ from tests.sites import site
 COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
 """Their options speak of one model and come from the command line."""
-GROUPS = ["keys", "history", "drift", "boards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
-PROGRAMS = COMMANDS[:5]
-"""They run in containers and units, so every option can come from the environment."""
-HAS_NO_VARIABLE = {"help", "show_env", "version"}
-"""Options that say what to do once."""
+GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
+HAS_NO_VARIABLE = {"help", "as_json", "plans", "waits", "show_env", "version"}
+"""Options that say what to do once; everything else can come from the environment."""
 
 
 def load(name: str) -> click.Command:
@@ -67,7 +65,7 @@ def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: p
     assert "triton-gateway" in text
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
     """Every option can also be set by an environment variable."""
     options = [
@@ -432,7 +430,7 @@ def test_kserves_arguments_are_understood() -> None:
     assert "--port is invalid" in done.stderr
 
 
-@pytest.mark.parametrize("group", ["canary", "boards", "drift", "hook", "keys"])
+@pytest.mark.parametrize("group", ["canary", "dashboards", "drift", "hook", "keys"])
 def test_a_groups_help_cuts_no_sentence(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The list of its commands shows the first sentence of each one, over several lines if needed."""
     assert 0 == main([group, "--help"])

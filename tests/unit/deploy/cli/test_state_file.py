@@ -14,7 +14,7 @@ from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt
 from gateway.registry import section_text
-from gateway.spec import decode
+from gateway.spec import ArtifactRef, decode
 from gateway.testing import FakeRegistry
 
 CODE = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
@@ -210,7 +210,9 @@ def test_code_that_would_leave_its_folder_is_not_exported(tmp_path: Path, name: 
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as packed:
         packed.writestr(name, CODE)
     store.attached["attached://0/code.zip"] = (tmp_path / "code.zip").read_bytes()
-    store.artifacts = [{"key": "py_code_team_hook", "uri": "attached://0/code.zip", "hash": "", "type": "archive"}]
+    store.artifacts = {
+        "py_code_team_hook": ArtifactRef("py_code_team_hook", "attached://0/code.zip", None, is_archive=True)
+    }
     with pytest.raises(ArtifactCorrupt, match="holds the unsafe path"):
         state_file.document_of(store, store.task())
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from deploy.controller.controller import Controller, Duty
 from deploy.controller.election import SETTLE_S, SILENT_S, WRITE_S, Election
 from gateway.errors import RegistryUnavailable
 from gateway.registry.reports import ModelReport, record
+from gateway.spec import ServingTask
 from gateway.testing import FakeRegistry
 
 
@@ -87,8 +85,8 @@ def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_c
     """A duty that changed the Task is given the new one."""
     seen: list[str] = []
 
-    def duty(task: Mapping[str, Any]) -> bool:
-        seen.append(task["configuration"].get("x", {}).get("value", ""))
+    def duty(task: ServingTask) -> bool:
+        seen.append(task.sections.get("x", ""))
         world.registry.write({"x": "1"})
         return seen[-1] == ""
 

@@ -21,6 +21,7 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import MARKER, ModelRepository, OnDisk
 from deploy.sync.status import read_status
 from gateway import spec
+from gateway.registry.clearml.decode import model_record, serving_task
 
 RECORDED = Path(__file__).parents[3] / "data" / "between_versions"
 VERSIONS = sorted(folder.name for folder in RECORDED.iterdir())
@@ -40,14 +41,15 @@ def version(request: pytest.FixtureRequest) -> str:
 def test_both_sides_call_a_model_the_same(version: str) -> None:
     """Neither tells the other: a gateway asks Triton for the name it computes, and model sync loads under its own."""
     task = recorded(version, "task")
-    serving = spec.decode(task["task"])
+    serving = spec.decode(serving_task(task["task"]))
+    models = {model_id: model_record(model) for model_id, model in task["models"].items()}
     names = {
-        url: spec.triton_model_name(endpoint, spec.decode_model(task["models"][endpoint.model_id or ""]))
+        url: spec.triton_model_name(endpoint, models[endpoint.model_id or ""])
         for url, endpoint in serving.endpoints.items()
     }
     assert task["names"] == names
     pools = {
-        url: list(spec.pools_of(endpoint, spec.decode_model(task["models"][endpoint.model_id or ""])))
+        url: list(spec.pools_of(endpoint, models[endpoint.model_id or ""]))
         for url, endpoint in serving.endpoints.items()
     }
     assert task["pools"] == pools

@@ -30,7 +30,7 @@ from gateway.errors import (
 )
 from gateway.registry import reports
 from gateway.registry.cache import SpecStore
-from gateway.spec import RECORDS
+from gateway.spec import ModelRecord, ServingTask
 from gateway.testing import FakeLedger
 from tests.inline import Inline
 
@@ -55,13 +55,8 @@ class Registry:
             "version": version,
             "model_id": model_id,
         }
-        self.models[model_id] = {
-            "id": model_id,
-            "name": "n",
-            "uri": f"file:///{model_id}/net.onnx",
-            "framework": "ONNX",
-            **model,
-        }
+        fields = {"name": "n", "uri": f"file:///{model_id}/net.onnx", "framework": "ONNX", **model}
+        self.models[model_id] = ModelRecord(model_id, **fields)
         self.version += 1
 
     def drop(self, url):
@@ -77,8 +72,7 @@ class Registry:
         if self.fails:
             raise self.fails
         text = self.text if self.text is not None else json.dumps(self.endpoints)
-        records = {RECORDS: {"wish": dict(self.wishes)}} if self.wishes else {}
-        return {"id": "t", "name": "s", "configuration": {"endpoints": {"value": text}}, **records}
+        return ServingTask("t", "s", {"endpoints": text}, records={"wish": dict(self.wishes)})
 
     def model(self, model_id):
         if self.fails:
@@ -266,7 +260,7 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
         case "record":
             del world.registry.models["m2"]
         case "data":
-            world.registry.models["m2"]["uri"] = "http://files/uploading_file"
+            world.registry.models["m2"] = ModelRecord("m2", "n", "http://files/uploading_file", "ONNX")
         case "download":
             world.cache.errors["m2"] = RegistryRefused(expected)
         case "cpu":
@@ -377,7 +371,7 @@ def test_an_upload_that_finishes_later_is_found(world):
     """The Task did not change, the model's record did."""
     world.registry.add("a", "m1", uri="http://files/uploading_file")
     world.rounds()
-    world.registry.models["m1"]["uri"] = "file:///m1/net.onnx"
+    world.registry.models["m1"] = replace(world.registry.models["m1"], uri="file:///m1/net.onnx")
     assert {"a": ("ready", "")} == world.rounds(5)
 
 

@@ -27,7 +27,7 @@ from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.path.coroutines import ask_version
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import Fault, decode, decode_model, triton_model_name
+from gateway.spec import Fault, decode, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
 from gateway.trace import Trace
 from gateway.triton.port import ModelInfo, TensorInfo
@@ -173,7 +173,7 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
     assembler._hooks = cast("Any", hooks)
     spec = decode(registry.task())
     plan = compile_spec(spec, default_triton="t:8001").endpoints["t"]
-    name = triton_model_name(spec.endpoints["t"], decode_model(registry.model("m")))
+    name = triton_model_name(spec.endpoints["t"], registry.model("m"))
     if is_loaded:
         backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
         endpoint = await assembler.build(plan, lambda _step: None)
@@ -212,7 +212,7 @@ async def test_calls_that_requests_wait_for_are_counted(
     registry.add_endpoint("t", "m")
     assembler = assembler_of(registry, tmp_path / "cache", backend)
     spec = decode(registry.task())
-    name = triton_model_name(spec.endpoints["t"], decode_model(registry.model("m")))
+    name = triton_model_name(spec.endpoints["t"], registry.model("m"))
     backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
     endpoint = await assembler.build(compile_spec(spec, default_triton="t:8001").endpoints["t"], lambda _step: None)
     for rows in (1, 3):

@@ -31,7 +31,7 @@ from gateway.metrics.references import References
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore
-from gateway.spec import EndpointSpec
+from gateway.spec import EndpointSpec, ServingTask
 from gateway.testing import FakeBackend, FakeRegistry
 from tests.waiting import soon
 
@@ -266,7 +266,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
 
 async def test_an_unreadable_saved_state_does_not_end_the_loop(world: World, tmp_path: Path) -> None:
     """The registry is away at start-up and comes back later."""
-    SpecStore(tmp_path).save({"configuration": 5}, {})
+    SpecStore(tmp_path).save(ServingTask(sections={"endpoints": 5}), {})
     world.registry.is_up = False
     world.want("a")
     async with world.running():

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
 
 from gateway.control.records import ModelRecords
+from gateway.spec import ModelRecord
 from gateway.testing import FakeRegistry
 
 
@@ -22,7 +22,7 @@ class Slow(FakeRegistry):
             (folder / name).write_text(name)
             self.add_model(name, folder / name)
 
-    def records(self, model_ids: Collection[str]) -> Mapping[str, Mapping[str, Any]]:
+    def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
         found = super().records(model_ids)
         self.meanwhile()
         return found
@@ -32,10 +32,10 @@ def test_records_read_while_stored_ones_are_added_are_kept(tmp_path: Path) -> No
     """A start from disk, because the registry is slow, must not discard the registry's later answer."""
     registry = Slow(tmp_path)
     records = ModelRecords(registry)
-    registry.meanwhile = lambda: records.learn({"a": {"id": "a", "name": "old"}, "stored": {"id": "stored"}})
+    registry.meanwhile = lambda: records.learn({i: ModelRecord(i, "old", "", "") for i in ("a", "stored")})
     records.refresh(["a", "b"], {}, lambda _: Future())
-    assert {"a", "b", "stored"} == set(records.snapshot())
-    assert "a" == records.snapshot()["a"]["name"]
+    assert {"a", "b", "stored"} == set(records.known())
+    assert "a" == records.known()["a"].name
 
 
 def test_a_snapshot_does_not_change_while_it_is_read(tmp_path: Path) -> None:
@@ -43,9 +43,9 @@ def test_a_snapshot_does_not_change_while_it_is_read(tmp_path: Path) -> None:
     registry = Slow(tmp_path)
     records = ModelRecords(registry)
     records.get("a")
-    snapshot = records.snapshot()
+    snapshot = records.known()
     thread = threading.Thread(target=records.get, args=("b",))
     thread.start()
     thread.join()
     assert ["a"] == list(snapshot)
-    assert {"a", "b"} == set(records.snapshot())
+    assert {"a", "b"} == set(records.known())

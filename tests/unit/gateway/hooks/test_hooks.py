@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +177,8 @@ async def test_changed_code_is_live_and_old_code_serves_until_then(stack: Any) -
 async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
     """A file that was changed after its upload is refused."""
     stack.add_hook("h", ECHO)
-    stack.registry.artifacts[0]["hash"] = "0" * 64
+    (key, code), *_ = stack.registry.artifacts.items()
+    stack.registry.artifacts[key] = replace(code, sha256="0" * 64)
     await stack.until(lambda: stack.state("h")[0] == "failed")
     assert "does not match its recorded hash" in stack.state("h")[1]
 

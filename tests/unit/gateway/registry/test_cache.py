@@ -14,7 +14,7 @@ import pytest
 
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
 from gateway.registry.cache import ArtifactCache, SpecStore
-from gateway.spec import ArtifactRef, ModelRecord, decode_model
+from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 from gateway.testing import FakeRegistry
 
 
@@ -40,7 +40,7 @@ def package(path: Path, files: dict[str, bytes]) -> Path:
 
 def record(registry: FakeRegistry, model_id: str) -> ModelRecord:
     """Return the decoded record of a registered model."""
-    return decode_model(registry.model(model_id))
+    return registry.model(model_id)
 
 
 def test_single_file_keeps_its_name(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_broken_archive_is_refused(
 
 def test_model_without_data_is_refused_before_any_download(cache: ArtifactCache, registry: FakeRegistry) -> None:
     """A failed upload is never deployed, even if the model is registered and published."""
-    registry.models["m"] = {"id": "m", "name": "n", "uri": "http://files/failed_uploading"}
+    registry.models["m"] = ModelRecord("m", "n", "http://files/failed_uploading", "")
     with pytest.raises(SpecFault, match="upload did not finish"):
         cache.model(record(registry, "m"))
     assert [] == registry.downloads
@@ -193,14 +193,9 @@ def test_the_last_good_state_is_loaded_unless_damaged(tmp_path: Path) -> None:
     """A damaged file counts as no state."""
     store = SpecStore(tmp_path)
     assert store.load() is None
-    store.save({"id": "t"}, {"m": {"id": "m"}})
-    assert ({"id": "t"}, {"m": {"id": "m"}}) == store.load()
+    saved = ServingTask("t"), {"m": ModelRecord("m", "n", "u", "onnx", tags=("x",))}
+    store.save(*saved)
+    assert saved == store.load()
     for damaged in (json.dumps({"task": 1})[:-2], json.dumps({"task": 1, "models": {}})):
         (tmp_path / "last-good.json").write_text(damaged)
         assert store.load() is None
-
-
-def test_last_good_state_of_earlier_versions_is_read(tmp_path: Path) -> None:
-    """They named the versions that serve although the Task wants others ``kept``."""
-    (tmp_path / "last-good.json").write_text(json.dumps({"task": {}, "models": {}, "kept": {"a": {}}, "served": ["a"]}))
-    assert {"a": {}} == SpecStore(tmp_path).last_good()

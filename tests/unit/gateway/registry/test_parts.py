@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
 from gateway.registry import parts
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.port import Parts
-from gateway.spec import ModelRecord, decode_model
+from gateway.spec import ModelRecord
 from gateway.testing import FakeLedger, FakeRegistry
 
 MEGABYTE = 1 << 20
@@ -48,7 +49,7 @@ class World:
         return ArtifactCache(self.folder / name, self.registry, name=name)
 
     def record(self, model_id: str = "m") -> ModelRecord:
-        return decode_model(self.registry.model(model_id))
+        return self.registry.model(model_id)
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_a_model_whose_metadata_carry_a_hash_is_fetched_whole(world: World) -> N
     import hashlib
 
     sha256 = hashlib.sha256(world.archive.read_bytes()).hexdigest()
-    world.registry.models["m"]["metadata"] = {"sha256": {"key": "sha256", "value": sha256}}
+    world.registry.models["m"] = replace(world.registry.models["m"], sha256=sha256)
     assert FILES == contents(world.gateway.without_weights(world.record()))
 
 

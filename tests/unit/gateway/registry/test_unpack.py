@@ -19,7 +19,6 @@ import pytest
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable
 from gateway.registry import unpack
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import decode_model
 from gateway.testing import FakeRegistry
 
 ZEROS = bytes(1 << 20)
@@ -29,7 +28,7 @@ def fetch(tmp_path: Path, archive: Path, **limits: int) -> Path:
     """Download and unpack a model whose package is ``archive``."""
     registry = FakeRegistry()
     registry.add_model("m", archive, is_package=True)
-    return ArtifactCache(tmp_path / "cache", registry, **limits).model(decode_model(registry.model("m")))
+    return ArtifactCache(tmp_path / "cache", registry, **limits).model(registry.model("m"))
 
 
 def leftovers(tmp_path: Path) -> list[Path]:

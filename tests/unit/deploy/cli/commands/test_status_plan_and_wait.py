@@ -6,6 +6,7 @@ import inspect
 import json
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from deploy.cli.until_live import missing
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
-from gateway.spec import decode
+from gateway.spec import ServingTask, decode
 from gateway.testing import FakeRegistry
 from tests.sites import site
 
@@ -106,8 +107,8 @@ class Following:
     """A serving Task that changes while `status --wait` waits, and a gateway that follows one look later."""
 
     def __init__(self, *names, pending=()):
-        self.tasks = [{"configuration": {"endpoints": {"value": json.dumps({
-            name: {"engine_type": "triton", "serving_url": name, "model_id": "m"}})}}} for name in names]  # fmt: skip
+        self.tasks = [ServingTask(sections={"endpoints": json.dumps({
+            name: {"engine_type": "triton", "serving_url": name, "model_id": "m"}})}) for name in names]  # fmt: skip
         self.pending = list(pending)
         self.asked = 0
 
@@ -172,6 +173,6 @@ def test_what_will_not_become_better_is_not_waited_for(wait, capsys):
 def test_a_section_that_nobody_can_read_ends_it_at_once(wait):
     """Gateways keep their old configuration, so waiting is useless."""
     store = Following("a")
-    store.tasks[0]["configuration"]["endpoints"]["value"] = "br{ace {"
+    store.tasks[0] = replace(store.tasks[0], sections={"endpoints": "br{ace {"})
     with pytest.raises(DeployError, match="section endpoints "):
         wait(store, "--timeout", "300s")

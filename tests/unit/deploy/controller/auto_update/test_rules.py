@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.auto_update.rules import SERVED, update
 from deploy.tools import sections
 from gateway.errors import RegistryRefused
-from gateway.spec import RECORDS, decode
+from gateway.spec import ArtifactRef, ServingTask, decode
 from gateway.testing import FakeRegistry
 from gateway.version_numbers import KIND
 
@@ -26,16 +27,14 @@ RULE = {
 def serving_task(rules, **texts):
     """A serving Task with rules by endpoint and further sections as text."""
     found = {"model_monitoring": sections.render(rules), **texts}
-    code = [{"key": key, "uri": "u", "hash": "h"} for key in ("py_code_auto", "py_new")]
-    items = {name: {"name": name, "value": text} for name, text in found.items()}
-    return {"id": "t", "configuration": items, "execution": {"artifacts": code}}
+    code = {key: ArtifactRef(key, "u", "h", is_archive=False) for key in ("py_code_auto", "py_new")}
+    return ServingTask("t", sections=found, artifacts=code)
 
 
 def after(task, changed, records=()):
     """The Task with sections replaced and records added."""
-    items = {name: {"name": name, "value": text} for name, text in changed.items()}
-    kept = {**task.get(RECORDS, {}).get(KIND, {}), **{record.key: record.value for record in records}}
-    return {**task, "configuration": {**task["configuration"], **items}, RECORDS: {KIND: kept}}
+    kept = {**task.records.get(KIND, {}), **{record.key: record.value for record in records}}
+    return replace(task, sections={**task.sections, **changed}, records={**task.records, KIND: kept})
 
 
 def applied(task, found, **more):
@@ -55,7 +54,7 @@ def served(task):
 
 def copied(task):
     """The same as a stock reader finds it."""
-    eps = sections.parse(task["configuration"].get(SERVED, {}).get("value") or "{}")
+    eps = sections.parse(task.sections.get(SERVED) or "{}")
     return {key: entry["model_id"] for key, entry in eps.items()}
 
 
@@ -148,8 +147,7 @@ def test_the_written_endpoints_are_what_gateways_read():
     assert ("triton", "b", "2", True) == (endpoint.engine, endpoint.model_id, endpoint.version, endpoint.is_auto)
     assert "py_code_auto" == endpoint.preprocess.key
     assert {"platform": '"onnxruntime_onnx"', "max_batch_size": 16} == endpoint.auxiliary_pairs
-    without_records = {name: field for name, field in task.items() if name != RECORDS}
-    assert spec.endpoints == decode(without_records).endpoints, "a stock reader finds the same in the copy"
+    assert spec.endpoints == decode(replace(task, records={})).endpoints, "a stock reader finds the same in the copy"
 
 
 STOCK_EPS = sections.render(
@@ -194,7 +192,7 @@ def test_a_stale_write_of_the_whole_configuration_loses_no_number(stock_says):
     task = applied(before, {"auto": ["b", "a"]})
     eps = {key: {"engine_type": "triton", "serving_url": "auto", "model_id": model, "version": key[5:]}
            for key, model in stock_says.items()}  # fmt: skip
-    stale = after(task, {**{n: i["value"] for n, i in before["configuration"].items()}, SERVED: sections.render(eps)})
+    stale = after(task, {**before.sections, SERVED: sections.render(eps)})
     assert {"auto/1": "a", "auto/2": "b"} == served(stale)
     assert {"auto/1": "a", "auto/2": "b"} == copied(applied(stale, {"auto": ["b", "a"]}))
 
@@ -268,8 +266,8 @@ def test_python_engines_are_retired_by_the_limit_alone():
 
 
 CANARY = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoints": ["auto/2", "auto/1"]}
-ROLLOUT = json.dumps({"endpoint": "auto", "stable": "auto/1"})
-SHADOW = json.dumps({"endpoint": "auto", "to": "auto/1", "percent": 5, "tolerance": 0.1})
+ROLLOUT = {"endpoint": "auto", "stable": "auto/1"}
+SHADOW = {"endpoint": "auto", "to": "auto/1", "percent": 5, "tolerance": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -277,20 +275,23 @@ SHADOW = json.dumps({"endpoint": "auto", "to": "auto/1", "percent": 5, "toleranc
     [
         {"canary": sections.render({"auto": CANARY})},
         {"canary": sections.render({"auto": {**CANARY, "weights": [1, 0]}})},
-        {"triton_gateway_rollout_auto": ROLLOUT},
-        {"triton_gateway_shadow_auto": SHADOW},
+        {"rollout": {"auto": ROLLOUT}},
+        {"shadow": {"auto": SHADOW}},
     ],
     ids=["canary", "canary of weight 0", "rollout", "shadow"],
 )
 def test_versions_that_a_route_names_stay_whatever_the_limit(route):
     """A third model is published under `--max-versions 2`: the stable version of a live canary must not go."""
-    task = applied(serving_task({"auto": RULE}, **route), {"auto": ["b", "a"]})
+    task = serving_task({"auto": RULE})
+    task = after(task, route) if "canary" in route else replace(task, records=route)
+    task = applied(task, {"auto": ["b", "a"]})
     task = applied(task, {"auto": ["c", "b", "a"]})
     assert {"auto/1": "a", "auto/2": "b", "auto/3": "c"} == served(task)
     # Also when it is not published any more, and until the route names others.
     task = applied(task, {"auto": ["d", "c", "b"]})
     assert "a" == served(task)["auto/1"]
-    task = after(task, dict.fromkeys(route, "{}"))
+    task = after(task, {"canary": "{}"})
+    task = replace(task, records={KIND: task.records[KIND]})
     task = applied(task, {"auto": ["d", "c", "b", "a"]})
     assert {"auto/3": "c", "auto/4": "d"} == served(task)
 
@@ -310,7 +311,7 @@ def test_a_changed_rule_changes_its_versions():
     task = after(task, {"model_monitoring": sections.render({"auto": {**RULE, "preprocess_artifact": "py_new"}})})
     assert "py_new" == decode(task).endpoints["auto/1"].preprocess.key
     task = applied(task, {"auto": ["a"]})
-    assert "py_new" == sections.parse(task["configuration"][SERVED]["value"])["auto/1"]["preprocess_artifact"]
+    assert "py_new" == sections.parse(task.sections[SERVED])["auto/1"]["preprocess_artifact"]
 
 
 def test_an_unreadable_section_stops_auto_update_and_nothing_else():
@@ -327,8 +328,8 @@ class Store(FakeRegistry):
     def __init__(self):
         super().__init__()
         task = serving_task({"auto": RULE})
-        self.sections = {name: item["value"] for name, item in task["configuration"].items()}
-        self.artifacts = task["execution"]["artifacts"]
+        self.sections = dict(task.sections)
+        self.artifacts = task.artifacts
         self.newest = []
         self.asked = 0
 

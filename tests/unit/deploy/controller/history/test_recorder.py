@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -76,8 +77,8 @@ def test_the_user_that_the_task_names_is_told_by_name(
     store.users["4b1f"] = "Ann Smith"
     for user, version in (("4b1f", "2"), ("unknown", "3")):
         store.add_endpoint("e", B, version=version)
-        task = dict(FakeRegistry.task(store))
-        monkeypatch.setattr(store, "task", lambda task=task, user=user: {**task, "last_changed_by": user})
+        task = FakeRegistry.task(store)
+        monkeypatch.setattr(store, "task", lambda task=task, user=user: replace(task, changed_by=user))
         look(store, clock=clock)
     stock = "clearml-serving or ClearML's pages"
     assert [f"{stock} (user Ann Smith)", f"{stock} (user unknown)"] == [one.by for one in read(store).entries]
@@ -103,7 +104,7 @@ def test_an_observer_with_an_old_task_takes_nothing_for_changed_back(
     old = store.task()
     store.add_endpoint("e", B, version="2")
     look(store, clock=clock)
-    slow(dict(old))
+    slow(replace(old))
     slow(store.task())
     assert 1 == len(_told(store))
 
@@ -255,6 +256,6 @@ def test_an_observer_asks_nothing_while_nothing_is_said_anew(store: FakeRegistry
     observer(task := store.task())
     store.history.is_up = store.is_up = False
     observer(task)
-    observer(dict(task))
+    observer(replace(task))
     with pytest.raises(RegistryUnavailable):
         look(store)

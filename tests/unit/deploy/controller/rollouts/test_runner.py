@@ -577,8 +577,8 @@ def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world)
 )  # fmt: skip
 def test_answers_that_are_not_all_counted_are_not_compared(world, metrics, message):
     """Sampled counts would look like more evidence than there is."""
-    task = dict(world.task())
-    task["configuration"] = {**task["configuration"], "metric_logging": {"value": metrics}}
+    task = world.task()
+    task = replace(task, sections={**task.sections, "metric_logging": metrics})
     with pytest.raises(SpecFault, match=message):
         preview.check_counted(decode(task), ["e/1"], "verdict")
     preview.check_counted(decode(task), ["e/1"], "predicted_label")
@@ -653,22 +653,6 @@ def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world):
     world.write({}, [record.shadow("e", ShadowSpec("e", "e/3", 5.0))])
     world.sections = dict(stale)
     assert {"e"} == set(decode(world.task()).shadows)
-
-
-def test_what_an_earlier_version_kept_in_the_task_is_still_read(world):
-    """It is read until it is written again, beside the Task."""
-    stored = {**fresh().to_json(), "lease": {"holder": "old", "until": world.now + 30}}
-    world.sections["triton_gateway_rollout_0123456789ab"] = json.dumps(stored)
-    world.sections["triton_gateway_shadow_0123456789ab"] = json.dumps(
-        {"endpoint": "e", "to": "e/3", "percent": 5.0, "tolerance": 0.1}
-    )
-    assert ("e/2", "old") == (record.read(world.task(), "e")[0].canary, record.read(world.task(), "e")[1].holder)
-    assert ({"e": "e/1"}, {"e"}) == (decode(world.task()).stables, set(decode(world.task()).shadows))
-    world.now += 60
-    world.runner("new").start(None)
-    assert "new" == record.read(world.task(), "e")[1].holder
-    world.write({}, [record.shadow("e", None)])
-    assert {} == decode(world.task()).shadows
 
 
 def refuse(changed):

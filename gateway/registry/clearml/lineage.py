@@ -24,8 +24,8 @@ _SECRET: Final = re.compile(
 class LineageSource(Protocol):
     """The calls that lineage needs; they raise ``RegistryUnavailable`` and ``RegistryRefused``. Blocking."""
 
-    def model(self, model_id: str) -> Mapping[str, Any]:
-        """Return one model."""
+    def model_fields(self, model_id: str) -> Mapping[str, Any]:
+        """Return one model's fields."""
         ...
 
     def task_of(self, task_id: str) -> Mapping[str, Any]:
@@ -50,7 +50,7 @@ def lineage_of(source: LineageSource, model_id: str) -> dict[str, Any]:
 
     Raises ``RegistryUnavailable``, and ``RegistryRefused`` if the model does not exist.
     """
-    model = source.model(model_id)
+    model = source.model_fields(model_id)
     project = str(model.get("project") or "")
     found: dict[str, Any] = {
         "model": {

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import RegistryRefused
-from gateway.registry.following import PING_S, RETRY_S, Heartbeat, choose
+from gateway.registry.clearml.following import PING_S, RETRY_S, Heartbeat, choose
 
 SILENCED = {"status": "stopped", "status_message": "Forced stop (non-responsive)"}
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import RegistryRefused
-from gateway.registry.lineage import lineage_of
+from gateway.registry.clearml.lineage import lineage_of
 
 DATA = "d" * 32
 
@@ -19,7 +19,7 @@ class Source:
         self.tasks = {key: {"id": key, "name": key, "project": "p", **fields} for key, fields in tasks.items()}
         self.fields = {"id": "m", "name": "model", "project": "p", "ready": True, "task": "train", **model}
 
-    def model(self, model_id: str) -> dict[str, Any]:
+    def model_fields(self, model_id: str) -> dict[str, Any]:
         if model_id != "m":
             raise RegistryRefused(f"Invalid model id {model_id}")
         return self.fields
