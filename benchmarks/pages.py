@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 from benchmarks.peers.report import markdown
 from benchmarks.questions import signals_of_autoscaling
-from benchmarks.shared.results import DOCS, published, saved
+from benchmarks.shared.results import DOCS, published, put, saved
 
 PEERS = DOCS / "benchmarks.md"
 
 
 def peers() -> str:
-    """Return the page of the run that it names."""
+    """Return the part of the page that shows the run which it names."""
     name, run = published()
     return markdown(run, name=name)
 
@@ -21,7 +21,7 @@ def peers() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the pages."""
     del argv
-    PEERS.write_text(peers())
+    put(PEERS, "peers", peers())
     signals_of_autoscaling.write(saved("autoscale"))
-    sys.stdout.write(f"{PEERS}\n{signals_of_autoscaling.PAGE}\n")
+    sys.stdout.write(f"{PEERS}\n")
     return 0

@@ -2,7 +2,7 @@
 
 Written when a model is exported or registered, and read by ``assemble`` when a version is built. It compares the
 answers of the version on this Triton and machine with those recorded when the model was made. Pure, except for
-``read``. The format is documented in docs/canary.md.
+``read``. The format is documented in docs/versions.md.
 
 Public: ``deploy`` may import it.
 """

@@ -271,9 +271,9 @@ class Settings(BaseSettings):
         "addresses (a headless Service). `ipv4:A:8001,B:8001` is a fixed list.",
     )  # fmt: skip
     pools: Pools = Field(
-        "", validation_alias=_names("pools"), description="Addresses of the [pools](pools.md) of Tritons, separated "
-        "by spaces or semicolons: `a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001`. An endpoint chooses "
-        "a pool with `--aux-config gateway.pool=a10`, or with the tag `pool:a10` of its model; other endpoints use "
+        "", validation_alias=_names("pools"), description="Addresses of the [pools](kubernetes.md#pools) of Tritons, "
+        "separated by spaces or semicolons: `a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001`. An "
+        "endpoint chooses a pool with `--aux-config gateway.pool=a10`, or the tag `pool:a10` of its model; others use "
         "the pool `default`. The address of `default` is `TRITON_GATEWAY_TRITON_GRPC`, unless given here. `*` stands "
         "for every other pool.",
     )  # fmt: skip
@@ -351,8 +351,8 @@ class Settings(BaseSettings):
     work_limit: Literal["auto", "always", "off"] = Field(
         "auto", validation_alias=_names("work_limit"),
         description="When the work of one endpoint version, waiting and in calls to Triton, is limited to two "
-        "full calls ([overload](overload.md)). `auto`: under overload (more requests arrive than are answered, or "
-        "requests are refused for this limit) and for five seconds after. `always`; or `off`: never.",
+        "full calls ([overload](security.md#overload)). `auto`: under overload (more requests arrive than are "
+        "answered, or requests are refused for this limit) and for five seconds after. `always`; or `off`: never.",
     )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
         128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
@@ -409,9 +409,9 @@ class Settings(BaseSettings):
     )  # fmt: skip
     payload_log: str = Field(
         "", validation_alias=_names("payload_log"),
-        description="Which requests and answers to record ([payload log](payload-log.md)): endpoints, each with the "
-        "share of its answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`. The first match counts. Empty: none. "
-        "Recording stores what people send, so tell them.",
+        description="Which requests and answers to record ([payload log](security.md#payload-log)): endpoints, each "
+        "with the share of its answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`. The first match counts. "
+        "Empty: none. Recording stores what people send, so tell them.",
     )  # fmt: skip
     payload_log_bytes: Bytes = Field(
         1 << 30, ge=1 << 20, validation_alias=_names("payload_log_bytes"),

@@ -432,7 +432,7 @@ def _auto_versions(
                 "an inference container of clearml-serving follows this serving Task too and counts versions for "
                 f"itself: {endpoint}/{number} is model {model} there, and {f'model {ours}' if ours else 'nothing'} "
                 "here. The gateway keeps each version's model; callers of the container get other models under these "
-                "numbers. Stop the container when nobody calls it any more (docs/migrating.md)",
+                "numbers. Stop the container when nobody calls it any more (docs/clearml.md)",
             ))  # fmt: skip
     for endpoint, numbers in numbered.items():
         rule = by_endpoint.get(endpoint)

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.peers.systems import NOW, SYSTEMS
 from benchmarks.shared.command import ROOT
-from benchmarks.shared.results import DOCS, RESULTS, table
+from benchmarks.shared.results import DOCS, RESULTS, put, table
 
 _BACKENDS = {
     "instant": "a model that answers at once, so the figures are the cost of everything around it",
@@ -43,19 +43,17 @@ def report(run: Mapping[str, Any], *, name: str, state: Path, write_docs: bool, 
     path.write_text(_compact(saved))
     say(f"saved as {path}")
     if write_docs:
-        (DOCS / "benchmarks.md").write_text(markdown(json.loads(path.read_text()), name=name))
+        put(DOCS / "benchmarks.md", "peers", markdown(json.loads(path.read_text()), name=name))
         say("wrote docs/benchmarks.md")
 
 
 def markdown(run: Mapping[str, Any], *, name: str) -> str:
-    """Return the documentation's page of a run."""
+    """Return what docs/benchmarks.md shows of a run."""
     facts = run["facts"]
     rounds = sorted(len(each) for systems in _groups(run["cells"]).values() for each in systems.values())
     lines = [
-        "# Benchmarks", "",
-        "This page compares triton-gateway with other ways to serve the same model: CPU time per request, throughput "
-        "and latency. `python -m benchmarks` wrote it from one run, saved in "
-        f"`benchmarks/results/{name}.json`. To run it yourself:", "",
+        f"Other ways to serve the same model, from one run, saved in `benchmarks/results/{name}.json`. "
+        "To run it yourself:", "",
         "```sh", facts["command"], "```", "",
         "| | |", "|---|---|",
         f"| machine | {facts['cpu']}, {facts['cores']} cores |",

@@ -8,7 +8,7 @@ counted instead of a share. Rounds of load go to one gateway after the other, in
 kernel's, of the whole process. Ratios, ``sampled_us`` (``on`` less ``unwatched``) and ``texts_us`` (``every`` less
 ``unwatched``) are formed from neighbouring rounds, with 95 % bootstrap intervals. ``--forms`` measures only some.
 ``--save`` keeps the numbers of all forms and puts the cost of watching texts into ``docs/drift.md`` and that of spans
-into ``docs/tracing.md``.
+into ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -259,5 +259,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.save:
         save("observing", report)
         put(DOCS / "drift.md", "observing", shown(report))
-        put(DOCS / "tracing.md", "spans", shown_spans(report))
+        put(DOCS / "benchmarks.md", "spans", shown_spans(report))
     return 0

@@ -37,7 +37,7 @@ from benchmarks.shared.results import DOCS, facts_of, put, save, table
 from tests import processes
 
 TAKES = "45 minutes; --seconds 35: 30; --seconds 5: 12"
-SAVES = "results/overload.json, docs/overload.md"
+SAVES = "results/overload.json, docs/benchmarks.md"
 _TITLES: Final = {
     "gateway": "gateway", "gateway_always": "gateway, `WORK_LIMIT=always`", "gateway_w2": "two gateways",
     "ensemble_lean": "Triton ensemble", "clearml_lean": "clearml-serving", "kserve": "KServe transformer",
@@ -193,5 +193,5 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout.write(shown(result) + "\n")
     if options.save:
         save("overload", result)
-        put(DOCS / "overload.md", "open", shown(result))
+        put(DOCS / "benchmarks.md", "open", shown(result))
     return 0

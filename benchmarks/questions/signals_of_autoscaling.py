@@ -17,8 +17,8 @@ from tests.cluster.played import Trial
 from tests.cluster.trials import SIGNALS, Stage, outage, scenarios, stage
 
 TAKES = "half an hour; the first time as long again to build Kubernetes"
-SAVES = "results/autoscale.json, docs/scaling.md (--write-docs)"
-PAGE = DOCS / "scaling.md"
+SAVES = "results/autoscale.json, docs/benchmarks.md (--write-docs)"
+PAGE = DOCS / "benchmarks.md"
 NAMES = {"cpu": "CPU only", "ours": "ours"}
 DRAWN = ("step", "stall", "day", "lost target")
 """Scenarios whose pictures the page shows."""

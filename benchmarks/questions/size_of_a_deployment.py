@@ -14,7 +14,7 @@ from benchmarks.shared.results import DOCS, put
 from tests.cluster.world import Capacity
 
 TAKES = "a second"
-SAVES = "docs/scaling.md (--write-docs)"
+SAVES = "docs/autoscaling.md (--write-docs)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     size.add_argument("--cpu-us", type=float, help="microseconds of CPU per request in the gateway")
     size.add_argument("--gpu", default="inference", help="which GPU of the price table [inference]")
     size.add_argument("--prices", type=Path, default=sizing.PRICES, help="the price table (TOML)")
-    size.add_argument("--write-docs", action="store_true", help="write the table of docs/scaling.md")
+    size.add_argument("--write-docs", action="store_true", help="write the table of docs/autoscaling.md")
     options = size.parse_args(argv)
     capacity = measured()
     if options.call_ms is not None:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = sizing.table(capacity, given, gpu=options.gpu)
     sys.stdout.write(text + "\n")
     if options.write_docs:
-        put(DOCS / "scaling.md", "sizing", f"{_basis(capacity)}\n\n{text}")
+        put(DOCS / "autoscaling.md", "sizing", f"{_basis(capacity)}\n\n{text}")
     return 0
 
 

@@ -25,8 +25,8 @@ from deploy.laptop.demo.minilm import WEIGHTS, bundle
 from tests.stack import Small
 
 TAKES = "two minutes"
-SAVES = "results/endpoint.json, docs/sizing.md"
-PAGE = DOCS / "sizing.md"
+SAVES = "results/endpoint.json, docs/kubernetes.md"
+PAGE = DOCS / "kubernetes.md"
 MB = 1e6
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 TENSORS = (

@@ -1,7 +1,7 @@
 """The embedded ClearML-compatible control plane: API and file server on SQLite, one process, one port.
 
 It stores Tasks, models, projects, events and files where there is no ClearML server, so that the unmodified clearml SDK
-and clearml-serving CLI work; ``docs/clearml-compatibility.md`` lists the implemented calls. It is for development: on a
+and clearml-serving CLI work; ``docs/clearml.md`` lists the implemented calls. It is for development: on a
 laptop, in tests, in the compose stack, with the chart's values `dev`. In production a ClearML server takes its place.
 ``triton-gateway controlplane`` calls it, and ``up`` runs it as its own process. It behaves as a ClearML server 2.3.0
 does. It knows only ClearML's wire API: it never imports the clearml SDK, the gateway or another package of `deploy`.

@@ -34,7 +34,7 @@ WRITES: Mapping[str, Handler] = {**projects.WRITES, **tasks.WRITES, **models.WRI
 LOGIN = "auth.login"
 # telemetry of newer clearml-serving containers: accepted and dropped, because our own metrics replace it
 DROPPED = "serving.container_status_report"
-# docs/clearml-compatibility.md lists them
+# docs/clearml.md#the-embedded-server lists them
 CALLS = frozenset({LOGIN, DROPPED, *READS, *WRITES})
 
 _PATH = re.compile(r"^(?:v(?P<version>[^/]*)/)?(?P<name>[a-z_]+\.[a-z_]+)/?$")

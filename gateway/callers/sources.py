@@ -92,7 +92,7 @@ def shared_quotas_of(
     if not settings.knows_callers:
         raise ValueError(
             "TRITON_GATEWAY_QUOTA_STORE does nothing without keys, tokens or client certificates: callers have no "
-            "tenants, so there are no quotas (docs/access.md)"
+            "tenants, so there are no quotas (docs/security.md)"
         )
     if not _STORE.match(address):
         raise ValueError(

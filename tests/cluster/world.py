@@ -2,7 +2,7 @@
 
 It is a fluid model: every tick moves amounts of requests with their arrival time. Its capacities were measured. The
 number of pods is decided elsewhere, by real autoscalers on a real Kubernetes (``tests/cluster/played.py``),
-which see only the counters. docs/scaling.md lists what it leaves out.
+which see only the counters. docs/autoscaling.md lists what it leaves out.
 """
 
 from __future__ import annotations

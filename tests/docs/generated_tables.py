@@ -19,6 +19,7 @@ import yaml
 from pydantic import AliasChoices
 
 from deploy.cli.main import group
+from deploy.controlplane.app import CALLS
 from gateway import errors
 from gateway.edge import headers
 from gateway.errors import STATUS
@@ -106,13 +107,21 @@ def versions_table() -> str:
          f"the server of `nvidia-pytriton` {pins['nvidia-pytriton']} ([which](triton.md)); the image "
          f"is based on `{image.rpartition(':')[2]}` and was not run on a GPU"),
         ("ClearML server", "any server that the SDK supports",
-         "recorded exchanges of server 2.3.0, and the embedded server ([how](clearml-compatibility.md))"),
+         "recorded exchanges of server 2.3.0, and the embedded server ([how](clearml.md#the-embedded-server))"),
         ("`clearml` SDK", next(one for one in project["dependencies"] if one.startswith("clearml")), pins["clearml"]),
         ("`clearml-serving` CLI", cli.replace("==", " ").partition(" ")[2] + ", unmodified", pins["clearml-serving"]),
         ("Kubernetes", chart["kubeVersion"].replace("-0", ""), "the oldest and a recent version (`make cluster`)"),
     ]  # fmt: skip
     table = ["| part | compatible | tested with |", "|---|---|---|"]
     return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def calls_table() -> str:
+    """Return every call of the embedded control plane, by service."""
+    rows = ["| service | calls |", "|---|---|"]
+    for service, calls in itertools.groupby(sorted(CALLS), lambda call: call.partition(".")[0]):
+        rows.append(f"| {service} | {', '.join(f'`{call}`' for call in calls)} |")
+    return "\n".join(rows)
 
 
 def values_table() -> str:
@@ -168,7 +177,7 @@ def commands(
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
     "addresses": addresses_table, "asked": asked_table, "answered": answered_table, "commands": commands_reference,
-    "versions": versions_table, "values": values_table,
+    "versions": versions_table, "calls": calls_table, "values": values_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 

@@ -104,7 +104,7 @@ def _pip(words: list[str], _page: Path) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for word in words[2:]:
         name, _, extra = word.rstrip("]").partition("[")
-        if name == project["name"]:
+        if name in (project["name"], "."):
             assert set(filter(None, extra.split(","))) <= set(project["optional-dependencies"]), word
         else:
             assert word in (ROOT / "constraints.txt").read_text().split(), word
@@ -280,24 +280,21 @@ def _json(text: str, _page: Path) -> None:
 
 
 CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
-    ("docs/access.md", "json"): _access,
-    ("docs/access.md", "sh"): _settings,
-    ("docs/canary.md", "json"): lambda text, _: samples.parse(json.loads(text)),
-    ("docs/clearml-compatibility.md", "sh"): _settings,
-    ("docs/deploy-compose.md", "dockerfile"): _dockerfile,
+    ("docs/clearml.md", "conf"): lambda text, _: hocon(text),
+    ("docs/clearml.md", "sh"): _settings,
+    ("docs/clearml.md", "yaml"): lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
+    ("docs/compose.md", "dockerfile"): _dockerfile,
     ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
     ("docs/feedback.md", "json"): _json,
     ("docs/http-api.md", "yaml"): _kserve,
     ("docs/http-api.md", "json"): _json,
-    ("docs/payload-log.md", "sh"): _settings,
-    ("docs/payload-log.md", "json"): _json,
-    ("docs/payload-log.md", "yaml"): lambda text, _: yaml.safe_load(text),
-    ("docs/state-as-a-file.md", "yaml"): _state,
-    ("docs/storage.md", "yaml"): _values,
-    ("docs/storage.md", "conf"): lambda text, _: hocon(text),
+    ("docs/security.md", "json"): lambda text, page: (_access if text.startswith('{"keys"') else _json)(text, page),
+    ("docs/security.md", "sh"): _settings,
+    ("docs/security.md", "yaml"): lambda text, _: yaml.safe_load(text),
     ("docs/tasks.md", "json"): _json,
     ("docs/tasks.md", "json answer"): _json,
     ("docs/triton.md", "json"): _json,
+    ("docs/versions.md", "json"): lambda text, _: samples.parse(json.loads(text)),
 }
 """Page and kind → what reads its blocks. Requests and answers of docs/tasks.md: also test_preprocessing_pages.py."""
 

@@ -25,9 +25,9 @@ PAGES = sorted([*ROOT.glob("*.md"), *DOCS.glob("*.md")])
 
 
 CLAIMS: Final[dict[tuple[str, str], Callable[[], str]]] = {
-    ("docs/sizing.md", "has {} µs per request on one core"): lambda: f"{gateway_micros():.0f}",
-    ("docs/sizing.md", "for weights of {} MB"): lambda: f"{saved('endpoint')['weights_mb']:.0f}",
-    ("docs/scaling.md", "Short texts: {} µs of CPU per request"): lambda: f"{gateway_micros():.0f}",
+    ("docs/kubernetes.md", "has {} µs per request on one core"): lambda: f"{gateway_micros():.0f}",
+    ("docs/kubernetes.md", "for weights of {} MB"): lambda: f"{saved('endpoint')['weights_mb']:.0f}",
+    ("docs/autoscaling.md", "Short texts: {} µs of CPU per request"): lambda: f"{gateway_micros():.0f}",
 }
 """Page and words around a figure → what the saved result says."""
 
@@ -40,10 +40,10 @@ def test_figures_in_prose_are_those_of_the_saved_results(page: str, words: str) 
 
 
 TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
-    ("sizing.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
-    ("overload.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
+    ("kubernetes.md", "endpoint"): lambda: size_of_an_endpoint.endpoint_table(saved("endpoint")),
+    ("benchmarks.md", "open"): lambda: goodput_over_offered_load.shown(saved("overload")),
     ("drift.md", "observing"): lambda: cost_of_observing.shown(saved("observing")),
-    ("tracing.md", "spans"): lambda: cost_of_observing.shown_spans(saved("observing")),
+    ("benchmarks.md", "spans"): lambda: cost_of_observing.shown_spans(saved("observing")),
     ("../README.md", "tei"): lambda: cost_beside_tei.shown(saved("tei")),
 }
 """Page and part → what the question that was asked writes there, with ``--save`` or ``--write-docs``."""

@@ -91,7 +91,7 @@ class Reader:
             place.mkdir()
             (place / ".triton-gateway").symlink_to(self.up.state)
             (place / "deploy").symlink_to(ROOT / "deploy")
-            if page != "docs/tutorial.md":  # which makes them
+            if page != "docs/quickstart.md":  # which makes them
                 shutil.copytree(MODEL, place / "my-model")
                 shutil.copytree(MODEL, place / "my-model-2")
                 shutil.copytree(MODEL, place / "my-classifier-1")
@@ -163,7 +163,7 @@ def test_what_a_page_says_to_type_does_what_it_shows(reader: Reader, block: Bloc
 
 
 @pytest.mark.parametrize(
-    "block", [b for b in blocks() if b.page == "docs/hugging-face.md" and b.kind == "python"], ids=str
+    "block", [b for b in blocks() if b.page == "docs/quickstart.md" and b.kind == "python"], ids=str
 )
 def test_clients_of_the_page_work_as_printed(reader: Reader, block: Block) -> None:
     """Hugging Face's client and OpenAI's."""

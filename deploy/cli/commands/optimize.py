@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @click.command(
     name="optimize",
-    epilog="docs/optimize.md explains every figure of the report.",
+    epilog="docs/models.md#optimize explains every figure of the report.",
 )
 @click.argument("model")
 @click.option("--task", default="auto", show_default=True, help="The model's task, if its files do not say it.")

@@ -41,7 +41,7 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 )  # fmt: skip
 @click.option(
     "--pool", default="", envvar="TRITON_GATEWAY_POOL", show_envvar=True, metavar="NAME,…", callback=read_pool,
-    help="Pool that this Triton belongs to (docs/pools.md): only endpoints of that pool are loaded. `*` loads all "
+    help="Pool that this Triton belongs to (docs/kubernetes.md#pools): only its endpoints are loaded. `*` loads all "
     "endpoints.  [default: default]",
 )  # fmt: skip
 @click.option(

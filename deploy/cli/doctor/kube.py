@@ -138,7 +138,7 @@ def autoscalers(kubectl: Kubectl) -> Iterator[Finding]:
             and said.get("reason") != "ScalingDisabled"]  # fmt: skip
         if bad:
             why = f"{bad[0]['type']} is {bad[0]['status']}: {_last(bad[0].get('message', ''))}"
-            yield Finding(subject, "missing", why, f"kubectl describe {subject}; docs/scaling.md")
+            yield Finding(subject, "missing", why, f"kubectl describe {subject}; docs/autoscaling.md")
         else:
             yield Finding(subject, "ok", "scales")
     for target, found in by_target.items():
@@ -154,7 +154,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
     label = "--selector=app.kubernetes.io/name=triton-gateway"
     deployments = kubectl.json("get", "deployments", label).get("items", [])
     if not deployments:
-        yield Finding("deployments", "note", "none yet", "helm install (docs/deploy-kubernetes.md)")
+        yield Finding("deployments", "note", "none yet", "helm install (docs/kubernetes.md)")
         return
     yield from _doors(kubectl, deployments)
     troubles = [(str(pod["metadata"]["name"]), why)

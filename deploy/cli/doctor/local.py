@@ -184,7 +184,7 @@ def pools_of(named: set[str], text: str) -> Iterator[Finding]:
     try:
         known = pools.addresses(text)
     except ValueError as error:
-        yield Finding("pools", "missing", f"TRITON_GATEWAY_POOLS: {error}", "docs/pools.md")
+        yield Finding("pools", "missing", f"TRITON_GATEWAY_POOLS: {error}", "docs/kubernetes.md#pools")
         return
     for name in sorted({name for names in named for name in names.split(",")} - {"", pools.DEFAULT}):
         address, lacking = pools.address_of(known, (name,))

@@ -69,7 +69,7 @@ async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> s
     task = task or await cli.create_service("triton-gateway")
     model = registry_process.register(task, MODEL, "triton-gateway demo", "words") if versions else ""
     for version in versions:
-        # version 1 has a latency objective (docs/objectives.md), version 2 a response cache (docs/configuration.md)
+        # version 1 has a latency objective (docs/monitoring.md), version 2 a response cache (docs/settings.md)
         said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"
         options = ("--aux-config", said)
         await cli.add_endpoint(

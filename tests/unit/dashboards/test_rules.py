@@ -49,13 +49,13 @@ def test_recording_rules_are_named_level_metric_operation() -> None:
 
 def test_every_alert_has_a_heading_in_the_runbook() -> None:
     """Where its link leads."""
-    headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "runbook.md").read_text(), re.M)
+    headings = re.findall(r"^## (\w+)$", (ROOT / "docs" / "on-call.md").read_text(), re.M)
     assert sorted({alert["alert"] for alert in rules.alerts()}) == sorted(headings)
 
 
 def test_table_of_the_runbook_says_which_alerts_wake_somebody() -> None:
     """Every alert has a row with its severities."""
-    rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "runbook.md").read_text(), re.M)
+    rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "on-call.md").read_text(), re.M)
     told = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
     severities: dict[str, set[str]] = {}
     for one in rules.alerts():
@@ -66,7 +66,7 @@ def test_table_of_the_runbook_says_which_alerts_wake_somebody() -> None:
 def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
     """`runbook_url`; `runbook` stays for who reads that."""
     for alert in rules.alerts():
-        link = f"docs/runbook.md#{alert['alert'].lower()}"
+        link = f"docs/on-call.md#{alert['alert'].lower()}"
         assert [link] * 2 == [alert["annotations"][name] for name in ("runbook_url", "runbook")]
 
 
@@ -196,8 +196,8 @@ def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None
                     "token_length of version 1: 9000; predicted_label of version 1: 1000. "
                     "Shares that grew most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of "
                     "version 1: +40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
-                    "runbook": "docs/runbook.md#gatewaydrift",
-                    "runbook_url": "docs/runbook.md#gatewaydrift",
+                    "runbook": "docs/on-call.md#gatewaydrift",
+                    "runbook_url": "docs/on-call.md#gatewaydrift",
                 },
             }],
         }],
@@ -222,8 +222,8 @@ def test_the_alert_invents_no_values(evaluate: Evaluate) -> None:
                     "Variables, evidence in days: "
                     "language of version 1: 100. Shares that grew most: language other of version 1: +100.0 points. "
                     "New values (bin other): language de of version 1. ",
-                    "runbook": "docs/runbook.md#gatewaydrift",
-                    "runbook_url": "docs/runbook.md#gatewaydrift",
+                    "runbook": "docs/on-call.md#gatewaydrift",
+                    "runbook_url": "docs/on-call.md#gatewaydrift",
                 },
             }],
         }],
@@ -249,8 +249,8 @@ def test_what_is_new_is_named_by_the_alert(evaluate: Evaluate) -> None:
                     "Variables, evidence in days: "
                     "language of version 1: 100. Shares that grew most: language other of version 1: +10.0 points. "
                     "New values (bin other): language de of version 1; language fr of version 1. ",
-                    "runbook": "docs/runbook.md#gatewaydrift",
-                    "runbook_url": "docs/runbook.md#gatewaydrift",
+                    "runbook": "docs/on-call.md#gatewaydrift",
+                    "runbook_url": "docs/on-call.md#gatewaydrift",
                 },
             }],
         }],
@@ -386,8 +386,8 @@ def test_late_answers_beyond_the_budget_page_and_the_alert_says_of_what(evaluate
                 {
                     "exp_labels": {"endpoint": "e", "within": "0.3", "severity": severity, "window": window},
                     "exp_annotations": {
-                        "summary": "e is slow", "runbook_url": "docs/runbook.md#gatewaylatencybudgetburn",
-                        "runbook": "docs/runbook.md#gatewaylatencybudgetburn",
+                        "summary": "e is slow", "runbook_url": "docs/on-call.md#gatewaylatencybudgetburn",
+                        "runbook": "docs/on-call.md#gatewaylatencybudgetburn",
                         "description": f"20% of the answers of e took more than 0.3 s in the last {window}, more than "
                         f"{times} times what its objective allows. Promised: 99% come in time.",
                     },

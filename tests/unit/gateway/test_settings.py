@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gateway.settings import Settings, grpc_options, parse_duration
 
-PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 
 
 def documented_defaults() -> dict[str, str]:

@@ -99,7 +99,7 @@ def test_every_image_has_a_target_of_its_own() -> None:
     built = re.search(r"^IMAGES \?= (.*)$", (ROOT / "Makefile").read_text(), re.M)
     assert built
     assert {*IMAGES} - {"bundles"} == {*built[1].split()}
-    table = (ROOT / "docs/deploy-compose.md").read_text()
+    table = (ROOT / "docs/compose.md").read_text()
     assert [] == [
         image for image in IMAGES if f"| `triton-gateway{'' if image == 'gateway' else '-' + image}` |" not in table
     ]

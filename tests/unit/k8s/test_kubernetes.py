@@ -20,4 +20,4 @@ def test_the_promise_is_what_is_tried() -> None:
     assert tried is not None
     assert tried[1] == "{}.{}".format(*OLDEST)
     assert f">={tried[1]}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
-    assert f"Kubernetes {tried[1]} or newer" in (ROOT / "docs" / "deploy-kubernetes.md").read_text()
+    assert f"Kubernetes {tried[1]} or newer" in (ROOT / "docs" / "kubernetes.md").read_text()

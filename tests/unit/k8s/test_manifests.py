@@ -778,7 +778,7 @@ def test_values_that_make_no_sense_are_refused(pairs: dict[str, str], said: str,
 
 def test_alerts_link_to_where_the_runbook_is(helm: Callable[..., Objects]) -> None:
     """In the repository, if nobody says another address."""
-    for pairs, start in (({}, "docs/runbook.md"), ({"monitoring__runbook": '"https://wiki/r"'}, "https://wiki/r")):
+    for pairs, start in (({}, "docs/on-call.md"), ({"monitoring__runbook": '"https://wiki/r"'}, "https://wiki/r")):
         [rule] = of(helm(**pairs), "PrometheusRule")
         alerts = [each for group in rule["spec"]["groups"] for each in group["rules"] if "alert" in each]
         assert {f"{start}#{each['alert'].lower()}" for each in alerts} == {

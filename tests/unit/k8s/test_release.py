@@ -38,4 +38,4 @@ def test_every_place_states_the_version_of_pyproject() -> None:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = dict(stated())
     assert {version} == set(found.values()), found
-    assert {"images of docker-compose.yml", "images of docs/deploy-compose.md", "Dockerfile ARG VERSION"} <= set(found)
+    assert {"images of docker-compose.yml", "images of docs/compose.md", "Dockerfile ARG VERSION"} <= set(found)

@@ -9,7 +9,7 @@
 {{- fail "gateway: set keysSecret, or allowAnonymous=true if a proxy in front decides who may call; without either a gateway does not start" }}
 {{- end }}
 {{- if $gateway.allowAnonymous }}
-- {name: TRITON_GATEWAY_ALLOW_ANONYMOUS, value: "true"} # a proxy, a mesh or a policy in front decides who may call; otherwise keys (docs/access.md)
+- {name: TRITON_GATEWAY_ALLOW_ANONYMOUS, value: "true"} # a proxy, a mesh or a policy in front decides who may call; otherwise keys (docs/security.md)
 {{- end }}
 {{- if $gateway.keysSecret }}
 - {name: TRITON_GATEWAY_KEYS_FILE, value: /callers/keys.json} # read again when the Secret changes

@@ -1,6 +1,6 @@
 """What a ClearML server does that surprises, and this one too: a test for each row of the table in the docs.
 
-`docs/clearml-compatibility.md`, "Surprises": every row names its test here, and every test is named by a row.
+`docs/clearml.md#the-embedded-server`, "Surprises": every row names its test here, and every test is named by a row.
 """
 
 # ruff: noqa: D103 - a test's name states its rule
@@ -15,7 +15,7 @@ import pytest
 from deploy.tools import sections
 from tests.control_planes import BASE, InProcess, in_process
 
-PAGE = Path(__file__).parents[4] / "docs" / "clearml-compatibility.md"
+PAGE = Path(__file__).parents[4] / "docs" / "clearml.md"
 SCALAR = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 0}
 
 

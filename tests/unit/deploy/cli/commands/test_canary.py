@@ -43,7 +43,7 @@ def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
 
 
 def test_of_embeddings_what_is_near_what_is_compared() -> None:
-    """Ordinary retrained models pass (docs/canary.md); one with other neighbours is permitted by an option."""
+    """Ordinary retrained models pass (docs/versions.md); one with other neighbours is permitted by an option."""
     rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
     assert (5.0, 0.1) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.whole.most)
 

@@ -1,6 +1,6 @@
 """``triton-gateway dashboards``: against a small server that answers as Grafana's HTTP API documents it.
 
-Not a real Grafana: there is none to be had here (docs/dashboards.md says so).
+Not a real Grafana: there is none to be had here (docs/monitoring.md says so).
 """
 
 from __future__ import annotations
