@@ -31,8 +31,8 @@ from gateway import logs, pools, workers
 from gateway.admin.feedback import FeedbackRoute
 from gateway.admin.models import ModelRoutes
 from gateway.admin.ops import build_ops, product_version
-from gateway.admission import Permits, Pressure
 from gateway.batching.entries import BatchLimits, Gateways
+from gateway.batching.pressure import Pressure
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
 from gateway.callers.siblings import follow_siblings
@@ -57,7 +57,6 @@ from gateway.http.connections import Connections, HeadLimits, room_for_connectio
 from gateway.http.exchange import Answering, Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
-from gateway.http.routes import InferRoute, Limits
 from gateway.memory import Leftovers, resident
 from gateway.metrics.accuracy import Accuracy
 from gateway.metrics.judge import Judge
@@ -67,9 +66,10 @@ from gateway.metrics.references import References
 from gateway.metrics.workers import Parent
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
+from gateway.path.admission import Permits
 from gateway.path.routing.table import RoutingTable
+from gateway.path.serve import DataPlane, RequestSpans, serve
 from gateway.path.shadow import Mirror
-from gateway.path.submit import DataPlane, RequestSpans
 from gateway.payloads.opening import payload_log
 from gateway.registry import LineageSource, lineage_of
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -161,29 +161,26 @@ class Gateway:
         self.permits = Permits(
             settings.max_in_flight, settings.max_bytes_in_flight, Pressure(settings.work_limit)
         )  # fmt: skip
+        self._callers = self._known_callers()
+        access = None if self._callers is None else self._callers.access
         self.plane = DataPlane(
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
-            access_log=settings.access_log,
+            access_log=settings.access_log, access=access, key_header=settings.routing_key_header,
+            allows_pins=settings.allows_pins,
         )  # fmt: skip
         self._mirror = Mirror(
             self.table, self.observer, self.plane.records.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
         self._payloads = payload_log(settings, self.observer.logged)
-        self._callers = self._known_callers()
         self._gateways = Gateways(settings.gateways)
-        access = None if self._callers is None else self._callers.access
         self._gate = Gate(access, settings.admin_port, local_names)
-        limits = Limits(
-            settings.max_body_bytes, settings.request_timeout, settings.routing_key_header, settings.allows_pins
-        )  # fmt: skip
         tei_endpoints = [normalize_url(name.strip()) for name in settings.tei_endpoints.split(",") if name.strip("/ ")]
         self._addresses = Addresses(
             self.table, prefix=self._prefix,
             key_field=settings.routing_key_field,
-            tei_endpoints=tei_endpoints,
+            tei_endpoints=tei_endpoints, max_body_bytes=settings.max_body_bytes,
         )  # fmt: skip
-        self._infer = InferRoute(self.plane, limits, access)
         self._models = ModelRoutes(
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
@@ -218,7 +215,7 @@ class Gateway:
             and self._gate.is_for_us(exchange.headers)
             and not (self._gate.admin_port and exchange.port == self._gate.admin_port)
         ):
-            return self._infer(exchange, reading)
+            return serve(exchange, reading, self.plane)
         self._operations(exchange)
         return None
 
@@ -328,7 +325,7 @@ class Gateway:
                 following.append(asyncio.create_task(shared.run()))
         if self._payloads is not None:
             self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
-            self.plane.records.keeps_pieces = True
+            self.plane.keeps_pieces = True
             self.plane.records.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         publishing = asyncio.create_task(self.publisher.run())
@@ -379,11 +376,8 @@ class Gateway:
             return None
         rpc = RpcServer(
             self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
-            timeout=settings.request_timeout, max_message_bytes=settings.max_body_bytes or LARGEST_BYTES,
-            key_header=settings.routing_key_header, allows_pins=settings.allows_pins,
-            connection_age=settings.connection_age,
+            max_message_bytes=settings.max_body_bytes or LARGEST_BYTES, connection_age=settings.connection_age,
             max_connections=self.connections.max_open,
-            access=None if self._callers is None else self._callers.access,
         )  # fmt: skip
         tls = None
         if settings.tls_certificate:

@@ -25,7 +25,7 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFl
 from opentelemetry.trace.status import Status, StatusCode
 
 from gateway.errors import OF_CALLERS, MethodNotAllowed
-from gateway.trace import TRACEPARENT, Trace
+from gateway.trace import Trace
 
 _STAGES: Final = ("prepare", "queue", "infer", "finish")
 _OK: Final = Status()
@@ -33,30 +33,16 @@ _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
 
 
-class SpannedTrace(Trace):
-    """A trace that becomes spans: holds their ids, and the wall clock at its start (ns since 1970)."""
+class _Span:
+    """The ids of a request's spans, and the wall clock at its start (ns since 1970)."""
 
-    __slots__ = ("began_ns", "context", "infer", "parent")
+    __slots__ = ("above", "began_ns", "context", "infer")
 
-    def __init__(
-        self,
-        request_id: str,
-        parent: str,
-        *,
-        context: SpanContext,
-        above: SpanContext | None,
-        infer: int,
-    ) -> None:
-        super().__init__(request_id, parent)
+    def __init__(self, context: SpanContext, above: SpanContext | None, infer: int) -> None:
         self.began_ns = time_ns()
         self.context = context
-        self.parent = above
+        self.above = above
         self.infer = infer
-
-    @property
-    def is_recorded(self) -> bool:  # type: ignore[override]  # a constant in the base class
-        """Whether it was sampled."""
-        return bool(self.context.trace_flags.sampled)
 
 
 class Spans:
@@ -76,8 +62,9 @@ class Spans:
         # The provider is used only to read the sampler's variables.
         self._sampler = TracerProvider(resource=named, shutdown_on_exit=False).sampler
 
-    def begin(self, request_id: str, parent: str = "") -> SpannedTrace:
-        """Open a request's trace under ``parent`` (a ``traceparent``, or empty), and set the context of its calls."""
+    def begin(self, trace: Trace) -> None:
+        """Give a request its ids, under its ``traceparent`` if it has one, and the context of its calls."""
+        parent = trace.traceparent
         above: SpanContext | None = None
         inherited: Context | None = None
         if parent:
@@ -90,19 +77,18 @@ class Spans:
         decision = self._sampler.should_sample(inherited, trace_id, "POST", SpanKind.SERVER).decision
         flags = _NOT_SAMPLED if decision is Decision.DROP else _SAMPLED
         infer = _span_id()
-        TRACEPARENT.set(f"00-{trace_id:032x}-{infer:016x}-{flags:02x}")
-        trace = SpannedTrace(
-            request_id, parent, above=above, infer=infer,
-            context=SpanContext(trace_id, _span_id(), is_remote=False, trace_flags=flags),
-        )  # fmt: skip
+        context = SpanContext(trace_id, _span_id(), is_remote=False, trace_flags=flags)
+        trace.span = _Span(context, above, infer)
         trace.trace_id = f"{trace_id:032x}"
-        return trace
+        trace.traceparent = f"00-{trace_id:032x}-{infer:016x}-{flags:02x}"
+        trace.is_recorded = bool(flags.sampled)
 
     def finished(self, trace: Trace) -> None:
         """Pass on the spans of a closed trace if it was sampled."""
-        if not isinstance(trace, SpannedTrace) or not trace.context.trace_flags.sampled:
+        span = trace.span
+        if not isinstance(span, _Span) or not span.context.trace_flags.sampled:
             return
-        began, ended = trace.began_ns, trace.began_ns + trace.total_ns
+        began, ended = span.began_ns, span.began_ns + trace.total_ns
         failed = Status(StatusCode.ERROR, _reason(trace)) if trace.error is not None else _OK
         # Each stage ends where the next begins, and the last one with the request. A failed request's last stage is the
         # one that failed; it takes all time that the other stages do not account for.
@@ -116,9 +102,9 @@ class Spans:
         for stage in _STAGES:
             if lengths[stage]:
                 self._emit(
-                    trace, stage, at, min(at + lengths[stage], ended), failed if stage == unfinished else _OK,
+                    span, stage, at, min(at + lengths[stage], ended), failed if stage == unfinished else _OK,
                     {"gateway.model_id": trace.model_id} if stage == "infer" else {},
-                    span_id=trace.infer if stage == "infer" else _span_id(), above=trace.context,
+                    span_id=span.infer if stage == "infer" else _span_id(), above=span.context,
                     kind=SpanKind.CLIENT if stage == "infer" else SpanKind.INTERNAL,
                 )  # fmt: skip
                 at += lengths[stage]
@@ -134,8 +120,8 @@ class Spans:
         # By OpenTelemetry's conventions a caller's mistake is not a server error. gRPC requests have no HTTP status.
         is_ours = trace.status >= 500 or (trace.status == 0 and trace.outcome not in OF_CALLERS)
         self._emit(
-            trace, f"POST {trace.url}".strip(), began, ended, failed if is_ours else _OK, attributes,
-            span_id=trace.context.span_id, above=trace.parent, kind=SpanKind.SERVER,
+            span, f"POST {trace.url}".strip(), began, ended, failed if is_ours else _OK, attributes,
+            span_id=span.context.span_id, above=span.above, kind=SpanKind.SERVER,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -144,7 +130,7 @@ class Spans:
 
     def _emit(
         self,
-        trace: SpannedTrace,
+        span: _Span,
         name: str,
         start: int,
         end: int,
@@ -156,7 +142,7 @@ class Spans:
         kind: SpanKind,
     ) -> None:
         context = SpanContext(
-            trace.context.trace_id, span_id, is_remote=False, trace_flags=trace.context.trace_flags
+            span.context.trace_id, span_id, is_remote=False, trace_flags=span.context.trace_flags
         )  # fmt: skip
         self._processor.on_end(
             ReadableSpan(

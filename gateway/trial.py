@@ -116,8 +116,8 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
             handler = _handler(trial, pool, session, threads)
             trace = Trace("trial")
             try:
-                deadline = asyncio.get_running_loop().time() + trial.timeout
-                answer = await handler.answer(trial.body, trace, deadline)
+                trace.deadline = asyncio.get_running_loop().time() + trial.timeout
+                answer = await handler.answer(trial.body, trace)
             except DeadlineExceeded as late:
                 raise HookFault(
                     f"no answer within {trial.timeout:g} s", "a gateway would answer 504 and replace the process"

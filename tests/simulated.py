@@ -22,9 +22,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.admission import Pressure
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
+from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
 from gateway.trace import BATCH, Flow
 from gateway.triton import choice

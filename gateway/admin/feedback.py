@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.admission import Permits
-from gateway.call import Reply
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
-from gateway.edge.rules import FEEDBACK_PATH, redacted_for
-from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import (
     EndpointNotFound,
     GatewayError,
@@ -31,13 +26,17 @@ from gateway.health import Health
 from gateway.http import body as bodies
 from gateway.http.bridge import Receive, Scope, Send, send_reply
 from gateway.http.problems import problem
-from gateway.http.replies import clean_id
 from gateway.metrics.feedback import Labelled
+from gateway.outcome import in_thread
+from gateway.path.admission import Permits
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES
+from gateway.path.call import Reply
+from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing.snapshot import Snapshot, not_read_yet
 from gateway.path.routing.table import RoutingTable
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
-from gateway.trace import DEFAULT, new_id
+from gateway.trace import DEFAULT, clean_id, new_id
 
 MAX_ITEMS: Final = 1000
 _MAX_BYTES: Final = 1 << 20
@@ -91,7 +90,7 @@ class FeedbackRoute:
                 raise not_read_yet()
             if scope["method"] != "POST":
                 raise MethodNotAllowed(f"{scope['method']} is not allowed here", allow="POST")
-            permit = self._permits.take(0, DEFAULT)  # its bytes count among those of requests
+            permit = self._permits.take(DEFAULT)  # its bytes count among those of requests
             try:
                 found = await self._read(await _body(receive, headers, permit.hold), caller)
             finally:
@@ -165,7 +164,7 @@ async def _body(receive: Receive, headers: Mapping[bytes, bytes], hold: Callable
     kind = headers.get(b"content-type", b"")
     try:
         if len(raw) > MAX_INLINE_BYTES:
-            return await in_thread(partial(decode, raw, kind, takes_bytes=False))
+            return await in_thread(BODY_THREADS, decode, raw, kind, takes_bytes=False)
         return decode(raw, kind, takes_bytes=False)
     except (MalformedBody, UnsupportedMedia) as error:
         error.hint = f"send JSON (header content-type: application/json): {_FORM}"

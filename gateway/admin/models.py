@@ -7,20 +7,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from gateway.call import Reply
 from gateway.callers.access import Access
 from gateway.callers.rights import METADATA, Caller
-from gateway.edge.rules import INFO, MODELS, TEI, V1_MODELS, redacted_for, rows_for, snapshot_for
 from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
 from gateway.http import body as bodies
 from gateway.http.bridge import Receive, Scope, Send, send_reply
 from gateway.http.problems import oip_problem, openai_problem, tei_problem
-from gateway.http.replies import clean_id
+from gateway.path.call import Reply
+from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS, redacted_for, rows_for, snapshot_for
 from gateway.path.routing.table import RoutingTable
 from gateway.protocols import oip, openai, tei
 from gateway.protocols.json_body import rendered
 from gateway.protocols.tensors import parse_json
 from gateway.spec import normalize_url
+from gateway.trace import clean_id
 
 Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
 """Returns the statistics of every version in the form of the protocol's statistics extension."""

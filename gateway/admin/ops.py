@@ -24,10 +24,10 @@ from swagger_ui_bundle import swagger_ui_path
 from gateway.admin import schemas
 from gateway.admin.feedback import MAX_ITEMS
 from gateway.admin.page import POLICY, render_live, render_page
-from gateway.edge.rules import FEEDBACK_PATH
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
 from gateway.http.problems import nothing_there
+from gateway.path.rights import FEEDBACK_PATH
 from gateway.protocols.oip import EXTENSIONS
 
 Status = Callable[[], dict[str, Any]]

@@ -32,16 +32,15 @@ import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
-from gateway.admission import CEILINGS, Pressure
 from gateway.batching.calls import CallInFlight, Load, OneServer
 from gateway.batching.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
 from gateway.batching.limit import WorkLimit
 from gateway.batching.order import FairOrder
+from gateway.batching.pressure import CEILINGS, Pressure
 from gateway.batching.returns import Returns
 from gateway.earliest_deadline import TIMER_S, EarliestDeadline
 from gateway.errors import (
@@ -278,35 +277,34 @@ class Batcher(Generic[R]):
         return until_free + (prices.call * calls + prices.row * rows + prices.token * tokens) / min(slots, calls)
 
     async def submit(
-        self, rows: Sequence[R], deadline: float, *, count: int = 0, kind: Hashable = None, flow: Flow = DEFAULT_FLOW
-    ) -> tuple[Any, int, int]:
+        self, rows: Sequence[R], deadline: float, *, count: int = 0, kind: Hashable = None, flow: Flow = DEFAULT_FLOW,
+        parent: str | None = None,
+    ) -> tuple[Any, int, int]:  # fmt: skip
         """Return the outputs of ``rows`` in order, and the nanoseconds spent queued and inferring.
 
-        ``deadline`` is in loop time; ``count``, ``kind`` and ``flow`` are those of ``begin``. Rows that do not fit into
+        ``deadline`` is in loop time; ``count``, ``kind`` and ``flow`` are those of ``begin``; ``parent``: the
+        ``traceparent`` of calls, if it is not the current one. Awaits only outcomes. Rows that do not fit into
         one call are spread over several, no more of them at a time than the servers have calls in flight: requests that
         come meanwhile take turns with them. Raises what ``run`` raises, ``Overloaded``, or ``DeadlineExceeded``.
         Cancelling removes what is queued, and cancels the calls that serve no other request.
         """
         groups = self._groups(rows)
-        futures: list[asyncio.Future[Any]] = []
         entries: list[Entry[R]] = []
         for group in groups:
-            future: asyncio.Future[Any] = self._loop.create_future()
-            futures.append(future)
             group_rows = rows if len(groups) == 1 else [rows[i] for i in group]
-            entry = Entry(group_rows, deadline, partial(_resolve, future), self._size, count, kind)
+            entry = Entry(group_rows, deadline, None, self._size, count, kind)
             entry.flow = flow
+            if parent is not None:
+                entry.parent = parent
             entries.append(entry)
+        parts: list[Any] = []
+        ahead = max(self._max_calls, 1)
         try:
-            ahead: set[asyncio.Future[Any]] = set()
-            for entry, future in zip(entries, futures, strict=True):
-                while len(ahead) >= max(self._max_calls, 1):
-                    ended, ahead = await asyncio.wait(ahead, return_when=asyncio.FIRST_COMPLETED)
-                    for one in ended:
-                        one.result()
-                self.add(entry, is_admitted=entry is not entries[0])
-                ahead.add(future)
-            parts = [await futures[0]] if len(groups) == 1 else await asyncio.gather(*futures)
+            for number, entry in enumerate(entries):
+                if number >= ahead:
+                    parts.append(await entries[number - ahead])
+                self.add(entry, is_admitted=number > 0)
+            parts += [await entry for entry in entries[len(parts) :]]
         except BaseException:
             for entry in entries:
                 self.abandon(entry)
@@ -348,6 +346,7 @@ class Batcher(Generic[R]):
             raise refusal
         if self.pressure.is_on and entry.flow.tenant:
             self._shares[entry.flow] += entry.count
+        entry.batcher = self
         entry.submitted = self._clock()
         self._is_mixed = bool(queue) and (self._is_mixed or entry.flow != queue[0].flow)
         queue.append(entry)
@@ -669,15 +668,6 @@ def _end_all(call: CallInFlight, now: float, outputs: Sequence[Any], error: Base
             entry.end(None, output)
         else:
             entry.end(output, None)
-
-
-def _resolve(future: asyncio.Future[Any], _entry: Entry[Any], outputs: Any, error: Exception | None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(outputs)
 
 
 async def _closed(_rows: object, _timeout: float) -> Any:

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.admission import NO_PRESSURE, Pressure
+from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.errors import BackendGarbage
+from gateway.outcome import Outcome
 from gateway.prices import Prices
 from gateway.trace import DEFAULT_FLOW, TRACEPARENT
 
 if TYPE_CHECKING:
+    from gateway.batching.batcher import Batcher
     from gateway.batching.calls import CallInFlight
 
 _OWN_CALL_S: Final = 0.05e-3
@@ -61,8 +63,11 @@ OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
 """``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: called exactly once, when an entry ends."""
 
 
-class Entry(Generic[R]):
-    """Rows of one request that go into the same call. ``on_done`` gets the outcome, or a subclass's ``deliver``.
+class Entry(Outcome[Any], Generic[R]):
+    """Rows of one request that go into the same call, and what that brings: the outputs, or an error.
+
+    The request awaits it; if it is interrupted there, the rows are taken back. ``on_done`` is for callers without a
+    coroutine.
 
     ``size`` returns a row's cost without padding (its tokens). ``count`` is the number of rows, if it is not
     ``len(rows)``. Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. The batcher sets
@@ -70,8 +75,8 @@ class Entry(Generic[R]):
     """
 
     __slots__ = (
-        "call", "count", "deadline", "flow", "infer_ns", "is_over", "kind", "longest", "on_done", "parent", "queued_ns",
-        "rows", "submitted", "tokens",
+        "batcher", "call", "count", "deadline", "flow", "infer_ns", "is_over", "kind", "longest", "on_done", "parent",
+        "queued_ns", "rows", "submitted", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +88,8 @@ class Entry(Generic[R]):
         count: int = 0,
         kind: Hashable = None,
     ) -> None:
+        super().__init__()
+        self.batcher: Batcher[R] | None = None
         self.rows = rows
         self.deadline = deadline
         self.on_done = on_done
@@ -108,16 +115,21 @@ class Entry(Generic[R]):
             return
         self.is_over = True
         self.call = None
+        on_done, self.on_done = self.on_done, None  # it may refer to the entry, and a cycle waits for the collector
         try:
-            self.deliver(outputs, error)
+            if on_done is not None:
+                on_done(self, outputs, error)
+            elif error is not None:
+                self.set_exception(error)
+            else:
+                self.set_result(outputs)
         except Exception:  # noqa: BLE001 - the next entries of the call must get theirs
             _log.exception("delivering a request's outcome failed")
 
-    def deliver(self, outputs: Any, error: Exception | None) -> None:
-        """Pass the outcome on; called once, by ``end``."""
-        on_done, self.on_done = self.on_done, None  # it may refer to the entry, and a cycle waits for the collector
-        if on_done is not None:
-            on_done(self, outputs, error)
+    def give_up(self) -> None:
+        """Take the rows back: their request has left, or its time is over."""
+        if self.batcher is not None:
+            self.batcher.abandon(self)
 
 
 def cut(waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:

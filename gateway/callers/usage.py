@@ -24,7 +24,7 @@ class Usage:
             return
         tokens, generated = trace.tokens, _generated(trace)
         if trace.charged:
-            trace.quota.settle(trace.charged, tokens + generated)  # type: ignore[attr-defined]  # who charges sets it
+            trace.quota.settle(trace.charged, tokens + generated)
             trace.charged = 0
         if trace.outcome == "ok" or trace.generated_tokens:  # an interrupted stream counts for what it sent
             self._used(caller.tenant, trace.endpoint, tokens, generated)

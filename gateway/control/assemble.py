@@ -18,8 +18,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
 from gateway import manifest, samples
-from gateway.admission import Permits, Pressure
 from gateway.batching.entries import BatchLimits
+from gateway.batching.pressure import Pressure
 from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
@@ -40,6 +40,7 @@ from gateway.metrics import drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
+from gateway.path.admission import Permits
 from gateway.path.routing import canary
 from gateway.path.routing.canary import Weighted
 from gateway.path.routing.snapshot import Pending, Snapshot

@@ -14,9 +14,8 @@ import orjson
 from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
 from gateway.handlers.endpoint import Endpoint, Handler, Identity
 from gateway.hooks.json_form import to_json
-from gateway.path.coroutines import ask_version
+from gateway.path.serve import ask_version
 from gateway.samples import Samples, difference
-from gateway.trace import Trace
 
 TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text to warm up with, in two rows"]})
 
@@ -116,7 +115,8 @@ def _short(value: Any) -> Any:
 
 
 async def _answer(handler: Handler, body: object) -> object:
-    return await ask_version(Endpoint(_NOBODY, handler), body, TIMEOUT_S, Trace("warm-up"))
+    ask = await ask_version(Endpoint(_NOBODY, handler), body, TIMEOUT_S)
+    return ask.reply
 
 
 def _json(answer: object) -> Any:

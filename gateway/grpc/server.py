@@ -7,7 +7,6 @@ means, as for REST.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,20 +20,18 @@ from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.admission import Permit
-from gateway.callers.access import CREDENTIALS, Access, Names
-from gateway.callers.rights import INFER, METADATA, PINS, Caller
-from gateway.edge.priority import flow_of
-from gateway.edge.quotas import admit, quota_left
-from gateway.edge.rules import OPEN, RPC, redacted_for, rows_for, snapshot_for
-from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
+from gateway.callers.access import Names
+from gateway.callers.rights import METADATA, Caller
 from gateway.errors import GatewayError, InputRefused, MalformedBody
 from gateway.grpc.receiving import Receiving, Streams
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
-from gateway.path.inflight import InFlight, Send, too_late
+from gateway.outcome import in_task, in_thread
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, UNADDRESSED, Ask, Route
+from gateway.path.call import Call
+from gateway.path.rights import OPEN, RPC, redacted_for, rows_for, snapshot_for
 from gateway.path.routing.table import RoutingTable
-from gateway.path.submit import DataPlane
+from gateway.path.serve import DataPlane, serve
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
     DTYPES,
@@ -47,7 +44,7 @@ from gateway.protocols.tensors import (
     to_bytes,
 )
 from gateway.spec import normalize_url
-from gateway.trace import DEFAULT_FLOW, TRACEPARENT, Flow, Trace, new_id, parse_traceparent
+from gateway.trace import Trace, clean_id, new_id, parse_traceparent
 from gateway.triton.tensors import BYTES
 
 _log = logging.getLogger("triton_gateway.rpc")
@@ -98,7 +95,6 @@ _LOOKAHEAD_BYTES: Final = 256 << 10
 """Bytes of each call that gRPC receives before the gateway reads them."""
 _MEMORY_PER_BYTE: Final = 5
 """The most bytes of memory for each byte of a message that is being read: in gRPC, as message and as tensor."""
-_CREDENTIALS: Final = frozenset(name.decode() for name in CREDENTIALS)
 
 Method = Callable[[Any, Caller | None], Awaitable[Any]]
 """``method(request, caller)`` answers a request; ``caller`` is None if callers need not be known."""
@@ -144,9 +140,8 @@ class Tls:
 class RpcServer:
     """The gRPC service of one worker.
 
-    ``max_message_bytes`` limits a request and ``timeout`` (seconds) the time until its answer. ``connection_age``
-    (seconds, 0: no limit) limits the age of a connection, ``head_timeout`` (seconds) its handshake and
-    ``max_connections`` (0: no limit) the number of connections. ``access`` None admits every caller.
+    ``max_message_bytes`` limits a request. ``connection_age`` (seconds, 0: no limit) limits the age of a connection,
+    ``head_timeout`` (seconds) its handshake and ``max_connections`` (0: no limit) the number of connections.
     """
 
     def __init__(
@@ -157,24 +152,17 @@ class RpcServer:
         statistics: Callable[[], Awaitable[list[dict[str, Any]]]],
         *,
         version: str,
-        timeout: float,
         max_message_bytes: int,
-        key_header: str = "x-routing-key",
-        allows_pins: bool = False,
         connection_age: float = 0.0,
         head_timeout: float = 20.0,
         max_connections: int = 0,
-        access: Access | None = None,
     ) -> None:
         self._plane = plane
-        self._access = access
+        self._access = plane.access
         self._table = table
         self._health = health
         self._statistics = statistics
         self._version = version
-        self._timeout = timeout
-        self._key_header = key_header.lower()
-        self._allows_pins = allows_pins
         max_messages = max(plane.permits.max_bytes // max_message_bytes, 1)
         self._receiving = Receiving(max_messages)
         self._streams = Streams(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
@@ -247,15 +235,10 @@ class RpcServer:
         """
         if self._access is None or operation == OPEN:
             return None
-        lines = [
-            (str(name).encode(), value if isinstance(value, bytes) else str(value).encode("latin-1", "replace"))
-            for name, value in context.invocation_metadata() or ()
-            if name in _CREDENTIALS
-        ]
-        headers = dict(lines)
-        if len(headers) != len(lines):
-            self._access.check_once(name for name, _ in lines)
-        caller = await self._access.caller(headers, _names_of(context))
+        ask = RpcAsk(self, context)
+        ask.open()
+        self._access.check_once(ask.repeated())
+        caller = await self._access.caller(ask.by_name, ask.names)
         self._access.require(caller, operation)
         return caller
 
@@ -330,141 +313,32 @@ class RpcServer:
     # --- inference ----------------------------------------------------------------------------------------------------
 
     async def _infer(self, _requests: object, context: Any) -> Any:
-        metadata, flow = _metadata_of(context), DEFAULT_FLOW
-        try:
-            caller = await self._caller(INFER, context)
-            flow = flow_of(metadata.get("x-priority", "").encode(), caller)
-            with self._plane.permit(0, None, flow.rank) as permit:
-                request = _parse_message(await self._receive(context), pb.ModelInferRequest)
-                flight = await self._answer(request, context, caller, metadata, admitted=(flow, permit))
-        except GatewayError as error:
-            trace = self._plane.open(_request_id(metadata.get("x-request-id")) or new_id())
-            trace.flow = flow
-            self._plane.refuse(trace, error)
-            return _refuse(context, error)
-        if flight.error is not None:
-            return _refuse(context, redacted_for(caller, flight.error))
-        context.set_trailing_metadata(_trailing_metadata(flight))
-        return flight.reply
+        ask = RpcAsk(self, context)
+        await ask.served(serve(ask, UNADDRESSED, self._plane))
+        return ask.response
 
-    async def _receive(self, context: Any) -> Any:
+    async def _stream(self, _requests: object, context: Any) -> None:
+        try:
+            while (message := await self._streams.message(context)) is not grpc.aio.EOF:
+                # A stream may live longer than its caller's key: each request of it is checked.
+                ask = StreamAsk(self, context, message)
+                del message
+                await ask.served(serve(ask, UNADDRESSED, self._plane))
+                if ask.ends_stream:
+                    break
+        except GatewayError as error:
+            _refuse(context, error)
+
+    async def receive(self, context: Any, seconds: float) -> Any:
         """Return the message of a call once it is complete. Raises ``GatewayError``."""
-        left = context.time_remaining()
-        seconds = self._timeout if left is None else min(self._timeout, max(left, 0.001))
         # The iterator that gRPC passes to the method is not used: it keeps the message unless it is read to its end.
         message = await self._receiving.message(context, seconds)
         if message is grpc.aio.EOF:
             raise MalformedBody("the call has no message")
         return message
 
-    async def _stream(self, _requests: object, context: Any) -> None:
-        try:
-            while await self._next(context):
-                pass
-        except GatewayError as error:
-            request_id = _request_id(_metadata_of(context).get("x-request-id")) or new_id()
-            self._plane.refuse(self._plane.open(request_id), error)
-            _refuse(context, error)
-
-    async def _next(self, context: Any) -> bool:
-        """Answer the next request of a stream; return False if there is none."""
-        raw = await self._streams.message(context)
-        if raw is grpc.aio.EOF:
-            return False
-        caller = await self._caller(INFER, context)  # a stream may live longer than its caller's key
-        request = _parse_message(raw, pb.ModelInferRequest)
-        del raw
-        marks_last = request.parameters["triton_enable_empty_final_response"].bool_param
-        failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
-
-        async def write(response: Any, *, is_last: bool) -> None:
-            if marks_last:
-                response.parameters["triton_final_response"].bool_param = is_last
-            await context.write(pb.ModelStreamInferResponse(infer_response=response))
-
-        async def send(flight: InFlight, event: Event) -> None:
-            assert isinstance(flight.call, RpcCall) and flight.endpoint is not None  # noqa: S101, PT018 - made below
-            piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
-            tensors = {name: object_array([value.encode()]).reshape(1, 1) for name, value in piece.items()}
-            response = _response(flight.call, tensors, flight.endpoint)
-            await write(response, is_last=event.finish_reason is not None)
-
-        flight = await self._answer(request, context, caller, _metadata_of(context), send)
-        del request
-        if flight.error is not None:
-            await context.write(
-                pb.ModelStreamInferResponse(
-                    error_message=_error_text(redacted_for(caller, flight.error)), infer_response=failed
-                )
-            )
-        elif flight.reply is not None:
-            await write(flight.reply, is_last=True)
-        return True
-
-    async def _answer(
-        self, request: Any, context: Any, caller: Caller | None, metadata: dict[str, Any], send: Send | None = None,
-        admitted: tuple[Flow, Permit] | None = None,
-    ) -> InFlight:  # fmt: skip
-        """Run one request through the data plane.
-
-        ``send`` receives the pieces of a generated text. ``admitted``: its flow and permit, if it has them already.
-        """
-        parent = parse_traceparent(str(metadata.get("traceparent", "")).encode("latin-1", "replace"))
-        TRACEPARENT.set(parent)
-        plane = self._plane
-        request_id = _request_id(metadata.get("x-request-id") or request.id) or new_id()
-        trace = plane.open(request_id, parent)
-        trace.caller = caller
-        try:
-            trace.body_bytes = request.ByteSize()
-            if admitted is None:
-                trace.flow = flow_of(metadata.get("x-priority", "").encode(), caller)
-                permit = plane.permit(trace.body_bytes, None, trace.flow.rank)
-            else:
-                trace.flow, permit = admitted
-                permit.hold(trace.body_bytes)
-        except GatewayError as error:
-            return plane.refuse(trace, error, path=normalize_url(request.model_name, request.model_version))
-        left = context.time_remaining()
-        timeout = self._timeout if left is None else min(self._timeout, max(left, 0.001))
-        with permit:
-            try:
-                if caller is not None and self._access is not None:
-                    await admit(trace, self._access, caller, permit.size)
-                call = await self._parse_call(request, permit.size, timeout)
-                call.streams = send is not None
-                self._route(call, metadata, timeout, caller)
-                plane.admission.check(call.path, *trace.flow)
-            except asyncio.CancelledError as error:
-                plane.refuse(trace, error)
-                raise
-            except Exception as error:  # noqa: BLE001 - the edge: every failure becomes an answer
-                return plane.refuse(trace, error)
-            return await plane.ask(call, trace, send)
-
-    async def _parse_call(self, request: Any, size: int, timeout: float) -> RpcCall:
-        """Return the call of a request of ``size`` bytes; a large request is converted in a thread."""
-        if size <= MAX_INLINE_BYTES:
-            return self._build_call(request)
-        try:
-            async with asyncio.timeout(timeout):
-                return await in_thread(self._build_call, request)
-        except TimeoutError:
-            raise too_late(timeout) from None
-
-    def _route(self, call: RpcCall, metadata: dict[str, Any], timeout: float, caller: Caller | None) -> None:
-        call.timeout = min(call.timeout or timeout, timeout)
-        pin, key = metadata.get("x-route-to"), metadata.get(self._key_header)
-        if self._allows_pins and pin:
-            call.pin = normalize_url(str(pin), None)
-        if key:
-            call.key = str(key)
-        if caller is not None and self._access is not None:
-            self._access.require(caller, INFER, call.path)
-            if call.pin:
-                self._access.require(caller, PINS, call.pin)
-
-    def _build_call(self, request: Any) -> RpcCall:
+    def build_call(self, request: Any) -> RpcCall:
+        """Return what a message asks. Raises ``GatewayError``."""
         if not request.model_name:
             raise InputRefused("model_name is missing")
         raw = request.raw_input_contents
@@ -497,6 +371,143 @@ class RpcServer:
         }
         call.apply_parameters()
         return call
+
+
+class RpcAsk(Ask):
+    """One request over gRPC. Its message names the endpoint."""
+
+    __slots__ = ("_context", "_request", "_server", "response")
+
+    def __init__(self, server: RpcServer, context: Any) -> None:
+        super().__init__()
+        self._server = server
+        self._context = context
+        self._request: Any = None
+        self.response: Any = None
+        """The answer."""
+
+    @property
+    def names(self) -> Names:
+        """See ``Ask.names``."""
+        return _names_of(self._context)
+
+    def open(self) -> None:
+        """See ``Ask.open``."""
+        self.by_name = {
+            name.lower().encode(): value if isinstance(value, bytes) else str(value).encode("latin-1", "replace")
+            for name, value in self._context.invocation_metadata() or ()
+        }
+        self.request_id = clean_id(self.by_name.get(b"x-request-id", b"")) or new_id()
+        if parent := parse_traceparent(self.by_name.get(b"traceparent", b"")):
+            self.traceparent, self.trace_id = parent, parent[3:35]
+
+    def check(self, timeout: float) -> float:
+        """See ``Ask.check``."""
+        left = self._context.time_remaining()
+        return timeout if left is None else min(timeout, max(left, 0.001))
+
+    def repeated(self) -> list[bytes]:
+        """See ``Ask.repeated``."""
+        return [str(name).encode() for name, _ in self._context.invocation_metadata() or ()]
+
+    async def read(self, route: Route) -> Call:
+        """See ``Ask.read``: a large message is converted in a thread."""
+        del route
+        server, request = self._server, self._request
+        if request is None:
+            message = await in_task(server.receive(self._context, self.timeout))
+            request = _parse_message(message, pb.ModelInferRequest)
+            del message
+        self._request = None
+        size = request.ByteSize()
+        self.hold(size)
+        if request.id and not self.by_name.get(b"x-request-id"):
+            self.request_id = clean_id(request.id.encode()) or self.request_id
+        if size <= MAX_INLINE_BYTES:
+            return server.build_call(request)
+        return await in_thread(BODY_THREADS, server.build_call, request)
+
+    def respond(self, reply: Any) -> None:
+        """See ``Ask.respond``."""
+        self.response = reply
+        self._context.set_trailing_metadata(_trailing_metadata(self))
+
+    def refuse(self, error: GatewayError, route: Route) -> None:
+        """See ``Ask.refuse``."""
+        del route
+        _refuse(self._context, error)
+
+
+class StreamAsk(RpcAsk):
+    """One request of a stream. Its answers, or its error, are messages of the stream."""
+
+    __slots__ = ("_failed", "_marks_last", "_message", "_writes", "ends_stream")
+
+    can_stream = True
+
+    def __init__(self, server: RpcServer, context: Any, message: Any) -> None:
+        super().__init__(server, context)
+        self._message = message
+        self._failed: Any = None
+        self._marks_last = False
+        self._writes: Any = None
+        self.ends_stream = False
+        """Whether the request was refused before it was read: the stream ends with it."""
+
+    @property
+    def is_unread(self) -> bool:  # type: ignore[override]  # a constant in the base class
+        """Whether a message is to be written."""
+        return self._writes is not None
+
+    def check(self, timeout: float) -> float:
+        """See ``Ask.check``; from now on, a refusal does not end the stream."""
+        message, self._message = self._message, None
+        self._request = request = _parse_message(message, pb.ModelInferRequest)
+        self._marks_last = request.parameters["triton_enable_empty_final_response"].bool_param
+        self._failed = pb.ModelInferResponse(id=request.id, model_name=request.model_name)
+        return super().check(timeout)
+
+    async def read(self, route: Route) -> Call:
+        """See ``Ask.read``."""
+        call = await super().read(route)
+        call.streams = True
+        return call
+
+    def respond(self, reply: Any) -> None:
+        """See ``Ask.respond``."""
+        if reply is not None:
+            self._writes = self._marked(reply, is_last=True)
+
+    def refuse(self, error: GatewayError, route: Route) -> None:
+        """See ``Ask.refuse``."""
+        if self._failed is None:
+            self.ends_stream = True
+            super().refuse(error, route)
+            return
+        self._writes = pb.ModelStreamInferResponse(error_message=_error_text(error), infer_response=self._failed)
+
+    async def send(self, event: Event) -> None:
+        """See ``Ask.send``."""
+        version, call = self.with_version, self.call
+        assert isinstance(call, RpcCall) and version is not None  # noqa: S101, PT018 - made here
+        self.has_begun = True
+        piece = {"text": event.text, "finish_reason": event.finish_reason or ""}
+        tensors = {name: object_array([value.encode()]).reshape(1, 1) for name, value in piece.items()}
+        response = _response(call, tensors, version)
+        await self._context.write(self._marked(response, is_last=event.finish_reason is not None))
+
+    async def drained(self) -> None:
+        """Write the last message."""
+        await in_task(_written(self._context, self._writes))
+
+    def _marked(self, response: Any, *, is_last: bool) -> Any:
+        if self._marks_last:
+            response.parameters["triton_final_response"].bool_param = is_last
+        return pb.ModelStreamInferResponse(infer_response=response)
+
+
+async def _written(context: Any, message: Any) -> None:
+    await context.write(message)
 
 
 class RpcCall(oip.InferCall):
@@ -546,19 +557,14 @@ def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> 
     return response
 
 
-def _trailing_metadata(flight: InFlight) -> tuple[tuple[str, str], ...]:
-    trace, endpoint = flight.trace, flight.endpoint
-    parts = (trace.total_ns, trace.prepare_ns, trace.queue_ns, trace.infer_ns,
-             trace.prepare_ns + trace.infer_ns + trace.finish_ns)  # fmt: skip
+def _trailing_metadata(ask: Ask) -> tuple[tuple[str, str], ...]:
+    parts = (ask.total_ns, ask.prepare_ns, ask.queue_ns, ask.infer_ns,
+             ask.prepare_ns + ask.infer_ns + ask.finish_ns)  # fmt: skip
     times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_TIME_HEADERS, parts, strict=True)]
-    headers = [(name.decode(), value.decode("latin-1")) for name, value in endpoint.headers] if endpoint else []
-    quota = [(name.decode(), value.decode()) for name, value in quota_left(trace)]
-    return (("x-request-id", trace.request_id), ("x-route", trace.route), *headers, *times, *quota)
-
-
-def _request_id(value: object) -> str:
-    text = value if isinstance(value, str) else ""
-    return text if len(text) <= 128 and text.isascii() and text.isprintable() else ""
+    headers = ask.with_version.headers if ask.with_version is not None else ()
+    lines = [*headers, *(() if ask.quota is None else ask.quota.headers())]
+    decoded = [(name.decode(), value.decode("latin-1")) for name, value in lines]
+    return (("x-request-id", ask.request_id), ("x-route", ask.route), *times, *decoded)
 
 
 def _error_text(error: GatewayError) -> str:
@@ -569,10 +575,6 @@ def _names_of(context: Any) -> Names:
     identity = context.auth_context() or {}
     parts = (identity.get("x509_common_name", ()), identity.get("x509_subject_alternative_name", ()))
     return tuple(dict.fromkeys(value.decode("utf-8", "replace") for part in parts for value in part))
-
-
-def _metadata_of(context: Any) -> dict[str, Any]:
-    return {key.lower(): value for key, value in context.invocation_metadata() or ()}
 
 
 def _parse_message(raw: bytes, kind: Any) -> Any:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter_ns
 from typing import Any, Final
 
 import numpy as np
 import orjson
 
-from gateway.handlers.endpoint import Job
 from gateway.handlers.text import TextHandler
+from gateway.trace import Trace
 
 MAX_BYTES: Final = 64 << 20
 """Largest memory of the cache of one endpoint in one worker: answers and their bodies."""
@@ -28,6 +27,7 @@ class CachedHandler:
     """
 
     takes_bytes = False
+    needs_task = False
 
     def __init__(self, handler: TextHandler, max_entries: int, on_cache: Callable[[bool], None]) -> None:
         self.handler = handler
@@ -38,37 +38,34 @@ class CachedHandler:
         self._answers: OrderedDict[bytes, tuple[object, int, int]] = OrderedDict()
         self.held_bytes = 0
 
-    def start(self, job: Job) -> None:
+    async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``. The time of a cached answer counts as the stage ``prepare``."""
-        body, trace = job.question, job.trace
-        if type(body) is not dict or job.needs_outputs:  # token ids, tensors, or more than the answer
-            self.handler.start(job)
-            return
+        if type(question) is not dict or ask.needs_outputs:  # token ids, tensors, or more than the answer
+            return await self.handler.answer(question, ask)
         started = perf_counter_ns()
         try:
-            key = orjson.dumps(body)
+            key = orjson.dumps(question)
         except TypeError:  # a hook's request may hold values that are not JSON
-            self.handler.start(job)
-            return
+            return await self.handler.answer(question, ask)
         found = self._answers.get(key)
         self._on_cache(found is not None)
         if found is not None:
             self._answers.move_to_end(key)
-            answer, trace.rows, _ = found
-            trace.prepare_ns = perf_counter_ns() - started
-            job.answered(answer)
-            return
-        job.remember = partial(self._keep, key, trace)
-        self.handler.start(job)
+            answer, ask.rows, _ = found
+            ask.prepare_ns = perf_counter_ns() - started
+            return answer
+        answer = await self.handler.answer(question, ask)
+        self._keep(key, ask.rows, answer)
+        return answer
 
-    def _keep(self, key: bytes, trace: Any, answer: object) -> None:
+    def _keep(self, key: bytes, rows: int, answer: object) -> None:
         size = _FIXED_BYTES + len(key) + size_of(answer)
         if size > MAX_BYTES:
             return
         known = self._answers.pop(key, None)  # requested twice before it was answered
         if known is not None:
             self.held_bytes -= known[2]
-        self._answers[key] = (answer, trace.rows, size)
+        self._answers[key] = (answer, rows, size)
         self.held_bytes += size
         while len(self._answers) > self._max_entries or self.held_bytes > MAX_BYTES:
             _, (_, _, freed) = self._answers.popitem(last=False)

@@ -1,27 +1,22 @@
 """One served version: its identity, its handler, the leases that keep it open, and how it closes.
 
-``control.assemble`` builds it, a snapshot publishes it, and requests reach it through ``Endpoint.start``. Kinds of
+``control.assemble`` builds it, a snapshot publishes it, and requests reach it through ``Endpoint.answer``. Kinds of
 handler: text tasks (``text``), plain models (``tensors``), text generation (``generation``), users' code (``hook``),
 and a cache of answers in front of a text task (``cache``).
-
-A handler's ``start`` gets a ``Job`` and never waits. A handler that is easier to write as a coroutine has ``answer``
-(and ``stream``) instead of ``start``; ``in_task`` adapts it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from concurrent.futures import Executor
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from gateway.admission import Pressure
+from gateway.batching.pressure import Pressure
 from gateway.errors import BackendGarbage, ContextLengthExceeded, GatewayError, HookFailed, InputRefused, InternalError
 from gateway.metrics.drift import Reference
+from gateway.outcome import in_task
 from gateway.trace import Trace
 from preprocessing.errors import (
     InvalidInput,
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
     from gateway.batching.batcher import Batcher
     from gateway.handlers.text import TextHandler
     from preprocessing.processor import TextProcessor
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,83 +82,28 @@ class Lookup:
     find: Callable[[TextProcessor], object]
 
 
-Streams = Callable[[object, Trace, float], AsyncGenerator[Event, None]]
-
-
-class Job(Protocol):
-    """What a handler sees of a request in flight (``path.inflight``).
-
-    A handler calls ``answered`` or ``failed`` once, from the event loop. A job that has ended in the meantime ignores
-    both.
-    """
-
-    question: Any
-    """The request: a body of the endpoint's own, or one of the forms that its handler documents."""
-    trace: Trace
-    deadline: float
-    """Loop time at which the job ends itself."""
-    give_up: Callable[[], object] | None
-    """Stops the work on this job; called when the caller leaves or the deadline passes."""
-    outputs: Mapping[str, Any] | None
-    """The model's own outputs (name → array, rows first), if the handler has them."""
-    remember: Callable[[object], None] | None
-    """If set, called with the answer (a cache)."""
-
-    @property
-    def needs_outputs(self) -> bool:
-        """Whether ``outputs`` must be set before ``answered``."""
-        ...
-
-    def prepared(self) -> None:
-        """Report that everything is ready for the backend."""
-        ...
-
-    def queued(self, leave: Callable[[], object], *, is_watched: bool = False) -> None:
-        """Report that the job is in a queue; ``leave`` takes it out.
-
-        ``is_watched``: the queue ends the job at its deadline, as the batcher does. Otherwise the job ends itself.
-        """
-        ...
-
-    def sent(self, give_up: Callable[[], object]) -> None:
-        """Report that a task works on the job; ``give_up`` stops it."""
-        ...
-
-    def works(self, give_up: Callable[[], object]) -> None:
-        """Report work that does not watch the deadline, such as a thread; ``give_up`` stops it."""
-        ...
-
-    def render(self, answer: object) -> object:
-        """Write the reply that ``answered`` will send, and return ``answer``. Raises ``GatewayError``.
-
-        For answers that take long to write: this may run in a thread.
-        """
-        ...
-
-    def answered(self, answer: object) -> None:
-        """End the job with its answer: a value that can be written as JSON, or bytes."""
-        ...
-
-    def failed(self, error: BaseException) -> None:
-        """End the job with an error."""
-        ...
+Answer = Callable[[Any, Trace], Awaitable[object]]
+Stream = Callable[[Any, Trace], AsyncGenerator[Event, None]]
 
 
 class Handler(Protocol):
     """How an endpoint answers; ``Endpoint`` adds leases and labels.
 
-    It has one of two methods; both raise ``GatewayError`` for a request that is refused:
+    ``await answer(question, ask)`` returns the answer (anything JSON, or bytes) to a body of the endpoint's own, or to
+    one of the forms that the handler documents, and fills ``ask``. It ends before ``ask.deadline`` or is interrupted
+    then, as it is if the caller leaves. It raises ``GatewayError`` for a request that is refused. If ``needs_task`` is
+    False, it awaits only outcomes (``gateway.outcome``); otherwise it runs in a task.
 
-    - ``start(job)`` starts to answer a ``Job``; it never waits.
-    - ``await answer(body, trace, deadline)`` returns the answer (anything JSON, or bytes) before ``deadline`` (loop
-      time).
-
-    It also has ``stream`` (``Streams``) if it can answer in pieces, and ``unread`` if its model may work on after a
-    request has ended: the number of those.
+    A handler also has ``stream`` (``Stream``) if it can answer in pieces, and ``unread`` if its model may work on after
+    a request has ended: the number of those.
     """
 
     takes_bytes: bool
     """Whether a body that is not JSON is passed on as bytes."""
+
+    async def answer(self, question: Any, ask: Trace) -> object:
+        """Answer one request; see the class."""
+        ...
 
     async def close(self) -> None:
         """Release everything; called once, after the last request."""
@@ -176,7 +114,7 @@ class Endpoint:
     """A handler with its identity and the count of its leases."""
 
     __slots__ = (
-        "_closed", "_idle", "_leases", "_retired", "batcher", "handler", "head", "headers", "identity", "start",
+        "_closed", "_idle", "_leases", "_retired", "answer", "batcher", "handler", "head", "headers", "identity",
         "stream", "takes_bytes", "task", "text",
     )  # fmt: skip
 
@@ -196,9 +134,9 @@ class Endpoint:
         """The handler of a text task without user code, also if a cache is in front of it."""
         self.task: str = getattr(handler, "task", "")
         """The text task, for protocols that depend on it; empty for hooks and plain tensors."""
-        self.start: Callable[[Job], None] = getattr(handler, "start", None) or _starter(handler)
-        """Starts to answer a job; see ``Handler``."""
-        self.stream: Streams | None = getattr(handler, "stream", None)
+        self.answer: Answer = _in_task(handler.answer) if getattr(handler, "needs_task", True) else handler.answer
+        """Answers a request; see ``Handler``."""
+        self.stream: Stream | None = getattr(handler, "stream", None)
         """Answers in pieces, if the handler can (text generation)."""
         self.batcher: Batcher[Any] | None = getattr(self.text or handler, "batcher", None)
         """The queue of requests for calls to the model; None if each request has a call of its own."""
@@ -259,66 +197,14 @@ class Endpoint:
             self._closed()
 
 
-def _starter(handler: Any) -> Callable[[Job], None]:
-    answer = handler.answer
+def _in_task(answer: Answer) -> Answer:
+    async def translated(question: object, ask: Trace) -> object:
+        try:
+            return await answer(question, ask)
+        except PreprocessingError as error:
+            raise translate(error) from error
 
-    def start(job: Job) -> None:
-        in_task(job, answer(job.question, job.trace, job.deadline))
-
-    return start
-
-
-def in_task(job: Job, work: Coroutine[Any, Any, object]) -> None:
-    """Run ``work`` in a task, and end ``job`` with what it returns or raises."""
-    task = asyncio.get_running_loop().create_task(_finish(job, work))
-    job.sent(task.cancel)
-
-
-def in_pieces(job: Job, stream: Streams, send: Callable[[Event], Awaitable[None]]) -> None:
-    """Answer ``job`` by sending every piece of ``stream``; each ``send`` is awaited before the next piece is made."""
-    in_task(job, _send_all(stream(job.question, job.trace, job.deadline), send))
-
-
-async def _finish(job: Job, work: Coroutine[Any, Any, object]) -> None:
-    try:
-        answer = await work
-    except BaseException as error:
-        job.failed(translate(error) if isinstance(error, PreprocessingError) else error)
-        if not isinstance(error, Exception):
-            raise
-    else:
-        job.answered(answer)
-
-
-async def _send_all(pieces: AsyncGenerator[Event, None], send: Callable[[Event], Awaitable[None]]) -> None:
-    async with aclosing(pieces):
-        async for piece in pieces:
-            await send(piece)
-
-
-def offload(
-    job: Job, threads: Executor, function: Callable[..., T], *arguments: Any, then: Callable[[T], None]
-) -> None:
-    """Run ``function`` in one of ``threads``, then ``then`` with its result on the loop, unless the job has ended.
-
-    An exception of either is the job's error.
-    """
-    future = asyncio.get_running_loop().run_in_executor(threads, function, *arguments)
-    job.works(future.cancel)
-    future.add_done_callback(partial(_offloaded, job, then))
-
-
-def _offloaded(job: Job, then: Callable[[T], None], future: asyncio.Future[T]) -> None:
-    if future.cancelled() or job.give_up is None:  # the job has ended
-        return
-    error = future.exception()
-    try:
-        if error is None:
-            then(future.result())
-    except Exception as refused:  # noqa: BLE001 - it is the error of this job
-        error = refused
-    if error is not None:
-        job.failed(translate(error) if isinstance(error, PreprocessingError) else error)
+    return lambda question, ask: in_task(translated(question, ask), ask.traceparent)
 
 
 def translate(error: PreprocessingError) -> GatewayError:

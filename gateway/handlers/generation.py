@@ -1,7 +1,7 @@
 """Text generation: turns the tokens that a decoupled model sends one by one into text, whole or in events.
 
-The handler of text-generation endpoints; ``InFlight`` sends its pieces. Nothing is batched here: the model interleaves
-its sequences token by token (``deploy/sync/runtime/generate_model.py``).
+The handler of text-generation endpoints; ``path.serve`` sends its pieces. Nothing is batched here: the model
+interleaves its sequences token by token (``deploy/sync/runtime/generate_model.py``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import orjson
 
-from gateway.admission import Permit, Permits
 from gateway.errors import BackendGarbage, BackendRefused, InputRefused, ModelFailed
 from gateway.handlers.endpoint import Event, note, translate
 from gateway.trace import Trace
@@ -46,6 +45,22 @@ class _Prompt:
     truncated: bool
 
 
+class Permit(Protocol):
+    """Keeps a place of the process."""
+
+    def release(self) -> None:
+        """Return it."""
+        ...
+
+
+class Permits(Protocol):
+    """Where places come from (``path.admission``)."""
+
+    def keep(self) -> Permit:
+        """Return a permit for work that goes on after its request has ended."""
+        ...
+
+
 class GenerationHandler:
     """A text-generation model without user code."""
 
@@ -67,33 +82,33 @@ class GenerationHandler:
             raise TypeError("a generation handler needs the head of text generation")
         self._head = head
 
-    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+    async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``. The texts of a list are continued concurrently."""
-        prepared, prompts = await self._prepare(body, trace)
+        prepared, prompts = await self._prepare(question, ask)
         started = perf_counter_ns()
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._complete(prompt, deadline)) for prompt in prompts]
+                tasks = [group.create_task(self._complete(prompt, ask.deadline)) for prompt in prompts]
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
-        trace.infer_ns = perf_counter_ns() - started
+        ask.infer_ns = perf_counter_ns() - started
         return self._head.render([task.result() for task in tasks], prepared)
 
-    async def stream(self, body: object, trace: Trace, deadline: float) -> AsyncGenerator[Event, None]:
+    async def stream(self, question: Any, ask: Trace) -> AsyncGenerator[Event, None]:
         """Yield the continuation piece by piece; the last event has ``finish_reason``.
 
         Raises ``GatewayError``; for refused input, before the first event.
         """
-        prepared, prompts = await self._prepare(body, trace)
+        prepared, prompts = await self._prepare(question, ask)
         if prepared.is_batch:
             raise InputRefused("a stream has one text", hint="send each text in a request of its own")
         started = perf_counter_ns()
         try:
-            async with aclosing(self._events(prompts[0], deadline)) as events:
+            async with aclosing(self._events(prompts[0], ask.deadline)) as events:
                 async for event in events:
                     yield event
         finally:
-            trace.infer_ns = perf_counter_ns() - started
+            ask.infer_ns = perf_counter_ns() - started
 
     async def close(self) -> None:
         """See ``Handler.close``; nothing is held."""

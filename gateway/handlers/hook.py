@@ -84,15 +84,16 @@ class HookHandler:
         self.last_body: bytes | None = None
         """A body that was answered recently. The next version of this code is validated with it."""
 
-    async def answer(self, body: object, trace: Trace, deadline: float) -> object:
+    async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``."""
-        trace.rows = 1
+        body: object = question
+        ask.rows = 1
         now = asyncio.get_running_loop().time()
         kept = None
         if now >= self._next_body_at:
             self._next_body_at = now + _BODY_EVERY_S
             kept = _copy_of(body)
-        work = Work({**body} if type(body) is dict else body, trace, deadline)
+        work = Work({**body} if type(body) is dict else body, ask, ask.deadline)
         stages, call = self._executor.stages, self.call
         try:
             if call is None:
@@ -156,7 +157,7 @@ class HookHandler:
     async def _infer(self, call: TritonCall, work: Work) -> None:
         tensors, trace = call.tensors(work.data), work.trace
         if self._stacked is not None:
-            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, work.deadline, flow=trace.flow)
+            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, trace)
             trace.queue_ns += queued
         else:
             started = perf_counter_ns()

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from gateway.admission import NO_PRESSURE, Pressure
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Outputs
-from gateway.trace import DEFAULT_FLOW, Flow
+from gateway.batching.pressure import NO_PRESSURE, Pressure
+from gateway.trace import Trace
 from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
 
@@ -54,18 +54,12 @@ class StackedCalls:
         )
 
     async def infer(
-        self,
-        inputs: Tensors,
-        outputs: Sequence[str],
-        deadline: float,
-        *,
-        flow: Flow = DEFAULT_FLOW,
-        request_id: str = "",
+        self, inputs: Tensors, outputs: Sequence[str], ask: Trace, *, request_id: str = ""
     ) -> tuple[Outputs, int, int]:
         """Return the model's outputs for ``inputs``, and the nanoseconds spent waiting and inferring.
 
-        ``deadline`` is in loop time; ``flow`` is that of ``Batcher.begin``; ``request_id`` goes to Triton with a call
-        that is not shared. Raises as ``Backend.infer`` and ``Batcher.add`` do.
+        Deadline, class and tenant are those of ``ask``. ``request_id`` goes to Triton with a call that is not shared.
+        Raises as ``Backend.infer`` and ``Batcher.add`` do. Awaits only outcomes.
         """
         names = tuple(outputs)
         arrays = inputs.values()
@@ -73,10 +67,15 @@ class StackedCalls:
         if not rows or any(len(array) != rows for array in arrays):
             # The inputs do not have the same number of rows: the model gets them in a call of their own.
             item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
-            return await self.batcher.submit([item], deadline, count=1, kind=id(item), flow=flow)
+            return await self._shared(item, 1, id(item), ask)
         item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
         kind: Hashable = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
-        return await self.batcher.submit([item], deadline, count=rows, kind=kind, flow=flow)
+        return await self._shared(item, rows, kind, ask)
+
+    async def _shared(self, item: _Item, count: int, kind: Hashable, ask: Trace) -> tuple[Outputs, int, int]:
+        return await self.batcher.submit(
+            [item], ask.deadline, count=count, kind=kind, flow=ask.flow, parent=ask.traceparent
+        )
 
     async def close(self) -> None:
         """Refuse what is queued, and wait until the running calls have ended."""

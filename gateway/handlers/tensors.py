@@ -11,11 +11,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.admission import NO_PRESSURE, Pressure
 from gateway.batching.batcher import Batcher
+from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.errors import HookFailed, InputRefused
-from gateway.handlers.endpoint import Job, in_task
 from gateway.handlers.stacking import StackedCalls
+from gateway.outcome import in_task
+from gateway.trace import Trace
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
 from gateway.triton.tensors import check_whole, from_lists
 
@@ -38,15 +39,14 @@ class RawTensors:
     request_id: str = field(default="")
 
 
-async def infer_raw(backend: Backend, model: str, job: Job, raw: RawTensors) -> Outputs:
-    """Return the model's outputs for the tensors of a job. Raises what the backend raises."""
-    trace = job.trace
-    trace.rows = _rows(raw)
+async def infer_raw(backend: Backend, model: str, ask: Trace, raw: RawTensors) -> Outputs:
+    """Return the model's outputs for tensors, from a call of their own. Raises what the backend raises."""
+    ask.rows = _rows(raw)
     started = perf_counter_ns()
-    left = job.deadline - asyncio.get_running_loop().time()
-    outputs = await backend.infer(model, raw.inputs, raw.outputs, timeout=left, request_id=raw.request_id)
-    trace.infer_ns = perf_counter_ns() - started
-    job.outputs = outputs
+    left = ask.deadline - asyncio.get_running_loop().time()
+    call = backend.infer(model, raw.inputs, raw.outputs, timeout=left, request_id=raw.request_id)
+    ask.outputs = outputs = await in_task(call, ask.traceparent)
+    ask.infer_ns = perf_counter_ns() - started
     return outputs
 
 
@@ -113,6 +113,7 @@ class TensorHandler:
     """
 
     takes_bytes = False
+    needs_task = False
 
     def __init__(self, call: TritonCall, on_call: Callable[[int], None] | None = None) -> None:
         self.call = call
@@ -124,36 +125,27 @@ class TensorHandler:
         """The queue for calls, if the model has a batch dimension; its tokens are elements."""
         return self._stacked.batcher if self._stacked is not None else None
 
-    def start(self, job: Job) -> None:
+    async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``."""
-        body, call = job.question, self.call
-        if isinstance(body, RawTensors):
-            raw = body
-        else:
+        call, raw = self.call, question
+        if not isinstance(question, RawTensors):
             names = [t.name for t in call.inputs]
-            if not isinstance(body, dict) or any(n not in body for n in names):
+            if not isinstance(question, dict) or any(n not in question for n in names):
                 raise InputRefused(
                     f"the body must be an object with the model's inputs {', '.join(names)}",
                     hint="each as nested lists of numbers, or give the endpoint a Preprocess class",
                 )
             started = perf_counter_ns()
-            inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), body[t.name]) for t in call.inputs}
+            inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), question[t.name]) for t in call.inputs}
             raw = RawTensors(inputs, call.outputs)
-            job.trace.prepare_ns = perf_counter_ns() - started
-        job.prepared()
+            ask.prepare_ns = perf_counter_ns() - started
         if self._stacked is None:
-            in_task(job, infer_raw(call.backend, call.model, job, raw))
-        else:
-            in_task(job, self._share(self._stacked, job, raw))
-
-    async def _share(self, stacked: StackedCalls, job: Job, raw: RawTensors) -> Outputs:
-        """Return the outputs from a call that other requests may share."""
-        trace = job.trace
-        trace.rows = _rows(raw)
-        job.outputs, trace.queue_ns, trace.infer_ns = await stacked.infer(
-            raw.inputs, raw.outputs, job.deadline, flow=trace.flow, request_id=raw.request_id
+            return await infer_raw(call.backend, call.model, ask, raw)
+        ask.rows = _rows(raw)
+        ask.outputs, ask.queue_ns, ask.infer_ns = await self._stacked.infer(
+            raw.inputs, raw.outputs, ask, request_id=raw.request_id
         )
-        return job.outputs
+        return ask.outputs
 
     async def close(self) -> None:
         """See ``Handler.close``."""

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
-from gateway.call import Call, Refuse
-from gateway.edge.rules import INFO, MODELS, TEI, V1_MODELS
 from gateway.errors import EndpointNotFound
 from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem, unnamed
+from gateway.path.call import Call, Refuse
+from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS
 from gateway.path.routing.table import RoutingTable
 from gateway.protocols import huggingface, kserve, oip, openai, openai_text, rerank, tei
 from gateway.protocols.json_body import decode, is_json
@@ -104,32 +104,39 @@ class Addresses:
     """All inference addresses.
 
     ``prefix``: start of the endpoints' own addresses. ``key_field``: the path to the routing key in a body.
-    ``tei_endpoints``: endpoints for the addresses of Text Embeddings Inference that name none.
+    ``tei_endpoints``: endpoints for the addresses of Text Embeddings Inference that name none. ``max_body_bytes``: the
+    most bytes of every body; 0: the limits of the addresses.
     """
 
     def __init__(
-        self, table: RoutingTable, *, prefix: str, key_field: Sequence[str] = (), tei_endpoints: Sequence[str] = ()
-    ) -> None:
+        self, table: RoutingTable, *, prefix: str, key_field: Sequence[str] = (), tei_endpoints: Sequence[str] = (),
+        max_body_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self._table = table
         self._prefix = prefix
         self._key_field = key_field
         self._tei_endpoints = tei_endpoints
+        self._max_body_bytes = max_body_bytes
         self._recent: dict[str, Reading | None] = {}
         """What was found at recent paths without a query."""
 
     def at(self, path: str, query: bytes = b"") -> Reading | None:
         """Return how requests to ``path`` are read; None if it is not an inference address."""
         if query:
-            return self._find(path, query)
+            return self._limited(path, query)
         recent = self._recent
         if path not in recent:
             if len(recent) >= _MAX_RECENT:
                 recent.clear()
-            found = self._find(path, b"")
+            found = self._limited(path, b"")
             if len(path) > _MAX_RECENT_PATH:
                 return found
             recent[path] = found
         return recent[path]
+
+    def _limited(self, path: str, query: bytes) -> Reading | None:
+        found, most = self._find(path, query), self._max_body_bytes
+        return found._replace(max_json=most, max_other=0) if found is not None and most else found
 
     def _find(self, path: str, query: bytes) -> Reading | None:
         if path.startswith(self._prefix):

@@ -9,8 +9,9 @@ import zlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
-from gateway.edge.threads import MAX_INLINE_BYTES, in_thread
 from gateway.errors import ClientGone, MalformedBody, PayloadTooLarge, UnsupportedMedia
+from gateway.outcome import in_thread
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -62,7 +63,7 @@ async def unpacked(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
         except PayloadTooLarge:
             if limit <= MAX_INLINE_BYTES:
                 raise
-    return await in_thread(unpack, raw, encoding, limit=limit)
+    return await in_thread(BODY_THREADS, unpack, raw, encoding, limit=limit)
 
 
 def unpack(raw: bytes, encoding: bytes, *, limit: int) -> bytes:

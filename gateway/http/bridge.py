@@ -34,11 +34,11 @@ class Bridge:
     def __call__(self, exchange: Exchange) -> None:
         """Answer one request."""
         loop = asyncio.get_running_loop()
-        task = loop.create_task(self._answered(exchange, loop.create_future))
+        task = loop.create_task(self._answered(exchange))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
-    async def _answered(self, exchange: Exchange, waiter: Callable[[], asyncio.Future[None]]) -> None:
+    async def _answered(self, exchange: Exchange) -> None:
         head: MutableMapping[str, Any] | None = None
 
         async def send(message: MutableMapping[str, Any]) -> None:
@@ -59,13 +59,13 @@ class Bridge:
                 exchange.begin(head["status"], headers)
             if goes_on:
                 exchange.piece(body)
-                await exchange.drained(waiter)
+                await exchange.drained()
             else:
                 exchange.end(body)
 
         failure: BaseException | None = None
         try:
-            await self._application(scope_of(exchange), lambda: exchange.receive(waiter), send)
+            await self._application(scope_of(exchange), exchange.receive, send)
         except asyncio.CancelledError:
             failure = RuntimeError("the server stopped before the answer was ready")
             raise

@@ -10,13 +10,15 @@ import hashlib
 import html
 from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.call import Headers
-from gateway.http.bridge import Send
-from gateway.http.exchange import HeaderList
+from gateway.http.replies import HeaderList
+from gateway.path.call import Headers
+
+if TYPE_CHECKING:
+    from gateway.http.bridge import Send
 
 _STYLE: Final = """
 :root{--ink:#1d2330;--dim:#5b6576;--card:#f7f8fb;--paper:#fff;--link:#1f5fbf;--bad:#a3162a}

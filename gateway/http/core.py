@@ -37,8 +37,9 @@ from gateway.errors import (
 )
 from gateway.http.certificates import names_of_peer
 from gateway.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections, TimeoutQueue
-from gateway.http.exchange import STATUS_LINES, Answering, Exchange, Waiter
+from gateway.http.exchange import STATUS_LINES, Answering, Exchange
 from gateway.http.problems import problem
+from gateway.outcome import Outcome
 from gateway.trace import new_id
 
 BETWEEN, HEAD, BODY = range(3)
@@ -111,7 +112,7 @@ class Connection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self.is_unread = False
         """Whether the client reads more slowly than it is answered."""
-        self._until_read: list[Waiter] = []
+        self._until_read: list[Outcome[None]] = []
         self._parser = self._new_parser()
 
     def _new_parser(self) -> Any:
@@ -490,10 +491,11 @@ class Connection(asyncio.Protocol):
         self._limits.unread.leave(self)
         self._wake_writers()
 
-    async def until_read(self, waiter: Waiter) -> None:
-        """Wait until the client has read, or has left."""
+    def until_read(self) -> Outcome[None]:
+        """Return what is set when the client has read, or has left."""
+        waiter = Outcome[None]()
         self._until_read.append(waiter)
-        await waiter
+        return waiter
 
     def _wake_writers(self) -> None:
         waiters, self._until_read = self._until_read, []

@@ -1,33 +1,32 @@
-"""One request on a connection and its answer, and the coroutine that makes the answer, driven without a task.
+"""One request on a connection and its answer (``core.Connection`` makes it): its body, its reply, its pieces.
 
-An asyncio task for each request would cost as much as parsing it. So the coroutine waits only for an ``Outcome``, which
-is set from a callback of the event loop, and the exchange runs the coroutine until the next one. A client that leaves
-is thrown into it as ``ClientGone``. Awaiting anything else there (a future, ``asyncio.sleep``) is an error;
-``outcome_of`` makes an outcome of it.
+``serve`` answers requests for inference; the bridge answers others in a task.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, MutableMapping, Sequence
+from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import ClientGone, InternalError
+from gateway.errors import BodyTimeout, GatewayError, InternalError, MethodNotAllowed, Overloaded
+from gateway.handlers.endpoint import Event
+from gateway.http import body as bodies
+from gateway.http.browsers import as_page, wants_page
 from gateway.http.problems import problem
-from gateway.trace import new_id
+from gateway.http.replies import HeaderList, head_of, labels, quota_lines, served_by, timeout_of
+from gateway.outcome import Outcome, in_thread
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, Serving, gone
+from gateway.path.call import Call, Headers
+from gateway.trace import clean_id, new_id, parse_traceparent
 
 if TYPE_CHECKING:
+    from gateway.http.addresses import Reading
     from gateway.http.core import Connection
 
+Answering = Serving
 _log = logging.getLogger("triton_gateway.http")
-
-T = TypeVar("T")
-
-HeaderList = Sequence[tuple[bytes, bytes]]
-Answering = Coroutine["Outcome[Any]", None, None]
-"""The coroutine that answers a request; it awaits nothing but outcomes."""
 
 STATUS_LINES: Final = {
     **{status: b"HTTP/1.1 %d \r\n" % status for status in range(200, 600)},
@@ -38,76 +37,25 @@ _SEPARATE_BYTES: Final = 64 << 10
 """A larger body is written beside its head instead of being copied behind it."""
 
 
-class Outcome(Generic[T]):
-    """What the coroutine of a request waits for; set once. It has the names of a future, and needs no task."""
-
-    __slots__ = ("_error", "_is_set", "_value", "exchange")
-
-    def __init__(self) -> None:
-        self.exchange: Exchange | None = None
-        """The request that waits for it."""
-        self._is_set = False
-        self._value: Any = None
-        self._error: BaseException | None = None
-
-    def done(self) -> bool:
-        """Return whether it is set."""
-        return self._is_set
-
-    def set_result(self, value: T) -> None:
-        """Set it, and run the coroutine that waits for it."""
-        self._value = value
-        self._wake()
-
-    def set_exception(self, error: BaseException) -> None:
-        """Set it to an error, which the coroutine that waits for it gets."""
-        self._error = error
-        self._wake()
-
-    def _wake(self) -> None:
-        self._is_set = True
-        exchange, self.exchange = self.exchange, None
-        if exchange is not None:
-            exchange.go_on()
-
-    def __await__(self) -> Generator[Outcome[T], None, T]:
-        if not self._is_set:
-            yield self
-        if self._error is not None:
-            raise self._error
-        value: T = self._value
-        return value
+EVENT_STREAM: Final[Headers] = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
 
 
-def outcome_of(work: Awaitable[T]) -> Outcome[T]:
-    """Return the outcome of work that needs a task. It goes on if the request's client leaves."""
-    outcome: Outcome[T] = Outcome()
-
-    def ended(task: asyncio.Future[T]) -> None:
-        if task.cancelled():
-            outcome.set_exception(asyncio.CancelledError())
-        elif (error := task.exception()) is not None:
-            outcome.set_exception(error)
-        else:
-            outcome.set_result(task.result())
-
-    asyncio.ensure_future(work).add_done_callback(ended)
-    return outcome
-
-
-Waiter = Outcome[None] | asyncio.Future[None]
-
-
-class Exchange:
+class Exchange(Ask):
     """One request and its answer. Made by ``core.Connection`` when the head is complete."""
 
     __slots__ = (
-        "_connection", "_coroutine", "_is_chunked", "_is_read", "_parts", "_waits", "_wants_body", "expects_continue",
-        "has_begun", "has_ended", "has_left", "headers", "is_http10", "is_over", "is_started", "is_whole", "keep_alive",
-        "method", "path", "query", "raw_path", "rest_s",
+        "_connection", "_is_chunked", "_is_read", "_parts", "_wants_body", "expects_continue", "has_ended", "headers",
+        "is_http10", "is_started", "is_whole", "keep_alive", "method", "path", "query", "raw_path", "rest_s",
     )  # fmt: skip
 
+    can_stream = True
+
     def __init__(self, connection: Connection, method: str, headers: list[tuple[bytes, bytes]]) -> None:
+        super().__init__()
         self._connection = connection
         self.method = method
         self.headers = headers
@@ -123,23 +71,15 @@ class Exchange:
         self.is_started = False
         self.is_whole = False
         """Whether the whole body was received."""
-        self.has_begun = False
-        """Whether a part of the answer was written."""
         self.has_ended = False
         """Whether the whole answer was written, or will never be."""
-        self.has_left = False
-        """Whether the client has left."""
-        self.is_over = False
-        """Whether nothing works on it any more."""
         self.rest_s = 0.0
         """Seconds for which the connection is not read after this answer: the request was refused for want of room."""
         self._is_read = False
         """Whether the last part of the body was returned."""
         self._parts: list[bytes] = []
-        self._wants_body: Waiter | None = None
+        self._wants_body: Outcome[None] | None = None
         self._is_chunked = False
-        self._coroutine: Answering | None = None
-        self._waits: Outcome[Any] | None = None
 
     # --- the connection -----------------------------------------------------------------------------------------------
 
@@ -191,17 +131,14 @@ class Exchange:
             if not waiter.done():
                 waiter.set_result(None)
 
-    async def receive(self, waiter: Callable[[], Waiter] = Outcome) -> MutableMapping[str, Any]:
-        """Return the next part of the body as ASGI has it; after the last one, wait until the client leaves.
-
-        ``waiter`` makes what is waited for: a task needs a future.
-        """
+    async def receive(self) -> MutableMapping[str, Any]:
+        """Return the next part of the body as ASGI has it; after the last one, wait until the client leaves."""
         if self.expects_continue and not (self._parts or self.is_whole or self.has_left):
             self.expects_continue = False
             self._connection.write(_CONTINUE)
         while not (self.has_left or self._parts or (self.is_whole and not self._is_read)):
             self._connection.read_on()
-            wants = self._wants_body = waiter()
+            wants = self._wants_body = Outcome[None]()
             await wants
         if self.has_left:
             return {"type": "http.disconnect"}
@@ -258,10 +195,15 @@ class Exchange:
             self._connection.write(b"0\r\n\r\n")
         self._connection.wrote(self)
 
-    async def drained(self, waiter: Callable[[], Waiter] = Outcome) -> None:
+    @property
+    def is_unread(self) -> bool:  # type: ignore[override]  # a constant in the base class
+        """Whether the client reads more slowly than it is answered."""
+        return self._connection.is_unread and not self.has_left
+
+    async def drained(self) -> None:
         """Return when the client has read enough for the next part to be written, or has left."""
-        if self._connection.is_unread and not self.has_left:
-            await self._connection.until_read(waiter())
+        if self.is_unread:
+            await self._connection.until_read()
 
     def _stays(self) -> bool:
         """Return whether the connection goes on after this answer, and decide it."""
@@ -281,56 +223,108 @@ class Exchange:
             raise InternalError("the answer had a header that cannot be sent")
         return head
 
-    # --- the coroutine ------------------------------------------------------------------------------------------------
+    # --- the path of a request (see ``Ask``) --------------------------------------------------------------------------
 
-    def run(self, coroutine: Answering) -> None:
-        """Answer with this coroutine."""
-        self._coroutine = coroutine
-        self.go_on()
+    def open(self) -> None:
+        """See ``Ask.open``."""
+        self.by_name = headers = dict(self.headers)
+        self.request_id = clean_id(headers.get(b"x-request-id", b"")) or new_id()
+        if b"traceparent" in headers and (parent := parse_traceparent(headers[b"traceparent"])):
+            self.traceparent, self.trace_id = parent, parent[3:35]
 
-    def go_on(self, error: BaseException | None = None) -> None:
-        """Run the coroutine until it waits or ends."""
-        coroutine = self._coroutine
-        if coroutine is None:
-            return
-        self._waits = None
-        try:
-            waits: Any = coroutine.send(None) if error is None else coroutine.throw(error)
-            while type(waits) is not Outcome or self.has_left:
-                foreign = RuntimeError(f"a request awaits {type(waits).__name__}, which needs a task: see `outcome_of`")
-                waits = coroutine.throw(gone() if type(waits) is Outcome else foreign)
-        except StopIteration:
-            self.over()
-        except ClientGone:
-            self.over()
-        except BaseException as failure:  # noqa: BLE001 - a bug: this request fails, and no other
-            self.over(failure)
+    def check(self, timeout: float) -> float:
+        """See ``Ask.check``."""
+        if self.method != "POST":
+            raise MethodNotAllowed(f"{self.method} is not how an endpoint is called", allow="POST")
+        return timeout_of(self.by_name.get(b"x-request-timeout-ms"), timeout)
+
+    def repeated(self) -> list[bytes]:
+        """See ``Ask.repeated``."""
+        return [name for name, _ in self.headers] if len(self.by_name) != len(self.headers) else []
+
+    def whole(self, route: Reading) -> Call | None:
+        """See ``Ask.whole``."""
+        headers = self.by_name
+        if not self.is_whole or headers.get(b"content-encoding"):
+            return None
+        size = self.buffered()
+        if size > MAX_INLINE_BYTES or size > route.max_bytes(headers.get(b"content-type", b"")):
+            return None
+        self.hold(size)
+        self._is_read = True
+        return route.parse(self.take(), headers)
+
+    async def read(self, route: Reading) -> Call:
+        """See ``Ask.read``: a large body is parsed in a thread."""
+        headers = self.by_name
+        limit, encoding = route.max_bytes(headers.get(b"content-type", b"")), headers.get(b"content-encoding", b"")
+        raw = await bodies.read(
+            self.receive, limit=limit, announced=headers.get(b"content-length", b""), hold=self.hold
+        )  # fmt: skip
+        if encoding:
+            raw = await bodies.unpacked(raw, encoding, limit=limit)
+            self.hold(len(raw))
+        if len(raw) > MAX_INLINE_BYTES:
+            return await in_thread(BODY_THREADS, route.parse, raw, headers)
+        return route.parse(raw, headers)
+
+    def late(self) -> GatewayError:
+        """See ``Ask.late``."""
+        if self.call is None and not self._is_read:
+            return BodyTimeout(f"the body did not arrive within {self.timeout:g} s")
+        return super().late()
+
+    def respond(self, reply: Any) -> None:
+        """See ``Ask.respond``."""
+        version = self.with_version
+        assert version is not None and self.call is not None  # noqa: S101, PT018 - it has answered
+        if self.has_begun:
+            self.end(self.call.end)
+        elif type(reply) is bytes:
+            self.write(head_of(self, version.head, len(reply)), reply)
         else:
-            self._waits = waits
-            waits.exchange = self
+            status, headers, content = reply
+            own = [*headers, *version.headers, *labels(self), *quota_lines(self)]
+            self.reply(status, [*own, (b"content-length", b"%d" % len(content))], content)
+
+    def refuse(self, error: GatewayError, route: Route) -> None:
+        """See ``Ask.refuse``. The error of a stream that has begun is an event of its own, ``event: error``."""
+        if self.has_begun:
+            self.status = 200
+            self.end(b"event: error\ndata: " + problem(error, self.request_id).content + b"\n\n")
+            return
+        self.status, headers, content = route.refuse(error, self.request_id)
+        if isinstance(error, Overloaded):
+            self.rest_s = error.retry_after or 1.0
+        if self.has_left:
+            return
+        length = (b"content-length", b"%d" % len(content))
+        lines = [*headers, (b"x-request-id", self.request_id.encode()), *served_by(self), *quota_lines(self), length]
+        if self.method != "POST" and wants_page(self.headers):
+            lines, content = as_page(self.status, lines, content)
+        self.reply(self.status, lines, content)
+
+    async def send(self, event: Event) -> None:
+        """See ``Ask.send``: a server-sent event."""
+        version, call = self.with_version, self.call
+        assert version is not None and call is not None  # noqa: S101, PT018 - it answers
+        if not self.has_begun:
+            self.begin(200, [*EVENT_STREAM, *version.headers, *labels(self)[:2]])
+        self.piece(call.piece(event))
+        await self.drained()
+
+    # --- its end ------------------------------------------------------------------------------------------------------
 
     def leave(self) -> None:
-        """Tell the coroutine that its client has left."""
+        """See ``Ask.leave``; a task that answers hears of it where it reads the body."""
         self.has_left = True
         if not self.throw(gone()):
             self.offer()
 
-    def throw(self, error: BaseException) -> bool:
-        """Throw an error into the coroutine, in place of what it waits for; return whether it waited."""
-        waits, self._waits = self._waits, None
-        if waits is None:
-            return False
-        waits.exchange = None
-        self.go_on(error)
-        return True
-
     def over(self, failure: BaseException | None = None) -> None:
         """End the exchange: nothing works on it any more. An answer that was not finished closes the connection."""
-        self._coroutine = None
-        self.is_over = True
+        super().over(failure)
         self._parts.clear()
-        if failure is not None:
-            _log.error("unexpected error", exc_info=failure)
         if not (self.has_ended or self.has_left):
             if self.has_begun:
                 self._connection.abort()
@@ -338,8 +332,3 @@ class Exchange:
                 _, headers, content = problem(InternalError("the gateway failed on this request"), new_id())
                 self.reply(500, [*headers, (b"content-length", b"%d" % len(content))], content)
         self._connection.next(self)
-
-
-def gone() -> ClientGone:
-    """Return the error of a request whose client has left."""
-    return ClientGone("the client left before the answer was ready")

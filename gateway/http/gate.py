@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
-from gateway.edge.rules import OPEN, OPERATORS, rule_of
 from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
 from gateway.http.bridge import Scope, Send, names_of, send_reply
 from gateway.http.problems import is_openai, oip_problem, openai_problem, problem
-from gateway.http.replies import clean_id
 from gateway.local_names import are_local
+from gateway.path.rights import OPEN, OPERATORS, rule_of
+from gateway.trace import clean_id
 
 
 def not_for_us() -> NotPermitted:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.call import Headers, Refuse, Reply
 from gateway.errors import STATUS, ControlError, GatewayError, MethodNotAllowed, NotPermitted, Overloaded
+from gateway.path.call import Headers, Refuse, Reply
 from gateway.protocols.tei import NothingSent, WrongModel
 
 _CONTROL: Final = {ControlError.kind, *(error.kind for error in ControlError.__subclasses__())}

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import quote
 
-from gateway.call import Headers, Reply
-from gateway.edge.quotas import quota_head, quota_left
 from gateway.errors import RequestError
-from gateway.path.inflight import InFlight
+from gateway.path.call import Headers
 from gateway.trace import Trace
 
-_JSON: Final = (b"content-type", b"application/json")
-
-
-def reply_of(flight: InFlight) -> tuple[int, Headers, bytes]:
-    """Return status, headers and body for a request that has ended."""
-    trace, reply = flight.trace, flight.reply
-    status, headers, content = reply if type(reply) is Reply else (200, [_JSON], reply)
-    if flight.error is not None or flight.endpoint is None:
-        own: Headers = [(b"x-request-id", trace.request_id.encode()), *served_by(trace)]
-    else:
-        own = [*flight.endpoint.headers, *labels(trace)]
-    if trace.quota is not None:
-        own += quota_left(trace)
-    return status, [*headers, *own, (b"content-length", str(len(content)).encode())], content
+HeaderList = Sequence[tuple[bytes, bytes]]
 
 
 def served_by(trace: Trace) -> Headers:
@@ -36,6 +22,12 @@ def served_by(trace: Trace) -> Headers:
         (b"x-model-id", trace.model_id.encode("unicode_escape")),  # a user chose it: escape line breaks
         (b"x-route", trace.route.encode()),
     ]
+
+
+def quota_lines(trace: Trace) -> Headers:
+    """Return OpenAI's ``x-ratelimit`` headers for the tenant; none for one without limits."""
+    lines: Headers = [] if trace.quota is None else trace.quota.headers()
+    return lines
 
 
 def labels(trace: Trace) -> Headers:
@@ -61,7 +53,7 @@ _HEAD: Final = (
 def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
     """Return the whole head of a JSON answer as bytes, without the empty line that ends it."""
     if trace.quota is not None:
-        endpoint_head += quota_head(trace)
+        endpoint_head += trace.quota.head()
     prepare, infer = trace.prepare_ns, trace.infer_ns
     return _HEAD % (
         endpoint_head, trace.request_id.encode(), trace.route.encode(), trace.total_ns * 1e-6, prepare * 1e-6,
@@ -71,16 +63,6 @@ def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
 
 def _ms(ns: int) -> bytes:
     return b"%.3f" % (ns * 1e-6)
-
-
-def clean_id(value: bytes) -> str:
-    """Return a caller's request id, or an empty text if it cannot be used."""
-    # The id is repeated in headers and logs, so it must be printable and short.
-    if 0 < len(value) <= 128 and value.isascii():
-        text = value.decode("ascii")
-        if text.isprintable():
-            return text
-    return ""
 
 
 def timeout_of(header: bytes | None, limit: float) -> float:

@@ -1,26 +1,31 @@
-"""Admission control of one process: decides whether one more request is admitted, and makes the refusal if not.
+"""Who is admitted: one more request, before its body is read, and once more if only the body names its endpoint.
 
-An edge asks before it reads the body, and once more if only the body names the endpoint. A request is admitted if
-the process has a place for its class, its endpoint has less than its share of the places, and the endpoint has less
-work in hand than keeps its model busy. Refusals are counted here, and they put limits of work into force.
+A request is admitted if the process has a place for its class and room for its bytes, its endpoint has less than its
+share of the places, and has less work in hand than keeps its model busy. Refusals are counted here, and they put limits
+of work into force.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from gateway.admission import SHARE, Permits
-from gateway.errors import Overloaded
+from gateway.batching.pressure import NO_PRESSURE, Pressure
+from gateway.callers.rights import Caller
+from gateway.errors import Draining, Overloaded, RequestError
 from gateway.handlers.endpoint import Endpoint
+from gateway.health import Health
 from gateway.metrics.observer import Observer
+from gateway.path.routing.snapshot import not_read_yet
 from gateway.path.routing.table import RoutingTable
-from gateway.trace import BATCH, CLASSES
+from gateway.trace import BATCH, CLASSES, DEFAULT, DEFAULT_FLOW, Flow
 
 _log = logging.getLogger("triton_gateway.request")
 
+SHARE: Final = 8
+"""If several endpoints are served, one may hold 8 times as many requests as there are free places."""
 _MOST_REFUSED: Final = 0.5
 """The path of a canary is full if half of its requests or more would be refused."""
 _LOG_EVERY_S: Final = 1.0
@@ -28,16 +33,195 @@ _PRESS_EVERY_S: Final = 0.1
 """While the process is full, it looks every 0.1 s which endpoints fill it."""
 
 
+def flow_of(asked: bytes, caller: Caller | None) -> Flow:
+    """Return the class and tenant of a request; ``asked``: its header ``x-priority``, empty for none.
+
+    A caller that asks for more than its own class gets its own class. Raises ``RequestError`` for an unknown class.
+    """
+    rank = DEFAULT if caller is None else CLASSES.index(caller.priority)
+    if asked:
+        name = asked.decode("latin-1").strip().lower()
+        if name not in CLASSES:
+            raise RequestError(f"x-priority must be one of {', '.join(CLASSES)}")
+        wanted = CLASSES.index(name)
+        rank = wanted if caller is None else max(rank, wanted)
+    if caller is None:
+        return DEFAULT_FLOW if rank == DEFAULT else Flow(rank, "")
+    return Flow(rank, caller.tenant)
+
+
+class Permit:
+    """The right of one request to take bytes in. An ``Ask`` is its own; ``Place`` is one without a request.
+
+    It is taken before a request's body is read, and returned after the last byte of its reply was written. An early
+    refusal costs microseconds. An unbounded queue would cost callers their deadlines, and the process its memory.
+    """
+
+    permits: Permits | None
+    """Who gave it; None: nobody, or it was returned."""
+    held_bytes: int
+
+    def hold(self, size: int) -> None:
+        """Count ``size`` more bytes for this request. Raises ``Overloaded`` if the limit is reached.
+
+        A request that is the only one with a body may exceed the limit.
+        """
+        permits = self.permits
+        if permits is None:
+            return
+        held = permits.held_bytes
+        if held + size > permits.max_bytes and held > self.held_bytes:
+            raise _full(held)
+        permits.held_bytes += size
+        self.held_bytes += size
+
+    def release(self) -> None:
+        """Return the permit; a second time does nothing."""
+        permits = self.permits
+        if permits is not None:
+            self.permits = None
+            permits.in_flight -= 1
+            permits.held_bytes -= self.held_bytes
+
+
+class Place(Permit):
+    """A permit by itself."""
+
+    def __init__(self, permits: Permits) -> None:
+        self.permits = permits
+        self.held_bytes = 0
+
+
+class Permits:
+    """Counts the requests of one event loop, and the bytes of their bodies. Not thread-safe.
+
+    Each class of priority has a ceiling: class batch fills half of the places at most, class critical may exceed the
+    limit by a sixteenth. One endpoint among several may hold ``SHARE`` times as many requests as there are free places.
+    A single busy endpoint then gets nearly all places, two busy ones about half each, and some places stay free for an
+    endpoint without requests. Nothing is reserved.
+    """
+
+    __slots__ = (
+        "_easy", "ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "pressure", "retry_after",
+    )  # fmt: skip
+
+    def __init__(self, max_requests: int, max_bytes: int, pressure: Pressure = NO_PRESSURE) -> None:
+        self.max_requests = max_requests
+        self.max_bytes = max_bytes
+        self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
+        """The maximum of requests in flight, by rank of the class."""
+        self._easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
+        self.easy = self._easy
+        """Below this number of requests, by rank, none can be refused, so the checks are skipped."""
+        self.pressure = pressure
+        if pressure.may_change:
+            pressure.on_start = self._set_easy
+        self._set_easy()
+        self.in_flight = 0
+        self.held_bytes = 0
+        self.retry_after: Callable[[], float] = lambda: 1.0
+        """Returns the seconds after which a refused caller may try again."""
+
+    def look(self, now: float) -> bool:
+        """Lift limits of work that are not needed; return whether one is still in force."""
+        self.pressure.look(now)
+        self._set_easy()
+        return self.pressure.is_on
+
+    def press(self, who: Iterable[Pressure], now: float) -> None:
+        """Put limits of work into force: a request was refused for the work of these endpoints."""
+        for one in who:
+            one.press(now)
+
+    def _set_easy(self) -> None:
+        self.easy = (0, 0, 0) if self.pressure.is_on else self._easy
+
+    def is_full(self, rank: int) -> bool:
+        """Return whether one more request of a class would be refused."""
+        return self.in_flight >= self.ceilings[rank]
+
+    def full(self, rank: int = DEFAULT) -> Overloaded:
+        """Return the refusal of one request too many."""
+        is_batch = rank == BATCH and self.in_flight < self.max_requests
+        why = "and takes no more of class batch beside them" if is_batch else "and takes no more"
+        return self._refusal(
+            f"this gateway already works on {self.ceilings[rank]} requests {why}",
+            "batch_full" if is_batch else "gateway_full",
+        )  # fmt: skip
+
+    def share_is_full(self, path: str) -> Overloaded:
+        """Return the refusal of a request whose endpoint has its share."""
+        return self._refusal(f"this gateway works on as many requests of {path} as others leave room for",
+                             "endpoint_full")  # fmt: skip
+
+    def work_is_full(self, path: str, rank: int) -> Overloaded:
+        """Return the refusal of a request whose endpoint has as much work in hand as keeps its model busy."""
+        batch = " of class batch" if rank == BATCH else ""
+        return self._refusal(f"{path} has as much work{batch} in hand as keeps its model busy", "work_full")
+
+    def _refusal(self, message: str, because: str) -> Overloaded:
+        return Overloaded(message, because=because, hint="try again", retry_after=self.retry_after())
+
+    def admit(self, permit: Permit, rank: int = DEFAULT) -> None:
+        """Give a request its permit. Raises ``Overloaded``."""
+        if self.in_flight >= self.ceilings[rank]:
+            raise self.full(rank)
+        held = self.held_bytes
+        if held > self.max_bytes:
+            raise _full(held)
+        self.in_flight += 1
+        permit.permits = self
+        permit.held_bytes = 0
+
+    def take(self, rank: int = DEFAULT) -> Permit:
+        """Return a permit for work that is no request for inference. Raises ``Overloaded``."""
+        place = Place(self)
+        self.admit(place, rank)
+        return place
+
+    def keep(self) -> Permit:
+        """Return a permit for work that goes on after its request has ended. It is never refused."""
+        self.in_flight += 1
+        return Place(self)
+
+    @property
+    def is_half_full(self) -> bool:
+        """True if there is no room for work without a waiting caller, such as shadow traffic."""
+        return self.in_flight * 2 > self.max_requests or self.held_bytes * 2 > self.max_bytes
+
+
+def _full(held: int) -> Overloaded:
+    return Overloaded(
+        f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
+        because="bytes_full", retry_after=1,
+    )  # fmt: skip
+
+
 class AdmissionControl:
     """Admission control. One per event loop."""
 
-    def __init__(self, table: RoutingTable, permits: Permits, observer: Observer) -> None:
+    def __init__(self, table: RoutingTable, permits: Permits, observer: Observer, health: Health) -> None:
         self._table = table
         self._permits = permits
         self._observer = observer
+        self._health = health
         self._refused = 0
         self._press_at = 0.0
         self._log_at = 0.0
+
+    def enter(self, permit: Permit, path: str | None, flow: Flow) -> None:
+        """Give a request its permit, before its body is read; ``path``: the endpoint, if the address names it.
+
+        Raises ``Draining``, ``Unavailable`` or ``Overloaded``.
+        """
+        health = self._health
+        if health.is_draining:
+            raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
+        if not health.first_sync_done:
+            raise not_read_yet()
+        if path is not None:
+            self.check(path, *flow)
+        self._permits.admit(permit, flow.rank)
 
     def check(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if the endpoint at ``path`` has its share of the places, or enough work in hand."""

@@ -1,4 +1,4 @@
-"""The deadlines of the requests of one event loop, except for those that a batcher keeps itself.
+"""The deadlines of the requests of one event loop.
 
 Most requests have the same long time-out and end long before it. They share one timer (a timing wheel): requests that
 expire in the same eighth of a second are in one set, and the timer visits the sets that are due. A request joins and
@@ -25,6 +25,10 @@ class Expires(Protocol):
     timeout: float
     alarm: Alarm
 
+    def late(self) -> Exception:
+        """Return the error of one whose deadline has passed."""
+        ...
+
     def expire(self) -> None:
         """End it; called once, at the deadline, unless ``forget`` was called before."""
         ...
@@ -47,23 +51,26 @@ class Deadlines:
         self._sets: dict[int, set[Expires]] = {}
         self._visits = EarliestDeadline()
 
-    def due(self, item: Expires, timeout: float, passed: float = 0.0) -> None:
-        """Set the deadline (loop time) of an object that began ``passed`` seconds ago; start no timer.
+    def watch(self, item: Expires, timeout: float) -> None:
+        """Make an object expire ``timeout`` seconds after it was first watched; a later deadline changes nothing.
 
-        A batcher keeps deadlines itself; otherwise ``watch`` must follow.
+        Raises its error if that is over.
         """
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        item.timeout = timeout
-        item.deadline = loop.time() + timeout - passed
-
-    def watch(self, item: Expires) -> None:
-        """Make an object expire at its deadline; a second call does nothing."""
-        loop = self._loop
-        if loop is None or item.alarm is not None:
+        now = loop.time()
+        if item.alarm is None:
+            deadline = now + timeout
+        elif timeout < item.timeout:
+            deadline = item.deadline - item.timeout + timeout
+            self.forget(item)
+            if deadline <= now:
+                item.timeout = timeout
+                raise item.late()
+        else:
             return
-        deadline, now = item.deadline, loop.time()
+        item.timeout, item.deadline = timeout, deadline
         if deadline - now < self._short:
             item.alarm = loop.call_at(deadline, item.expire)
             return

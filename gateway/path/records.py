@@ -20,15 +20,13 @@ Listener = Callable[[Trace], None]
 
 
 class Records:
-    """The ledger (``inflight.Ledger``) of the requests of one event loop; ``admission`` counts its refusals."""
+    """Records the requests of one event loop; ``admission`` counts its refusals."""
 
     def __init__(self, observer: Observer, admission: AdmissionControl, *, access_log: bool = False) -> None:
         self._observer = observer
         self._admission = admission
         self._access_log = access_log
         self._listeners: tuple[Listener, ...] = ()
-        self.keeps_pieces = False
-        """See ``Ledger.keeps_pieces``."""
 
     def subscribe(self, listener: Listener) -> Callable[[], None]:
         """Call ``listener`` with the trace of every request that ends. Returns a function that unsubscribes it."""
@@ -40,7 +38,7 @@ class Records:
         return leave
 
     def record(self, trace: Trace) -> None:
-        """See ``Ledger.record``."""
+        """Record a request that has ended."""
         self._observer.finished(trace)
         for listener in self._listeners:
             listener(trace)
@@ -58,7 +56,7 @@ class Records:
             _write_log(trace)
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
-        """See ``Ledger.fell_back``."""
+        """Record that ``stable`` answers for a version that failed."""
         self._observer.fell_back(trace.endpoint, trace.version, error.kind)
         _log.info(
             "request fell back to %s", stable.identity.url,

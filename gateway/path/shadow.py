@@ -27,10 +27,10 @@ from gateway.handlers.tensors import RawTensors
 from gateway.metrics.mirrored import Features, Groups, renamed, with_names
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import Text
-from gateway.path.coroutines import ask_version
 from gateway.path.neighbours import Neighbours
 from gateway.path.records import Listener
 from gateway.path.routing.table import RoutingTable
+from gateway.path.serve import ask_version
 from gateway.spec import ShadowSpec
 from gateway.trace import FALLBACK, TRACEPARENT, Trace
 from preprocessing.types import Prepared
@@ -225,9 +225,8 @@ class Mirror:
         if target is None or loop.time() - one.at > self._stale or self._is_busy():
             self._drop(shadow)
             return
-        trace = Trace("shadow")
         try:
-            answer = await ask_version(target, one.body, self._timeout, trace)
+            ask = await ask_version(target, one.body, self._timeout)
         except GatewayError as error:
             self._note(shadow, str(error))
             if isinstance(error, _NOBODY):
@@ -236,7 +235,7 @@ class Mirror:
                 self._found(one, target, "differed" if error.kind in OF_CALLERS else "failed")
             return
         try:
-            answer = with_names(answer, one.source.names)
+            answer = with_names(ask.reply, one.source.names)
             if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
                 agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
                 if agree is None:
@@ -245,7 +244,7 @@ class Mirror:
             else:
                 # Of several texts the first one is grouped.
                 compared = partial(_compared, one.answer, answer, shadow.spec.tolerance)
-                is_large = max(one.rows, trace.rows) > _LARGE_ROWS
+                is_large = max(one.rows, ask.rows) > _LARGE_ROWS
                 same, off, first = await asyncio.to_thread(compared) if is_large else compared()
         except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
             self._note(shadow, f"{type(error).__name__}: {error}")

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 import orjson
 
-from gateway.call import Reply
 from gateway.errors import HookFailed, InputRefused, MalformedBody, PayloadTooLarge, UnsupportedMedia
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.json_form import to_json
+from gateway.path.call import Reply
 
 TEXT_FORM: Final = '{"text": "…"}'
 """An example of a body in the endpoints' own form."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.call import Call, Reply
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint
+from gateway.path.call import Call, Reply
 from gateway.protocols.huggingface import refuse_other_fields
 from gateway.protocols.json_body import dumps, require_field
 from gateway.trace import Trace

@@ -18,11 +18,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from gateway.call import Call, Reply
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.handlers.endpoint import Endpoint
 from gateway.handlers.tensors import RawTensors, TensorHandler
 from gateway.handlers.text import TextHandler
+from gateway.path.call import Call, Reply
 from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols.json_body import dumps
 from gateway.protocols.tensors import (

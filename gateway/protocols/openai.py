@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.call import Call
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint, translate
+from gateway.path.call import Call
 from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols.huggingface import refuse_other_fields, shorten, whole_number
 from gateway.protocols.json_body import dumps, require_field

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.call import Call
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint, Event
+from gateway.path.call import Call
 from gateway.protocols.huggingface import refuse_other_fields, whole_number
 from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import HARMLESS, model_of, now

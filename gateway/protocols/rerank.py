@@ -9,9 +9,9 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.call import Call
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint
+from gateway.path.call import Call
 from gateway.protocols import huggingface, tei
 from gateway.protocols.json_body import dumps, require_field
 from gateway.protocols.openai import HARMLESS, model_of

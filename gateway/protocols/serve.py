@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from gateway.call import Call, Reply
 from gateway.errors import GatewayError
 from gateway.handlers.endpoint import Endpoint, Event
+from gateway.path.call import Call, Reply
 from gateway.protocols import huggingface
 from gateway.protocols.json_body import decode, dumps, rendered
 from gateway.trace import Trace

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.call import Call
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused
 from gateway.handlers.endpoint import Endpoint, Lookup, translate
+from gateway.path.call import Call
 from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols import huggingface
 from gateway.protocols.json_body import dumps, require_field

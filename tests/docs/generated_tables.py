@@ -21,8 +21,8 @@ from pydantic import AliasChoices
 from deploy.cli.main import group
 from deploy.controlplane.app import CALLS
 from gateway import errors
-from gateway.edge import headers
 from gateway.errors import STATUS
+from gateway.http import headers
 from gateway.http.addresses import ADDRESSES
 from gateway.metrics.catalog import CATALOG
 from gateway.metrics.variables import BUILT_IN

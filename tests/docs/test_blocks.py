@@ -26,10 +26,10 @@ from deploy.cli import state_file
 from deploy.cli.main import group
 from gateway import samples
 from gateway.callers import keys
-from gateway.edge.rules import FEEDBACK_PATH
 from gateway.hocon import parse as hocon
 from gateway.http.addresses import Addresses
 from gateway.metrics import drift
+from gateway.path.rights import FEEDBACK_PATH
 from gateway.path.routing.table import RoutingTable
 from gateway.settings import Settings
 from tests import kube_tools

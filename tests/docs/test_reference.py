@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.edge import headers
 from gateway.errors import STATUS
+from gateway.http import headers
 from gateway.metrics.catalog import CATALOG
 from gateway.settings import Settings
 from tests.docs.generated_tables import PARTS, chart_values, refresh

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.admission import SHARE, Permits
 from gateway.errors import Overloaded
+from gateway.path.admission import SHARE, Permits
 from gateway.trace import BATCH, CRITICAL, DEFAULT
 
 
-def refusal(permits: Permits, rank: int = DEFAULT, size: int = 0) -> str:
+def refusal(permits: Permits, rank: int = DEFAULT) -> str:
     """Return why one more request is refused."""
     with pytest.raises(Overloaded) as refused:
-        permits.take(size, rank)
+        permits.take(rank)
     return refused.value.because
 
 
 def test_batch_work_leaves_half_of_the_places_to_others() -> None:
     """It fills the other half and is told why it is refused."""
     permits = Permits(100, 1000)
-    held = [permits.take(0, BATCH) for _ in range(50)]
+    held = [permits.take(BATCH) for _ in range(50)]
     assert "batch_full" == refusal(permits, BATCH)
     held += [permits.take() for _ in range(50)]
     assert "gateway_full" == refusal(permits)
@@ -35,7 +35,7 @@ def test_critical_work_has_places_of_its_own() -> None:
         permits.take()
     assert "gateway_full" == refusal(permits)
     for _ in range(10):
-        permits.take(0, CRITICAL)
+        permits.take(CRITICAL)
     assert "gateway_full" == refusal(permits, CRITICAL)
 
 
@@ -43,15 +43,18 @@ def test_a_limit_of_one_admits_one_request_of_any_class() -> None:
     """Small limits are kept exactly."""
     for rank in (CRITICAL, DEFAULT, BATCH):
         permits = Permits(1, 1000)
-        permits.take(0, rank)
+        permits.take(rank)
         assert "gateway_full" == refusal(permits, rank)
 
 
 def test_bytes_have_a_separate_limit() -> None:
     """Beside the number of requests."""
     permits = Permits(100, 1000)
-    permits.take(900)
-    assert "bytes_full" == refusal(permits, DEFAULT, 200)
+    first, second = permits.take(), permits.take()
+    first.hold(900)
+    with pytest.raises(Overloaded) as refused:
+        second.hold(200)
+    assert "bytes_full" == refused.value.because
 
 
 def _free(permits: Permits) -> int:

@@ -13,9 +13,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from gateway.app import Gateway
 from gateway.errors import ClientGone, GatewayError, InputRefused, ModelFailed
+from gateway.path.ask import InternalAsk
+from gateway.path.call import InternalCall
 from gateway.settings import trace_protocol
 from gateway.spans import Spans
-from gateway.trace import Trace
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -143,8 +144,14 @@ async def test_a_client_error_over_grpc_has_no_error_status(
     spanned: Spanned, error: GatewayError, code: StatusCode
 ) -> None:
     """Without an HTTP status, its kind decides."""
-    plane = spanned.gateway.plane
-    plane.refuse(plane.open("id"), error)
+
+    def refuse(_endpoint: Any) -> Any:
+        raise error
+
+    call = InternalCall("e", {})
+    call.question = refuse  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        await spanned.gateway.plane.answer_to(InternalAsk(call))
     (span,) = spanned.kept.spans
     assert (code, 0) == (span.status.status_code, (span.attributes or {})["http.response.status_code"])
 
@@ -168,7 +175,7 @@ class Preprocess:
 
 async def test_without_an_otlp_endpoint_there_are_no_spans(stack: Any) -> None:
     """This is decided when the gateway is created."""
-    assert stack.gateway.plane.new_trace is Trace
+    assert stack.gateway.plane._spans is None
     assert () == stack.gateway.plane.records._listeners
 
 

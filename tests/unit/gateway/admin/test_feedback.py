@@ -169,7 +169,7 @@ async def test_feedback_counts_towards_the_bytes_in_flight(make_stack: Callable[
         assert {"counted": MAX_ITEMS} == (await stack.client.post("/v1/feedback", json=many)).json()
         assert 422 == (await stack.client.post("/v1/feedback", json={})).status_code
         assert 0 == stack.gateway.permits.in_flight
-        held = [stack.gateway.permits.take(0, 1) for _ in range(stack.settings.max_in_flight)]
+        held = [stack.gateway.permits.take(1) for _ in range(stack.settings.max_in_flight)]
         reply = await stack.client.post("/v1/feedback", json=ONE)
         assert (429, "overloaded") == (reply.status_code, reply.json()["code"])
         assert reply.headers["retry-after"]

@@ -8,9 +8,9 @@ import random
 
 import pytest
 
-from gateway.admission import Pressure
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry, Gateways
+from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
 from tests.simulated import MAX_ROWS, Merging, Price, Row, Server, SimulatedLoop, simulate
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from gateway.admission import Pressure
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
+from gateway.batching.pressure import Pressure
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
 from tests.simulated import Price, Row, Server, SimulatedLoop, simulate

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.admission import Pressure
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
+from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
 from gateway.trace import DEFAULT, Flow
 from tests.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, simulate

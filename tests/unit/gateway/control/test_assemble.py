@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.admission import Permits
 from gateway.batching.entries import BatchLimits
 from gateway.control import assemble
 from gateway.control.assemble import Assembler, refusals, token_vectors
@@ -25,11 +24,11 @@ from gateway.control.threads import ControlThreads
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.path.coroutines import ask_version
+from gateway.path.admission import Permits
+from gateway.path.serve import ask_version
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
-from gateway.trace import Trace
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
 from tests.encoder import encoder
@@ -216,7 +215,7 @@ async def test_calls_that_requests_wait_for_are_counted(
     backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
     endpoint = await assembler.build(compile_spec(spec, default_triton="t:8001").endpoints["t"], lambda _step: None)
     for rows in (1, 3):
-        await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5, Trace("r"))
+        await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5)
     assert [(name, 1), (name, 3)] == backend.calls
     found = {
         labels: (numbers[:-1].sum(), numbers[-1])

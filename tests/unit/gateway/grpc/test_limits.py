@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from gateway.admission import Permits
 from gateway.grpc.server import RpcServer
+from gateway.path.admission import Permits
 from tests.unit.gateway.grpc.test_server import _nothing, make_server, texts
 from tests.waiting import LIMIT_S
 
@@ -55,7 +55,7 @@ async def test_silent_connections_end_and_connections_are_limited(stack: Any) ->
     """A connection without a complete handshake ends soon. Connections above the limit are refused."""
     gateway = stack.gateway
     server = RpcServer(
-        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20,
+        gateway.plane, gateway.table, gateway.health, _nothing, version="1", max_message_bytes=1 << 20,
         head_timeout=1.0, max_connections=4,
     )  # fmt: skip
     port = await server.start("127.0.0.1", 0)
@@ -151,24 +151,24 @@ async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
         server = make_server(stack)
         port = await server.start("127.0.0.1", 0)
         message, taken, held = texts("e", "x").SerializeToString(), 0, set()
-        take, infer = Permits.take, stack.backend.infer
+        admit, infer = Permits.admit, stack.backend.infer
 
         def counted(self: Permits, *arguments: Any) -> Any:
             nonlocal taken
             taken += 1
-            return take(self, *arguments)
+            return admit(self, *arguments)
 
         async def looked(*arguments: Any, **options: Any) -> Any:
             held.add((stack.gateway.permits.in_flight, stack.gateway.permits.held_bytes))
             return await infer(*arguments, **options)
 
-        monkeypatch.setattr(Permits, "take", counted)
+        monkeypatch.setattr(Permits, "admit", counted)
         stack.backend.infer = looked
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
                 assert (1, {(1, len(message))}) == (taken, held)
-                stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes  # others'
+                stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes + 1  # others'
                 with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
                     await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
         finally:

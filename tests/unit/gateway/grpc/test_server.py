@@ -27,8 +27,8 @@ def make_server(stack: Any) -> RpcServer:
     """Return the gRPC service over a stack's data plane."""
     gateway = stack.gateway
     return RpcServer(
-        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5,
-        max_message_bytes=1 << 20, allows_pins=True, access=gateway._callers and gateway._callers.access,
+        gateway.plane, gateway.table, gateway.health, _nothing, version="1",
+        max_message_bytes=1 << 20,
     )  # fmt: skip
 
 

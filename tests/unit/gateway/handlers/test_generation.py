@@ -7,9 +7,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gateway.call import InternalCall
 from gateway.errors import ModelFailed
-from gateway.path.inflight import InFlight
+from gateway.path.ask import UNADDRESSED
+from gateway.path.call import InternalCall
+from gateway.path.serve import serve
+from tests.unit.gateway.path.asks import Told
 from tests.unit.gateway.story import counting, deploy
 from tests.waiting import soon
 
@@ -73,10 +75,11 @@ async def test_a_text_keeps_its_place_until_its_model_has_ended(story: Any) -> N
     await soon(lambda: (3, 3) == (gateway.permits.in_flight, endpoint.leases))
     backend.latency = 1000
     call = InternalCall("story", {"text": "one"})
-    flight = gateway.plane.submit(call, lambda _: None)
+    ask = Told(call)
+    ask.run(serve(ask, UNADDRESSED, gateway.plane))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    flight.cancel()
+    ask.leave()
     await soon(lambda: (4, 4) == (gateway.permits.in_flight, endpoint.leases))
     backend.hold.set()
     await soon(lambda: (0, 0) == (gateway.permits.in_flight, endpoint.leases))
@@ -140,16 +143,17 @@ async def test_a_closed_stream_releases_its_lease(story: Any) -> None:
     call.streams = True
     begun = asyncio.Event()
 
-    async def stall(_flight: object, _event: object) -> None:
-        begun.set()
-        await asyncio.Event().wait()
+    class Stalled(Told):
+        async def send(self, _event: object) -> None:
+            begun.set()
+            await asyncio.Event().wait()
 
-    ends: list[InFlight] = []
-    flight = gateway.plane.submit(call, ends.append, send=stall)
+    ask = Stalled(call)
+    ask.run(serve(ask, UNADDRESSED, gateway.plane))
     await begun.wait()
     assert 1 == endpoint._leases
-    flight.cancel()
-    assert (0, [flight]) == (endpoint._leases, ends)
+    ask.leave()
+    assert (0, True) == (endpoint._leases, ask.is_over)
     for _ in range(5):
         await asyncio.sleep(0)
     assert 1 == len(story.backend.ended)

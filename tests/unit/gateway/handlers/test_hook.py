@@ -90,7 +90,9 @@ def make(threads: ThreadPoolExecutor) -> Callable[..., HookHandler]:
 
 async def ask(handler: HookHandler, body: Any) -> Any:
     """Send one request with a distant deadline."""
-    return await handler.answer(body, Trace("t"), asyncio.get_running_loop().time() + 30)
+    trace = Trace("t")
+    trace.deadline = asyncio.get_running_loop().time() + 30
+    return await handler.answer(body, trace)
 
 
 async def test_the_stages_run_before_and_after_the_model(make: Any) -> None:

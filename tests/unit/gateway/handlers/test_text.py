@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.call import InternalCall
+from gateway.path.ask import InternalAsk
+from gateway.path.call import InternalCall
 
 
 class Told(InternalCall):
@@ -26,7 +27,6 @@ async def test_a_large_answer_is_written_in_a_thread(stack: Any, rows: int, is_a
     stack.deploy("e")
     await stack.served("e")
     call = Told("e", {"text": ["good"] * rows})
-    flight = await stack.gateway.plane.ask(call)
-    assert flight.error is None
-    assert rows == len(flight.reply["results"])
+    reply = await stack.gateway.plane.answer_to(InternalAsk(call))
+    assert rows == len(reply["results"])
     assert is_aside == (call.written_in != threading.get_ident())

@@ -23,7 +23,8 @@ from typing import Any, Final
 import h11
 
 from gateway.http.connections import Connections
-from gateway.http.exchange import Exchange, Outcome
+from gateway.http.exchange import Exchange
+from gateway.outcome import Outcome
 from tests.core_client import in_memory
 
 BATCH: Final = 200

@@ -23,11 +23,10 @@ from gateway.errors import (
 )
 from gateway.http.addresses import Reading
 from gateway.http.problems import problem
-from gateway.http.routes import InferRoute, Limits
+from gateway.path.serve import serve
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import serving
-from tests.unit.gateway.path.flights import Echo
-from tests.unit.gateway.path.test_submit import Plane
+from tests.unit.gateway.path.asks import Echo, Plane
 from tests.waiting import soon
 
 GOOD = json.dumps({"text": "good"}).encode()
@@ -246,10 +245,10 @@ async def test_large_bodies_are_parsed_in_a_thread() -> None:
             raise MalformedBody("no")
         return Echo("e")
 
-    route, statuses = InferRoute(made.plane, Limits(1 << 20, 5.0)), []
+    statuses = []
     for start, size in ((b"", 100), (b"", 300_000), (b"no", 300_000)):
         body = start + b"x" * size
-        statuses.append(await _ask(route, Reading(parse, problem), body))
+        statuses.append(await _ask(made, parse, body))
     assert [200, 200, 400] == statuses
     assert threading.main_thread().name == names[0]
     assert all(name.startswith("edge") for name in names[1:])
@@ -267,10 +266,10 @@ async def test_a_body_whose_parsing_takes_too_long_is_504() -> None:
 
     body = b"x" * 300_000
     try:
-        route = InferRoute(made.plane, Limits(1 << 20, 0.05))
-        assert 504 == await _ask(route, Reading(parse, problem), body)
-        route = InferRoute(made.plane, Limits(1 << 20, 5.0))
-        _, connection = in_memory(lambda exchange: route(exchange, Reading(parse, problem)))
+        made.plane.timeout = 0.05
+        assert 504 == await _ask(made, parse, body)
+        made.plane.timeout = 5.0
+        _, connection = in_memory(lambda exchange: serve(exchange, Reading(parse, problem), made.plane))
         connection.data_received(_request(body))
         assert 1 == made.permits.in_flight
         connection.connection_lost(None)
@@ -284,9 +283,9 @@ def _request(body: bytes) -> bytes:
     return b"POST / HTTP/1.1\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
 
 
-async def _ask(route: InferRoute, reading: Reading, body: bytes) -> int:
+async def _ask(made: Plane, parse: Any, body: bytes) -> int:
     """Send one request over a connection in memory. Return its status."""
-    ear, connection = in_memory(lambda exchange: route(exchange, reading))
+    ear, connection = in_memory(lambda exchange: serve(exchange, Reading(parse, problem), made.plane))
     connection.data_received(_request(body))
     await soon(lambda: bool(ear.heard))
     connection.connection_lost(None)

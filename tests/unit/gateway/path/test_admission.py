@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway.admission import PRESSED_S, Pressure
-from gateway.call import InternalCall
-from gateway.errors import Overloaded
+from gateway.batching.pressure import PRESSED_S, Pressure
+from gateway.errors import Draining, Overloaded, Unavailable
+from gateway.path.admission import Place
+from gateway.path.call import InternalCall
 from gateway.path.routing.canary import weighted
-from gateway.trace import BATCH, DEFAULT
-from tests.unit.gateway.path.flights import Plane
+from gateway.trace import BATCH, DEFAULT, DEFAULT_FLOW
+from tests.unit.gateway.path.asks import Plane
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
 def refuse(made: Plane, url: str) -> Overloaded:
     """Refuse a request."""
     with pytest.raises(Overloaded) as refused:
-        made.plane.permit(0, url)
+        made.plane.admission.enter(Place(made.permits), url, DEFAULT_FLOW)
     made.plane.admission.count(refused.value, DEFAULT)
     return refused.value
 
@@ -60,7 +61,7 @@ async def test_limits_of_work_are_in_force_from_the_first_refusal_until_some_sec
     easy = made.permits.easy
     made.plane.admission.count(made.permits.full(BATCH), BATCH)  # batch work comes to its half every night
     assert not is_full(made, "e")
-    flights = [made.submit(InternalCall("e", {})) for _ in range(18)]
+    flights = [made.ask(InternalCall("e", {})) for _ in range(18)]
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "e").because
     made.permits.in_flight = len(flights) // 2
@@ -79,8 +80,8 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
     """Whether its share of the process is full or the whole process: an endpoint with little work is not limited."""
     made, pressures = pressed("flooded", "quiet")
     for _ in range(16):
-        made.submit(InternalCall("flooded", {}))
-    made.submit(InternalCall("quiet", {}))
+        made.ask(InternalCall("flooded", {}))
+    made.ask(InternalCall("quiet", {}))
     made.permits.in_flight = 17
     assert "endpoint_full" == refuse(made, "flooded").because
     assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
@@ -127,7 +128,7 @@ async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: 
     urls = [f"e{number}" for number in range(17)]
     made, pressures = pressed(*urls)
     for url in (*urls, "e3"):
-        made.submit(InternalCall(url, {}))
+        made.ask(InternalCall(url, {}))
     made.permits.in_flight = 18
     refuse(made, "e5")
     assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
@@ -136,5 +137,47 @@ async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: 
 async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_is_full() -> None:
     """gRPC, and protocols that name the endpoint in the body, take the permit before the endpoint is known."""
     made = Plane("e", "another", max_requests=1)
-    with made.plane.permit():
-        made.plane.admission.check("e", DEFAULT)
+    made.plane.admission.enter(Place(made.permits), None, DEFAULT_FLOW)
+    made.plane.admission.check("e", DEFAULT)
+
+
+async def test_permits_limit_requests_and_the_bytes_of_their_bodies() -> None:
+    """Each permit is returned once, in any order. A refused request holds nothing."""
+    made = Plane(max_requests=2, max_bytes=100)
+    first, second = made.permits.take(), made.permits.take()
+    first.hold(60)
+    with pytest.raises(Overloaded, match="2 requests"):
+        made.permits.take()
+    with pytest.raises(Overloaded, match="holds"):
+        second.hold(50)
+    second.hold(40)
+    first.release()
+    first.release()
+    assert (1, 40) == (made.permits.in_flight, made.permits.held_bytes)
+    second.release()
+    assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
+
+
+async def test_a_single_request_larger_than_the_limit_on_bytes_is_admitted() -> None:
+    """The limit is on all bodies together. Otherwise this request could never be answered."""
+    made = Plane(max_bytes=100)
+    permit = made.permits.take()
+    permit.hold(150)
+    permit.hold(150)
+    with pytest.raises(Overloaded):
+        made.permits.take()
+    permit.release()
+    assert 0 == made.permits.held_bytes
+
+
+async def test_requests_are_refused_before_the_first_configuration_and_while_draining() -> None:
+    """Before their bodies are read."""
+    made = Plane("e")
+    made.health.first_sync_done = False
+    with pytest.raises(Unavailable):
+        made.plane.admission.enter(Place(made.permits), "e", DEFAULT_FLOW)
+    made.health.first_sync_done = True
+    made.health.is_draining = True
+    with pytest.raises(Draining):
+        made.plane.admission.enter(Place(made.permits), "e", DEFAULT_FLOW)
+    assert 0 == made.permits.in_flight

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from gateway.call import InternalCall
 from gateway.errors import BackendUnavailable, MalformedBody
 from gateway.trace import Trace
-from tests.unit.gateway.path.flights import Plane
+from tests.unit.gateway.path.asks import Echo, Plane
 
 
 async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
     """Also without an HTTP status: over gRPC, and if a caller leaves while it sends."""
     caplog.set_level("INFO")
     made = Plane("e")
-    for error in (MalformedBody("no"), asyncio.CancelledError(), BackendUnavailable("away")):
-        made.plane.refuse(made.plane.open("r"), error)
+    for error in (MalformedBody("no"), None, BackendUnavailable("away")):
+        ask = made.ask(Echo())
+        if error is None:
+            ask.leave()
+        else:
+            made.job("e").failed(error)
     levels = [(record.levelname, record.code) for record in caplog.records if record.name == "triton_gateway.request"]  # type: ignore[attr-defined]
     assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
 
@@ -27,9 +28,9 @@ async def test_a_listener_gets_records_until_it_unsubscribes() -> None:
     made = Plane("e")
     heard: list[Trace] = []
     leave = made.plane.records.subscribe(heard.append)
-    made.submit(InternalCall("e", {}))
+    made.ask(Echo())
     made.job("e").answered(1)
     leave()
-    made.submit(InternalCall("e", {}))
+    made.ask(Echo())
     made.job("e").answered(2)
     assert (1, 2) == (len(heard), len(made.ended))

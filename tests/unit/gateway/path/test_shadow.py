@@ -27,7 +27,7 @@ from gateway.errors import (
     ModelNotReady,
     Overloaded,
 )
-from gateway.handlers.endpoint import in_task
+from gateway.outcome import in_task
 from gateway.path import shadow as shadow_module
 from gateway.path.shadow import compare
 from gateway.registry.ledger import Record
@@ -158,7 +158,11 @@ async def test_a_failure_of_the_version_is_counted_and_want_of_capacity_or_time_
 ) -> None:
     """A refusal of what stable answers is another answer. Status and metrics agree, and the reason is shown."""
     await start(stack)
-    stack.gateway.table.current.endpoints["e/2"].start = lambda job: job.failed(error)
+
+    async def fails(_question: object, _ask: object) -> object:
+        raise error
+
+    stack.gateway.table.current.endpoints["e/2"].answer = fails
     await stack.client.post("/serve/e/1", json=BODY)
     found = await mirrored(stack, 1)
     assert {outcome} == {name for name in ("agreed", "differed", "failed", "dropped") if found[name]}
@@ -230,12 +234,12 @@ async def test_requests_that_a_slow_shadow_cannot_keep_up_with_are_dropped(stack
     second = stack.gateway.table.current.endpoints["e/2"]
     at_once: list[int] = []
 
-    async def slow(body: object, trace: Any, deadline: float) -> object:
+    async def slow(_question: object, _ask: object) -> object:
         at_once.append(1)
         await gate.wait()
         return {"label": "GOOD"}
 
-    second.start = lambda job: in_task(job, slow(job.question, job.trace, job.deadline))
+    second.answer = lambda question, ask: in_task(slow(question, ask))
     for _ in range(100):
         assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
     assert 2 == len(at_once)
@@ -252,11 +256,11 @@ async def test_the_bytes_of_queued_bodies_are_limited(stack: Any, monkeypatch: p
     second = stack.gateway.table.current.endpoints["e/2"]
     gate = asyncio.Event()
 
-    async def slow(body: object, trace: object, deadline: float) -> object:
+    async def slow(_question: object, _ask: object) -> object:
         await gate.wait()
         return {"label": "GOOD"}
 
-    second.start = lambda job: in_task(job, slow(job.question, job.trace, job.deadline))
+    second.answer = lambda question, ask: in_task(slow(question, ask))
     for _ in range(5):
         assert 200 == (await stack.client.post("/serve/e/1", json={"text": "good " * (size // 5)})).status_code
     assert 1 == seen(stack)["e"]["dropped"]
@@ -286,22 +290,14 @@ async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> N
     """Mirrored requests that wait too long are dropped as well, because Triton has no time for them."""
     await start(stack, scores(1.0))
     first = stack.gateway.table.current.endpoints["e/1"]
-    begin = first.start
+    answered = first.answer
 
-    def waited(job: Any) -> None:
-        answered = job.answered
+    async def waited(question: Any, ask: Any) -> object:
+        answer: object = await answered(question, ask)
+        ask.queue_ns, ask.infer_ns = 3_000_000_000, 1_000_000_000
+        return answer
 
-        class Waited:
-            def __getattr__(self, name: str) -> Any:
-                return getattr(job, name)
-
-            def answered(self, answer: object) -> None:
-                job.trace.queue_ns, job.trace.infer_ns = 3_000_000_000, 1_000_000_000
-                answered(answer)
-
-        begin(Waited())
-
-    first.start = waited
+    first.answer = waited
     await stack.client.post("/serve/e/1", json=BODY)
     assert (1, 0) == ((await mirrored(stack, 1))["agreed"], seen(stack)["e"]["dropped"])
     stack.gateway._mirror._late = 2.9

@@ -102,9 +102,7 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
     async def none() -> list[dict[str, Any]]:
         return []
 
-    server = RpcServer(
-        gateway.plane, gateway.table, gateway.health, none, version="1", timeout=5, max_message_bytes=1 << 20
-    )
+    server = RpcServer(gateway.plane, gateway.table, gateway.health, none, version="1", max_message_bytes=1 << 20)
     port = await server.start("127.0.0.1", 0)
 
     def request(*texts: str, **parameters: int) -> Any:

@@ -235,9 +235,7 @@ async def _nothing() -> list[dict[str, Any]]:
 async def channel(served: Any) -> AsyncIterator[grpc.aio.Channel]:
     """A client of the gRPC edge over the same gateway. It sends raw bytes."""
     gateway = served.gateway
-    server = RpcServer(
-        gateway.plane, gateway.table, gateway.health, _nothing, version="1", timeout=5, max_message_bytes=1 << 20
-    )
+    server = RpcServer(gateway.plane, gateway.table, gateway.health, _nothing, version="1", max_message_bytes=1 << 20)
     port = await server.start("127.0.0.1", 0)
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield channel

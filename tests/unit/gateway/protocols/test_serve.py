@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.protocols.serve import ServeCall
-from tests.unit.gateway.path.flights import Counted, Obedient
+from tests.unit.gateway.path.asks import Counted, Obedient
 
 
 async def test_a_body_is_decoded_once_per_version() -> None:

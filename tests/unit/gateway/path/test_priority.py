@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.callers.rights import Caller
-from gateway.edge.priority import flow_of
 from gateway.errors import RequestError
+from gateway.path.admission import flow_of
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from gateway.call import Refuse, Reply
 from gateway.callers.rights import FEEDBACK, INFER, METADATA, METRICS, STATUS, Caller
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.path.routing.snapshot import Snapshot
@@ -88,17 +87,6 @@ def redacted_for(caller: Caller | None, error: GatewayError) -> GatewayError:
     if caller is not None and caller.is_restricted and isinstance(error, (EndpointNotFound, VersionNotFound)):
         return type(error)(error.message)
     return error
-
-
-def redacting(refuse: Refuse, caller: Caller) -> Refuse:
-    """Return ``refuse`` without the hints that ``caller`` may not see; see ``redacted_for``."""
-    if not caller.is_restricted:
-        return refuse
-
-    def refuse_redacted(error: GatewayError, request_id: str) -> Reply:
-        return refuse(redacted_for(caller, error), request_id)
-
-    return refuse_redacted
 
 
 def snapshot_for(caller: Caller | None, snapshot: Snapshot) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Stand-ins around a request in flight: a handler that the test controls, endpoints and records that count."""
+"""Stand-ins around the path of a request: a handler that the test controls, endpoints that count their leases."""
 
 from __future__ import annotations
 
@@ -6,43 +6,64 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-from gateway.admission import Permits, Pressure
-from gateway.call import Call
+from gateway.batching.pressure import Pressure
 from gateway.errors import GatewayError
-from gateway.handlers.endpoint import Endpoint, Identity, Job
+from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
 from gateway.metrics.observer import Observer
-from gateway.path.inflight import InFlight
+from gateway.outcome import Outcome
+from gateway.path.admission import Permits
+from gateway.path.ask import UNADDRESSED, Ask
+from gateway.path.call import Call
 from gateway.path.routing.canary import Weighted
 from gateway.path.routing.snapshot import Snapshot
 from gateway.path.routing.table import RoutingTable
-from gateway.path.submit import DataPlane
+from gateway.path.serve import DataPlane, serve
 from gateway.trace import Trace
 
 
+class Job(Outcome[Any]):
+    """What a handler waits for; ``given_up`` counts how often nobody waits for it any more."""
+
+    def __init__(self, question: Any, ask: Trace) -> None:
+        super().__init__()
+        self.question, self.ask, self.given_up = question, ask, 0
+
+    def answered(self, answer: Any) -> None:
+        """Answer it, unless nobody waits."""
+        if not (self.is_set or self.given_up):
+            self.set_result(answer)
+
+    def failed(self, error: BaseException) -> None:
+        """Let it fail, unless nobody waits."""
+        if not (self.is_set or self.given_up):
+            self.set_exception(error)
+
+    def give_up(self) -> None:
+        """Count it."""
+        self.given_up += 1
+
+
 class Obedient:
-    """A handler that keeps its jobs until the test ends them; ``given_up`` counts the cancelled ones."""
+    """A handler that keeps its jobs until the test ends them; ``begin`` is called with each new one."""
 
     takes_bytes = False
+    needs_task = False
 
     def __init__(self, begin: Callable[[Job], None] | None = None) -> None:
         self.jobs: list[Job] = []
-        self.given_up = 0
         self.is_closed = False
         self._begin = begin
 
-    def start(self, job: Job) -> None:
+    async def answer(self, question: Any, ask: Trace) -> object:
         """Take a job."""
         assert not self.is_closed, "asked after it was closed"
+        job = Job(question, ask)
         self.jobs.append(job)
         if self._begin is not None:
             self._begin(job)
-        else:
-            job.prepared()
-            job.queued(self._leave)
-
-    def _leave(self) -> None:
-        self.given_up += 1
+        answer: object = await job
+        return answer
 
     async def close(self) -> None:
         """Be closed: nobody may hold it any more."""
@@ -72,32 +93,12 @@ class Counted(Endpoint):
         super().release()
 
 
-class Records:
-    """A ledger that keeps its records."""
-
-    keeps_pieces = False
-
-    def __init__(self) -> None:
-        self.ended: list[Trace] = []
-        self.fallen: list[str] = []
-
-    def record(self, trace: Trace) -> None:
-        """Keep a record."""
-        self.ended.append(trace)
-
-    def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
-        """Keep the url of the version that answered."""
-        del trace, error
-        self.fallen.append(stable.identity.url)
-
-
 class Echo(Call):
     """A call whose reply is the answer's repr; ``refuses`` makes ``question`` raise for the endpoint of that url."""
 
     def __init__(self, path: str = "e", refuses: dict[str, Exception] | None = None) -> None:
         self.path = path
         self.refuses = refuses or {}
-        self.rendered = 0
 
     def question(self, endpoint: Endpoint) -> Any:
         """Return a body."""
@@ -108,7 +109,6 @@ class Echo(Call):
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
         """Return the reply. An answer that is an exception is raised."""
         del trace, outputs
-        self.rendered += 1
         if isinstance(answer, Exception):
             raise answer
         return repr((endpoint.identity.url, answer)).encode()
@@ -118,8 +118,43 @@ class Echo(Call):
         raise NotImplementedError
 
 
+class Told(Ask):
+    """A request that keeps what is written to its client: ``replies`` and ``refusals``. Its call is known already.
+
+    ``room`` is what the client must set before it has taken the answer, if the test sets it.
+    """
+
+    can_stream = True
+
+    def __init__(self, call: Call, request_id: str = "r", parent: str = "") -> None:
+        super().__init__(request_id, parent)
+        self.call = call
+        self.replies: list[Any] = []
+        self.refusals: list[GatewayError] = []
+        self.room: Outcome[None] | None = None
+
+    def respond(self, reply: Any) -> None:
+        """Keep the answer."""
+        self.replies.append(reply)
+
+    def refuse(self, error: GatewayError, route: Any) -> None:
+        """Keep the refusal."""
+        del route
+        self.refusals.append(error)
+
+    @property
+    def is_unread(self) -> bool:  # type: ignore[override]  # a constant in the base class
+        """Whether the client must take the answer."""
+        return self.room is not None
+
+    async def drained(self) -> None:
+        """Wait for it."""
+        assert self.room is not None
+        await self.room
+
+
 class Plane:
-    """A data plane over endpoints whose handlers the test controls."""
+    """A data plane over endpoints whose handlers the test controls; ``ended`` are the recorded requests."""
 
     def __init__(
         self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
@@ -138,12 +173,17 @@ class Plane:
         served: dict[str, Endpoint] = dict(self.endpoints)
         self.table.swap(Snapshot("r", MappingProxyType(served), MappingProxyType(canaries)))
 
-    def job(self, url: str) -> Any:
+    def job(self, url: str) -> Job:
         """Return the newest job of an endpoint."""
         handler: Any = self.endpoints[url].handler
-        return handler.jobs[-1]
+        job: Job = handler.jobs[-1]
+        return job
 
-    def submit(self, call: Any) -> tuple[InFlight, list[InFlight]]:
-        """Submit a call; return the flight, and a list that holds it when it has ended."""
-        done: list[InFlight] = []
-        return self.plane.submit(call, done.append), done
+    def ask(self, call: Call, **options: Any) -> Told:
+        """Start a request."""
+        return self.start(Told(call, **options))
+
+    def start(self, ask: Told) -> Told:
+        """Start this request."""
+        ask.run(serve(ask, UNADDRESSED, self.plane))
+        return ask

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.errors import ClientGone
-from gateway.http.exchange import Exchange, Outcome, outcome_of
+from gateway.http.exchange import Exchange
+from gateway.outcome import Outcome, in_task
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
 from tests.waiting import soon
@@ -62,9 +63,9 @@ async def test_work_that_needs_a_task_is_awaited_as_an_outcome() -> None:
         return 10 // value
 
     async def answer(exchange: Exchange) -> None:
-        told.append(await outcome_of(work(5)))
+        told.append(await in_task(work(5)))
         with pytest.raises(ZeroDivisionError):
-            await outcome_of(work(0))
+            await in_task(work(0))
         exchange.reply(200, OK, b"ok")
 
     ear, connection = in_memory(answer)

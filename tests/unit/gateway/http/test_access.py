@@ -19,8 +19,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.callers.keys import Key, digest, new_key, seconds, written
 from gateway.callers.rights import OPERATIONS
-from gateway.edge.rules import OPEN, RPC, rule_of
 from gateway.http.addresses import ADDRESSES
+from gateway.path.rights import OPEN, RPC, rule_of
 from gateway.protocols.tei import ROUTES
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.grpc.test_server import Caller as Client

@@ -1,8 +1,7 @@
-"""``Call`` and ``Reply``: the two values between every protocol and the data plane.
+"""``Call`` and ``Reply``: the two values between every protocol and the path of a request.
 
-An edge (HTTP, gRPC) reads bytes. A protocol's ``parse`` makes a ``Call`` of them, ``path.submit`` takes it to the
-endpoint version that answers, and the call's ``render`` makes the reply that the edge writes. A call knows neither its
-transport nor, until one was chosen, its endpoint.
+A protocol's ``parse`` makes a ``Call`` of a body, ``serve`` takes it to the endpoint version that answers, and the
+call's ``render`` makes the reply. A call knows neither its transport nor, until one was chosen, its endpoint.
 """
 
 from __future__ import annotations
@@ -30,12 +29,11 @@ Refuse = Callable[[GatewayError, str], Reply]
 
 
 class Call:
-    """One request, parsed by a protocol and used once. A protocol subclasses it and sets ``path``.
+    """What is asked, parsed by a protocol and used once. A protocol subclasses it and sets ``path``.
 
-    The edge sets what comes with the transport: ``key``, ``pin``, ``timeout``, ``refuse``. The data plane then calls,
-    in this order and all from the event loop: ``body_key``, if a canary needs a key and ``key`` is None; ``question``,
-    once for each version that is tried (again for the stable one if a canary fails); ``piece``, for each piece of a
-    streamed answer; and once ``render`` with the answer or ``refuse`` with the error.
+    ``serve`` sets what comes with the transport (``key``, ``pin``), and then calls, in this order, from the event loop:
+    ``body_key``, if a canary needs a key and ``key`` is None; ``question``, once for each version that is tried
+    (again for the stable one if a canary fails); ``piece``, for each piece of a streamed answer; and ``render``.
     """
 
     path = ""
@@ -45,9 +43,7 @@ class Call:
     pin = ""
     """The url of the only version that may answer, regardless of canaries."""
     timeout = 0.0
-    """Seconds; 0: the gateway's own. A protocol sets the body's time-out, and the edge lowers it to the transport's."""
-    refuse: Refuse | None = None
-    """Renders an error; None: the edge reads ``InFlight.error`` itself."""
+    """Seconds that the body asks for; 0: none."""
     streams = False
     """Whether the caller wants a streamed answer, if the endpoint can stream. ``question`` may set it."""
     end = b""
@@ -67,7 +63,7 @@ class Call:
         raise NotImplementedError
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
-        """Return the reply: the bytes of a JSON document, a ``Reply``, or another value that this call's edge writes.
+        """Return the reply: the bytes of a JSON document, a ``Reply``, or another value that its transport writes.
 
         ``endpoint`` is the version that answered. ``outputs`` are the model's own outputs (name → array, rows first),
         if its handler has them. Raises ``GatewayError`` if this protocol cannot express the answer.

@@ -1,0 +1,373 @@
+"""THE PATH OF A REQUEST. If you read one file, read this one, and then ``ask.py``.
+
+Every request goes through ``serve``: over HTTP and gRPC, of a hook that asks another endpoint (``DataPlane.call``), of
+a shadow and of a trial (``ask_version``). It awaits only outcomes and needs no task (see ``ask``). It ends once, at the
+end of ``serve``: answered, refused, left by its client, or at its deadline. A client that leaves while its rows are in
+a call is thrown into ``serve`` where it waits: at the batcher's entry, which takes the rows back (``Entry.give_up``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from math import inf
+from typing import Any, Final, Protocol
+
+from gateway.callers.access import Access
+from gateway.callers.quotas import Quota
+from gateway.callers.rights import INFER, PINS
+from gateway.errors import (
+    BackendGarbage,
+    GatewayError,
+    HookFailed,
+    InternalError,
+    ModelFailed,
+    NotAuthenticated,
+    Overloaded,
+    Unavailable,
+    forget_frames,
+)
+from gateway.handlers.endpoint import Endpoint, Event, translate
+from gateway.health import Health
+from gateway.metrics.observer import Observer
+from gateway.outcome import in_task
+from gateway.path.admission import AdmissionControl, Permits, flow_of
+from gateway.path.ask import UNADDRESSED, Ask, InternalAsk, Route, gone
+from gateway.path.call import Call, InternalCall, Reply
+from gateway.path.deadlines import Deadlines
+from gateway.path.records import Records
+from gateway.path.rights import redacted_for
+from gateway.path.routing.table import RoutingTable
+from gateway.spec import normalize_url
+from gateway.trace import FALLBACK, Trace
+from preprocessing.errors import PreprocessingError
+
+_log = logging.getLogger("triton_gateway.request")
+
+PINNED: Final = "pinned"
+"""The route of a request that names exactly one version."""
+VERSION_FAULTS: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
+"""Failures of a version, not of the request: another version may answer it."""
+_PRIORITY: Final = b"x-priority"
+_PIN: Final = b"x-route-to"
+
+
+async def serve(ask: Ask, route: Route, plane: DataPlane) -> None:
+    """Answer or refuse one request. Awaits nothing but outcomes; raises nothing but a bug, or what ends its task."""
+    try:
+        plane.begin(ask)
+        try:
+            call = ask.call or await _admitted(ask, route, plane)
+            version = plane.hold(ask, call)  # the choice and the lease in one step, and the deadline
+            ask.body = question = call.question(version)
+            while True:
+                try:
+                    if call.streams and ask.can_stream and version.stream is not None:
+                        await in_task(_in_pieces(version.stream(question, ask), ask, plane), ask.traceparent)
+                    else:
+                        ask.answer = await version.answer(question, ask)
+                    reply = (
+                        None if ask.has_begun else ask.rendered or call.render(ask.answer, version, ask, ask.outputs)
+                    )
+                    break
+                except VERSION_FAULTS as error:
+                    version, question = plane.fall_back(ask, call, error)  # to the stable version, behind a canary
+            plane.end(ask)
+            ask.status = reply.status if type(reply) is Reply else 200
+            ask.respond(reply)
+        except BaseException as error:
+            ask.refuse(plane.fail(ask, error, route), route)
+            if not isinstance(error, Exception):
+                raise
+        if ask.is_unread:
+            await ask.drained()
+    finally:
+        plane.leave(ask)
+
+
+async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
+    """Return what is asked, once it is known who asks, that it may, that there is room, and what its body says."""
+    access, headers, path = plane.access, ask.by_name, route.path
+    if access is not None:
+        await _authenticate(ask, access)
+        access.require(ask.caller, INFER, path)
+    ask.timeout = ask.check(plane.timeout)
+    ask.flow = flow = flow_of(headers.get(_PRIORITY, b""), ask.caller)
+    plane.admission.enter(ask, path, flow)
+    if path is not None and _PIN not in headers:
+        plane.expect(path)
+    if access is not None:
+        await _charge(ask, access, headers.get(b"content-length", b""))
+    ask.call = call = ask.whole(route)
+    if call is None:
+        plane.deadlines.watch(ask, ask.timeout)
+        ask.call = call = await ask.read(route)
+    ask.body_bytes = ask.held_bytes
+    if isinstance(ask.quota, Quota):  # a body may be announced as smaller or not at all, or be packed
+        ask.charged = ask.quota.grow(ask.charged, ask.held_bytes)
+    call.key = headers[plane.key_header].decode("latin-1") if headers.get(plane.key_header) else call.key
+    if plane.allows_pins and headers.get(_PIN):
+        call.pin = normalize_url(headers[_PIN].decode("latin-1"), None)
+    if access is not None and call.pin:
+        access.require(ask.caller, PINS, call.pin)
+    if call.path != path:  # only the body names the endpoint
+        if access is not None:
+            access.require(ask.caller, INFER, call.path)
+        plane.admission.check(call.path, *flow)
+    return call
+
+
+async def _authenticate(ask: Ask, access: Access) -> None:
+    """Find the caller. Raises ``NotAuthenticated``."""
+    if repeated := ask.repeated():
+        access.check_once(repeated)
+    try:
+        ask.caller = access.caller_of(ask.by_name, ask.names)
+    except NotAuthenticated as error:  # an issuer's keys may have changed
+        if not error.ask_again or access.renew is None or not await in_task(_of(access.renew(error.ask_again))):
+            raise
+        ask.caller = access.caller_of(ask.by_name, ask.names)
+
+
+async def _of(work: Any) -> Any:
+    return await work
+
+
+async def _charge(ask: Ask, access: Access, announced: bytes) -> None:
+    """Charge the tenant's quota with the size that is announced; the end of the request settles it.
+
+    Raises ``QuotaExceeded``.
+    """
+    ask.quota = quota = access.quota_of(ask.caller)  # a refusal also reports what is left
+    if quota is not None:
+        size = int(announced) if announced.isdigit() else 0
+        shared = access.shared_quotas
+        if shared is None:
+            ask.charged = quota.admit(size, time.monotonic())
+        else:
+            ask.charged = await in_task(shared.admit(quota, size))
+
+
+async def _in_pieces(pieces: AsyncGenerator[Event, None], ask: Ask, plane: DataPlane) -> None:
+    """Send every piece of an answer; each is sent before the next one is made."""
+    try:
+        async with aclosing(pieces):
+            async for piece in pieces:
+                ask.generated_tokens = piece.generated_tokens
+                if plane.keeps_pieces:
+                    ask.pieces = [*(ask.pieces or ()), piece]
+                await ask.send(piece)
+    except PreprocessingError as error:
+        raise translate(error) from error
+
+
+class RequestSpans(Protocol):
+    """Makes spans of requests; see ``spans``."""
+
+    def begin(self, trace: Trace) -> None:
+        """Give a request its ids."""
+        ...
+
+    def finished(self, trace: Trace) -> None:
+        """Export a request that has ended."""
+        ...
+
+
+class DataPlane:
+    """What ``serve`` needs. One per event loop.
+
+    ``timeout``: seconds that a request may take if its caller sets no limit. ``access`` None: every caller may ask.
+    ``key_header`` names the header of routing keys; ``allows_pins``: callers may choose a version.
+    """
+
+    def __init__(
+        self,
+        table: RoutingTable,
+        permits: Permits,
+        observer: Observer,
+        health: Health,
+        *,
+        timeout: float,
+        spans: RequestSpans | None = None,
+        access_log: bool = False,
+        access: Access | None = None,
+        key_header: str = "x-routing-key",
+        allows_pins: bool = False,
+    ) -> None:
+        self.timeout = timeout
+        self.permits = permits
+        self.access = access
+        self.key_header = key_header.lower().encode()
+        self.allows_pins = allows_pins
+        self.keeps_pieces = False
+        """Whether traces keep the pieces of a streamed answer."""
+        self.admission = AdmissionControl(table, permits, observer, health)
+        self.records = Records(observer, self.admission, access_log=access_log)
+        self.deadlines = Deadlines()
+        self._spans = spans
+        if spans is not None:
+            self.records.subscribe(spans.finished)
+        self._table = table
+        self._observer = observer
+
+    # --- the steps of `serve` -----------------------------------------------------------------------------------------
+
+    def begin(self, ask: Ask) -> None:
+        """Count a request, and give it its ids."""
+        self._observer.started()
+        ask.open()
+        if self._spans is not None:
+            self._spans.begin(ask)
+
+    def expect(self, path: str) -> None:
+        """Raise the error of a call for ``path`` if nothing is served there. Chooses no version."""
+        snapshot = self._table.current
+        if path not in snapshot.endpoints and path not in snapshot.canaries:
+            snapshot.resolve(path)
+
+    def choose(self, call: Call, /) -> tuple[Endpoint, str, Endpoint | None]:
+        """Return the version that answers, the route's name, and the stable version behind a canary.
+
+        Raises ``EndpointNotFound``, ``VersionNotFound`` or ``Unavailable``.
+        """
+        snapshot = self._table.current
+        if call.pin:
+            return snapshot.pinned(call.pin), PINNED, None
+        key = call.key
+        if key is None and call.path in snapshot.canaries:
+            key = call.body_key()
+        return snapshot.resolve(call.path, key)
+
+    def hold(self, ask: Ask, call: Call) -> Endpoint:
+        """Choose a version and hold it (and a spare one) until the request ends; from now on it has a deadline."""
+        # Nothing may run between the choice and the leases: a version that is replaced in between would be closed.
+        version, route, spare = self.choose(call)
+        version.lease()
+        ask.with_version = version
+        if spare is not None:
+            spare.lease()
+            ask.spare = spare
+        ask.route = route
+        ask.needs_outputs = call.needs_outputs
+        _label(ask, version)
+        timeout = ask.timeout or self.timeout
+        self.deadlines.watch(ask, min(call.timeout or timeout, timeout))
+        return version
+
+    def fall_back(self, ask: Ask, call: Call, error: GatewayError) -> tuple[Endpoint, Any]:
+        """Return the stable version and its question, in place of a canary that failed; else raise ``error``."""
+        canary, stable = ask.with_version, ask.spare
+        if stable is None or canary is None or ask.has_begun:
+            raise error
+        try:
+            question = call.question(stable)
+        except Exception:  # noqa: BLE001 - the canary's failure stands
+            raise error from None
+        self.records.fell_back(ask, error, stable)
+        ask.with_version, ask.spare = stable, None
+        canary.release()
+        ask.route = FALLBACK
+        _label(ask, stable)
+        ask.rendered = None
+        ask.forget_content()
+        ask.body = question
+        return stable, question
+
+    def end(self, ask: Ask) -> None:
+        """Stop the clock: nothing is left to do but to write the reply."""
+        if ask.alarm is not None:
+            self.deadlines.forget(ask)
+        ask.close()
+
+    def fail(self, ask: Ask, error: BaseException, route: Route) -> GatewayError:
+        """End a request with an error; returns what its caller may know of it."""
+        self.end(ask)
+        ask.release()  # its body is dropped: it holds no room while the client reads its refusal
+        ask.error = error
+        known = _as_known(error, ask)
+        forget_frames(error)
+        ask.outcome = known.kind
+        if isinstance(known, Overloaded) and not ask.endpoint:
+            ask.endpoint = self.admission.endpoint_at(ask.call.path if ask.call is not None else route.path)
+        return redacted_for(ask.caller, known)
+
+    def leave(self, ask: Ask) -> None:
+        """Give back all that a request holds, and record it. The last that happens to it."""
+        version, spare, ask.with_version, ask.spare = ask.with_version, ask.spare, None, None
+        if version is not None:
+            version.release()
+        if spare is not None:
+            spare.release()
+        ask.release()
+        try:
+            self.record(ask)
+        except Exception:  # noqa: BLE001 - a fault in counting is no fault of the request
+            _log.exception("recording a request failed", extra={"request_id": ask.request_id, "url": ask.url})
+
+    def record(self, ask: Ask) -> None:
+        """Count a request that has ended, log it, and tell who listens."""
+        self.records.record(ask)
+
+    # --- requests of the gateway's own --------------------------------------------------------------------------------
+
+    async def call(self, path: str, body: object, timeout: float) -> object:
+        """Answer a hook's ``send_request`` in this process, counted like any request. Raises ``GatewayError``.
+
+        It needs no permit, because the request that the hook works on has one.
+        """
+        call = InternalCall(path, body)
+        call.timeout = timeout
+        return await self.answer_to(InternalAsk(call))
+
+    async def answer_to(self, ask: InternalAsk) -> Any:
+        """Return the answer to a request of the gateway's own. Raises ``GatewayError``."""
+        await ask.served(serve(ask, UNADDRESSED, self))
+        if ask.error is not None:
+            raise ask.error
+        return ask.reply
+
+
+class _OneVersion(DataPlane):
+    """The path to exactly one version, published or not. Nothing is recorded: who asks so counts for itself."""
+
+    def __init__(self, version: Endpoint, timeout: float) -> None:
+        self._version = version
+        self.timeout = timeout
+        self.deadlines = Deadlines(short=inf)
+
+    def begin(self, ask: Ask) -> None:
+        pass
+
+    def choose(self, _call: Call, /) -> tuple[Endpoint, str, Endpoint | None]:
+        return self._version, PINNED, None
+
+    def record(self, ask: Ask) -> None:
+        pass
+
+
+async def ask_version(version: Endpoint, body: object, timeout: float) -> InternalAsk:
+    """Return the answered request of exactly this version; ``reply`` is the answer. No metric counts it.
+
+    Raises ``GatewayError``.
+    """
+    ask = InternalAsk(InternalCall(version.identity.url, body))
+    await _OneVersion(version, timeout).answer_to(ask)
+    return ask
+
+
+def _label(ask: Ask, version: Endpoint) -> None:
+    identity = version.identity
+    ask.url, ask.endpoint, ask.version = identity.url, identity.endpoint, identity.version
+    ask.model_id = identity.model_id
+
+
+def _as_known(error: BaseException, ask: Ask) -> GatewayError:
+    """Return ``error`` as a ``GatewayError``. Any other exception is a bug of the gateway, and logged."""
+    if isinstance(error, GatewayError):
+        return error
+    if not isinstance(error, Exception):
+        return gone()
+    _log.error("unexpected error", exc_info=error, extra={"request_id": ask.request_id, "url": ask.url})
+    return InternalError("the gateway failed on this request", hint="see its log for the request id")

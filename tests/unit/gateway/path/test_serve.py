@@ -1,0 +1,440 @@
+"""The path of a request, with fakes and without sockets: it ends exactly once and gives back all that it holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import (
+    BackendUnavailable,
+    DeadlineExceeded,
+    EndpointNotFound,
+    GatewayError,
+    InputRefused,
+    InternalError,
+    ModelFailed,
+    VersionNotFound,
+)
+from gateway.handlers.endpoint import Event
+from gateway.outcome import Outcome
+from gateway.path.routing.canary import Weighted
+from gateway.path.serve import ask_version
+from gateway.trace import TRACEPARENT, Trace
+from tests.unit.gateway.path.asks import Counted, Echo, Job, Obedient, Plane, Told
+
+ACTIONS = (
+    "answer", "unreadable answer", "version fails", "request is refused", "bug", "leave", "expire", "retire canary",
+    "retire stable", "read", "turn",
+)  # fmt: skip
+
+
+class Case:
+    """One request to a canary with a stable version behind it, whose client reads its answer only at ``read``."""
+
+    def __init__(self, *, begin: Any = None, call: Echo | None = None, has_fallback: bool = True) -> None:
+        self.made = made = Plane("canary", "stable")
+        for endpoint in made.endpoints.values():
+            endpoint.handler._begin = begin  # type: ignore[attr-defined]
+        if has_fallback:
+            made.publish(c=Weighted(("canary", "stable"), (1.0, 1.0), "stable"))
+        self.canary, self.stable = made.endpoints["canary"], made.endpoints["stable"]
+        self.retiring: dict[Counted, asyncio.Task[None]] = {}
+        call = call or Echo()
+        call.path = "c" if has_fallback else "canary"
+        self.ask = made.ask(call)
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [trace.outcome for trace in self.made.ended]
+
+    def jobs(self, endpoint: Counted) -> list[Job]:
+        handler = endpoint.handler
+        assert isinstance(handler, Obedient)
+        return handler.jobs
+
+    async def act(self, action: str) -> None:
+        jobs = self.jobs(self.stable) or self.jobs(self.canary)
+        if action == "answer":
+            jobs[-1].answered("yes")
+        elif action == "unreadable answer":
+            jobs[-1].answered(InputRefused("no form"))
+        elif action == "version fails":
+            jobs[-1].failed(BackendUnavailable("away"))
+        elif action == "request is refused":
+            jobs[-1].failed(InputRefused("no"))
+        elif action == "bug":
+            jobs[-1].failed(KeyError("ours"))
+        elif action == "leave":
+            self.ask.leave()
+        elif action == "expire":
+            if self.ask.alarm is not None:
+                self.ask.expire()
+        elif action == "read":
+            if self.ask.room is not None and not self.ask.room.is_set:
+                self.ask.room.set_result(None)
+        elif action == "turn":
+            await asyncio.sleep(0)
+        else:
+            endpoint = self.canary if action.endswith("canary") else self.stable
+            if endpoint not in self.retiring:
+                self.retiring[endpoint] = asyncio.create_task(endpoint.retire())
+
+    def check_what_is_held(self) -> None:
+        ask = self.ask
+        for endpoint in (self.canary, self.stable):
+            held = endpoint.leased - endpoint.released
+            assert held in (0, 1)
+            if ask.is_over:
+                assert held == 0
+            if held:
+                assert not endpoint.handler.is_closed  # type: ignore[attr-defined]
+        assert len(self.made.ended) == int(ask.is_over)
+        assert len(ask.replies) + len(ask.refusals) <= 1
+        if not ask.is_over:  # also while its client reads the answer
+            held_by = ask.with_version
+            assert isinstance(held_by, Counted)
+            assert held_by.leased == held_by.released + 1
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from(ACTIONS), max_size=12), st.booleans(), st.booleans())
+def test_in_any_order_of_events_a_request_ends_once_and_each_lease_is_released_once(
+    actions: list[str], has_fallback: bool, is_slow: bool
+) -> None:
+    """Answers, failures, departures, deadlines, slow readers and retirements, also after the end."""
+
+    async def run() -> None:
+        case = Case(has_fallback=has_fallback)
+        if is_slow:
+            case.ask.room = Outcome()
+        for action in actions:
+            await case.act(action)
+            case.check_what_is_held()
+        await case.act("leave")
+        for endpoint in ("canary", "stable"):
+            await case.act(f"retire {endpoint}")
+        await asyncio.gather(*case.retiring.values())  # nothing is held: both can be closed
+        case.check_what_is_held()
+        assert case.ask.is_over
+        [trace] = case.made.ended
+        known = case.ask.refusals[0] if case.ask.refusals else None
+        assert trace.outcome == ("ok" if known is None else known.kind)
+        assert all(job.given_up <= 1 for job in (*case.jobs(case.canary), *case.jobs(case.stable)))
+
+    asyncio.run(run())
+
+
+async def test_only_the_first_end_of_a_request_counts() -> None:
+    """One whose client has left is not answered, and an answered one does not expire."""
+    for first, later, outcome in (
+        ("leave", "answer", "client_gone"), ("answer", "expire", "ok"), ("expire", "leave", "deadline_exceeded"),
+        ("request is refused", "answer", "input_refused"),
+    ):  # fmt: skip
+        case = Case()
+        await case.act(first)
+        await case.act(later)
+        assert [outcome] == case.outcomes
+
+
+async def test_a_request_that_leaves_or_expires_frees_its_work_and_its_version_at_once() -> None:
+    """In the same turn of the loop."""
+    for action in ("leave", "expire"):
+        case = Case(has_fallback=False)
+        await case.act(action)
+        assert [1] == [job.given_up for job in case.jobs(case.canary)]
+        assert (1, 1) == (case.canary.leased, case.canary.released)
+
+
+async def test_a_failed_canary_has_one_fallback_to_the_stable_version() -> None:
+    """If that fails too, its error is the answer."""
+    case = Case()
+    await case.act("version fails")
+    assert ("fallback", "stable") == (case.ask.route, case.ask.url)
+    assert (1, 1, 1, 0) == (case.canary.leased, case.canary.released, case.stable.leased, case.stable.released)
+    await case.act("version fails")
+    assert ["backend_unavailable"] == case.outcomes
+
+
+async def test_an_answer_that_cannot_be_rendered_is_a_failure_of_its_version() -> None:
+    """For a canary, it causes the fallback as well."""
+    case = Case()
+    case.made.job("canary").answered(ModelFailed("not finite"))
+    await case.act("answer")
+    assert [b"('stable', 'yes')"] == case.ask.replies
+
+
+async def test_if_the_stable_version_does_not_accept_the_request_the_canarys_error_is_the_answer() -> None:
+    """For example bytes for a version that accepts JSON only."""
+    case = Case(call=Echo(refuses={"stable": InputRefused("not JSON")}))
+    await case.act("version fails")
+    assert ["backend_unavailable"] == case.outcomes
+    assert (1, 1) == (case.stable.leased, case.stable.released)
+
+
+async def test_an_error_at_the_start_of_a_request_ends_it() -> None:
+    """If ``question`` or ``answer`` raises at once, nothing waits."""
+
+    def refuse(_job: Job) -> None:
+        raise InputRefused("no")
+
+    for case in (Case(begin=refuse), Case(call=Echo(refuses={"canary": InputRefused("no")}))):
+        assert ["input_refused"] == case.outcomes
+        case.check_what_is_held()
+
+
+async def test_an_unexpected_error_is_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
+    """The log has the reason. The caller gets no traceback."""
+    case = Case(has_fallback=False)
+    await case.act("bug")
+    [error] = case.ask.refusals
+    assert isinstance(error, InternalError)
+    assert "ours" not in str(error)
+    assert "unexpected error" in caplog.text
+
+
+async def test_a_request_is_recorded_even_if_its_answer_cannot_be_written() -> None:
+    """The error does not reach the handler, which has other requests of the same call to answer."""
+
+    class Broken(Told):
+        def respond(self, reply: Any) -> None:
+            raise RuntimeError("the transport is broken")
+
+    made = Plane("e")
+    made.start(Broken(Echo()))
+    made.job("e").answered("yes")
+    endpoint = made.endpoints["e"]
+    assert (["internal"], 1, 1) == ([one.outcome for one in made.ended], endpoint.leased, endpoint.released)
+
+
+async def test_an_error_in_recording_does_not_keep_requests_from_their_end() -> None:
+    """Other requests with the same deadline end as well, and nothing is raised."""
+    made = Plane("e")
+
+    def breaks(_trace: Trace) -> None:
+        raise RuntimeError("the exporter is broken")
+
+    made.plane.records.subscribe(breaks)
+    asks = [made.ask(Echo()) for _ in range(2)]
+    for ask in asks:
+        ask.expire()
+    assert [True, True] == [ask.is_over for ask in asks]
+    assert (2, 2) == (len(made.ended), made.endpoints["e"].released)
+
+
+@pytest.mark.looptime
+async def test_the_deadline_also_ends_a_fallback() -> None:
+    """It is that of the request, whatever versions it tries."""
+    case = Case()  # with a time-out of 30 s
+    await asyncio.sleep(20)
+    await case.act("version fails")
+    await asyncio.sleep(10.2)
+    assert ["deadline_exceeded"] == case.outcomes
+    assert [1, 1, 1, 1] == [case.canary.leased, case.canary.released, case.stable.leased, case.stable.released]
+
+
+async def test_a_fallback_starts_with_empty_counts_and_the_requests_own_trace_context() -> None:
+    """The canary's counts are dropped. Its failure may arrive in the context of another request."""
+    parents: list[str] = []
+    made = Plane("canary", "stable")
+    made.publish(c=Weighted(("canary", "stable"), (1.0, 1.0), "stable"))
+    for endpoint in made.endpoints.values():
+        endpoint.handler._begin = lambda job: parents.append(job.ask.traceparent)  # type: ignore[attr-defined]
+    ask = made.ask(Echo("c"), parent="mine")
+    ask.rows, ask.tokens, ask.truncated, ask.infer_ns = 3, 40, 1, 5
+    ask.collect({"score": 0.5})
+    TRACEPARENT.set("another's")
+    made.job("canary").failed(BackendUnavailable("away"))
+    assert (["mine", "mine"], "another's") == (parents, TRACEPARENT.get())
+    assert (0, 0, 0, None, 5) == (ask.rows, ask.tokens, ask.truncated, ask.custom, ask.infer_ns)
+
+
+async def test_a_stream_waits_until_each_piece_is_sent_and_ends_when_the_caller_leaves() -> None:
+    """No piece is made before the last one was sent. After the departure the source is closed."""
+    made_pieces: list[int] = []
+    room = asyncio.Semaphore(0)
+    is_closed = asyncio.Event()
+
+    async def stream(_question: object, _ask: object) -> Any:
+        try:
+            for number in range(10):
+                made_pieces.append(number)
+                yield Event("x", (), None, 1, number)
+        finally:
+            is_closed.set()
+
+    class Streamed(Told):
+        async def send(self, _event: Event) -> None:
+            await room.acquire()
+
+    made, call = Plane("e"), Echo()
+    call.streams = True
+    made.endpoints["e"].stream = stream
+    ask = made.start(Streamed(call))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [0] == made_pieces
+    room.release()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert [0, 1] == made_pieces
+    ask.leave()
+    assert (1, 1) == (made.endpoints["e"].leased, made.endpoints["e"].released)
+    await asyncio.wait_for(is_closed.wait(), 5)
+    assert [0, 1] == made_pieces
+    assert ["client_gone"] == [trace.outcome for trace in made.ended]
+
+
+async def test_a_replaced_version_stays_open_until_its_last_answer_was_taken() -> None:
+    """A request chooses and leases its version in one step, so it never meets a closed one."""
+    made = Plane("e")
+    old = made.endpoints["e"]
+    first = made.ask(Echo())
+    first.room = Outcome()
+    made.endpoints["e"] = Counted(Obedient(), "e")
+    made.publish()
+    retiring = asyncio.create_task(old.retire())
+    await asyncio.sleep(0)
+    other = made.ask(Echo())
+    made.job("e").answered("new")
+    old.handler.jobs[-1].answered("old")  # type: ignore[attr-defined]
+    await asyncio.sleep(0)
+    assert (1, False) == (old.leased, old.handler.is_closed)  # type: ignore[attr-defined]  # not read yet
+    first.room.set_result(None)
+    await retiring
+    assert old.handler.is_closed  # type: ignore[attr-defined]
+    assert [b"('e', 'old')", b"('e', 'new')"] == [first.replies[0], other.replies[0]]
+
+
+async def test_the_stable_version_of_a_canary_is_leased_from_the_start() -> None:
+    """If it is replaced before the canary fails, it is still open for the fallback."""
+    made = Plane("new", "old")
+    made.publish(c=Weighted(("new", "old"), (1.0, 1.0), "old"))
+    ask = made.ask(Echo("c"))
+    retiring = asyncio.create_task(made.endpoints["old"].retire())
+    await asyncio.sleep(0)
+    made.job("new").failed(BackendUnavailable("away"))
+    assert not made.endpoints["old"].handler.is_closed  # type: ignore[attr-defined]
+    made.job("old").answered("saved")
+    await retiring
+    assert [b"('old', 'saved')"] == ask.replies
+
+
+@pytest.mark.parametrize(
+    ("path", "pin", "error"),
+    [("none", "", EndpointNotFound), ("e/9", "", VersionNotFound), ("e", "e/9", VersionNotFound)],
+)
+async def test_an_unknown_endpoint_or_version_is_refused(path: str, pin: str, error: type[GatewayError]) -> None:
+    """At once, and no lease is held."""
+    made = Plane("e")
+    call = Echo(path)
+    call.pin = pin
+    ask = made.ask(call)
+    assert [error] == [type(one) for one in ask.refusals]
+    assert (True, error.kind) == (ask.is_over, made.ended[0].outcome)
+
+
+async def test_every_request_has_one_record() -> None:
+    """Whether it was answered, refused or left."""
+    made = Plane("e")
+    made.ask(Echo())
+    made.job("e").answered("yes")
+    made.ask(Echo("none"))
+    made.ask(Echo()).leave()
+    assert ["ok", "endpoint_not_found", "client_gone"] == [trace.outcome for trace in made.ended]
+    assert made.plane._observer._begun == made.plane._observer._ended == 3
+
+
+@pytest.mark.looptime
+async def test_the_deadline_ends_a_request_even_if_the_handler_does_nothing() -> None:
+    """It releases the version at once, and a late answer is dropped."""
+    made = Plane("e", timeout=2.0)
+    ask = made.ask(Echo())
+    await asyncio.sleep(1.9)
+    assert not ask.is_over
+    await asyncio.sleep(0.3)
+    [error] = ask.refusals
+    assert isinstance(error, DeadlineExceeded)
+    assert "no answer within 2 s" in str(error)
+    made.job("e").answered("late")
+    assert (1, 1, 1) == (made.endpoints["e"].released, len(made.ended), made.job("e").given_up)
+
+
+async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error() -> None:
+    """It is counted like any other request. It needs no permit, because the hook's own request has one."""
+    made = Plane("e", max_requests=1)
+    place = made.permits.take()
+    asking = asyncio.create_task(made.plane.call("e", {"text": "x"}, 5.0))
+    await asyncio.sleep(0)
+    assert {"text": "x"} == made.job("e").question
+    made.job("e").answered([1])
+    assert [1] == await asking
+    place.release()
+    with pytest.raises(EndpointNotFound):
+        await made.plane.call("none", {}, 5.0)
+    assert ["ok", "endpoint_not_found"] == [trace.outcome for trace in made.ended]
+
+
+async def test_cancelling_the_task_that_waits_for_a_request_leaves_it() -> None:
+    """No lease and no work are left."""
+    made = Plane("e")
+    asking = asyncio.create_task(made.plane.call("e", {}, 5.0))
+    await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert (1, ["client_gone"]) == (made.endpoints["e"].released, [trace.outcome for trace in made.ended])
+
+
+async def test_a_handler_that_needs_a_task_is_cancelled_with_its_request() -> None:
+    """Its exceptions, foreign ones too, become answers."""
+    seen: list[str] = []
+
+    class Tasked(Obedient):
+        needs_task = True
+
+        async def answer(self, question: Any, ask: Trace) -> object:
+            del ask
+            if question["text"] == "e":
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    seen.append("ended")
+            raise KeyError("ours")
+
+    made = Plane()
+    made.endpoints = {url: Counted(Tasked(), url) for url in ("e", "breaks")}
+    made.publish()
+    ask = made.ask(Echo())
+    await asyncio.sleep(0)
+    ask.leave()
+    await asyncio.sleep(0)
+    assert ["ended"] == seen
+    broken = made.ask(Echo("breaks"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert ["internal"] == [error.kind for error in broken.refusals]
+
+
+async def test_a_version_that_is_not_served_can_be_called() -> None:
+    """For trials and shadows. Nothing is recorded, and a call that hangs ends at its deadline."""
+
+    class Doubles:
+        takes_bytes = False
+        is_closed = False
+
+        async def answer(self, body: Any, _ask: Trace) -> object:
+            if body == "hang":
+                await asyncio.Event().wait()
+            return body * 2
+
+        async def close(self) -> None: ...
+
+    endpoint = Counted(Doubles())
+    assert "abab" == (await ask_version(endpoint, "ab", 5.0)).reply
+    with pytest.raises(DeadlineExceeded):
+        await ask_version(endpoint, "hang", 0.02)
+    assert (2, 2) == (endpoint.leased, endpoint.released)
