@@ -16,7 +16,7 @@ from deploy.bundles.speed import Load
 from deploy.sync.model_folder.cores import available_cores
 from deploy.sync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
-from deploy.tools.errors import DeployError, ExportFailed
+from deploy.tools.errors import DeployError
 
 Say = Callable[[str], None]
 Judged = Sequence[tuple[Candidate, Parity]]
@@ -30,7 +30,7 @@ class Options:
     output: Path
     task: str = "auto"
     target: Target = "cpu"
-    precision: Literal["auto", "fp32", "bf16", "fp16", "int8"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     candidate: str = ""
     """Only this one of ``candidates.CANDIDATES``, or of ``generation.run.CANDIDATES``."""
     load: Load = "throughput"
@@ -86,26 +86,15 @@ class BeyondTolerance(DeployError):
 
 
 def judge_each(
-    tried: Sequence[Candidate], left: Sequence[tuple[Candidate, str]], make: Callable[[Candidate], Path],
-    judge: Callable[[Candidate, Path], Parity], say: Say,
-) -> tuple[list[tuple[Candidate, Parity]], dict[str, str]]:  # fmt: skip
-    """Judge every candidate whose graph can be made; return the verdicts, and why the others are left out, by name.
-
-    ``make`` returns a candidate's graph or raises ``ExportFailed``; ``left`` are those that were not tried.
-    """
+    tried: Sequence[Candidate], graph: Path, judge: Callable[[Candidate, Path], Parity], say: Say
+) -> list[tuple[Candidate, Parity]]:
+    """Judge every candidate on the exported graph, and say what was found."""
     judged: list[tuple[Candidate, Parity]] = []
-    left_out = {candidate.name: why for candidate, why in left}
     for candidate in tried:
-        try:
-            graph = make(candidate)
-        except ExportFailed as error:
-            left_out[candidate.name] = error.message
-            say(f"{candidate.name}: {error.message}")
-            continue
         found = judge(candidate, graph)
         judged.append((candidate, found))
         say(f"{candidate.name}: {_verdict(found)}")
-    return judged, left_out
+    return judged
 
 
 def acceptable(judged: Judged, accept: str) -> dict[str, tuple[Candidate, Parity]]:

@@ -14,7 +14,6 @@ from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.tools.errors import MissingPart
 
 PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
-_OF_OPENVINO: Final = ("openvino", "nncf")
 
 
 def check(
@@ -42,7 +41,7 @@ def check(
 
 def require(*, openvino: bool) -> None:
     """Raise ``MissingPart`` if a package of the export is not installed."""
-    wanted = (*PACKAGES, *_OF_OPENVINO) if openvino else PACKAGES
+    wanted = (*PACKAGES, "openvino") if openvino else PACKAGES
     missing = [package for package in wanted if util.find_spec(package) is None]
     if missing:
         raise MissingPart(

@@ -46,8 +46,8 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
 def check(options: Options) -> None:
     """Refuse options that no kind of model supports, before a model is fetched. Raises ``DeployError``."""
     known = dict.fromkeys(c.name for c in (*candidates.CANDIDATES, *generation.CANDIDATES))
-    if options.target == "gpu" and options.precision in ("int8", "bf16"):
-        raise DeployError(f"--precision {options.precision} is not supported on GPUs", hint="use fp16, fp32 or auto")
+    if options.target == "gpu" and options.precision == "bf16":
+        raise DeployError("--precision bf16 is not supported on GPUs", hint="use fp16, fp32 or auto")
     if options.target == "cpu" and options.candidate and options.candidate not in known:
         raise DeployError(f"there is no candidate {options.candidate}", hint=f"known candidates: {', '.join(known)}")
     if options.target == "cpu" and options.precision == "fp16":

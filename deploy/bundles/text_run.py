@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from deploy.bundles import serving, speed
-from deploy.bundles.export import candidates
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.original import Original
 from deploy.bundles.export.source import Source
@@ -24,7 +23,6 @@ from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import BeyondTolerance, Options, Outcome, Run, Say, acceptable, judge_each
 from deploy.bundles.pack import reference, warm_up
 from deploy.bundles.pack.bundle import Made, write
-from deploy.bundles.sentences import SENTENCES
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.sync.model_folder import execution
 from preprocessing.processor import TextProcessor
@@ -58,9 +56,9 @@ class TextRun(Run):
         def judge(candidate: Candidate, graph: Path) -> Parity:
             # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
             held_to: execution.Precision = "fp32" if self.options.target == "gpu" else candidate.precision
-            return self.gate.judge(candidate, graph, self._execution(candidate), held_to, exported=exported)
+            return self.gate.judge(candidate, graph, self._execution(candidate), held_to)
 
-        judged, left_out = judge_each(tried, left, lambda c: self._graph(c, exported), judge, self.say)
+        judged = judge_each(tried, exported, judge, self.say)
         usable = acceptable(judged, self.options.accept)
         timings = self._speed([c for c, p in judged if not p.faults], exported)
         name = max(usable, key=lambda name: speed.score(timings, name))
@@ -68,14 +66,13 @@ class TextRun(Run):
         times = speed.score(timings, name)
         if timings:
             self.say(f"chosen for {self.options.load}: {name}, ×{times:.1f} PyTorch")
-        graph = self._graph(chosen, exported)
         prepared = [self.processor.prepare(body) for body in self.bodies]
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
-        tuned = self._tune(chosen, graph, timings)
+        tuned = self._tune(chosen, exported, timings)
         made = Made(
-            chosen, found, judged, left_out, self._wanted(chosen), tuned, times_pytorch=times, timings=timings,
-            graph=graph, judged_hash=self.gate.judged_file(chosen), inputs=inputs, outputs=outputs,
-            lengths=[one.n_tokens for one in prepared],
+            chosen, found, judged, {c.name: why for c, why in left}, self._wanted(chosen), tuned,
+            times_pytorch=times, timings=timings, graph=exported, judged_hash=self.gate.judged_file(chosen),
+            inputs=inputs, outputs=outputs, lengths=[one.n_tokens for one in prepared],
             drifts=reference.distributions(prepared, truth.answers), notes=self._notes(),
         )  # fmt: skip
         return write(
@@ -126,25 +123,6 @@ class TextRun(Run):
             reads=self.options.reads, files=self.source.kept(),
         )  # fmt: skip
 
-    def _graph(self, candidate: Candidate, exported: Path) -> Path:
-        if candidate.graph == "fp32":
-            return exported
-        target = self.work / f"{candidate.graph}.onnx"
-        if not target.exists():
-            self.progress(f"{candidate.name}: making the graph (calibration takes up to a minute)")
-            candidates.calibrated(exported, target, self._calibration())
-        return target
-
-    def _calibration(self) -> list[dict[str, Any]]:
-        """Texts for measuring activations: the user's own if there are any, otherwise texts that are not judged."""
-        if self.options.samples is not None:
-            bodies: Sequence[Mapping[str, Any]] = self.bodies[::2]
-        else:
-            pairs = [f"{a} {SENTENCES[(i + 37) % len(SENTENCES)]}" for i, a in enumerate(SENTENCES)]
-            bodies = list(map(samples.bodies_of(self.processor), pairs))
-        fitting = [f for f in map(self._feeds, bodies) if f["input_ids"].shape[1] <= self.max_length]
-        return fitting[: candidates.CALIBRATION]
-
     def _open(self, candidate: Candidate, graph: Path, threads: int) -> Engine:
         return self.gate.engine(graph, self._execution(candidate), threads)
 
@@ -155,7 +133,7 @@ class TextRun(Run):
         if self.options.target == "gpu":
             return []
         threads = self.cores if self.options.load == "latency" else 1
-        opened = {c.name: self._open(c, self._graph(c, exported), threads).call for c in usable}
+        opened = {c.name: self._open(c, exported, threads).call for c in usable}
 
         def prepared(run: Callable[[Any], object]) -> Callable[[Cell], speed.Call]:
             return lambda cell: _bind(run, speed.of_size(self._feeds(self.bodies[0]), cell))

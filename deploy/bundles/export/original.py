@@ -273,7 +273,7 @@ def _classifier_of_the_end(model: Any, body: Any) -> Any:
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
     """Silence cosmetic warnings of the exporters; failures still raise."""
-    names = ("torch.onnx", "torch", "onnxscript", "onnx_ir", "transformers", "nncf", "root")
+    names = ("torch.onnx", "torch", "onnxscript", "onnx_ir", "transformers", "root")
     before = {name: logging.getLogger(name).level for name in names}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

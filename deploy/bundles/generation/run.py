@@ -29,7 +29,7 @@ from deploy.bundles.work_folder import file_hash
 from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor
 
-CANDIDATES: Final = (Candidate("ort-fp32", "onnxruntime", "fp32", "fp32", "ONNX Runtime, token by token"),)
+CANDIDATES: Final = (Candidate("ort-fp32", "onnxruntime", "fp32", "ONNX Runtime, token by token"),)
 
 NEW_TOKENS: Final = 16
 """Tokens that each prompt is continued by. Twice as many take twice as long and find the same faults."""
@@ -78,10 +78,10 @@ class CausalRun(Run):
             return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), path)))
 
         judged_hash = file_hash(graph)
-        judged, left_out = judge_each(tried, left, lambda _: graph, judge, self.say)
+        judged = judge_each(tried, graph, judge, self.say)
         ((chosen, found),) = acceptable(judged, self.options.accept).values()
         made = Made(
-            chosen, found, judged, left_out, chosen.execution(0, source=self.source.given),
+            chosen, found, judged, {c.name: why for c, why in left}, chosen.execution(0, source=self.source.given),
             serving.Tuned(1, self.cores, 0, task=self.options.named_task), times_pytorch=0.0, timings=(), graph=graph,
             judged_hash=judged_hash, inputs=serving.GENERATION_INPUTS, outputs=serving.GENERATION_OUTPUTS,
             lengths=[len(one.prompt) for one in truth.continued],

@@ -1,7 +1,7 @@
 """The gate of one original: every candidate's answers, and every graph's weights, against the model that was named.
 
-Whatever rounds (bf16 while it runs, int8 when it is made) is let through only if the exported graph is exact without
-rounding: what is wrong in the export cannot hide behind the tolerance of the precision.
+bf16, which rounds while it runs, is let through only if the graph is exact without rounding: what is wrong in the
+export cannot hide behind the tolerance of the precision.
 """
 
 from __future__ import annotations
@@ -45,31 +45,20 @@ class Gate:
         """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
         return Engine(graph, execution, threads=threads or self._threads, pads=self._pads)
 
-    def judge(
-        self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision, *,
-        exported: Path | None = None,
-    ) -> Parity:  # fmt: skip
-        """Return what was found; ``precision`` is the one it is held to, ``exported`` the graph it was made from, if it
-        is another. Never raises for a candidate's fault.
-        """
+    def judge(self, candidate: Candidate, graph: Path, execution: Execution, precision: Precision) -> Parity:
+        """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""
         self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
         key = self._judged[candidate.name] = file_hash(graph)
         found = self._compare(candidate.name, graph, execution, precision, self._tolerance)
-        faults, excesses = [*found.faults, *self._weight_faults(candidate.name, graph, key)], [*found.excesses]
-        if candidate.graph == "fp32" and precision == "fp32":
+        faults = [*found.faults, *self._weight_faults(candidate.name, graph, key)]
+        if precision == "fp32":
             if found.is_within or key not in self._exact:
                 self._exact[key] = found
-        elif candidate.graph == "fp32":
+        else:
             exact = self._without_rounding(candidate.name, graph, key)
             wrong = (*exact.faults, *exact.excesses)
             faults += [f"its graph is wrong even without rounding: {why}" for why in wrong[:1]]
-        elif exported is not None:
-            origin = file_hash(exported)
-            exact = self._without_rounding(candidate.name, exported, origin)
-            wrong = (*exact.faults, *self._weight_faults(candidate.name, exported, origin))
-            faults += [f"the graph it was made from is wrong: {why}" for why in wrong[:1]]
-            excesses += [f"the graph it was made from is inexact: {why}" for why in exact.excesses[:1]]
-        return replace(found, faults=tuple(faults), excesses=tuple(excesses))
+        return replace(found, faults=tuple(faults))
 
     def _without_rounding(self, name: str, graph: Path, key: str) -> Parity:
         if key not in self._exact:

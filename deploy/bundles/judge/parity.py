@@ -37,9 +37,7 @@ Say = Callable[[str], None]
 _MAX_TREND: Final = 1 << 22
 """Most numbers in which a trend is searched; of more, every n-th."""
 _MASK_COSINE: Final = 0.99
-"""Cosine below which a text's answer in a batch counts as another answer. int8 that scales whole batches stays above
-it.
-"""
+"""Cosine below which a text's answer in a batch counts as another answer."""
 
 
 @dataclass(frozen=True, slots=True)

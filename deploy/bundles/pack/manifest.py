@@ -18,14 +18,14 @@ from deploy.bundles.options import Options
 from deploy.bundles.serving import Tuned
 from deploy.bundles.work_folder import file_hash
 from deploy.sync.model_folder.cores import available_cores
-from deploy.sync.model_folder.execution import BF16, INT8, Execution, this_cpu
+from deploy.sync.model_folder.execution import BF16, Execution, this_cpu
 from gateway import manifest as judged
 
 FILE: Final = judged.FILE
 FORMAT: Final = 1
 
 _PACKAGES: Final = (
-    "triton-gateway", "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "openvino", "nncf",
+    "triton-gateway", "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "openvino",
     "numpy",
 )  # fmt: skip
 
@@ -48,7 +48,7 @@ def machine() -> dict[str, Any]:
     except OSError:
         found = None
     features = this_cpu()
-    named = sorted(features.intersection((*BF16, *INT8, "avx2", "avx512f")))
+    named = sorted(features.intersection((*BF16, "avx2", "avx512f")))
     return {
         "cpu": found[1].strip() if found else platform.processor() or platform.machine(),
         "architecture": platform.machine(),

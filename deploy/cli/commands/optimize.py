@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 @click.option("--target", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="`gpu` writes the configuration for NVIDIA's container. It is checked but was not measured on a "
               "GPU.")  # fmt: skip
-@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16", "int8"]), default="auto",
+@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto",
               show_default=True, help="Try only candidates of this precision.")  # fmt: skip
-@click.option("--candidate", default="", metavar="NAME", help="Try only this candidate, for example openvino-int8.")
+@click.option("--candidate", default="", metavar="NAME", help="Try only this candidate, for example openvino-bf16.")
 @click.option("--throughput", "load", flag_value="throughput", default=True,
               help="Choose the best for many requests at once, with one instance per core.  [default]")  # fmt: skip
 @click.option(
@@ -91,7 +91,7 @@ def command(
       triton-gateway optimize ./my-model
       triton-gateway optimize ./my-model --latency --samples my-texts.txt
       triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
-      triton-gateway optimize ./my-model --precision int8 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
+      triton-gateway optimize ./my-model --precision bf16 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
     """
     from deploy.bundles import serving
     from deploy.bundles.options import Options, parse_tolerance

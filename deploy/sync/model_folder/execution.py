@@ -1,9 +1,8 @@
 """How a bundle is to be run: ``runtime.json``, written by ``triton-gateway optimize``, read by model sync.
 
 It names the engine and precision with which speed and accuracy were measured, and the CPU instructions they need. On a
-machine without those instructions the bundle is refused before it gets traffic: on older CPUs int8 sums saturate
-silently, and bf16 is slower than measured. A model without the file runs as before. Pure, except for the two functions
-that read a file.
+machine without those instructions the bundle is refused before it gets traffic: bf16 is slower than measured there. A
+model without the file runs as before. Pure, except for the two functions that read a file.
 """
 
 from __future__ import annotations
@@ -22,11 +21,10 @@ FILE: Final = "runtime.json"
 FORMAT: Final = 1
 
 EngineName = Literal["onnxruntime", "openvino"]
-Precision = Literal["fp32", "bf16", "fp16", "int8"]
+Precision = Literal["fp32", "bf16", "fp16"]
 Target = Literal["cpu", "gpu"]
 
 BF16: Final = ("amx_bf16", "avx512_bf16", "bf16")
-INT8: Final = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "asimddp")
 """Feature names in Linux' ``/proc/cpuinfo``, for x86 and ARM. One of them is enough."""
 
 MAX_ROWS: Final = 64

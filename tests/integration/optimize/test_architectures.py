@@ -64,7 +64,7 @@ def test_architecture_is_served_as_pytorch_answers(
 def test_embeddings_are_pooled_in_the_graph(
     make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
 ) -> None:
-    """A plain encoder answers with one vector per text; in bf16 or int8 it is still that vector, nearly."""
+    """A plain encoder answers with one vector per text; in bf16 it is still that vector, nearly."""
     case = make_case("Bert", "")
     graph = tmp_path / "graph.onnx"
     case.original.export(graph, case.feeds())

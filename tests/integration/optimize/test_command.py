@@ -202,7 +202,7 @@ def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None
     [
         (["--candidate", "tensorflow"], "there is no candidate tensorflow"),
         (["--precision", "fp16"], "fp16 is not faster on a CPU"),
-        (["--target", "gpu", "--precision", "int8"], "not supported on GPUs"),
+        (["--target", "gpu", "--precision", "bf16"], "not supported on GPUs"),
         (["--tolerance", "cosinus=1"], "known names: difference, mean_cosine"),
         (["--deploy", "x"], "--deploy needs a serving Task"),
         (["--task", "dancing"], "dancing is not supported"),

@@ -98,7 +98,7 @@ def test_a_wrong_tokenizer_is_refused(case: Case, graph: Path, make_bundle: Bund
 
 
 def test_weights_of_four_bits_are_refused(case: Case, graph: Path, make_bundle: Bundle) -> None:
-    """Rounded per tensor; refused also as int8, whose tolerance is wider."""
+    """Rounded per tensor; refused also as bf16, whose tolerance is wider."""
     bundle = make_bundle(case, graph)
     model = onnx.load(bundle / "model.onnx")
     for weight in model.graph.initializer:
@@ -107,7 +107,7 @@ def test_weights_of_four_bits_are_refused(case: Case, graph: Path, make_bundle: 
             step = np.abs(value).max() / 7
             weight.CopyFrom(numpy_helper.from_array((np.round(value / step) * step).astype(np.float32), weight.name))
     onnx.save(model, bundle / "model.onnx")
-    for name in ("ort-fp32", "openvino-int8"):
+    for name in ("ort-fp32", "openvino-bf16"):
         found = case.judge(bundle, name=name)
         assert any("mean cosine" in line for line in found.excesses), found
 

@@ -59,7 +59,7 @@ WITHOUT_IMPORT = {
     "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
     "numpy": "a limit for the python backend",
     "onnxruntime": "imported inside Triton by deploy/sync/runtime",
-    "openvino": "imported inside Triton by deploy/sync/runtime, and through NNCF",
+    "openvino": "imported inside Triton by deploy/sync/runtime",
     "onnxscript": "torch.onnx.export asks for it",
     "sentencepiece": "imported by name in deploy/bundles/export/tokens.py",
     "scikit-learn": "by name in gateway/hooks/engines.py",

@@ -265,7 +265,7 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
             world.cache.errors["m2"] = RegistryRefused(expected)
         case "cpu":
             folder = world.cache.model(SimpleNamespace(id="m2"))
-            needs = Execution("openvino", "int8", needs=(("hypercubes",),), fallback="use fp32")
+            needs = Execution("openvino", "bf16", needs=(("hypercubes",),), fallback="use fp32")
             (folder / "runtime.json").write_text(encode(needs))
         case "build":
             world.registry.endpoints["bad"]["auxiliary_cfg"] = {"max_batchsize": 3}

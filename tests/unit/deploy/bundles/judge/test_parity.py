@@ -54,10 +54,10 @@ def test_answers_without_labels_do_not_shift():
 
 
 def test_precision_decides_what_is_asked_and_the_user_may_ask_for_something_else():
-    """fp32 is held to 1e-4, int8 to its cosine."""
+    """fp32 is held to 1e-4, bf16 to its cosine."""
     assert EXACT == tolerance_for("fp32", {})
-    assert REDUCED == tolerance_for("int8", {})
-    assert 0.9 == tolerance_for("int8", parse_tolerance("mean_cosine=0.9")).mean_cosine
+    assert REDUCED == tolerance_for("bf16", {})
+    assert 0.9 == tolerance_for("bf16", parse_tolerance("mean_cosine=0.9")).mean_cosine
 
 
 @pytest.mark.parametrize(

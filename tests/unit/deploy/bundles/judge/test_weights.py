@@ -50,37 +50,6 @@ def test_a_row_of_zeros_is_found(tmp_path):
     assert "8 of 96 numbers differ" in fault
 
 
-@pytest.mark.parametrize("is_wrong", [False, True])
-def test_int8_is_compared_within_half_a_step(tmp_path, is_wrong):
-    """With the scales of its channels, as quantisers write them."""
-    scale = (np.abs(WEIGHT).max(0) / 127).astype(np.float32)
-    value = np.round(WEIGHT / scale).astype(np.int8)
-    if is_wrong:
-        value[2, 2] += np.int8(5)
-    node = helper.make_node("DequantizeLinear", ["w", "w_step"], ["y"], axis=1)
-    path = graph(tmp_path / "g", ("w", value), ("w_step", scale), nodes=[node])
-    assert is_wrong == bool(weights.faults(ORIGINAL, path))
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.05])
-def test_factors_taken_out_to_smooth_activations_are_put_back(tmp_path, factor):
-    """And a weight that is multiplied by anything else is found."""
-    smooth = RANDOM.uniform(0.2, 3, 12).astype(np.float32)
-    inside = WEIGHT / smooth[:, None] * factor
-    scale = (np.abs(inside).max(0) / 127).astype(np.float32)
-    nodes = [
-        helper.make_node("Mul", ["x", "smooth"], ["x2"]),
-        helper.make_node("QuantizeLinear", ["x2", "x_step"], ["xq"]),
-        helper.make_node("DequantizeLinear", ["xq", "x_step"], ["x3"]),
-        helper.make_node("DequantizeLinear", ["w", "w_step"], ["w2"], axis=-1),
-        helper.make_node("MatMul", ["x3", "w2"], ["y"]),
-    ]
-    stored = [("smooth", smooth.reshape(1, 1, 12)), ("x_step", np.float32(0.1)), ("w_step", scale)]
-    stored.append(("w", np.round(inside / scale).astype(np.int8)))
-    found = weights.faults(ORIGINAL, graph(tmp_path / "g", *stored, nodes=nodes))
-    assert ([] if factor == 1 else ["the weight layer.weight is multiplied by 1.05"]) == found
-
-
 def test_a_folded_tensor_of_a_pruned_model_is_not_a_weight_that_is_wrong(tmp_path):
     """Most numbers are zero in both, which says nothing; one that is wrong among the others is found."""
     pruned = WEIGHT * (RANDOM.random(WEIGHT.shape) < 0.3)
@@ -89,16 +58,6 @@ def test_a_folded_tensor_of_a_pruned_model_is_not_a_weight_that_is_wrong(tmp_pat
     assert [] == weights.faults(original, graph(tmp_path / "g", ("folded", pruned / np.float32(np.sqrt(8)))))
     (fault,) = weights.faults(original, graph(tmp_path / "h", ("val_7", changed(pruned, (0, 0), 0.8))))
     assert "1 of 96 numbers differ" in fault
-
-
-def test_int8_of_coarse_steps_is_not_taken_for_another_weight(tmp_path):
-    """One large number makes steps so wide that most weights are zero: every such tensor is like every other."""
-    values = {name: changed(w, (0, 0), 500.0) for name, w in (("a", WEIGHT), ("b", OTHER))}
-    folded = values["a"] * 3  # what a quantiser took out of its inputs is not beside it
-    scale = np.float32(np.abs(folded).max() / 127)
-    stored = (("w", np.round(folded / scale).astype(np.int8)), ("w_step", scale))
-    node = helper.make_node("DequantizeLinear", ["w", "w_step"], ["y"])
-    assert [] == weights.faults({"b": values["b"]}, graph(tmp_path / "g", *stored, nodes=[node]))
 
 
 def test_a_damaged_graph_is_a_fault(tmp_path):
