@@ -14,7 +14,7 @@ from pathlib import Path
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
-LISTS = ("docs/index", "docs/decisions/README", "examples/README")
+LISTS = ("docs/index", "examples/README")
 """Pages whose links, in their order and under their headings, are the navigation."""
 
 project = "triton-gateway"

@@ -378,7 +378,7 @@ class Settings(BaseSettings):
     word_cache_words: int = Field(
         200_000, ge=0, validation_alias=_names("word_cache_words"),
         description="Most words in the word cache of each text endpoint's tokenizer (results are exact; see "
-        "docs/tokenization.md). 0: no cache.",
+        "docs/tasks.md#words-that-are-remembered). 0: no cache.",
     )  # fmt: skip
     hook_isolation: str = Field(
         "auto", pattern="^(auto|process|thread)$", validation_alias=_names("hook_isolation"),

@@ -28,7 +28,7 @@ class Encoded:
 
     Ids and types are stored as they are sent: 8 bytes each (int64) in machine byte order. The ids of cached words are
     joined as bytes, and `collate` joins those of rows, which saves a fifth of the time for one row and two fifths for
-    many (docs/tokenization.md). `ids` and `type_ids` are array views. Types are None if all are zero; `offsets`
+    many (docs/architecture.md). `ids` and `type_ids` are array views. Types are None if all are zero; `offsets`
     ([tokens, 2], in characters of the text) is None unless requested.
     """
 

@@ -6,7 +6,7 @@ Each rule here implies one equation, for texts divided at U+0020 into words of w
 
 Only components for which this was proved are accepted, under the conditions noted beside them. Any other component,
 option or combination makes the tokenizer "not understood". A word's ids come from the tokenizer itself, except plain
-ASCII words of WordPiece models. `tokenizer` calls this once per load. docs/tokenization.md has the argument in prose.
+ASCII words of WordPiece models. `tokenizer` calls this once per load. docs/architecture.md has the argument in prose.
 """
 
 from __future__ import annotations
