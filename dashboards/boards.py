@@ -173,13 +173,12 @@ OVERVIEW: Final = Board(
                    by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
         )),
         Section("Feedback: true labels", (
-            _lines("Accuracy", "How often a version is right: by true labels (real), and of its current answers, "
-                   "estimated from scores (expected).",
-                   by(("endpoint", "version", "of"), catalog.ACCURACY.name + '{of=~"real|expected"}', "max"),
+            _lines("Accuracy", "How often a version is right by all its true labels, with a 95 % interval.",
+                   by(("endpoint", "version", "of"), catalog.ACCURACY.name, "max"),
                    "{{endpoint}} {{version}} {{of}}", "percentunit", most=1.0, if_empty=_NO_LABELS),
-            _lines("True labels", "True labels received, by version and by right or wrong.",
-                   by(("endpoint", "version", "outcome"), _rate(catalog.FEEDBACK_ANSWERS, "")),
-                   "{{endpoint}} {{version}} {{outcome}}", "suffix:labels/s", if_empty=_NO_LABELS),
+            _lines("True labels", "True labels received, by version.",
+                   by(("endpoint", "version"), _rate(catalog.FEEDBACK, "")),
+                   "{{endpoint}} {{version}}", "suffix:labels/s", if_empty=_NO_LABELS),
             _lines("Confusions", "True labels received, by predicted and true label.",
                    by(("predicted", "label"), f"increase({catalog.FEEDBACK.name}[{_W}])"),
                    "{{predicted}} was {{label}}", if_empty=_NO_LABELS),
@@ -324,15 +323,15 @@ CANARY: Final = Board(
         )),
         Section("Same texts, same answers?", (
             Panel("Evidence of a difference", "Chance alone gives as much at most once in that many days. Above the "
-                  "red line, the gateway's page and `drift report --compare` say what differs. No alert and no rollout "
-                  "decision depends on it.",
+                  "red line, the gateway's page and the rollout's verdicts say what differs. No alert and no "
+                  "rollout decision depends on it.",
                   (Query(f"sum by (endpoint, version, stable) ({_COMPARED_EVIDENCE})",
                          "{{endpoint}} {{version}} beside {{stable}}"),
                    Query(f"max({rules.ALARM})", "told")),
                   unit="suffix:days", width=12, thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by what differs", "texts: the canary gets other texts, so errors, latency and labels "
                    "cannot be compared fairly. tokens: other texts or another tokenizer. answers: the model answers "
-                   "differently. declared: your own variables. Their sum is the evidence of the pair.",
+                   "differently. Their sum is the evidence of the pair.",
                    _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix:days", width=12),
         )),
         Section("Shadow", (

@@ -42,7 +42,7 @@ from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookSettings
 from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
-from gateway.control.reports import SyncReports
+from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
 from gateway.control.wishes import Wishes
@@ -58,8 +58,6 @@ from gateway.http.exchange import Answering, Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
 from gateway.memory import Leftovers, resident
-from gateway.metrics.accuracy import Accuracy
-from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.references import References
@@ -150,9 +148,7 @@ class Gateway:
         self._tritons = Tritons(make_backend)
         self.observer = Observer(failures=FAILURES)
         self.publisher = Publisher(
-            self.observer, None if link is None else Parent(link.parent), is_full=settings.metrics_detail == "full",
-            judge=Judge(settings.state_dir / "drift"),
-            accuracy=Accuracy(settings.state_dir / "feedback"),
+            self.observer, None if link is None else Parent(link.parent), is_full=settings.metrics_detail == "full"
         )  # fmt: skip
         self.health = Health(None if link is None else link.latch)
         self.table = RoutingTable()
@@ -198,8 +194,9 @@ class Gateway:
         self._rpc_leaving: asyncio.Task[None] | None = None
         self._reconciler: Reconciler | None = None
         self._control: ControlThreads  # while it runs
+        self._reports: Reports  # while it runs
         self._ops = build_ops(
-            health=self.health, status=self._status, last_minute=self.publisher.last_minute,
+            health=self.health, status=self._status, last_minute=self._last_minute,
             curves=self.publisher.curves,
             metrics=self.publisher.metrics, lineage=self._lineage, learned=self._learned, serve_prefix=self._prefix,
             served=lambda: self.table.current,
@@ -261,9 +258,10 @@ class Gateway:
         records = ModelRecords(self._registry)
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
         control = self._control = ControlThreads()
+        self._reports = Reports(self._registry.reports, control.registry)
         assembler = Assembler(
             records=records,
-            reports=SyncReports(self._registry.reports, control.registry),
+            reports=self._reports,
             cache=ArtifactCache(
                 state_dir / "cache",
                 self._registry,
@@ -358,7 +356,7 @@ class Gateway:
             waits.cancel()
             models.cancel()
             work.cancel()
-            await self.publisher.close()
+            self.publisher.close()
             if self._payloads is not None:
                 await asyncio.to_thread(self._payloads.close)
             await self._tritons.close()
@@ -415,6 +413,11 @@ class Gateway:
         if self._callers is not None:
             found |= {"callers": self._callers.status(), "quotas": self._callers.access.quota_status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
+
+    async def _last_minute(self) -> dict[str, Any]:
+        judged = await self._reports.judged()
+        found = await self.publisher.last_minute(judged.variables)
+        return {**found, "compared": judged.compared, "accuracy": judged.accuracy}
 
     def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:

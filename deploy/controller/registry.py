@@ -1,4 +1,4 @@
-"""What the controller wants of the gateway's packages: the registry, what is recorded in it, and two metrics."""
+"""What the controller wants of the gateway's packages: the registry, what is recorded in it, and what is counted."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Collection
 from gateway import logs, metrics, registry, settings, spec, version_numbers
 
 __all__ = [
-    "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "ServingTask", "Store", "connect", "loaded", "registry",
-    "silent", "spec", "version_numbers",
+    "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "ServingTask", "Store", "connect", "loaded", "metrics",
+    "registry", "silent", "spec", "version_numbers",
 ]  # fmt: skip
 
 Ledger = registry.Ledger

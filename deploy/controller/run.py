@@ -8,13 +8,15 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from deploy.controller import registry
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.controller import Controller, Duty, Loaded
 from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.drift.counts import Gateways
+from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
@@ -27,10 +29,19 @@ from deploy.tools import ports, probes
 _STUCK_S: Final = 120.0
 
 
-def made(store: registry.Store, poll_s: float, gateways: Sequence[str]) -> Controller:
-    """Return a controller that looks at the serving Task every ``poll_s`` seconds, and at these gateways' counters."""
+def made(
+    store: registry.Store, poll_s: float, gateways: Sequence[str], show: Callable[[Families], None] = lambda _: None
+) -> Controller:  # fmt: skip
+    """Return a controller that looks at the serving Task every ``poll_s`` seconds, and at these gateways' counters.
+
+    ``show`` is given the metrics of what it judges.
+    """
     me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
     source = GatewaySource(lambda: addresses(gateways)) if gateways else None
+
+    def judging() -> Judging:
+        counters = Gateways(lambda: addresses(gateways))
+        return Judging(store, counters, show, clock=time.monotonic, wall=time.time)
 
     def duties(loaded: Loaded) -> Sequence[Duty]:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
@@ -43,6 +54,7 @@ def made(store: registry.Store, poll_s: float, gateways: Sequence[str]) -> Contr
             Observer(store),
             Pruner(store, clock=time.monotonic, wall=time.time),
             Telemetry(store, lambda: status_of(gateways)),
+            *([judging()] if gateways else []),
         )
 
     return Controller(store, Election(store.reports, me, clock=time.monotonic), duties, poll_s=poll_s)
@@ -54,11 +66,12 @@ def run(
 ) -> None:  # fmt: skip
     """Run a controller until ``stop`` is set. Raises ``DeployError`` if the port is taken."""
     store = registry.connect(serving_task_id, files_rewrite=files_rewrite, log_format=log_format)
-    controller = made(store, poll_s, gateways)
+    judged: dict[registry.metrics.catalog.Metric, Mapping[tuple[str, ...], float]] = {}
+    controller = made(store, poll_s, gateways, judged.update)
     with contextlib.ExitStack() as stack:
         if health_port is not None:
             ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
-            server = probes.serve(health_port, lambda path: _answer(controller, path))
+            server = probes.serve(health_port, lambda path: _answer(controller, judged, path))
             stack.callback(server.shutdown)
         controller.run(stop)
 
@@ -69,12 +82,14 @@ def beside(poll_s: float) -> Callable[[registry.Store, threading.Event], None]:
     return lambda store, stop: made(store, poll_s, gateways).run(stop)
 
 
-def _answer(controller: Controller, path: str) -> probes.Answer | None:
+def _answer(controller: Controller, judged: Families, path: str) -> probes.Answer | None:
     if path == "/metrics":
-        return probes.text_answer(probes.metrics({
-            registry.LEADS: {"": int(controller.leads)},
-            registry.LAST_CONTACT: {"": int(controller.last_contact)},
-        }))  # fmt: skip
+        # What an earlier lead has found is old.
+        found = dict(judged) if controller.leads else {}
+        own: Families = {
+            registry.LEADS: {(): int(controller.leads)}, registry.LAST_CONTACT: {(): int(controller.last_contact)}
+        }  # fmt: skip
+        return probes.text_answer(probes.metrics({**own, **found}))
     if path == "/healthz":
         since = time.monotonic() - controller.last_round
         return probes.json_answer(200 if since < _STUCK_S else 503, {"leads": controller.leads, "last_round_s": since})

@@ -98,9 +98,9 @@ def exposition(status: Mapping[str, Any]) -> str:
     contact = status["registry"]["last_contact"]
     at = int(datetime.fromisoformat(contact).timestamp()) if contact else 0
     return probes.metrics({
-        catalog.SYNC_MODELS: {f'{{state="{state}"}}': count for state, count in counts.items()},
-        catalog.SYNC_TRITON: {"": int(status["triton"]["answers"])},
-        catalog.SYNC_LAST_CONTACT: {"": at},
+        catalog.SYNC_MODELS: {(state,): count for state, count in counts.items()},
+        catalog.SYNC_TRITON: {(): int(status["triton"]["answers"])},
+        catalog.SYNC_LAST_CONTACT: {(): at},
     })  # fmt: skip
 
 

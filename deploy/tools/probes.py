@@ -46,13 +46,19 @@ def text_answer(text: str) -> Answer:
     return 200, "text/plain; version=0.0.4; charset=utf-8", text.encode()
 
 
-def metrics(families: Mapping[Any, Mapping[str, float]]) -> str:
+def metrics(families: Mapping[Any, Mapping[tuple[str, ...], float]]) -> str:
     """Return metrics in Prometheus' text format.
 
-    ``families``: a metric of the gateway's catalogue → its labels as text (``{state="ready"}``) → value.
+    ``families``: a metric of the gateway's catalogue → the values of its labels → value.
     """
     return "".join(
         f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {metric.type}\n"
-        + "".join(f"{metric.name}{labels} {value}\n" for labels, value in values.items())
+        + "".join(f"{metric.name}{_labels(metric.labels, of)} {value}\n" for of, value in values.items())
         for metric, values in families.items()
     )
+
+
+def _labels(names: tuple[str, ...], values: tuple[str, ...]) -> str:
+    escaped = (value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"') for value in values)
+    found = ",".join(f'{name}="{value}"' for name, value in zip(names, escaped, strict=True))
+    return f"{{{found}}}" if found else ""

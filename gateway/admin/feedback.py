@@ -1,14 +1,14 @@
 """``POST /v1/feedback``: the true labels of earlier answers, one or many. Only counts are stored.
 
-A label comes with its answer (version, predicted label, score), which the caller has. Any worker of any gateway can
-therefore count it, at any later time.
+A label comes with its version and the predicted label, which the caller has. Any worker of any gateway can therefore
+count it, at any later time.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import orjson
 
@@ -44,7 +44,7 @@ _MAX_CHARS: Final = 100
 _AT_ONCE: Final = 100
 """Labels that are read or counted before requests have their turn."""
 _FORM: Final = (
-    '{"endpoint": "sentiment/2", "predicted": "POSITIVE", "score": 0.98, "label": "NEGATIVE"}, '
+    '{"endpoint": "sentiment/2", "predicted": "POSITIVE", "label": "NEGATIVE"}, '
     'or {"feedback": [ … ]} with a list of them'
 )
 
@@ -129,22 +129,12 @@ class FeedbackRoute:
         if not isinstance(one, Mapping):
             raise InputRefused(f"{where} is not an object", hint=f"send {_FORM}")
         answer = one.get("answer")
-        given: Mapping[str, Any] = answer if isinstance(answer, Mapping) else {}
-        predicted = _text(one.get("predicted", given.get("label")), f"{where}.predicted")
+        answered = answer.get("label") if isinstance(answer, Mapping) else None
+        predicted = _text(one.get("predicted", answered), f"{where}.predicted")
         label = _text(one.get("label"), f"{where}.label")
-        score = one.get("score", given.get("score"))
-        if score is not None and (isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1):
-            raise InputRefused(f"{where}.score must be a number from 0 to 1", hint="leave it out if there is none")
         path = _text(one.get("endpoint"), f"{where}.endpoint")
         version = one.get("version")
         url = normalize_url(path, None if version is None else _text(str(version), f"{where}.version"))
-        return self._checked(url, predicted, label, None if score is None else float(score), where, caller, snapshot,
-                             versions)  # fmt: skip
-
-    def _checked(
-        self, url: str, predicted: str, label: str, score: float | None, where: str, caller: Caller | None,
-        snapshot: Snapshot, versions: dict[str, _Version],
-    ) -> Labelled:  # fmt: skip
         if caller is not None and self._access is not None:
             self._access.require(caller, FEEDBACK, url)
         found = versions.get(url)
@@ -155,7 +145,7 @@ class FeedbackRoute:
             if known and value not in values:
                 listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
                 raise InputRefused(f"{where}.{name}: {endpoint} has no label {ascii(value)[1:-1]}", hint=listed)
-        return Labelled(endpoint, number, predicted, label, score, known)
+        return Labelled(endpoint, number, predicted, label, known)
 
 
 async def _body(receive: Receive, headers: Mapping[bytes, bytes], hold: Callable[[int], None]) -> object:

@@ -60,8 +60,7 @@ _LABEL: Final = {
         "endpoint": {"type": "string", "description": "The version that answered, from `x-served-by`."},
         "version": {"type": "string", "description": "The version, if `endpoint` does not contain it."},
         "predicted": {"type": "string", "description": "The label in the answer."},
-        "score": {"type": "number", "minimum": 0, "maximum": 1, "description": "The score in the answer."},
-        "answer": {"type": "object", "description": "The answer with `label` and `score`, instead of both."},
+        "answer": {"type": "object", "description": "The answer with its `label`, instead of `predicted`."},
         "label": {"type": "string", "description": "The true label."},
     },
 }

@@ -25,8 +25,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.admin import charts
-from gateway.metrics import compared, drift
-from gateway.metrics.performance import described as accuracy
+from gateway.metrics import drift
 from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
 
@@ -49,9 +48,6 @@ _MAX_NEW: Final = 6
 """The most words or new values that are shown of a variable."""
 
 _MAX_CAUSES: Final = 2
-
-_BESIDE: Final[Mapping[str, str]] = {"drift": "differs", "moved": "differs, not certain"}
-"""State of a variable of a canary compared with the stable version → its label. Other states are not drawn."""
 
 _STATE_LABELS: Final = {"moved": "moved, no alarm"}
 """State of a variable → its label, if that differs from the state."""
@@ -76,9 +72,6 @@ _CLASSES: Final = ("ok", "wait", "bad")
 Values = Mapping[str, Any]
 
 
-_Pairs = dict[tuple[str, str], tuple[list[compared.Compared], dict[str, str]]]
-
-
 @dataclass
 class _Row:
     """The data of one endpoint. ``state`` may be read only once all of it is added."""
@@ -88,7 +81,7 @@ class _Row:
     pending: list[Values] = field(default_factory=list)
     routes: list[Values] = field(default_factory=list)
     drifts: list[Values] = field(default_factory=list)
-    beside: list[compared.Compared] = field(default_factory=list)
+    beside: list[Values] = field(default_factory=list)
     """The comparisons of its canaries with the stable version."""
     curves: Sequence[Values] = ()
     objectives: list[Values] = field(default_factory=list)
@@ -119,15 +112,10 @@ class _Row:
     def refused(self) -> float:
         return _mean([(row["refused"], row["rate"]) for row in self.routes])
 
-    @cached_property
-    def pairs(self) -> _Pairs:
-        """Return (canary, stable) → its compared variables, and a sentence for each certain difference.
-
-        A comparison with a version that has no share of the requests any more is left out: its rollout is over.
-        """
-        current = [one for one in self.beside if self.shares.get(f"{self.name}/{one.stable}", 1.0) > 0]
-        pairs = groupby(current, key=lambda one: (one.verdict.version, one.stable))
-        return {pair: (variables, compared.sentences(variables)) for pair, of in pairs for variables in [list(of)]}
+    @property
+    def pairs(self) -> list[Values]:
+        """Return its canaries beside stable, without those without a share of the requests: their rollout is over."""
+        return [one for one in self.beside if self.shares.get(f"{self.name}/{one['beside']}", 1.0) > 0]
 
     @cached_property
     def state(self) -> tuple[int, str, str]:
@@ -153,7 +141,7 @@ class _Row:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
         if self.failed >= _FAILED[0]:
             return _LOOK, "failing", self.failing
-        differs = [(pair[0], of) for pair, (_, of) in self.pairs.items()]
+        differs = [(one["version"], one["sentences"]) for one in self.pairs]
         uneven = [(version, of["texts"]) for version, of in differs if "texts" in of]
         if uneven:
             return _LOOK, "uneven split", _brief(*uneven[0])
@@ -209,9 +197,9 @@ def _rows(status: Values) -> list[_Row]:
         row(counted["endpoint"]).routes.append(counted)
     for variable in status.get("drift", ()):
         row(variable["endpoint"]).drifts.append(variable)
-    for one in compared.read([status]):
-        if one.verdict.endpoint in found:
-            row(one.verdict.endpoint).beside.append(one)
+    for one in status.get("compared", ()):
+        if one["endpoint"] in found:
+            row(one["endpoint"]).beside.append(one)
     for labelled in status.get("accuracy", ()):
         if labelled["endpoint"] in found:
             row(labelled["endpoint"]).accuracies.append(labelled)
@@ -352,7 +340,9 @@ def _inside(row: _Row, prefix: str) -> str:
         + charts.curves(row.curves)
         + _objectives(row.objectives)
         + ("<h3>Accuracy</h3>" if row.accuracies else "")
-        + "".join(f"<p>Version {_e(one['version'] or '–')}: {_e(accuracy(one))}</p>" for one in row.accuracies)
+        + "".join(
+            f"<p>Version {_e(one['version'] or '–')}: {_e(drift.right_in_words(one))}</p>" for one in row.accuracies
+        )
         + _beside(row.pairs)
         + _drift(row.drifts)
     )
@@ -448,17 +438,12 @@ def _drift(found: Sequence[Values]) -> str:
         )
         for version, variables in groupby(found, key=lambda variable: str(variable["version"]))
     ]
-    if not shown:
-        return ""
-    return "".join(shown) + _key("now", "reference")
-
-
-def _key(now: str, reference: str) -> str:
-    return (
+    key = (
         "<p class='key dim'><svg width=10 height=10 aria-hidden=true><rect width=10 height=10 fill='var(--blue)' />"
-        f"</svg>{_e(now)}<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
-        f"stroke='var(--ref)' stroke-width=1.5 /></svg>{_e(reference)}</p>"
+        "</svg>now<svg width=10 height=10 aria-hidden=true><rect x=1 y=1 width=8 height=8 fill=none "
+        "stroke='var(--ref)' stroke-width=1.5 /></svg>reference</p>"
     )
+    return "".join(shown) + key if shown else ""
 
 
 def _brief(version: str, how: str) -> str:
@@ -466,40 +451,26 @@ def _brief(version: str, how: str) -> str:
     return f"version {version}: {how.partition('): ')[0]}" + (")" if "): " in how else "")
 
 
-def _beside(pairs: _Pairs) -> str:
-    """Return each canary compared with the stable version: the differences, with histograms, and equal variables."""
-    shown = []
-    for (version, stable), (variables, told) in pairs.items():
-        evidence = variables[0].verdict.evidence
-        drawn = [
-            {**one.described(), "state": _BESIDE[one.verdict.state]}
-            for one in variables if one.verdict.state in _BESIDE
-        ]  # fmt: skip
-        alike = [_e(one.verdict.variable) for one in variables if one.verdict.state not in _BESIDE]
-        bins = _scrolling(
-            f"Variables of version {version} that differ from {stable}",
-            "".join(_histogram(one, f"version {stable}") for one in drawn),
-            " drifts",
-        )
-        shown.append(
-            f"<h3>Version {_e(version)} compared with {_e(stable)}</h3>"
-            + "".join(f"<p class=wait>{_e(how)}</p>" for how in told.values())
-            + f"<p class=dim>chance alone: at most once in {drift.in_days(evidence.endpoint_days)} (reported from "
-            f"{evidence.alarm_days:g} on)</p>"
-            + (f"{bins}{_key(f'version {version}', f'version {stable}')}" if drawn else "")
-            + (f"<p class=dim>No difference so far: {', '.join(alike)}</p>" if alike else "")
-        )
-    return "".join(shown)
+def _beside(pairs: Sequence[Values]) -> str:
+    """Return each canary compared with the stable version: the certain differences, and the equal variables."""
+    return "".join(
+        f"<h3>Version {_e(one['version'])} compared with {_e(one['beside'])}</h3>"
+        + "".join(f"<p class=wait>{_e(how)}</p>" for how in one["sentences"].values())
+        + f"<p class=dim>chance alone: at most once in {drift.in_days(one['days'])} (reported from "
+        f"{drift.ALARM_DAYS:g} on)</p>"
+        + (f"<p class=dim>No difference so far: {_e(', '.join(one['alike']))}</p>" if one["alike"] else "")
+        for one in pairs
+    )
 
 
-def _histogram(variable: Values, against: str = "the reference") -> str:
+def _histogram(variable: Values) -> str:
     n, bins = variable["n"], variable["bins"]
     now = [count / n if n else 0.0 for count in variable["counts"]]
     scale = 62 / max(*now, *variable["reference"], 0.001)
     wide = 272 / len(bins)
     drawn = []
     for i, (name, share, reference) in enumerate(zip(bins, now, variable["reference"], strict=True)):
-        x, label = i * wide, f"{name}: {share:.1%} now, {reference:.1%} in {against}"
+        x, label = i * wide, f"{name}: {share:.1%} now, {reference:.1%} in the reference"
         drawn.append(
             f"<g><title>{_e(label)}</title>"
             f"<rect x={x + 2:.1f} y={66 - share * scale:.1f} width={max(wide - 4, 1):.1f} height={share * scale:.1f} "
@@ -508,15 +479,14 @@ def _histogram(variable: Values, against: str = "the reference") -> str:
             f"height={reference * scale:.1f} fill=none stroke='var(--ref)' stroke-width=1.5 />"
             f"<text x={x + wide / 2:.1f} y=78 text-anchor=middle>{_e(_short(name, wide))}</text></g>"
         )
-    state = {"drift": "bad", "moved": "wait", "steady": "ok", "differs": "wait"}.get(variable["state"], "dim")
-    over = f"over {_e(variable['window'])}: " if "window" in variable else ""
+    state = {"drift": "bad", "moved": "wait", "steady": "ok"}.get(variable["state"], "dim")
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
         f"<span class={state}>{_e(_STATE_LABELS.get(str(variable['state']), str(variable['state'])))}</span></p>"
         "<svg width=272 height=80 viewBox='0 0 272 80' role=img "
-        f"aria-label='{_e(variable['variable'])}: now, and {_e(against)}'>"
+        f"aria-label='{_e(variable['variable'])}: now, and in the reference'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>{over}n {n:,.0f}</p>{_new(variable)}</div>"
+        f"<p class=dim>last hour: n {n:,.0f}</p>{_new(variable)}</div>"
     )
 
 
@@ -530,14 +500,11 @@ def _evidence(variable: Values) -> str:
     """Return the evidence, the alarm threshold, and the smallest visible change."""
     days, visible = variable["days"], variable["visible"]
     if days is None:
-        return "not judged: no text yet, or the reference is too small"
-    told = f"chance alone: at most once in {drift.in_days(days)}"
-    if "beside" not in variable:
-        told += f" (alarm from {variable['alarm_days']:g} on, endpoint)"
-    if variable["state"] in (*_BESIDE, *_BESIDE.values()) and variable["since"] is not None:
+        return "not judged: there is no controller, no text yet, or the reference is too small"
+    told = f"chance alone: at most once in {drift.in_days(days)} (alarm from {variable['alarm_days']:g} on, endpoint)"
+    if variable["state"] in _CHANGED:
         told += f" · since {datetime.fromtimestamp(variable['since'], UTC):%Y-%m-%d %H:%M} UTC"
-    within = "so far" if "beside" in variable else "within a day"
-    return told + (f" · smallest visible change {within}: {visible:.1%}" if visible is not None else "")
+    return f"{told} · smallest visible change within a day: {visible:.1%}"
 
 
 def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:

@@ -25,7 +25,7 @@ from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
 from gateway.control.records import ModelRecords
-from gateway.control.reports import SyncReports
+from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.turns import Turns
 from gateway.control.version import PendingName
@@ -116,7 +116,7 @@ class Assembler:
         self,
         *,
         records: ModelRecords,
-        reports: SyncReports,
+        reports: Reports,
         cache: ArtifactCache,
         backend_for: Callable[[str, bool], Backend],
         observer: Observer,

@@ -1,4 +1,6 @@
-"""Why Triton lacks a model, as the model syncs report it. Builds that wait for Triton ask here.
+"""What model syncs and the controller report: why Triton lacks a model, and what is found of drift and of labels.
+
+Builds that wait for Triton ask here, and the status does.
 
 Reports are read at most every fifteen seconds, in a thread, by one reader for all versions. Without them (the registry
 is away, a Triton without model sync) there is no reason, and what Triton itself says is shown.
@@ -6,11 +8,12 @@ is away, a Triton without model sync) there is no reason, and what Triton itself
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from gateway.control.threads import run_in
 from gateway.errors import GatewayError
@@ -18,9 +21,21 @@ from gateway.registry import reports
 from gateway.registry.ledger import Ledger, Records
 
 _EVERY_S: Final = 15.0
+_JUDGED_S: Final = 3 * 3600.0
+"""What the controller has found counts for so long; it is written anew every hour."""
 
 
-class SyncReports:
+class Judged(NamedTuple):
+    """What the controller has found over all gateways, as plain values."""
+
+    variables: dict[tuple[str, ...], Mapping[str, Any]]
+    """By endpoint, version, variable and reference: evidence of drift."""
+    compared: list[Mapping[str, Any]]
+    """Canaries beside stable versions."""
+    accuracy: list[Mapping[str, Any]]
+
+
+class Reports:
     """The reports in ``ledger``; ``pool`` reads them. ``clock``: seconds; ``wall``: Unix seconds. One event loop."""
 
     def __init__(
@@ -36,6 +51,24 @@ class SyncReports:
 
     async def why_missing(self, model: str) -> reports.Missing:
         """Return why no Triton, or not every one, has ``model`` (its name in Triton). Never raises."""
+        await self._look()
+        return reports.why_missing(self._records, model, now=self._wall())
+
+    async def judged(self) -> Judged:
+        """Return what the controller has found, as ``deploy.controller.drift`` records it. Never raises."""
+        await self._look()
+        found = Judged({}, [], [])
+        for endpoint, value in self._records.get("judged", {}).items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                if abs(self._wall() - float(value["at"])) < _JUDGED_S:
+                    for one in value["variables"]:
+                        key = endpoint, str(one["version"]), str(one["variable"]), str(one["reference"])
+                        found.variables[key] = {**one, "alarm_days": value["alarm_days"]}
+                    found.compared.extend({"endpoint": endpoint, **one} for one in value["compared"])
+                    found.accuracy.extend({"endpoint": endpoint, **one} for one in value["accuracy"])
+        return found
+
+    async def _look(self) -> None:
         now = self._clock()
         if now - self._asked_at >= _EVERY_S:
             self._asked_at = now  # whoever asks meanwhile takes the former answer
@@ -43,4 +76,3 @@ class SyncReports:
                 self._records = await run_in(self._pool, self._ledger.read)
             except GatewayError:
                 self._asked_at = now - _EVERY_S + 1  # Triton's own reason is shown meanwhile
-        return reports.why_missing(self._records, model, now=self._wall())

@@ -12,14 +12,12 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS, Metric
-
-Floats = NDArray[np.float64]
+from gateway.metrics.drift import Floats
 
 
 class Series(NamedTuple):
@@ -57,8 +55,6 @@ class Snapshot:
     """The newest trace of each bucket of ``REQUEST_SECONDS``, which leads from a slow bar on a board to a trace: trace
     id, seconds and Unix time, by endpoint, version, route and number of the bucket.
     """
-    compared: Sequence[Mapping[str, Any]] = ()
-    """How canaries compare with stable versions (``versions``), if the process judges."""
 
     def counted(self) -> Iterator[tuple[Series, float]]:
         """Yield every counter with its number."""

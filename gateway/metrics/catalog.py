@@ -242,30 +242,6 @@ DRIFT_REFERENCE: Final = Metric(
 DRIFT_REFERENCE_SIZE: Final = Metric(
     "gateway_drift_reference_observations", "gauge", "Number of values in the reference.", _REFERENCE
 )
-DRIFT_EVIDENCE: Final = Metric(
-    "gateway_drift_evidence_days", "gauge",
-    "Evidence of drift, in days: chance alone gives as much at most once in that many days. An endpoint's evidence is "
-    "the mean over its versions, variables and gateways.", _VARIABLE,
-)  # fmt: skip
-DRIFT_VISIBLE: Final = Metric(
-    "gateway_drift_visible_ratio", "gauge",
-    "Smallest visible change: how far a share of one half must move to be found within a day at today's "
-    "traffic.", _VARIABLE,
-)  # fmt: skip
-DRIFT_SINCE: Final = Metric(
-    "gateway_drift_since_timestamp_seconds", "gauge",
-    "About when (Unix time) the change began; only of variables that have alarmed or nearly so.", _VARIABLE,
-)  # fmt: skip
-DRIFT_ALARM: Final = Metric(
-    "gateway_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
-)
-COMPARED_EVIDENCE: Final = Metric(
-    "gateway_compared_evidence_days", "gauge",
-    "Evidence, in days, that a canary gets other texts or gives other answers than the stable version: chance alone "
-    "gives as much at most once in that many days. By what differs (texts, tokens, answers, declared); their sum is "
-    "the pair's evidence. NaN: no longer compared.",
-    ("endpoint", "version", "stable", "of"),
-)  # fmt: skip
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
     "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed "
@@ -298,19 +274,9 @@ PAYLOADS: Final = Metric(
 )  # fmt: skip
 FEEDBACK: Final = Metric(
     "gateway_feedback_total", "counter",
-    "True labels received (`/v1/feedback`), by the version that answered, its prediction and the true label. After 15 "
-    "values of a version, further ones are counted as other.", ("endpoint", "version", "predicted", "label"),
-)  # fmt: skip
-FEEDBACK_ANSWERS: Final = Metric(
-    "gateway_feedback_answers_total", "counter",
-    "Labelled answers, by right or wrong and by the score of the prediction (upper bound of its bin; none if it was "
-    "not sent).", ("endpoint", "version", "score", "outcome"),
-)  # fmt: skip
-ACCURACY: Final = Metric(
-    "gateway_accuracy_ratio", "gauge",
-    "Accuracy of a version with labels: real (share right of all labelled answers, over restarts) and expected (of "
-    "current answers, estimated from scores). Each also as _low and _high of a 95 % interval, and _answers, the number "
-    "of answers.", ("endpoint", "version", "of"),
+    "True labels received (`/v1/feedback`), by the version that answered, its prediction and the true label; both are "
+    "the same if it was right. After 15 values of a version, further ones are counted as other, and a label that "
+    "differs from such a prediction as another.", ("endpoint", "version", "predicted", "label"),
 )  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
@@ -388,6 +354,37 @@ CONTROLLER_LAST_CONTACT: Final = Metric(
     "controller_registry_last_contact_timestamp_seconds", "gauge",
     "Unix time of the last response of the ClearML API; 0: none yet.",
 )  # fmt: skip
+DRIFT_EVIDENCE: Final = Metric(
+    "controller_drift_evidence_days", "gauge",
+    "Evidence of drift over all gateways, in days: chance alone gives as much at most once in that many days. An "
+    "endpoint's evidence is the mean over its versions and variables.", _VARIABLE,
+)  # fmt: skip
+DRIFT_VISIBLE: Final = Metric(
+    "controller_drift_visible_ratio", "gauge",
+    "Smallest visible change: how far a share of one half must move to be found within a day at today's traffic.",
+    _VARIABLE,
+)  # fmt: skip
+DRIFT_SINCE: Final = Metric(
+    "controller_drift_since_timestamp_seconds", "gauge",
+    "About when (Unix time) the change began; only of variables that have alarmed or nearly so.", _VARIABLE,
+)  # fmt: skip
+DRIFT_ALARM: Final = Metric(
+    "controller_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
+)
+COMPARED_EVIDENCE: Final = Metric(
+    "controller_compared_evidence_days", "gauge",
+    "Evidence, in days, that a canary gets other texts or gives other answers than the stable version: chance alone "
+    "gives as much at most once in that many days. By what differs (texts, tokens, answers); their sum is the pair's "
+    "evidence. Only while they are compared.",
+    ("endpoint", "version", "stable", "of"),
+)  # fmt: skip
+ACCURACY: Final = Metric(
+    "controller_accuracy_ratio", "gauge",
+    "Accuracy of a version with labels (`/v1/feedback`): share right of all its labelled answers (value), and its 95 % "
+    "interval (low, high).", ("endpoint", "version", "of"),
+)  # fmt: skip
+JUDGED: Final = (DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE, ACCURACY)
+"""What the controller judges of the gateways' counts, and shows itself."""
 OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
 """Of the built-in variables, ``brief`` shows labels, and those that the endpoint declares (`metrics add`)."""
 
@@ -399,8 +396,7 @@ CATALOG: Final = (
     REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
     DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE,
-    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE,
-    SHADOWS, SHADOW_DIFFERENCE, SHADOW_GROUPS, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK, FEEDBACK_ANSWERS, ACCURACY,
+    SHADOWS, SHADOW_DIFFERENCE, SHADOW_GROUPS, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Drift without raw data: bins of a reference distribution, and how far the shares of current counts are from them.
 
-Pure. ``variable_counts`` counts observations into these bins. Whether a change is real, and whether to alarm, is
-decided by ``evidence`` alone.
+Pure. ``variable_counts`` counts values into these bins. Whether a change is real, and whether to alarm, is judged in
+the controller (``deploy/controller/drift``).
 
 Public: ``deploy`` may import it.
 """
@@ -14,7 +14,7 @@ import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, Final, Literal
@@ -36,8 +36,6 @@ MISSING: Final = "missing"
 
 ALARM_DAYS: Final = 30.0
 """Default of the expected time between two false alarms of an endpoint, in days."""
-VISIBLE: Final = 0.25
-"""A variable is not judged until a change this large in a share of one half could be seen."""
 SHIFT_SIGMAS: Final = 3.29
 """A share counts as moved beyond this many standard deviations of noise: 99.9 %."""
 SMOOTHING: Final = 0.5
@@ -219,22 +217,16 @@ def shares(counts: Sequence[float] | Floats) -> Floats:
     return smoothed
 
 
-State = Literal["drift", "moved", "steady", "too few"]
-
-
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """The current drift of one variable of one version."""
+class Shares:
+    """How often each value of a variable came, beside its reference: by bin, in order."""
 
-    endpoint: str
-    version: str
-    variable: str
     bins: tuple[str, ...]
     reference: tuple[float, ...]
     """The reference's share of each bin."""
+    size: float
+    """The number of the reference's values."""
     counts: tuple[float, ...]
-    reference_size: float
-    evidence: Evidence = field(default_factory=lambda: Evidence())
     news: Mapping[str, float] = field(default_factory=dict)
     """Counts of named values that fell into ``other``."""
 
@@ -244,30 +236,16 @@ class Verdict:
         return sum(self.counts)
 
     @property
-    def state(self) -> State:
-        """See ``Evidence``."""
-        return self.evidence.state
-
-    @property
     def moved(self) -> tuple[tuple[str, float], ...]:
         """The bins whose share moved beyond noise, each with the change of its share; the largest change first."""
         if not self.n:
             return ()
         p, q = np.asarray(self.reference), np.asarray(self.counts) / self.n
-        noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.reference_size))
+        noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.size))
         # Of few values a single one is a large share, smoothed a small one; of an empty bin it is the other way round.
         is_far = (np.abs(q - p) > noise) & (np.abs(shares(self.counts) - p) > noise)
         far = [(name, float(by)) for name, by, is_it in zip(self.bins, q - p, is_far, strict=True) if is_it]
         return tuple(sorted(far, key=lambda one: -abs(one[1])))
-
-    def described(self) -> dict[str, Any]:
-        """Return plain values for programs; None means unknown."""
-        evidence = {name: _known(value) for name, value in asdict(self.evidence).items()}
-        return {
-            "endpoint": self.endpoint, "version": self.version, "variable": self.variable, "bins": self.bins,
-            "reference": self.reference, "counts": self.counts, "reference_size": _known(self.reference_size),
-            "state": self.state, **evidence, "n": self.n, "moved": dict(self.moved), "new": self.new,
-        }  # fmt: skip
 
     @property
     def new(self) -> dict[str, float]:
@@ -288,37 +266,6 @@ class Verdict:
             return f"above {below}" if below else "any number"
         return f"{below} – {bin_name}" if below else f"up to {bin_name}"
 
-    def share_of(self, bin_name: str) -> float:
-        """Return the share of one bin among the values seen."""
-        found = dict(zip(self.bins, self.counts, strict=True)).get(bin_name, 0.0)
-        return found / self.n if self.n else 0.0
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """How strong the evidence of a variable's drift is, as judged by the gateway (``evidence``).
-
-    ``days``: chance alone gives evidence this strong at most once in so many days. ``endpoint_days``: the same for the
-    whole endpoint; the alert uses it. ``visible`` and ``since``: see ``evidence.Judged``. NaN means not judged.
-    """
-
-    days: float = math.nan
-    endpoint_days: float = math.nan
-    visible: float = math.nan
-    since: float = math.nan
-    alarm_days: float = ALARM_DAYS
-
-    @property
-    def state(self) -> State:
-        """``drift``: the endpoint alarms, and this variable is a cause. ``moved``: this variable alone would alarm."""
-        if self.days >= self.alarm_days:
-            return "drift" if self.endpoint_days >= self.alarm_days else "moved"
-        return "steady" if self.visible <= VISIBLE else "too few"
-
 
 def in_days(days: float) -> str:
     """Return for people in how many days chance alone gives such evidence once."""
@@ -327,52 +274,12 @@ def in_days(days: float) -> str:
     return f"{days:,.0f} days" if days < _MAX_DAYS else f"more than {_MAX_DAYS:,} days"
 
 
-def evidence_of(
-    days: Mapping[tuple[str, str, str], float],
-    visible: Mapping[tuple[str, str, str], float],
-    since: Mapping[tuple[str, str, str], float],
-    alarm_days: float,
-) -> dict[tuple[str, str, str], Evidence]:
-    """Return the evidence of each variable from the gauges, which are keyed by endpoint, version and variable.
-
-    An endpoint's evidence is the mean over the variables of all its versions, as in the alert.
-    """
-    of: dict[str, list[float]] = {}
-    for (endpoint, _, _), value in days.items():
-        if not math.isnan(value):
-            of.setdefault(endpoint, []).append(value)
-    whole = {endpoint: math.fsum(values) / len(values) for endpoint, values in of.items()}
-    return {
-        key: Evidence(
-            value, whole.get(key[0], math.nan), visible.get(key, math.nan), since.get(key, math.nan), alarm_days
-        )
-        for key, value in days.items()
-    }
-
-
-def likelier(
-    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Floats, allowed: float = 1.0
-) -> Floats:  # fmt: skip
-    """Return log likelihood ratios (odds,): how much likelier each of ``odds`` makes this split of the hits.
-
-    Of ``canary`` and ``stable`` values, ``canary_hits`` and ``stable_hits`` were hits. Given the sum of hits, the
-    canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at most 1 if the canary's
-    odds of a hit are at most ``allowed`` times stable's (exactly ``allowed`` times, for ``odds`` below 1), whatever
-    stable's own share is.
-    """
-    total = canary_hits + stable_hits
-    least, most = max(0, total - stable), min(canary, total)
-    if not canary or not stable or least == most:
-        return np.zeros(len(odds))
-    hits = np.arange(least, most + 1, dtype=np.float64)
-    steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
-    weights = np.concatenate(([0.0], np.cumsum(steps)))
-    logs = np.log(np.concatenate(([1.0], odds)) * allowed)
-    terms = weights + logs[:, None] * hits
-    largest = terms.max(axis=1)
-    totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
-    found: Floats = canary_hits * np.log(odds) - (totals[1:] - totals[0])
-    return found
+def right_in_words(one: Mapping[str, Any]) -> str:
+    """Return for people how often a version is right: ``value``, ``low``, ``high`` (95 % interval) and ``labels``."""
+    return (
+        f"{one['value']:.1%} right by labels ({one['low']:.1%} to {one['high']:.1%}, {one['labels']:,.0f} "
+        f"label{'s' * (one['labels'] != 1)})"
+    )
 
 
 def encode(

@@ -20,8 +20,9 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
-from gateway.metrics.accumulator import Floats, Series, Snapshot
+from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
+from gateway.metrics.drift import Floats
 from gateway.metrics.variables import BUILT_IN, LABEL
 from gateway.pace import unhurried
 

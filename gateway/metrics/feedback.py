@@ -1,4 +1,4 @@
-"""Counts labels that callers send back: predicted and true labels by version, and right answers by score.
+"""Counts labels that callers send back: predicted and true labels by version.
 
 The number of series is bounded whatever callers send: further labels of a version, and further versions of an endpoint,
 are counted as ``other``.
@@ -6,7 +6,6 @@ are counted as ``other``.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -19,24 +18,19 @@ MAX_LABELS: Final = 15
 """Labels per version with counts of their own; each pair of predicted and true label is a series."""
 MAX_VERSIONS: Final = 50
 """Versions per endpoint with counts of their own."""
-NO_SCORE: Final = "none"
-BINS: Final = tuple(f"{bound:g}" for bound in catalog.RATIO_BUCKETS)
-"""Names of the score bins: their upper bounds."""
-RIGHT: Final = "right"
-WRONG: Final = "wrong"
+ANOTHER: Final = "another"
+"""The true label, if prediction and label are both ``other`` and differ: right is who has two equal ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """An answer whose true label is known. ``score`` is that of ``predicted``, from 0 to 1; None if unknown."""
+    """An answer whose true label is known; ``known`` are the version's labels, if known."""
 
     endpoint: str
     version: str
     predicted: str
     label: str
-    score: float | None = None
     known: Sequence[str] = ()
-    """The version's labels, if known."""
 
 
 class FeedbackCounts:
@@ -57,7 +51,6 @@ class FeedbackCounts:
             if value not in values and len(values) < MAX_LABELS:
                 values.add(value)
             shown.append(value if value in values else OTHER)
+        if shown == [OTHER, OTHER] and one.predicted != one.label:
+            shown[1] = ANOTHER
         self._numbers.count(catalog.FEEDBACK, *pair, *shown).value += 1
-        bound = NO_SCORE if one.score is None else BINS[bisect_left(catalog.RATIO_BUCKETS, one.score)]
-        outcome = RIGHT if one.predicted == one.label else WRONG
-        self._numbers.count(catalog.FEEDBACK_ANSWERS, *pair, bound, outcome).value += 1

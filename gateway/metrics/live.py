@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 
-from gateway.metrics import catalog, drift
-from gateway.metrics.accumulator import Floats, Snapshot
-from gateway.metrics.drift import Verdict
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.drift import Floats, Shares
 from gateway.objectives import BUDGET_S
 from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
 
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
-DRIFT_WINDOWS: Final = {"5m": 300.0, "1h": 3600.0, "1d": 86400.0}
-"""Windows over which bins are shown, in seconds: those of the recording rules."""
-_DRIFT_STEPS: Final = 60
-"""Snapshots that are kept per window."""
-_FAIR: Final = 50
-"""Values per bin that are enough to show a distribution."""
+BINS_S: Final = 3600.0
+"""The time over which bins are shown: that of the recording rules."""
+_BINS_STEP_S: Final = 60.0
 _HISTORY: Final = 60
 """Steps in the history of rates: five minutes."""
 
@@ -37,8 +34,8 @@ _BUDGET_STEPS: Final = 120
 """Snapshots that are kept for error budgets."""
 
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
-_Gauge = dict[tuple[str, str, str], float]
-"""A number per endpoint, version and variable."""
+Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
+"""Endpoint, version, variable and reference → what the controller has found of it (``registry.judged``)."""
 _Budgets = dict[tuple[str, str, str], tuple[float, float]]
 """The number of bad requests and of all requests, by endpoint, objective and latency."""
 Pause = Callable[[], None]
@@ -81,7 +78,7 @@ class Live:
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
         self._budgets = Budgets(failures)
         self._bins = BinCounts()
-        self._bins_seen: dict[str, deque[tuple[float, Floats]]] = {window: deque() for window in DRIFT_WINDOWS}
+        self._bins_seen: deque[tuple[float, Floats]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
         """Remember the counts at time ``now``."""
@@ -99,13 +96,10 @@ class Live:
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
         self._budgets.sample(now, snapshot)
-        counts = self._bins.of(snapshot)
-        for window, span in DRIFT_WINDOWS.items():
-            seen = self._bins_seen[window]
-            if not seen or now - seen[-1][0] >= span / _DRIFT_STEPS:
-                seen.append((now, counts))
-                while len(seen) > 1 and seen[1][0] <= now - span:
-                    seen.popleft()
+        if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
+            self._bins_seen.append((now, self._bins.of(snapshot)))
+            while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
+                self._bins_seen.popleft()
 
     def rows(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
         """Return the rows of the last minute as plain values, by endpoint, version and route."""
@@ -162,40 +156,25 @@ class Live:
         """Return each endpoint's objectives and what is left of their error budgets; see ``Budgets``."""
         return self._budgets.left(now, snapshot)
 
-    def drift(self, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
-        """Return the drift of each variable that has a reference: its evidence, and its bins over a ``window``.
+    def drift(self, snapshot: Snapshot, judged: Judged, pause: Pause = unhurried) -> list[dict[str, Any]]:
+        """Return each variable that has a reference: its bins over the last hour, and what the controller has found.
 
-        The window is the shortest one with enough values. Only counts for the current reference are included.
+        Only counts for the current reference are included.
         """
         counts = self._bins.of(snapshot)
-        grown = {
-            window: counts - (_padded(seen[0][1], counts) if seen else counts)
-            for window, seen in self._bins_seen.items()
-        }
-        days, visible, since, alarm_days = _Gauge(), _Gauge(), _Gauge(), drift.ALARM_DAYS
-        by_name = {
-            catalog.DRIFT_EVIDENCE.name: days, catalog.DRIFT_VISIBLE.name: visible, catalog.DRIFT_SINCE.name: since
-        }  # fmt: skip
-        for (name, labels, _), value in snapshot.shown():
-            if name in by_name:
-                endpoint, version, variable = labels
-                by_name[name][endpoint, version, variable] = value
-            elif name == catalog.DRIFT_ALARM.name and value > 0:
-                alarm_days = value
-        evidence = drift.evidence_of(days, visible, since, alarm_days)
+        grown = counts - (_padded(self._bins_seen[0][1], counts) if self._bins_seen else counts)
         found = []
         for key, (ratios, size) in sorted(references(snapshot, pause).items()):
             pause()
-            seen_in = {name: self._bins.numbers(key, ratios, more) for name, more in grown.items()}
-            fair = [name for name, seen in seen_in.items() if seen.sum() >= _FAIR * len(ratios)]
-            window = fair[0] if fair else next(reversed(seen_in))
             endpoint, version, variable, _ = key
-            verdict = Verdict(
-                endpoint, version, variable, tuple(ratios), tuple(ratios.values()), (*seen_in[window].tolist(),),
-                size, evidence.get((endpoint, version, variable), drift.Evidence()),
-                self._bins.new(key, grown[window]),
-            )  # fmt: skip
-            found.append({**verdict.described(), "window": window})
+            seen = (*self._bins.numbers(key, ratios, grown).tolist(),)
+            shares = Shares((*ratios,), (*ratios.values(),), size, seen, self._bins.new(key, grown))
+            found.append({
+                "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
+                "reference": shares.reference, "reference_size": size if math.isfinite(size) else None,
+                "counts": shares.counts, "n": shares.n, "moved": dict(shares.moved), "new": shares.new,
+                "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
+            })  # fmt: skip
         return found
 
 

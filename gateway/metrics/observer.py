@@ -25,8 +25,6 @@ import numpy as np
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
-from gateway.metrics.accuracy import VersionAccuracy
-from gateway.metrics.evidence import Judged
 from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
@@ -113,7 +111,6 @@ class Observer:
         self._aside = self._watched = 0
         """Requests since collected numbers, and since variables, were last counted."""
         self._complain_at = 0.0
-        self._estimated: set[tuple[str, str, str]] = set()
 
     def started(self) -> None:
         """Count the start of a request."""
@@ -275,34 +272,6 @@ class Observer:
         self.settle()
         self._numbers.gauge(catalog.IN_FLIGHT).value = self._begun - self._ended
         return self._numbers.snapshot()
-
-    @_harmless
-    def drifts(self, found: Mapping[tuple[str, ...], Judged], alarm_days: float) -> None:
-        """Publish the evidence of drift, by endpoint, version, variable and reference."""
-        numbers, judged_by = self._numbers, {key[:3]: judged for key, judged in found.items()}
-        numbers.gauge(catalog.DRIFT_ALARM).set(alarm_days)
-        numbers.show(catalog.DRIFT_EVIDENCE, {labels: judged.days for labels, judged in judged_by.items()})
-        numbers.show(catalog.DRIFT_VISIBLE, {labels: judged.visible for labels, judged in judged_by.items()})
-        for labels, judged in judged_by.items():
-            if judged.days >= 1:
-                numbers.gauge(catalog.DRIFT_SINCE, *labels).set(judged.since)
-
-    @_harmless
-    def compared(self, found: Mapping[tuple[str, ...], float]) -> None:
-        """Publish the evidence that canaries differ from stable versions; see ``versions.evidence``."""
-        self._numbers.show(catalog.COMPARED_EVIDENCE, found)
-
-    @_harmless
-    def accuracies(self, found: Mapping[tuple[str, str], VersionAccuracy]) -> None:
-        """Publish the accuracy of versions."""
-        for pair, estimates in found.items():
-            for kind, estimate in zip(("real", "expected"), estimates, strict=True):
-                numbers = (math.nan,) * 4 if estimate is None else estimate
-                for end, number in zip(("", "_low", "_high", "_answers"), numbers, strict=True):
-                    if estimate is not None or (*pair, kind) in self._estimated:
-                        self._numbers.gauge(catalog.ACCURACY, *pair, kind + end).set(number)
-                if estimate is not None:
-                    self._estimated.add((*pair, kind))
 
     @_harmless
     def reconciled(self, outcome: str) -> None:

@@ -30,8 +30,8 @@ BUILT_IN: Final[Mapping[str, str]] = {
 KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys((LANGUAGE, CASE), "texts"),
     **dict.fromkeys((TOKENS, UNKNOWN), "tokens"),
-    **dict.fromkeys((LABEL, SCORE, COSINE), "answers"),
+    **dict.fromkeys((LABEL, SCORE), "answers"),
 }
-"""What a variable depends on: the texts alone, texts and tokenizer, or the model's answers."""
-LEARNED: Final = frozenset({UNUSUAL, COSINE})
-"""Variables that can be compared only if they were counted with the same words, or the same mean."""
+"""What a variable depends on: the texts alone, texts and tokenizer, or the model's answers. The others depend on what
+each version has learned, so two versions cannot be compared by them.
+"""

@@ -70,7 +70,7 @@ class Writer:
                 self._lines += orjson.dumps((kind, *one)) + b"\n"
             self._begun[kind] = len(series)
         columns = (snapshot.counts, snapshot.values, snapshot.times, snapshot.buckets, snapshot.since)
-        rest = orjson.dumps(([(*key, *seen) for key, seen in snapshot.exemplars.items()], snapshot.compared))
+        rest = orjson.dumps([(*key, *seen) for key, seen in snapshot.exemplars.items()])
         sizes = _SIZES.pack(*(len(columns[i]) for i in (0, 1, 3, 4)), len(self._lines), len(rest))
         return b"".join((sizes, *(column.tobytes() for column in columns), self._lines, rest))
 
@@ -97,11 +97,11 @@ class Reader:
             self._series[kind].append(Series(name, (*labels,), (*bounds,)))
             pause()
         self._lines = lines
-        exemplars, compared = orjson.loads(content[start + length :])
+        exemplars = orjson.loads(content[start + length :])
         counters, shown, distributed = map(tuple, self._series)
         return Snapshot(
             counters, shown, distributed, counted, values, times, seen, since,
-            {(*labels, bucket): (trace, seconds, at) for *labels, bucket, trace, seconds, at in exemplars}, compared,
+            {(*labels, bucket): (trace, seconds, at) for *labels, bucket, trace, seconds, at in exemplars},
         )  # fmt: skip
 
 
@@ -126,7 +126,6 @@ class Sum:
         buckets, since = np.zeros(self._width), np.zeros(len(histograms))
         adds_up = np.array([series.metric == IN_FLIGHT.name for series in gauges], dtype=bool)
         exemplars: dict[tuple[str, str, str, int], tuple[str, float, float]] = {}
-        compared = next((one.compared for _, one in placed if one.compared), ())
         for (to_counts, to_gauges, to_histograms, to_buckets), one in placed:
             # All series of one origin differ, so no position occurs twice.
             counts[to_counts] += one.counts
@@ -141,7 +140,6 @@ class Sum:
                     exemplars[key] = seen
         return Snapshot(
             tuple(counters), tuple(gauges), tuple(histograms), counts, values, times, buckets, since, exemplars,
-            compared,
         )  # fmt: skip
 
     def _placed(self, origin: object, snapshot: Snapshot) -> tuple[NDArray[np.intp], ...]:
@@ -219,7 +217,7 @@ class Totals:
         ended = self._sum.of(self._parts((worker,)))
         # Its gauges say nothing any more.
         self._ended = replace(
-            ended, values=np.zeros_like(ended.values), times=np.zeros_like(ended.times), compared=()
+            ended, values=np.zeros_like(ended.values), times=np.zeros_like(ended.times)
         )  # fmt: skip
         del self._living[worker], self._readers[worker]
         self._asked = {

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 Kind = Literal[
     "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "default_version",
     "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_doing",
-    "leader", "report",
+    "leader", "report", "judged",
 ]  # fmt: skip
 """The kind of a record, which is also the section of the companion Task's hyperparameters."""
 

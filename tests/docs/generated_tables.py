@@ -24,7 +24,7 @@ from gateway import errors
 from gateway.errors import STATUS
 from gateway.http import headers
 from gateway.http.addresses import ADDRESSES
-from gateway.metrics.catalog import CATALOG
+from gateway.metrics.catalog import CATALOG, JUDGED
 from gateway.metrics.variables import BUILT_IN
 from gateway.settings import Settings
 from tests.kube_tools import CHART
@@ -51,7 +51,7 @@ def metrics_table() -> str:
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
     rows += [
         f"| `{m.name}` | {m.type} | {', '.join(f'`{label}`' for label in m.labels) or '–'} | {m.help} |"
-        for m in CATALOG
+        for m in (*CATALOG, *JUDGED)
     ]
     return "\n".join(rows)
 

@@ -285,7 +285,6 @@ CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
     ("docs/clearml.md", "yaml"): lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
     ("docs/compose.md", "dockerfile"): _dockerfile,
     ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
-    ("docs/feedback.md", "json"): _json,
     ("docs/http-api.md", "yaml"): _kserve,
     ("docs/http-api.md", "json"): _json,
     ("docs/security.md", "json"): lambda text, page: (_access if text.startswith('{"keys"') else _json)(text, page),

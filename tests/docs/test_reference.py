@@ -11,7 +11,7 @@ import yaml
 
 from gateway.errors import STATUS
 from gateway.http import headers
-from gateway.metrics.catalog import CATALOG
+from gateway.metrics.catalog import CATALOG, JUDGED
 from gateway.settings import Settings
 from tests.docs.generated_tables import PARTS, chart_values, refresh
 from tests.kube_tools import CHART
@@ -57,7 +57,7 @@ def test_every_setting_metric_and_error_is_documented() -> None:
     """By name, in the reference pages."""
     everything = "".join(page.read_text() for page in PAGES)
     wanted = [f"TRITON_GATEWAY_{name.upper()}" for name in Settings.model_fields]
-    wanted += [metric.name for metric in CATALOG]
+    wanted += [metric.name for metric in (*CATALOG, *JUDGED)]
     wanted += [f"`{kind}`" for kind in STATUS if kind not in (
         "control", "spec_fault", "registry_unavailable", "registry_refused", "artifact_corrupt",
         "answers_disagree", "fails_on_requests",

@@ -26,7 +26,9 @@ from click.testing import CliRunner
 from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.cli.commands.drift import command as drift_command
-from deploy.tools import http_client
+from deploy.controller.drift.counts import Gateways
+from deploy.controller.drift.judging import EVERY_S, Judging
+from deploy.tools import http_client, probes
 from gateway.app import Gateway
 from gateway.http.server import Listening
 from gateway.metrics import drift
@@ -57,6 +59,8 @@ KNOWN_EMPTY = {
     ("Gateway · drift", "Time since the change began"): "nothing need have drifted",
     ("Gateway · drift", "Variables"): "as above",
     ("Gateway · drift", "Categories"): "as above",
+    ("Gateway · canary", "Evidence of a difference"): "its canary is a hook, which has no built-in variables",
+    ("Gateway · canary", "Evidence by what differs"): "as above",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
     ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
@@ -186,11 +190,26 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     quick.mkdir()
     for path in RULES.glob("*.yml"):  # every second, so that nobody waits for a rule
         (quick / path.name).write_text(re.sub(r"interval: \d+s", "interval: 1s", path.read_text()))
+    # A controller that looks once a second.
+    judged: dict[Any, Any] = {}
+    judging = Judging(
+        registry, Gateways(lambda: [made.gateway]), judged.update, clock=lambda: EVERY_S * time.monotonic(),
+        wall=time.time,
+    )  # fmt: skip
+    controller = probes.serve(0, lambda _: probes.text_answer(probes.metrics(dict(judged))), host="127.0.0.1")
+
+    def judge() -> None:
+        while not ends.wait(1):
+            judging({})
+
+    judges = threading.Thread(target=judge)
+    judges.start()
     (folder / "prometheus.yml").write_text(json.dumps({
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(quick / "*.yml")],
         "scrape_configs": [
             {"job_name": "triton-gateway", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]},
+            {"job_name": "controller", "static_configs": [{"targets": [f"127.0.0.1:{controller.server_port}"]}]},
             {"job_name": "triton", "static_configs": [{"targets": [embedded_triton.metrics]}]},
         ],
     }))  # fmt: skip
@@ -204,7 +223,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     try:
         until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
         until(lambda: process.poll() is not None or http_client.call(f"{made.prometheus}/-/ready"))
-        until(lambda: len(made.query("up == 1")) == 2)
+        until(lambda: len(made.query("up == 1")) == 3)
         made.traffic(15)
         yield made
     finally:
@@ -212,6 +231,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         process.wait(20)
         log.close()
         ends.set()
+        judges.join()
+        controller.shutdown()
         thread.join(30)
 
 
@@ -276,19 +297,23 @@ def test_drift_report_reads_any_prometheus(running: Running) -> None:
 
 
 def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
-    """What the gateway judges is what Prometheus records of the endpoint; the page reads the same gauges."""
+    """What the controller judges is what Prometheus records of it; the page reads its record."""
 
     def status() -> Any:
         return httpx.get(f"{running.gateway}/v1/status", trust_env=False, timeout=20).json()
 
     def both() -> bool:
-        shown = {(one["endpoint"], one["endpoint_days"]) for one in status()["drift"]}
-        recorded = {(s["metric"]["endpoint"], float(s["value"][1])) for s in running.query(rules.EVIDENCE)}
-        told = {endpoint: days for endpoint, days in shown if days is not None}
-        return bool(told) and all(
-            any(name == endpoint and days == pytest.approx(value, rel=0.2, abs=0.01) for name, value in recorded)
-            for endpoint, days in told.items()
-        )
+        shown = {
+            (one["endpoint"], one["version"], one["variable"]): one["days"]
+            for one in status()["drift"] if one["days"] is not None
+        }  # fmt: skip
+        labels = ("endpoint", "version", "variable")
+        recorded = {
+            tuple(one["metric"][label] for label in labels): float(one["value"][1])
+            for one in running.query(rules.VARIABLE_EVIDENCE)
+        }
+        # The record is written when a verdict changes: what it says is then what was judged at that time.
+        return bool(shown) and shown.keys() <= recorded.keys() and bool(running.query(rules.EVIDENCE))
 
     until(both)
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import click
 
-from deploy.cli import drift_counts, objective
+from deploy.cli import objective
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
 from deploy.cli.terminal import Terminal, table
+from deploy.controller.registry import metrics
 from deploy.laptop.state_dir import StateDir
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
@@ -169,7 +170,10 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     for name, url in dict(gateway.get("defaults", {})).items():
         lines.append(f"default version of {name}: {url}{'' if url in served else ', which is not served'}")
     lines += objective.budgets(gateway.get("objectives", []))
-    lines += [f"accuracy {drift_counts.accuracy_in_words(one)}" for one in gateway.get("accuracy", [])]
+    lines += [
+        f"accuracy {one['endpoint']} {one['version'] or '-'}: {metrics.drift.right_in_words(one)}"
+        for one in gateway.get("accuracy", [])
+    ]
     if kept := gateway.get("payload_log"):
         shares = ", ".join(
             f"{100 * share:.6g}% of {pattern}" for pattern, share in dict(kept.get("shares", {})).items()

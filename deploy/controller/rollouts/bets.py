@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.metrics import drift, mirrored
+from deploy.controller.drift import evidence
+from gateway.metrics import mirrored
 
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 """The alternatives that are bet on: how many times as likely as stable the canary is to fail."""
@@ -51,9 +52,9 @@ class Bets:
     def after_odds(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float) -> Bets:
         """Like ``after``, for frequent hits: misses count as well, so half as many requests are enough.
 
-        ``allowed``: the permitted ratio of the canary's odds of a hit to stable's; see ``drift.likelier``.
+        ``allowed``: the permitted ratio of the canary's odds of a hit to stable's; see ``evidence.likelier``.
         """
-        likelier = drift.likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
+        likelier = evidence.likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
         return self.moved(likelier.tolist(), canary) if likelier.any() else self
 
     def moved(self, gains: Sequence[float], seen: int) -> Bets:

@@ -102,13 +102,14 @@ def parse(text: str, endpoint: str) -> dict[Series, float]:
 
 
 def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
-    """Return the differences between two versions that gateways have found, one sentence for each kind."""
-    found = metrics.compared.read(status for status in statuses if status is not None)
-    return metrics.compared.sentences(
-        one for one in found
-        if (one.verdict.endpoint, one.verdict.version, one.stable)
-        == (canary.endpoint, canary.version, stable.version)
-    )  # fmt: skip
+    """Return the differences between two versions that the controller has found, one sentence for each kind."""
+    return {
+        kind: how
+        for status in statuses if status is not None
+        for one in status.get("compared", ())
+        if (one["endpoint"], one["version"], one["beside"]) == (canary.endpoint, canary.version, stable.version)
+        for kind, how in one["sentences"].items()
+    }  # fmt: skip
 
 
 def label_names(variable: str, stable: Sequence[str], canary: Sequence[str]) -> dict[str, str]:

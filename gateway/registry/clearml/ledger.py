@@ -27,7 +27,7 @@ HISTORY_TAG: Final = "triton-gateway-history"
 """Marks another companion, for the history of changes. It is long, and gateways never read it."""
 
 REPORTS_TAG: Final = "triton-gateway-reports"
-"""Marks another companion, for what model syncs report and who leads: what changes often, and wakes nobody."""
+"""Marks another companion: what model syncs report, what the controller judges, and who leads. It wakes nobody."""
 
 _COMMENT: Final = (
     "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
@@ -40,8 +40,9 @@ _HISTORY_COMMENT: Final = (
     "forgotten; nothing else depends on it."
 )
 _REPORTS_COMMENT: Final = (
-    "Written by triton-gateway: what each model sync of the serving service that is this Task's parent has loaded, and "
-    "which controller leads. It is written anew within an hour."
+    "Written by triton-gateway: what each model sync of the serving service that is this Task's parent has loaded, "
+    "what the controller has found of drift and labels, and which controller leads. It is written anew within an hour; "
+    "only the labels counted before would be forgotten."
 )
 _COMPANIONS: Final = {
     SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT),

@@ -17,7 +17,7 @@ from dashboards import boards, levels, rules
 from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
 from dashboards.panels import Board
 from gateway.metrics import catalog
-from gateway.metrics.catalog import CATALOG
+from gateway.metrics.catalog import CATALOG, JUDGED
 from tests.kube_tools import CHART
 
 GRAFANA = CHART / "files" / "boards"
@@ -43,9 +43,12 @@ def drawn(content: dict[str, Any]) -> list[dict[str, Any]]:
 
 def families(expr: str) -> set[str]:
     """Names of metrics in an expression, without what histograms add; recorded names stand for themselves."""
-    known = {m.name for m in CATALOG}
+    known = {m.name for m in (*CATALOG, *JUDGED)}
     named = set(
-        re.findall(r"\b(?:gateway_[a-z0-9_]+|nv_[a-z_]+|process_[a-z_]+)\b(?!:)", re.sub(r"\b\w+:\w+:\w+", "", expr))
+        re.findall(
+            r"\b(?:(?:gateway|controller)_[a-z0-9_]+|nv_[a-z_]+|process_[a-z_]+)\b(?!:)",
+            re.sub(r"\b\w+:\w+:\w+", "", expr),
+        )
     )
     return {re.sub(r"_(bucket|sum|count)$", "", n) if n.startswith("gateway_") and n not in known else n for n in named}
 
@@ -57,7 +60,7 @@ def test_committed_boards_are_what_is_generated() -> None:
 
 def test_boards_name_metrics_of_the_catalogue_only() -> None:
     """And recorded ones, and Triton's that are listed."""
-    known = {m.name for m in CATALOG} | set(TRITON_METRICS) | {"process_cpu_seconds_total"}
+    known = {m.name for m in (*CATALOG, *JUDGED)} | set(TRITON_METRICS) | {"process_cpu_seconds_total"}
     recorded = {*rules.records()}
     for place, expr in expressions().items():
         assert set() == families(expr) - known, place
@@ -74,7 +77,7 @@ def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
         seen |= named
         left += [recorded[name] for name in named]
     shown = set().union(*(families(expr) for expr in (*expressions().values(), *(recorded[name] for name in seen))))
-    assert [] == sorted({m.name for m in CATALOG} - shown)
+    assert [] == sorted({m.name for m in (*CATALOG, *JUDGED)} - shown)
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
@@ -103,7 +106,7 @@ THRESHOLDS = {
 @pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
 def test_each_panel_is_reviewed_for_unit_legend_and_description(board: Board) -> None:
     """A unit Grafana has; legends of labels that the expression keeps; a sentence that says more than the title."""
-    labels = {metric.name: {*metric.labels, "le"} for metric in CATALOG}
+    labels = {metric.name: {*metric.labels, "le"} for metric in (*CATALOG, *JUDGED)}
     for panel in board.panels():
         assert panel.unit in UNITS or re.match(r"suffix:\S", panel.unit), panel.title
         assert panel.description != panel.title + ".", panel.title

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +10,10 @@ import pytest
 
 from gateway.admin.feedback import MAX_ITEMS
 from gateway.callers.keys import Key, digest, new_key
+from gateway.registry import Record
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.waiting import LIMIT_S
 
-ONE = {"endpoint": "e/1", "predicted": "GOOD", "score": 0.9, "label": "BAD"}
+ONE = {"endpoint": "e/1", "predicted": "GOOD", "label": "BAD"}
 HOOK = """
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -46,8 +46,6 @@ async def test_the_forms_of_feedback(stack: Any) -> None:
         'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="1"} 2.0',
         'gateway_feedback_total{endpoint="e",label="GOOD",predicted="GOOD",version="1"} 1.0',
         'gateway_feedback_total{endpoint="h",label="ham",predicted="spam",version=""} 1.0',
-        'gateway_feedback_answers_total{endpoint="e",outcome="wrong",score="0.9",version="1"} 2.0',
-        'gateway_feedback_answers_total{endpoint="h",outcome="wrong",score="none",version=""} 1.0',
     ):
         assert line in text
 
@@ -58,7 +56,7 @@ async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> 
     reply = await stack.client.post("/v1/feedback", json={"feedback": [ONE, {**ONE, "endpoint": "e/7"}]})
     assert (200, {"counted": 2, "not_served": ["e/7"]}) == (reply.status_code, reply.json())
     assert (
-        'gateway_feedback_answers_total{endpoint="e",outcome="wrong",score="0.9",version="7"} 1.0'
+        'gateway_feedback_total{endpoint="e",label="BAD",predicted="GOOD",version="7"} 1.0'
         in (await stack.client.get("/metrics")).text
     )
 
@@ -72,8 +70,6 @@ async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> 
         ({"feedback": [ONE, 3]}, 422, "feedback[1] is not an object"),
         ({**ONE, "label": None}, 422, "feedback.label"),
         ({**ONE, "label": "x" * 101}, 422, "feedback.label"),
-        ({**ONE, "score": 1.5}, 422, "feedback.score"),
-        ({**ONE, "score": True}, 422, "feedback.score"),
         ({"endpoint": "e/1", "label": "BAD"}, 422, "feedback.predicted"),
         ({**ONE, "label": "neutral"}, 422, "e has no label neutral"),
         ({**ONE, "endpoint": "none/1"}, 404, "is not served here"),
@@ -88,7 +84,7 @@ async def test_a_request_with_an_invalid_label_is_refused_whole(
     reply = await stack.client.post("/v1/feedback", json=body)
     assert status == reply.status_code, reply.text
     assert said in reply.json()["error"]
-    assert "gateway_feedback_answers_total{" not in (await stack.client.get("/metrics")).text
+    assert "gateway_feedback_total{" not in (await stack.client.get("/metrics")).text
 
 
 async def test_other_methods_and_bodies_are_refused(stack: Any) -> None:
@@ -136,28 +132,26 @@ async def test_labels_need_their_own_right(make_stack: Callable[..., Any], tmp_p
     } == seen  # fmt: skip
 
 
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The gateway publishes its numbers ten times a second, not every five seconds."""
-    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.1)
-
-
-async def test_accuracy_is_on_status_and_page(looks: None, stack: Any) -> None:
-    """Over all workers and restarts, like drift."""
+async def test_what_the_controller_has_found_is_on_status_and_page(stack: Any) -> None:
+    """Accuracy, and a canary beside its stable version; what it has not renewed for hours is not shown."""
     await served(stack)
-    right = {**ONE, "label": "GOOD"}
-    await stack.client.post("/v1/feedback", json={"feedback": [right] * 9 + [ONE]})
-    found: list[Any] = []
-    async with asyncio.timeout(LIMIT_S):
-        while not found or found[0]["real"]["answers"] < 10:  # a step may fall between two of the labels
-            found = (await stack.client.get("/v1/status")).json()["accuracy"]
-            await asyncio.sleep(0.05)
-    assert [("e", "1", 0.9, 10)] == [
-        (one["endpoint"], one["version"], one["real"]["value"], one["real"]["answers"]) for one in found
-    ]
+    right = {"version": "1", "right": 9, "at": 0, "value": 0.9, "low": 0.6, "high": 0.98, "labels": 10}
+    beside = {
+        "version": "2",
+        "beside": "1",
+        "days": 99.0,
+        "sentences": {"answers": "it says BAD"},
+        "alike": ["language"],
+    }
+    value = {"at": time.time(), "alarm_days": 30.0, "variables": [], "compared": [beside], "accuracy": [right]}
+    old = {**value, "at": time.time() - 86_400}
+    stack.registry.reports.write([Record("judged", "e", value), Record("judged", "h", old), Record("judged", "x", {})])
+    status = (await stack.client.get("/v1/status")).json()
+    assert [{"endpoint": "e", **right}] == status["accuracy"]
+    assert [{"endpoint": "e", **beside}] == status["compared"]
     page = (await stack.client.get("/?open=e")).text
-    assert "90.0% right by labels" in page
-    assert 'gateway_accuracy_ratio{endpoint="e",of="real",version="1"} 0.9' in (await stack.client.get("/metrics")).text
+    assert "90.0% right by labels (60.0% to 98.0%, 10 labels)" in page
+    assert "it says BAD" in page
 
 
 async def test_feedback_counts_towards_the_bytes_in_flight(make_stack: Callable[..., Any]) -> None:

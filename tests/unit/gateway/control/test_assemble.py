@@ -19,7 +19,7 @@ from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookSettings
 from gateway.control.records import ModelRecords
-from gateway.control.reports import SyncReports
+from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics import catalog
@@ -75,7 +75,7 @@ class Hooks:
 
 def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> Assembler:
     return Assembler(
-        records=ModelRecords(registry), reports=SyncReports(registry.reports, Inline()),
+        records=ModelRecords(registry), reports=Reports(registry.reports, Inline()),
         cache=ArtifactCache(cache, registry),
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
         word_cache_words=0, hooks=HookSettings(),

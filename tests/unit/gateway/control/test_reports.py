@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.control.reports import SyncReports
+from gateway.control.reports import Reports
 from gateway.registry.reports import RECENT_S, Missing, ModelReport, Phase, record, why_missing
 from gateway.testing import FakeLedger
 from tests.inline import Inline
@@ -60,7 +60,7 @@ async def test_many_that_wait_ask_once_in_fifteen_seconds() -> None:
 
     now, ledger = [0.0], Counting()
     ledger.write([record("pod", [AWAY], at=100.0)])
-    reports = SyncReports(ledger, Inline(), clock=lambda: now[0], wall=lambda: 110.0)
+    reports = Reports(ledger, Inline(), clock=lambda: now[0], wall=lambda: 110.0)
     for _ in range(100):
         assert AWAY.reason in (await reports.why_missing("e_m")).reason
     assert 1 == ledger.reads

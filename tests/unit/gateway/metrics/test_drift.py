@@ -16,14 +16,12 @@ from gateway.metrics.drift import (
     MISSING,
     BadReference,
     Bins,
-    Evidence,
-    Verdict,
+    Shares,
     bucket_bins,
     count,
     enum_bins,
     scalar_bins,
 )
-from gateway.metrics.evidence import Variable
 from gateway.metrics.references import References
 
 COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda counts: sum(counts) > 0)
@@ -62,49 +60,31 @@ def test_bins_of_a_histogram_are_made_of_whole_buckets() -> None:
 def test_values_beyond_the_reference_have_a_bin_of_their_own() -> None:
     """If the reference has no unknown tokens, texts with some are noticed."""
     captured = bucket_bins((0.0, 0.01, 0.02, math.inf), (1_000.0, 0.0, 0.0, 0.0))
-    of_values = scalar_bins([0.0] * 1_000)
-    for reference in (captured, of_values):
+    for reference in (captured, scalar_bins([0.0] * 1_000)):
         assert ("0", "+Inf", MISSING) == reference.names
         assert (1_000.0, 0.0, 0.0) == reference.counts
-        now = count(reference, [0.0] * 900 + [0.2] * 100)
-        variable = Variable(np.array(reference.ratios()), reference.total, ordered=True, alarm_days=30.0)
-        variable.step(now * 0.001, 0.01, 0.0)
-        assert variable.step(now, 0.01, 0.0).days > 30
-
-
-@pytest.mark.parametrize(
-    ("days", "endpoint_days", "visible", "state"),
-    [
-        (0.1, 0.1, 0.05, "steady"), (40.0, 35.0, 0.05, "drift"), (40.0, 20.0, 0.05, "moved"),
-        (5.0, 35.0, 0.05, "steady"), (0.0, 0.0, 0.4, "too few"), (math.nan, math.nan, math.nan, "too few"),
-    ],
-)  # fmt: skip
-def test_the_evidence_of_the_alert_is_what_calls_it_drift(
-    days: float, endpoint_days: float, visible: float, state: str
-) -> None:
-    """A variable that would alarm alone, and does not among the others, has moved."""
-    assert state == Evidence(days, endpoint_days, visible).state
-
-
-def test_an_endpoints_evidence_is_the_mean_over_versions_and_variables() -> None:
-    """NaN (no longer judged) is left out."""
-    days = {("e", "1", "a"): 100.0, ("e", "1", "b"): 20.0, ("e", "2", "a"): math.nan, ("f", "1", "a"): 1.0}
-    found = drift.evidence_of(days, {}, {("e", "1", "a"): 7.0}, 50.0)
-    assert (60.0, "drift", 7.0) == (
-        found["e", "1", "a"].endpoint_days, found["e", "1", "a"].state, found["e", "1", "a"].since
-    )  # fmt: skip
-    assert "moved" == drift.evidence_of(days, {}, {}, 70.0)["e", "1", "a"].state
+        assert [900, 100, 0] == count(reference, [0.0] * 900 + [0.2] * 100).tolist()
 
 
 def test_bins_that_moved_are_listed_furthest_first() -> None:
     """If they moved beyond noise, each with its change."""
     reference = enum_bins({"A": 5_000, "B": 3_000, "C": 2_000})
-    verdict = Verdict("e", "1", "x", reference.names, reference.ratios(), (6_000, 2_010, 1_990, 0, 0), reference.total)
-    assert ["A", "B"] == [name for name, _ in verdict.moved]
-    assert 0.099 < verdict.moved[0][1] < 0.101
-    assert "drift" not in json.dumps(verdict.described())
-    few = Verdict("e", "1", "x", reference.names, reference.ratios(), (50, 30, 20, 0, 0), reference.total)
+    shares = Shares(reference.names, reference.ratios(), reference.total, (6_000, 2_010, 1_990, 0, 0))
+    assert ["A", "B"] == [name for name, _ in shares.moved]
+    assert 0.099 < shares.moved[0][1] < 0.101
+    few = Shares(reference.names, reference.ratios(), reference.total, (50, 30, 20, 0, 0))
     assert () == few.moved  # half a value of smoothing is no change of the bins that had none
+
+
+def test_bins_are_named_for_people() -> None:
+    """Bins of numbers as ranges; `other` with the values that the reference does not have."""
+    numbers = scalar_bins([1.0, 2.0, 3.0, 4.0] * 10, bins=4)
+    shares = Shares(numbers.names, numbers.ratios(), numbers.total, (1.0,) * len(numbers.names))
+    assert ["up to 1", "1 – 2", "2 – 3", "above 3", "missing"] == [*map(shares.named, numbers.names)]
+    animals = enum_bins({"cat": 5})
+    shares = Shares(animals.names, animals.ratios(), 5.0, (4.0, 6.0, 0.0), {"dog": 4, "eel": 2})
+    assert {"dog": 0.4, "eel": 0.2} == shares.new
+    assert ["cat", "other (dog, eel)"] == [shares.named(name) for name in ("cat", "other")]
 
 
 def test_a_references_name_depends_on_its_content() -> None:

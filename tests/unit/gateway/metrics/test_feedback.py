@@ -1,4 +1,4 @@
-"""Counts of labels that callers send back: by pair and score, with a bounded number of series."""
+"""Counts of labels that callers send back: by predicted and true label, with a bounded number of series."""
 
 from __future__ import annotations
 
@@ -12,17 +12,14 @@ def counted(numbers: Accumulator, metric: catalog.Metric) -> dict[tuple[str, ...
     return {series.labels: n for series, n in numbers.snapshot().counted() if series.metric == metric.name}
 
 
-def test_an_answer_counts_by_pair_and_by_score() -> None:
-    """Right if both labels are equal; also without a score."""
+def test_an_answer_counts_by_predicted_and_true_label() -> None:
+    """Right if both are equal."""
     numbers = Accumulator()
     counts = FeedbackCounts(numbers)
-    counts.add(Labelled("e", "1", "GOOD", "BAD", 0.96))
-    counts.add(Labelled("e", "1", "GOOD", "GOOD", 1.0))
-    counts.add(Labelled("e", "1", "GOOD", "GOOD"))
+    counts.add(Labelled("e", "1", "GOOD", "BAD"))
+    for _ in range(2):
+        counts.add(Labelled("e", "1", "GOOD", "GOOD"))
     assert {("e", "1", "GOOD", "BAD"): 1, ("e", "1", "GOOD", "GOOD"): 2} == counted(numbers, catalog.FEEDBACK)
-    assert {
-        ("e", "1", "0.975", "wrong"): 1, ("e", "1", "1", "right"): 1, ("e", "1", "none", "right"): 1,
-    } == counted(numbers, catalog.FEEDBACK_ANSWERS)  # fmt: skip
 
 
 def test_labels_beyond_the_first_are_counted_together() -> None:
@@ -32,11 +29,11 @@ def test_labels_beyond_the_first_are_counted_together() -> None:
     for n in range(100):
         counts.add(Labelled("e", "1", f"l{n}", f"l{n}", known=("a", "b")))
         counts.add(Labelled("e", "1", f"l{n}", "a", known=("a", "b")))
+        counts.add(Labelled("e", "1", f"l{n}", f"l{n + 1}", known=("a", "b")))
     pairs = counted(numbers, catalog.FEEDBACK)
-    assert len({value for _, _, *pair in pairs for value in pair}) <= MAX_LABELS + 1
-    assert {("e", "1", "none", "right"): 100, ("e", "1", "none", "wrong"): 100} == counted(
-        numbers, catalog.FEEDBACK_ANSWERS
-    )
+    assert len({value for _, _, *pair in pairs for value in pair}) <= MAX_LABELS + 2
+    right = sum(n for (_, _, predicted, label), n in pairs.items() if predicted == label)
+    assert (100, 300) == (right, sum(pairs.values()))
 
 
 def test_versions_beyond_the_first_are_counted_together() -> None:

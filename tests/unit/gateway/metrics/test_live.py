@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 from gateway.metrics import drift
-from gateway.metrics.evidence import Judged
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
@@ -158,7 +157,7 @@ def test_other_workers_counts_are_added() -> None:
 
 
 def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
-    """The current bins, the reference, and the verdict of the alerts."""
+    """The current bins, the reference, and what the controller has found."""
     observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
     reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
@@ -169,8 +168,10 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
         trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i % 10 else "dog"}, 1
         observer.started()
         observer.finished(trace)
-    observer.drifts({("e", "1", "animal", "r"): Judged(1_000.0, 0.05, 7.0)}, 30.0)
-    (found,) = live.drift(observer.snapshot())
+    told = {"days": 1_000.0, "visible": 0.05, "since": 7.0, "alarm_days": 30.0, "state": "drift"}
+    (alone,) = live.drift(observer.snapshot(), {})
+    assert ("not judged", None) == (alone["state"], alone["days"])
+    (found,) = live.drift(observer.snapshot(), {("e", "1", "animal", reference["animal"].id): told})
     assert (1_000.0, 0.05, 7.0, 30.0) == tuple(found[k] for k in ("days", "visible", "since", "alarm_days"))
     assert ("e", "1", "animal", "drift", 400) == tuple(
         found[k] for k in ("endpoint", "version", "variable", "state", "n")
@@ -195,50 +196,10 @@ def test_values_outside_the_reference_are_named() -> None:
             observer.finished(trace)
 
     see("the film is not what it was and we are not there", 16)
-    assert [{}] == [found["new"] for found in live.drift(observer.snapshot())]
+    assert [{}] == [found["new"] for found in live.drift(observer.snapshot(), {})]
     see("der Film ist nicht das was er war und wir sind es auch nicht", 4)
-    (found,) = live.drift(observer.snapshot())
+    (found,) = live.drift(observer.snapshot(), {})
     assert {"de": 0.2} == found["new"]
-    verdict = drift.Verdict("e", "1", "language", found["bins"], found["reference"], found["counts"], 1000, news={
-        name: share * found["n"] for name, share in found["new"].items()
-    })  # fmt: skip
-    assert "other (de)" == verdict.named("other")
-
-
-def test_bins_are_shown_over_the_shortest_window_with_enough_values() -> None:
-    """The last minutes are not diluted by the hour before, and a quiet variable is shown over a day."""
-    observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
-    declared = {
-        url: MetricSpec(url, None, (MetricVariable("animal", "enum", ("cat", "dog")),)) for url in ("busy/1", "quiet/1")
-    }
-    reference = {"animal": drift.enum_bins({"cat": 5000, "dog": 5000})}
-    served = {url: Served(url[:-2], "1", reference=reference) for url in declared}
-    observer.watch.configure(served, declared, 1.0)
-
-    def see(url: str, cats: int, dogs: int) -> None:
-        for i in range(cats + dogs):
-            trace = Trace("id")
-            trace.url, trace.body, trace.total_ns = url, {"animal": "cat" if i < cats else "dog"}, 1
-            observer.started()
-            observer.finished(trace)
-        observer.settle()
-
-    def shown() -> dict[str, tuple[str, float]]:
-        found = live.drift(observer.snapshot())
-        return {one["endpoint"]: (one["window"], one["n"]) for one in found}
-
-    for minute in range(24 * 60):
-        live.sample(minute * 60.0, observer.snapshot())
-        if minute >= 23 * 60:
-            see("busy/1", 100, 100)
-        if minute % 60 == 30:
-            see("quiet/1", 6, 6)
-    assert "5m" == shown()["busy"][0]
-    assert "1d" == shown()["quiet"][0]
-    for second in range(0, 300, 5):
-        live.sample(24 * 3600.0 + second, observer.snapshot())
-        see("busy/1", 12, 6)
-    assert ("5m", True) == (shown()["busy"][0], 18 * 60 <= shown()["busy"][1] <= 18 * 60 + 200)
 
 
 def test_a_new_reference_starts_its_own_counts() -> None:
@@ -259,10 +220,10 @@ def test_a_new_reference_starts_its_own_counts() -> None:
     accept(cat=500, dog=500)
     live.sample(0.0, observer.snapshot())
     see(900, 100)
-    assert [1000] == [found["n"] for found in live.drift(observer.snapshot())]
+    assert [1000] == [found["n"] for found in live.drift(observer.snapshot(), {})]
     accept(cat=900, dog=100)
     see(900, 100)
-    (found,) = live.drift(observer.snapshot())
+    (found,) = live.drift(observer.snapshot(), {})
     assert (900, 1000) == (found["counts"][0], found["n"])
 
 

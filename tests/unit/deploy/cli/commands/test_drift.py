@@ -10,7 +10,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -20,14 +19,12 @@ from deploy.tools.errors import DeployError
 from gateway.metrics import drift, exposition, variables
 from gateway.metrics.drift import Bins
 from gateway.metrics.feedback import Labelled
-from gateway.metrics.judge import Judge
 from gateway.metrics.observer import Observer
 from gateway.metrics.served import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 from tests.sites import site
-from tests.unit.gateway.metrics.test_compared import one
 
 
 class Gateway:
@@ -37,7 +34,6 @@ class Gateway:
         # So much time goes by that every text is looked at.
         clock = itertools.count(step=100).__next__
         self.observer = Observer(later=lambda drain, _: None, chance=lambda: 0.0, clock=clock)
-        self.judge, self.now = Judge(), 0.0
         self.page = b""
 
     def watch(self, references: dict[str, Bins]) -> None:
@@ -53,8 +49,6 @@ class Gateway:
             trace.url, trace.body = "e/1", {"x": float(x), "a": str(a)}
             self.observer.started()
             self.observer.finished(trace)
-        self.now += 600
-        self.observer.drifts(self.judge.update(self.now, self.observer.snapshot()) or {}, 30.0)
         self.page = exposition.render(self.observer.snapshot())
 
 
@@ -81,7 +75,7 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     gateway.watch({})
     gateway.see(rng.normal(size=3000), rng.choice(["cat", "dog"], size=3000))
     path = tmp_path / "reference.json"
-    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path).return_value
+    assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
     references = drift.decode(path.read_text())
     assert {"x", "a"} == set(references)
     assert 3000 == references["x"].total
@@ -92,13 +86,12 @@ def test_captured_reference_is_silent_on_like_traffic_and_reports_a_shift(
     assert (0, 2) == (steady.return_value, steady.output.count("  steady"))
     for _ in range(2):
         gateway.see(rng.normal(0.8, 1, size=1500), rng.choice(["cat", "eel"], size=1500))
-    shown = run("report", "--url", url)
-    assert re.search(r"\d+ days +1970-01-01", shown.output)
     moved = run("report", "--url", url, "--json")
     assert 3 == moved.return_value
     found = {item["variable"]: item for item in json.loads(moved.output)}
     assert ("drift", "drift", 4000) == (found["x"]["state"], found["a"]["state"], found["x"]["n"])
-    assert {"dog", "other"} <= set(found["a"]["moved"])
+    assert "dog" in found["a"]["moved"]
+    assert found["a"]["evidence"] > 30
 
 
 def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp_path: Path) -> None:
@@ -107,7 +100,7 @@ def test_reference_of_too_few_values_is_refused(served: tuple[Gateway, str], tmp
     gateway.watch({})
     gateway.see([1.0] * 10, ["cat"] * 10)
     with pytest.raises(DeployError) as caught:
-        run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", tmp_path / "r.json")
+        run("capture", "--url", url, "--endpoint", "e/1", "--output", tmp_path / "r.json")
     assert "more than 10 values" in caught.value.message
     assert not (tmp_path / "r.json").exists()
 
@@ -127,7 +120,7 @@ def test_a_version_without_variables_is_told_apart_from_one_with_few(served: tup
     assert caught.value.message == "no variable of e/1 has more than 10 values; 1000 are needed"
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "e/7")
-    assert caught.value.hint == "variables were counted for e/1; name one of them with --endpoint"
+    assert caught.value.hint == "counted: e/1; name one with --endpoint"
 
 
 def test_captured_reference_lies_where_the_gateway_of_up_looks_and_is_loaded_when_the_command_ends(
@@ -148,7 +141,7 @@ def test_captured_reference_lies_where_the_gateway_of_up_looks_and_is_loaded_whe
         return 200, gateway.page
 
     with site(answer) as url:
-        run("capture", "--url", url, "--state-dir", tmp_path, "--endpoint", "e", "--version", "1", "--least", 5)
+        run("capture", "--url", url, "--state-dir", tmp_path, "--endpoint", "e/1", "--least", 5)
         shown = json.loads(run("report", "--url", url, "--json").output)
     assert {"x", "a"} == {item["variable"] for item in shown}
     assert [path] == list((tmp_path / "references").rglob("*.json"))
@@ -161,7 +154,7 @@ def test_a_captured_reference_stays_in_its_folder(served: tuple[Gateway, str], t
     gateway.see(np.zeros(600), ["cat"] * 600)
     gateway.page = gateway.page.replace(b'endpoint="e"', b'endpoint="../../../e"')
     environment = {"TRITON_GATEWAY_STATE_DIR": str(tmp_path / "deep" / "state")}
-    arguments = ["capture", "--url", url, "--endpoint", "../../../e", "--version", "1", "--least", "1"]
+    arguments = ["capture", "--url", url, "--endpoint", "../../../e/1", "--least", "1"]
     done = CliRunner().invoke(command, arguments, env=environment, catch_exceptions=False, standalone_mode=False)
     assert 0 == done.return_value, done.output
     (written,) = tmp_path.rglob("*.json")
@@ -172,8 +165,7 @@ def test_gateway_that_does_not_answer_is_one_line() -> None:
     """The error is one line, not a traceback."""
     with pytest.raises(DeployError) as caught:
         run("report", "--url", "http://127.0.0.1:9")
-    assert "nothing answers at http://127.0.0.1:9/metrics" == caught.value.message
-    assert "Connection refused: check that it runs, and that the address is right" == caught.value.hint
+    assert "http://127.0.0.1:9/metrics cannot be read" == caught.value.message
 
 
 def test_built_in_variables_are_documented_by_name() -> None:
@@ -210,25 +202,26 @@ def test_of_several_versions_one_must_be_named(served: tuple[Gateway, str], tmp_
 
 @pytest.mark.parametrize(
     ("named", "says"),
-    [("e", "e has several versions: e/1, e/2"), ("f", "f is not served at"), ("e/3", "e/3 is not served at")],
+    [("e", "e has several versions: e/1, e/2"), ("f", "nothing was counted for f"), ("e/3", "nothing was counted for")],
 )
 def test_what_cannot_be_captured_is_told_before_the_waiting(
     named: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error comes before the capture waits, not after ten minutes."""
     monkeypatch.setattr("deploy.cli.commands.drift.time.sleep", lambda _s: pytest.fail("it waits"))
-    status = {"endpoints": [{"endpoint": "e", "version": version} for version in "12"]}
-    with site(lambda asked: (200, status)) as url, pytest.raises(DeployError, match=says):
-        run("capture", "--url", url, "--endpoint", named, "--duration", "10m")
+    metric = 'gateway_requests_total{{endpoint="e",version="{}",route="direct",outcome="ok"}} 20\n'
+    with site(lambda asked: (200, (metric.format(1) + metric.format(2)).encode())) as url:
+        with pytest.raises(DeployError, match=says):
+            run("capture", "--url", url, "--endpoint", named, "--duration", "10m")
 
 
 def test_report_is_of_one_endpoint_if_it_is_named(served: tuple[Gateway, str]) -> None:
     """An endpoint without a reference is an error, not "no drift"."""
     gateway, url = served
     gateway.watch({"a": drift.enum_bins({"cat": 50, "dog": 50})})
-    gateway.see([0.5] * 20, ["cat"] * 20)
-    for named in (("--endpoint", "e", "--version", "1"), ("--endpoint", "e/1")):
-        assert "too few" in run("report", "--url", url, *named).output
+    gateway.see([0.5] * 20, ["cat", "dog"] * 10)
+    for named in ("e", "e/1"):
+        assert "too few" in run("report", "--url", url, "--endpoint", named).output
     with pytest.raises(DeployError) as caught:
         run("report", "--url", url, "--endpoint", "other")
     assert "no variable of other has a reference" in caught.value.message
@@ -294,7 +287,7 @@ def test_traffic_like_a_captured_reference_is_no_drift_and_nonsense_words_are(
     with site(lambda asked: gateway.answer(asked.path)) as url:
         gateway.watch_texts(drift.Reference())
         gateway.read(spoken(random, captured_after))
-        captured = run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path)
+        captured = run("capture", "--url", url, "--endpoint", "e/1", "--output", path)
         assert re.search(r"\d+ words of 1000 texts", captured.output)
         reference = drift.decode(path.read_text())
         assert reference.words is not None
@@ -304,6 +297,8 @@ def test_traffic_like_a_captured_reference_is_no_drift_and_nonsense_words_are(
         for _ in range(10):
             gateway.read(spoken(random, 600))
         assert 0 == run("report", "--url", url).return_value
+        gateway = OfTexts()  # it was restarted: its counts begin anew
+        gateway.watch_texts(reference)
         for _ in range(2):
             gateway.read(spoken(random, 600, nonsense=0.05))
         assert 3 == run("report", "--url", url).return_value
@@ -372,53 +367,18 @@ def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gat
     watching.read(["good film"] * 3000)
     gateway.page = watching.page
     path = tmp_path / "reference.json"
-    assert 0 == run("capture", "--url", url, "--endpoint", "e", "--version", "1", "--output", path).return_value
+    assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
     reference = drift.decode(path.read_text())
     assert reference.words is None
     assert {"language", "letter_case"} == set(reference)
 
 
 def test_the_report_says_how_often_versions_are_right(served: tuple[Gateway, str]) -> None:
-    """By labels, and of what is answered now by its scores; of the endpoint that is asked for."""
+    """By labels; of the endpoint that is asked for."""
     gateway, url = served
     for endpoint in ("e", "f"):
         for n in range(400):
-            gateway.observer.feedback.add(Labelled(endpoint, "1", "A", "B" if n % 10 == 0 else "A", 0.98))
-    gateway.observer.watch.configure({"e/1": Served("e", "1", is_text=True, labels=("A", "B"))}, {}, 1.0)
-    for _ in range(50):
-        trace = Trace("id")
-        trace.url, trace.endpoint, trace.version = "e/1", "e", "1"
-        trace.answer = {"label": "A", "score": 0.98, "scores": {"A": 0.98, "B": 0.02}}
-        gateway.observer.started()
-        gateway.observer.finished(trace)
-    gateway.page = exposition.render(gateway.observer.snapshot())
+            gateway.observer.feedback.add(Labelled(endpoint, "1", "A", "B" if n % 10 == 0 else "A"))
+    gateway.see([], [])
     [line] = [one for one in run("report", "--url", url, "--endpoint", "e").output.splitlines() if "accuracy" in one]
-    assert line.startswith("accuracy e 1: 90.0% right by labels (86.7% to 92.6%, 400 labels), ")
-    assert line.endswith("50 answers)")
-
-
-def test_versions_side_by_side_are_compared_and_written(tmp_path: Path) -> None:
-    """By `canary`, by a version, or by both; differences are shown as sentences and JSON."""
-    compared = [
-        one("language", "texts", {"en": 360.0, "de": 40.0}),
-        one("predicted_label", "answers", {"good": 200.0, "bad": 200.0}, days=0.1),
-    ]
-    with site(lambda asked: (200, {"compared": compared}) if asked.path == "/v1/status" else (404, b"")) as url:
-        found = run("report", "--url", url, "--endpoint", "e", "--compare", "canary")
-        by_names = run("report", "--url", url, "--version", "2", "--compare", "1", "--json")
-        with pytest.raises(DeployError, match="compared now: e/2 beside 1"):
-            run("report", "--url", url, "--compare", "3")
-    assert 3 == found.return_value
-    assert re.search(r"e +2 beside 1 +language +400 .*drift", found.output)
-    assert re.search(r"e +2 beside 1 +predicted_label .*steady", found.output)
-    assert "e/2: it gets other texts than stable (language: en 90.0%, stable 50.0%)" in found.output
-    assert [("1", "texts"), ("1", "answers")] == [(v["beside"], v["kind"]) for v in json.loads(by_names.output)]
-
-
-def test_a_gateway_that_compares_nothing_says_what_that_needs() -> None:
-    """The error says what a comparison needs; --prometheus is refused, because it has no comparisons."""
-    for status, message in (({"compared": []}, "compared now: none"), ({"compared": 3}, "reports no comparison")):
-        with site(lambda asked, status=status: (200, status)) as url, pytest.raises(DeployError, match=message):
-            run("report", "--url", url, "--compare", "canary")
-    with pytest.raises(click.UsageError, match="reads from a gateway"):
-        run("report", "--compare", "canary", "--prometheus", "http://127.0.0.1:9")
+    assert "accuracy e 1: 90.0% right by labels (86.7% to 92.6%, 400 labels)" == line

@@ -21,7 +21,6 @@ from gateway import preview
 from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.spec import ShadowSpec, decode
 from gateway.testing import FakeRegistry
-from tests.unit.gateway.metrics.test_compared import UNEVEN, one
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 
@@ -723,7 +722,10 @@ def test_what_gateways_say_of_inputs_and_answers_is_recorded(world):
     """Only for these two versions, not for others that are compared."""
     runner = world.runner()
     runner.start(fresh())
-    world.compared = [one("language", "texts", UNEVEN, version="3"), one("top_score", "answers", UNEVEN)]
+    world.compared = [
+        {"endpoint": "e", "version": version, "beside": "1", "days": 40.0, "sentences": told, "alike": []}
+        for version, told in (("3", {"texts": "it gets other texts"}), ("2", {"answers": "it answers differently"}))
+    ]
     world.tick(runner)
     stored, _ = record.read(world.task(), "e")
     assert ["answers"] == list(stored.differences)

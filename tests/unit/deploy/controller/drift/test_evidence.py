@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gateway.metrics import drift, evidence
-from gateway.metrics.accumulator import Floats
-from gateway.metrics.evidence import Stakes, Variable
+from deploy.controller.drift import evidence
+from deploy.controller.drift.evidence import Judged, Stakes, Variable
+from gateway.metrics import drift
+from gateway.metrics.drift import Floats, bucket_bins, scalar_bins
 
 LABEL = np.array([0.5, 0.5, 0.0, 0.0])
 UNKNOWN = np.array([0.9, 0.04, 0.03, 0.02, 0.01, 0.0])
@@ -138,19 +139,25 @@ def test_a_reference_that_is_too_small_gets_no_bets() -> None:
     assert not Variable(drift.shares([10, 10, 0, 0]), 20, ordered=False, alarm_days=30.0).is_judged
 
 
-def test_the_state_survives_a_restart() -> None:
-    """The evidence continues; a state of other bets is ignored."""
-    one, other = (Endpoint(np.random.default_rng(7)) for _ in range(2))
-    for endpoint in (one, other):
-        for _ in range(50):
-            endpoint.step(10)
-    label = one.variables["label"]
-    fresh = Endpoint(np.random.default_rng(7)).variables["label"]
-    fresh.restore(label.to_json())
-    counts = np.array([9.0, 1, 0, 0])
-    assert other.variables["label"].step(counts, MINUTE, 5.0) == fresh.step(counts, MINUTE, 5.0)
-    with pytest.raises(ValueError, match="other bets"):
-        one.variables["length"].restore(label.to_json())
+def test_evidence_continues_after_a_restart_and_chance_does_not_make_more_of_it() -> None:
+    """What was found is divided among all bets: the right one soon has it again, without a change it is lost."""
+    p, size = drift.shares(np.array([2_500.0, 2_500.0, 0.0, 0.0])), 5_000
+    for counts, is_found in ((np.array([90.0, 10, 0, 0]), True), (np.array([50.0, 50, 0, 0]), False)):
+        begun = Judged(40.0, 0.1, 7.0)
+        variable = Variable(p, size, ordered=False, alarm_days=30.0, begun=begun)
+        found = [variable.step(counts, MINUTE, 60.0) for _ in range(5)]
+        assert is_found == (found[-1].days >= 30.0)
+        assert not is_found or found[-1].since == 7.0
+
+
+def test_values_beyond_the_reference_are_evidence() -> None:
+    """If the reference has no unknown tokens, texts with some are noticed."""
+    captured = bucket_bins((0.0, 0.01, 0.02, math.inf), (1_000.0, 0.0, 0.0, 0.0))
+    for reference in (captured, scalar_bins([0.0] * 1_000)):
+        now = drift.count(reference, [0.0] * 900 + [0.2] * 100)
+        variable = Variable(np.array(reference.ratios()), reference.total, ordered=True, alarm_days=30.0)
+        variable.step(now * 0.001, 0.01, 0.0)
+        assert variable.step(now, 0.01, 0.0).days > 30
 
 
 def test_what_the_reference_never_had_is_bet_upon_by_what_it_becomes() -> None:

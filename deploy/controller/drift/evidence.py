@@ -1,7 +1,7 @@
 """Measures the evidence that current values differ from the reference: one number per variable and version.
 
 Pure: counts in, days out. The number is a time: *chance alone gives evidence this strong at most once in so many days*.
-Page, board and alert show it, and nothing else decides.
+Page, board, alert and `drift report` show it, and nothing else decides.
 
 The method is an e-detector (Shin, Ramdas and Rinaldo 2023). Each variable has a list of bets, such as "this bin has
 become 1.5 times as likely" or "the values have moved up a little". Each text multiplies a bet's money by how much more
@@ -20,14 +20,14 @@ normal samples. Bets for which the reference is too small are not made.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gateway.metrics.accumulator import Floats
+Floats = NDArray[np.float64]
 
 DAY_S: Final = 86_400.0
 
@@ -169,9 +169,15 @@ class Wealth:
 
 
 class Variable:
-    """The bets on one variable against one reference (``p`` and ``size``: see ``bets``)."""
+    """The bets on one variable against one reference (``p`` and ``size``: see ``bets``).
 
-    def __init__(self, p: Floats, size: float, *, ordered: bool, alarm_days: float) -> None:
+    ``begun``: what an earlier controller has found. Its evidence is divided evenly among the bets, which is as good a
+    stake as any: all bets together own what they owned, and the right one soon owns most of it again.
+    """
+
+    def __init__(
+        self, p: Floats, size: float, *, ordered: bool, alarm_days: float, begun: Judged | None = None
+    ) -> None:  # fmt: skip
         expected = bets(p, size, ordered=ordered)
         self._gains = np.log(expected / p)
         self._size = size
@@ -179,6 +185,9 @@ class Variable:
         self._lately = 0.0
         """Texts per day, averaged with exponential decay over a day."""
         self._money = Wealth(len(expected), alarm_days)
+        if begun is not None and begun.days > 0:
+            self._money.stakes.log_stake[:] = math.log(begun.days)
+            self._money.began[:] = begun.since
 
     @property
     def is_judged(self) -> bool:
@@ -197,25 +206,6 @@ class Variable:
         both = self._lately * self._size / (self._lately + self._size)
         return visible(both, len(self._gains) * self._alarm / _USUAL_STAKE)
 
-    def to_json(self) -> list[Any]:
-        """Return the state that must survive a restart, as JSON values."""
-        return [self._lately, *(column.tolist() for column in self._columns())]
-
-    def restore(self, stored: Sequence[Any]) -> None:
-        """Restore a state from ``to_json``. Raises ``ValueError`` or ``TypeError`` if it belongs to other bets."""
-        lately, *columns = stored
-        log_stake, grown, seen, waiting, began = (
-            np.array([-math.inf if one is None else one for one in column], dtype=np.float64) for column in columns
-        )
-        if {len(column) for column in columns} != {len(self._gains)}:
-            raise ValueError("the state belongs to other bets")
-        self._money.stakes, self._money.began = Stakes(log_stake, grown, seen, waiting), began
-        self._lately = float(lately)
-
-    def _columns(self) -> tuple[Floats, ...]:
-        stakes = self._money.stakes
-        return stakes.log_stake, stakes.grown, stakes.seen, stakes.waiting, self._money.began
-
 
 def visible(both: float, growth: float) -> float:
     """Return the change in a share of one half with which ``both`` values multiply a stake by ``growth``.
@@ -223,3 +213,28 @@ def visible(both: float, growth: float) -> float:
     ``both`` is ``n·m/(n+m)`` for ``n`` values compared with ``m``.
     """
     return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * math.log(growth) / both) / 2)) if both > 0 else 1.0
+
+
+def likelier(
+    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Floats, allowed: float = 1.0
+) -> Floats:  # fmt: skip
+    """Return log likelihood ratios (odds,): how much likelier each of ``odds`` makes this split of the hits.
+
+    Of ``canary`` and ``stable`` values, ``canary_hits`` and ``stable_hits`` were hits. Given the sum of hits, the
+    canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at most 1 if the canary's
+    odds of a hit are at most ``allowed`` times stable's (exactly ``allowed`` times, for ``odds`` below 1), whatever
+    stable's own share is.
+    """
+    total = canary_hits + stable_hits
+    least, most = max(0, total - stable), min(canary, total)
+    if not canary or not stable or least == most:
+        return np.zeros(len(odds))
+    hits = np.arange(least, most + 1, dtype=np.float64)
+    steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
+    weights = np.concatenate(([0.0], np.cumsum(steps)))
+    logs = np.log(np.concatenate(([1.0], odds)) * allowed)
+    terms = weights + logs[:, None] * hits
+    largest = terms.max(axis=1)
+    totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
+    found: Floats = canary_hits * np.log(odds) - (totals[1:] - totals[0])
+    return found

@@ -1,0 +1,168 @@
+"""What all gateways together have counted, read from their ``/metrics``.
+
+``Gateways.look`` returns the growth since the last look. A gateway that is new, or whose counters fell because its
+process restarted, counts from its next look on. One that cannot be read delays only itself: what it counts meanwhile is
+part of a later look.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from deploy.controller.drift.evidence import Floats
+from deploy.controller.registry import metrics
+from deploy.tools import http_client
+
+catalog = metrics.catalog
+MISSING, OTHER = metrics.drift.MISSING, metrics.drift.OTHER
+_COUNTERS: Final = (
+    catalog.REQUESTS, catalog.CACHE, catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.DRIFT_OBSERVATIONS,
+    catalog.DRIFT_NEW, catalog.FEEDBACK,
+)  # fmt: skip
+GAUGES: Final = frozenset({catalog.DRIFT_REFERENCE.name, catalog.DRIFT_REFERENCE_SIZE.name})
+BUCKETS: Final = f"{catalog.VARIABLE_SCALAR.name}_bucket"
+LABELS: Final[Mapping[str, tuple[str, ...]]] = {
+    **{metric.name: metric.labels for metric in (*_COUNTERS, catalog.DRIFT_REFERENCE, catalog.DRIFT_REFERENCE_SIZE)},
+    BUCKETS: (*catalog.VARIABLE_SCALAR.labels, "le"),
+}
+"""The samples that are judged, and the labels that name a series of each, in order."""
+_LINE: Final = re.compile(r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} (\S+)')
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE: Final = re.compile(r"\\(.)")
+_STARTS: Final = tuple(f"{name}{{" for name in LABELS)
+_AT_ONCE: Final = 8
+"""Gateways that are asked at the same time."""
+
+Series = tuple[str, ...]
+"""The name of a sample, and the values of its labels in the order of ``LABELS``."""
+Numbers = Mapping[Series, float]
+Key = tuple[str, str, str, str]
+"""Endpoint, version, variable, and the name of its reference."""
+
+
+def parse(text: str) -> dict[Series, float]:
+    """Return the samples of ``LABELS`` in an exposition (Prometheus' text format)."""
+    found: dict[Series, float] = {}
+    for line in text.splitlines():
+        if line.startswith(_STARTS) and (read := _LINE.match(line)) is not None:
+            labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(read[2])}
+            found[series(read[1], labels)] = float(read[3])
+    return found
+
+
+def series(name: str, labels: Mapping[str, str]) -> Series:
+    """Return the series of a sample."""
+    return (name, *(labels.get(label, "") for label in LABELS[name]))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return {"n": "\n"}.get(found[1], found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A variable's reference: the share of each bin, and the number of its values (infinite if unknown)."""
+
+    shares: Mapping[str, float]
+    size: float
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether the bins are those of a number."""
+        return OTHER not in self.shares
+
+
+def references(numbers: Numbers) -> dict[Key, Reference]:
+    """Return the references in use."""
+    shares: dict[Key, dict[str, float]] = defaultdict(dict)
+    sizes: dict[Key, float] = {}
+    for (name, *labels), value in numbers.items():
+        if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN: no longer in use
+            endpoint, version, variable, reference, bin_name = labels
+            shares[endpoint, version, variable, reference][bin_name] = value
+        elif name == catalog.DRIFT_REFERENCE_SIZE.name:
+            endpoint, version, variable, reference = labels
+            sizes[endpoint, version, variable, reference] = value
+    return {
+        key: Reference(dict(sorted(of.items(), key=_order)), sizes.get(key, math.inf))
+        for key, of in sorted(shares.items())
+    }
+
+
+def _order(bin_: tuple[str, float]) -> tuple[int, float, str]:
+    """Numbers by size, then named values by share, then ``other`` and ``missing``."""
+    name, share = bin_
+    if name in (OTHER, MISSING):
+        return (2, 0.0, "ab"[name == MISSING])
+    try:
+        return (0, float(name), "")
+    except ValueError:
+        return (1, -share, name)
+
+
+def bins(numbers: Numbers, key: Key, reference: Reference) -> Floats:
+    """Return how many values fell into each bin of a reference."""
+    return np.array([numbers.get((catalog.DRIFT_OBSERVATIONS.name, *key, name), 0.0) for name in reference.shares])
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What was read at one time: the growth of the counters of all gateways, and the references in use."""
+
+    grown: Numbers = field(default_factory=dict)
+    references: Mapping[Key, Reference] = field(default_factory=dict)
+    missing: Sequence[str] = ()
+    """The gateways that could not be read."""
+
+
+class Gateways:
+    """The gateways at ``addresses()``. ``fetch(url)`` returns a text or None. Blocking; for one thread."""
+
+    def __init__(
+        self, addresses: Callable[[], Sequence[str]], *,
+        fetch: Callable[[str], str | None] = http_client.fetch_from_gateway,
+    ) -> None:  # fmt: skip
+        self._addresses = addresses
+        self._fetch = fetch
+        self._before: dict[str, dict[Series, float]] = {}
+
+    def look(self) -> Look:
+        """Ask all gateways. Never raises."""
+        addresses = self._addresses()
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gateways") as asking:
+            texts = list(asking.map(self._fetch, (f"{one.rstrip('/')}/metrics?detail=full" for one in addresses)))
+        grown: dict[Series, float] = defaultdict(float)
+        gauges: dict[Series, float] = {}
+        read = {address: parse(text) for address, text in zip(addresses, texts, strict=True) if text is not None}
+        for address, numbers in read.items():
+            gauges |= {key: value for key, value in numbers.items() if key[0] in GAUGES and value > 0}
+            counted = {key: value for key, value in numbers.items() if key[0] not in GAUGES}
+            before = self._before.get(address)
+            self._before[address] = counted
+            if before is None or any(counted.get(key, 0.0) < value for key, value in before.items()):
+                continue
+            for key, value in counted.items():
+                news = value - before.get(key, 0.0)
+                if news or key[0] == BUCKETS:  # whoever reads buckets needs all of their bounds
+                    grown[key] += news
+        # An address that is gone for good (a pod's) is forgotten with the first look that it is no part of.
+        for gone in self._before.keys() - set(addresses):
+            del self._before[gone]
+        missing = [address for address, text in zip(addresses, texts, strict=True) if text is None]
+        return Look(grown, references(gauges), missing)
+
+
+def grown(now: Numbers, before: Numbers) -> dict[Series, float]:
+    """Return what one gateway counted between two readings. A counter that fell was reset: its whole value counts."""
+    return {
+        key: value if key[0] in GAUGES or value < before.get(key, 0.0) else value - before.get(key, 0.0)
+        for key, value in now.items()
+    }

@@ -1,0 +1,181 @@
+"""A duty of the controller: judges what all gateways count, and shows it as metrics and in records.
+
+One record per endpoint, beside what model syncs report: gateways read it for their page and `/v1/status`, and the next
+controller continues from it. It is written when a verdict changes, when labels have come, and once an hour.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal
+
+from deploy.controller.drift import accuracy
+from deploy.controller.drift.accuracy import Labels
+from deploy.controller.drift.counts import Gateways, Key
+from deploy.controller.drift.evidence import Judged
+from deploy.controller.drift.variables import Variables, of_endpoints
+from deploy.controller.drift.versions import Compared, Pair, Versions
+from deploy.controller.registry import Record, Records, ServingTask, Store, metrics
+from deploy.tools.errors import GatewayError
+
+catalog = metrics.catalog
+ALARM_DAYS: Final = metrics.drift.ALARM_DAYS
+log = logging.getLogger("triton_gateway.controller")
+
+EVERY_S: Final = 15.0
+_RECORDED_S: Final = 3600.0
+_LABELS_S: Final = 60.0
+"""How long new labels wait to be recorded."""
+_FORGOTTEN_S: Final = 90 * 86400.0
+"""The accuracy of a version is kept this long after its last label."""
+VISIBLE: Final = 0.25
+"""A variable is not judged until a change this large in a share of one half could be seen."""
+KIND: Final = "judged"
+
+State = Literal["drift", "moved", "steady", "too few"]
+Families = Mapping[catalog.Metric, Mapping[tuple[str, ...], float]]
+"""Metric → the values of its labels → value."""
+
+
+def state(judged: Judged, endpoint_days: float, alarm_days: float) -> State:
+    """Return ``drift`` if the endpoint alarms and this variable is a cause; ``moved`` if this alone would alarm."""
+    if judged.days >= alarm_days:
+        return "drift" if endpoint_days >= alarm_days else "moved"
+    return "steady" if judged.visible <= VISIBLE else "too few"
+
+
+class Judging:
+    """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds.
+
+    ``show`` is given the metrics of each look.
+    """
+
+    def __init__(
+        self, store: Store, gateways: Gateways, show: Callable[[Families], None], *, clock: Callable[[], float],
+        wall: Callable[[], float], alarm_days: float = ALARM_DAYS,
+    ) -> None:  # fmt: skip
+        self._store, self._gateways, self._show = store, gateways, show
+        self._clock, self._wall = clock, wall
+        self._alarm_days = alarm_days
+        self._due = -math.inf
+        self._variables: Variables | None = None
+        self._versions = Versions(alarm_days)
+        self._labels: dict[tuple[str, str], Labels] = {}
+        self._recorded: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        """Each endpoint's record, and when it was written (``clock``)."""
+
+    def __call__(self, _task: ServingTask) -> bool:
+        """Judge, every fifteen seconds. Always returns False: nothing that the serving Task says changes."""
+        if self._clock() < self._due:
+            return False
+        self._due = self._clock() + EVERY_S
+        try:
+            self._judge()
+        except GatewayError as error:
+            log.warning("what the gateways count cannot be judged, or not be recorded: %s", error.message)
+        return False
+
+    def _judge(self) -> None:
+        now = self._wall()
+        if self._variables is None:
+            begun, self._labels = read(self._store.reports.read())
+            self._variables = Variables(self._alarm_days, begun)
+        look = self._gateways.look()
+        found = self._variables.update(now, look)
+        pairs = self._versions.update(now, look.grown)
+        for version, more in accuracy.counted(look.grown).items():
+            self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
+        self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
+        self._show(_families(found, pairs, self._labels, self._alarm_days))
+        self._record(_values(found, pairs, self._labels, self._alarm_days, now))
+
+    def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
+        now = self._clock()
+        due = {}
+        for endpoint, value in values.items():
+            at, before = self._recorded.get(endpoint, (-math.inf, {}))
+            has_labels = value["accuracy"] != before.get("accuracy") and now - at >= _LABELS_S
+            if now - at >= _RECORDED_S or _verdicts(value) != _verdicts(before) or has_labels:
+                due[endpoint] = value
+        gone = self._recorded.keys() - values.keys()
+        if due:
+            self._store.reports.write([Record(KIND, endpoint, value) for endpoint, value in due.items()])
+        if gone:
+            self._store.reports.remove(KIND, gone)
+        self._recorded |= {endpoint: (now, value) for endpoint, value in due.items()}
+        for endpoint in gone:
+            del self._recorded[endpoint]
+
+
+def _verdicts(value: Mapping[str, Any]) -> object:
+    """Return the part of a record whose change is recorded at once."""
+    return (
+        {(one["version"], one["variable"]): one["state"] for one in value.get("variables", ())},
+        {(one["version"], one["beside"]): one["sentences"] for one in value.get("compared", ())},
+    )
+
+
+def _values(
+    found: Mapping[Key, Judged], pairs: Mapping[Pair, Compared], labels: Mapping[tuple[str, str], Labels],
+    alarm_days: float, now: float,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
+    """Return the record of each endpoint; ``now`` in Unix seconds."""
+    endpoints = of_endpoints(found)
+    values: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"at": round(now), "alarm_days": alarm_days, "variables": [], "compared": [], "accuracy": []}
+    )
+    for (endpoint, version, variable, reference), one in found.items():
+        values[endpoint]["variables"].append({
+            "version": version, "variable": variable, "reference": reference, "days": round(one.days, 3),
+            "visible": round(one.visible, 4), "since": round(one.since),
+            "state": state(one, endpoints.get(endpoint, 0.0), alarm_days),
+        })  # fmt: skip
+    for pair, compared in pairs.items():
+        values[pair.endpoint]["compared"].append({
+            "version": pair.canary, "beside": pair.stable, "days": round(sum(compared.days.values()), 3),
+            "sentences": dict(compared.sentences), "alike": list(compared.alike),
+        })  # fmt: skip
+    for (endpoint, version), known in labels.items():
+        last = {"version": version, "right": known.right, "at": round(known.at)}
+        values[endpoint]["accuracy"].append({**last, **known.described()})
+    return values
+
+
+def read(records: Records) -> tuple[dict[Key, Judged], dict[tuple[str, str], Labels]]:
+    """Return the evidence and the labels that an earlier controller has recorded; what cannot be read is left out."""
+    begun: dict[Key, Judged] = {}
+    labels: dict[tuple[str, str], Labels] = {}
+    for endpoint, value in records.get(KIND, {}).items():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            for one in value["variables"]:
+                key = endpoint, str(one["version"]), str(one["variable"]), str(one["reference"])
+                begun[key] = Judged(float(one["days"]), float(one["visible"]), float(one["since"]))
+            for one in value["accuracy"]:
+                known = Labels(float(one["right"]), float(one["labels"]), float(one["at"]))
+                labels[endpoint, str(one["version"])] = known
+    return begun, labels
+
+
+def _families(
+    found: Mapping[Key, Judged], pairs: Mapping[Pair, Compared], labels: Mapping[tuple[str, str], Labels],
+    alarm_days: float,
+) -> Families:  # fmt: skip
+    right: dict[tuple[str, ...], float] = {}
+    for version, one in labels.items():
+        low, high = one.interval
+        of = {"value": one.accuracy, "low": low, "high": high}
+        right |= {(*version, name): value for name, value in of.items()}
+    return {
+        catalog.DRIFT_ALARM: {(): alarm_days},
+        catalog.DRIFT_EVIDENCE: {key[:3]: one.days for key, one in found.items()},
+        catalog.DRIFT_VISIBLE: {key[:3]: one.visible for key, one in found.items()},
+        catalog.DRIFT_SINCE: {key[:3]: one.since for key, one in found.items() if one.days >= 1},
+        catalog.COMPARED_EVIDENCE: {
+            (*pair, kind): days for pair, compared in pairs.items() for kind, days in compared.days.items()
+        },
+        catalog.ACCURACY: right,
+    }  # fmt: skip

@@ -1,0 +1,225 @@
+"""The controller's judging of all gateways: evidence, versions and labels, in metrics and records."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from deploy.controller.drift.counts import Gateways
+from deploy.controller.drift.judging import EVERY_S, Families, Judging
+from gateway.metrics import catalog, drift
+from gateway.metrics.drift import Bins
+from gateway.registry import Record
+from gateway.testing import FakeRegistry
+
+BINS = drift.enum_bins({"cat": 2_500, "dog": 2_500})
+ANIMAL = ("e", "1", "animal")
+
+
+class World:
+    """Two gateways, a registry, and a controller whose time passes with its looks."""
+
+    def __init__(self, bins: Bins = BINS) -> None:
+        self.registry, self.now = FakeRegistry(), 1_000_000.0
+        self.counters: dict[str, dict[str, float]] = {name: defaultdict(float) for name in ("http://a", "http://b")}
+        self.away: set[str] = set()
+        self.shown: dict[catalog.Metric, Any] = {}
+        self.refer(bins)
+        self.judging = self.another()
+
+    def another(self) -> Judging:
+        """The judging of a controller that has just begun to lead."""
+        gateways = Gateways(lambda: list(self.counters), fetch=self.fetch)
+
+        def show(families: Families) -> None:
+            self.shown = dict(families)
+
+        return Judging(self.registry, gateways, show, clock=lambda: self.now, wall=lambda: self.now)
+
+    def refer(self, bins: Bins) -> None:
+        """Set the reference of the variable; the former one is no longer in use."""
+        self.bins = bins
+        labels = f'endpoint="e",version="1",variable="animal",reference="{bins.id}"'
+        self.counted = f"gateway_drift_observations_total{{{labels},bin="
+        for counters in self.counters.values():
+            for series in [one for one in counters if one.startswith("gateway_drift_reference_ratio")]:
+                counters[series] = float("nan")
+            for name, ratio in zip(bins.names, bins.ratios(), strict=True):
+                counters[f'gateway_drift_reference_ratio{{{labels},bin="{name}"}}'] = ratio
+                counters[f'{self.counted}"{name}"}}'] += 0
+            counters[f"gateway_drift_reference_observations{{{labels}}}"] = bins.total
+
+    def fetch(self, url: str) -> str | None:
+        gateway, _, path = url.partition("/metrics")
+        assert "?detail=full" == path
+        counters = self.counters[gateway]
+        return None if gateway in self.away else "".join(f"{series} {value}\n" for series, value in counters.items())
+
+    def see(self, cats: int, dogs: int, gateway: str = "http://a") -> None:
+        """Count values."""
+        for name, times in (("cat", cats), ("dog", dogs)):
+            self.counters[gateway][f'{self.counted}"{name}"}}'] += times
+
+    def label(self, gateway: str, predicted: str, label: str, times: int) -> None:
+        """Count labels."""
+        pair = f'predicted="{predicted}",label="{label}"'
+        self.counters[gateway][f'gateway_feedback_total{{endpoint="e",version="1",{pair}}}'] += times
+
+    def look(self, seconds: float = 60.0, *values: int) -> float:
+        """Let time pass, and values come; return the evidence that is shown."""
+        self.now += seconds
+        if values:
+            self.see(*values)
+        assert self.judging({}) is False
+        return float(self.shown[catalog.DRIFT_EVIDENCE].get(ANIMAL, 0.0))
+
+    @property
+    def record(self) -> Any:
+        """What gateways read."""
+        return self.registry.reports.read().get("judged", {}).get("e")
+
+
+@pytest.fixture
+def world() -> World:
+    """See ``World``."""
+    return World()
+
+
+def test_a_change_becomes_evidence_and_stationary_traffic_does_not(world: World) -> None:
+    """Of both gateways together, with the state that the page shows."""
+    world.look()
+    for _ in range(100):
+        world.see(5, 5, "http://b")
+        assert world.look(60.0, 5, 5) < 1
+    assert "steady" == world.record["variables"][0]["state"]
+    for _ in range(60):
+        world.see(9, 1, "http://b")
+        days = world.look(60.0, 9, 1)
+    assert days > drift.ALARM_DAYS == world.shown[catalog.DRIFT_ALARM][()]
+    (told,) = world.record["variables"]
+    assert ("1", "animal", BINS.id, "drift") == tuple(told[k] for k in ("version", "variable", "reference", "state"))
+    assert (
+        abs(told["since"] - (world.now - 3_600))
+        < 1_200
+        >= abs(world.shown[catalog.DRIFT_SINCE][ANIMAL] - told["since"])
+    )
+
+
+def test_only_what_is_counted_between_two_looks_counts(world: World) -> None:
+    """Counts from before the first look are of unknown age. A gateway that restarts counts from its next look on; one
+    that cannot be read delays only its own counts.
+    """
+    world.see(9_000, 1_000)
+    assert 0 == world.look()
+    funded = world.look(60.0, 5, 5)
+    world.away.add("http://a")
+    assert funded == world.look(60.0, 900, 100)
+    world.away.clear()
+    assert world.look() > drift.ALARM_DAYS
+    again = World()
+    again.look(60.0, 900, 900)
+    funded = again.look(60.0, 900, 900)
+    for name in BINS.names:
+        again.counters["http://a"][f'{again.counted}"{name}"}}'] = 0
+    assert funded == again.look(60.0, 90, 10)
+    assert funded != again.look(60.0, 90, 10)
+
+
+def test_a_new_reference_starts_anew_and_a_removed_one_is_dropped(world: World) -> None:
+    """Evidence against the former reference says nothing about the new one."""
+    world.look()
+    for _ in range(60):
+        days = world.look(60.0, 90, 10)
+    assert days > drift.ALARM_DAYS
+    world.refer(drift.enum_bins({"cat": 4_500, "dog": 500}))
+    for _ in range(60):
+        days = world.look(60.0, 90, 10)
+    assert days < 1
+    assert 1 == len(world.record["variables"])
+
+
+def test_the_next_controller_continues_from_the_records(world: World) -> None:
+    """Evidence and labels; both are written within the hour, and at once if a verdict changes."""
+    world.look()
+    world.label("http://a", "A", "A", 9)
+    world.label("http://b", "A", "B", 1)
+    for _ in range(60):
+        days = world.look(60.0, 90, 10)
+    assert days > drift.ALARM_DAYS
+    world.judging = world.another()
+    world.label("http://a", "A", "A", 100)  # while no controller leads: nobody knows when
+    world.look()
+    assert drift.ALARM_DAYS < world.shown[catalog.DRIFT_EVIDENCE][ANIMAL]
+    assert 0.9 == world.shown[catalog.ACCURACY]["e", "1", "value"]
+    world.label("http://b", "B", "B", 10)
+    world.look(60.0, 90, 10)
+    assert 0.95 == world.shown[catalog.ACCURACY]["e", "1", "value"]
+    world.look(3_600.0)
+    (told,) = world.record["accuracy"]
+    assert (19, 20, 0.95) == (told["right"], told["labels"], told["value"])
+
+
+def test_records_are_written_when_something_is_new_and_once_an_hour(world: World) -> None:
+    """Not at each look: what is read by all gateways changes rarely."""
+    world.look()
+    before = world.registry.reports.writes
+    for _ in range(59):
+        world.look(60.0, 5, 5)
+    assert 1 >= world.registry.reports.writes - before  # it may become clear that enough came
+    world.look(60.0, 5, 5)
+    assert 2 >= world.registry.reports.writes - before >= 1
+    world.counters = {"http://c": {}}
+    world.look()
+    assert world.record is None
+
+
+def test_it_looks_every_fifteen_seconds_and_outlives_a_registry_that_is_away(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever leads calls it each second."""
+    world.look()
+    world.label("http://a", "A", "A", 1)
+    world.registry.reports.is_up = False
+    with caplog.at_level(logging.WARNING):
+        world.look(EVERY_S - 1)
+        assert not caplog.records
+        world.look(60.0)
+    assert 1 == len(caplog.records)
+    world.registry.reports.is_up = True
+    world.look(EVERY_S)
+    assert 1 == len(world.record["accuracy"])
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {"variables": [{}], "accuracy": []}, {"variables": 3}, {"variables": [], "accuracy": [3]}]
+)
+def test_an_unreadable_record_is_left_out(world: World, value: Any) -> None:
+    """Somebody changed it in ClearML."""
+    world.registry.reports.write([Record("judged", "e", value)])
+    assert 0 == world.look()
+
+
+def test_a_canary_that_gets_other_texts_is_told_beside_its_stable_version(world: World) -> None:
+    """With a sentence for the page and the rollout's verdict."""
+
+    def answer(version: str, route: str, english: int, german: int) -> None:
+        of = f'endpoint="e",version="{version}"'
+        counters = world.counters["http://b"]
+        counters[f'gateway_requests_total{{{of},route="{route}",outcome="ok"}}'] += english + german
+        for value, times in (("en", english), ("de", german)):
+            counters[f'gateway_variable_enum_total{{{of},variable="language",value="{value}"}}'] += times
+
+    for version, route in (("1", "stable"), ("2", "canary")):
+        answer(version, route, 1, 0)
+    world.look()
+    for _ in range(200):
+        answer("1", "stable", 90, 10)
+        answer("2", "canary", 10, 10)
+        world.look()
+    (told,) = world.record["compared"]
+    assert ("2", "1") == (told["version"], told["beside"])
+    assert "it gets other texts than stable (language: de 50.0%, stable 10.0%)" in told["sentences"]["texts"]
+    assert world.shown[catalog.COMPARED_EVIDENCE]["e", "2", "1", "texts"] > drift.ALARM_DAYS

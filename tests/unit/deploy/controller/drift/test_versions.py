@@ -1,0 +1,211 @@
+"""Versions side by side: the same traffic and the same model are no difference, whatever the traffic does; others are.
+
+Time is simulated, chance is seeded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from deploy.controller.drift.counts import Gateways
+from deploy.controller.drift.evidence import DAY_S
+from deploy.controller.drift.versions import Compared, Pair, Versions
+from gateway.metrics import catalog, drift
+
+LABELS = {"good": 0.5, "bad": 0.4, "mixed": 0.1}
+LANGUAGES = {"en": 0.9, "de": 0.08, "none": 0.02}
+
+
+BOUNDS = catalog.RATIO_BUCKETS
+PAIR = Pair("e", "2", "1")
+
+
+class Endpoint:
+    """An endpoint whose requests are split between a stable version and a canary."""
+
+    def __init__(self, seed: int = 1, alarm_days: float = drift.ALARM_DAYS, idle_s: float = DAY_S) -> None:
+        self.random, self.now = np.random.default_rng(seed), 0.0
+        self.versions = Versions(alarm_days)
+        self.grown: dict[tuple[str, ...], float] = {}
+        self.given = {"1": 0, "2": 0}
+        self.look()
+        self.now = idle_s
+        for version, route in (("1", "stable"), ("2", "canary")):
+            self.see(version, route, 1)
+        self.look()
+
+    def add(self, name: str, *labels: str, times: float = 1.0) -> None:
+        """Count something."""
+        self.grown[name, *labels] = self.grown.get((name, *labels), 0.0) + times
+
+    def see(
+        self, version: str, route: str, requests: int, *, labels: Mapping[str, float] = LABELS,
+        languages: Mapping[str, float] = LANGUAGES, lower: float = 0.0,
+    ) -> None:  # fmt: skip
+        """Answer some requests."""
+        self.given[version] += requests
+        self.add(catalog.REQUESTS.name, "e", version, route, "ok", times=requests)
+        for variable, shares in (("predicted_label", labels), ("language", languages)):
+            found = self.random.multinomial(requests, list(shares.values())).tolist()
+            for value, times in zip(shares, found, strict=True):
+                self.add(catalog.VARIABLE_ENUM.name, "e", version, variable, value, times=times)
+        scores = np.clip(self.random.beta(5, 1.5, requests) - lower, 0, 1)
+        self.numbers(version, "top_score", scores, BOUNDS)
+
+    def numbers(self, version: str, variable: str, values: Any, bounds: tuple[float, ...]) -> None:
+        """Count numbers in a histogram."""
+        for bound in (*bounds, math.inf):
+            below = float((np.asarray(values) <= bound).sum())
+            self.add("gateway_variable_scalar_bucket", "e", version, variable, f"{bound:g}", times=below)
+
+    def look(self, seconds: float = 5.0) -> Compared | None:
+        """Let time pass; return what is found of the pair."""
+        self.now += seconds
+        grown, self.grown = self.grown, {}
+        return self.versions.update(self.now, grown).get(PAIR)
+
+    def serve(self, looks: int, *, rate: float = 100, weight: float = 0.1, **canary: Any) -> Compared:
+        """Look up to ``looks`` times, with ``rate`` requests each, until a difference is found."""
+        found: Compared | None = None
+        for _ in range(looks):
+            to_canary = int(self.random.binomial(rate, weight))
+            self.see("2", "canary", to_canary, **canary)
+            self.see("1", "stable", int(rate) - to_canary)
+            found = self.look()
+            if found is not None and found.sentences:
+                break
+        assert found is not None
+        return found
+
+
+@pytest.mark.long
+def test_equal_versions_are_found_to_differ_no_more_often_than_the_budget_allows() -> None:
+    """A hundred rollouts, each after a quiet day and two hours long, whose share grows and whose traffic changes by
+    the hour: a fifth of them may alarm at a budget of five days, and chance at most is what alarms.
+    """
+    alarms, rollouts, alarm_days = 0, 100, 5.0
+    for seed in range(rollouts):
+        endpoint = Endpoint(seed, alarm_days)
+        for look in range(60):
+            german = 0.1 + 0.3 * (look % 20) / 20
+            alike = {"labels": {"good": 0.9 - german, "bad": german, "mixed": 0.1},
+                     "languages": {"en": 0.98 - german, "de": german, "none": 0.02}}  # fmt: skip
+            requests = int(endpoint.random.poisson(80))
+            to_canary = int(endpoint.random.binomial(requests, (0.05, 0.25, 0.5)[look // 20]))
+            endpoint.see("2", "canary", to_canary, **alike)
+            endpoint.see("1", "stable", requests - to_canary, **alike)
+            found = endpoint.look(120.0)
+            if found is not None and found.sentences:
+                alarms += 1
+                break
+    assert alarms <= rollouts * (1 + 2 / 24) / alarm_days
+
+
+def test_a_text_that_is_repeated_a_thousand_times_is_no_difference() -> None:
+    """Chance splits the requests; they need not be independent, unlike those compared with a reference."""
+    endpoint = Endpoint()
+    for burst in range(100):
+        name = ("good", "bad")[burst % 2]
+        for version, route, requests in (("2", "canary", endpoint.random.binomial(500, 0.1)), ("1", "stable", 450)):
+            endpoint.see(version, route, int(requests), labels={name: 1.0}, languages={"en": 1.0})
+        found = endpoint.look()
+    assert found is not None
+    assert {} == found.sentences
+    assert "predicted_label" in found.alike
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "most", "changed"),
+    [
+        ("answers", "predicted_label: mixed 5", 150, {"labels": {"good": 0.1, "bad": 0.4, "mixed": 0.5}}),
+        ("answers", "predicted_label: good 6", 1_500, {"labels": {"good": 0.6, "bad": 0.3, "mixed": 0.1}}),
+        ("answers", "predicted_label: mixed 0.0%, stable 10", 300, {"labels": {"good": 0.6, "bad": 0.4, "mixed": 0.0}}),
+        ("answers", "top_score: ", 300, {"lower": 0.1}),
+        ("texts", "language: de 1", 600, {"languages": {"en": 0.78, "de": 0.2, "none": 0.02}}),
+    ],
+)
+def test_differences_are_found_and_named(kind: str, told: str, most: int, changed: Mapping[str, Any]) -> None:
+    """Swapped labels, a more frequent one, one that vanished, lower scores, other texts: after so many requests."""
+    endpoint = Endpoint()
+    found = endpoint.serve(400, **changed)
+    assert {kind} == found.sentences.keys()
+    assert told in found.sentences[kind]
+    assert endpoint.given["2"] <= most
+    assert told.partition(":")[0] not in found.alike
+    assert sum(found.days.values()) >= drift.ALARM_DAYS
+
+
+def test_other_answers_to_other_texts_are_attributed_to_the_texts() -> None:
+    """Readers must not blame the model."""
+    endpoint, found = Endpoint(), None
+    for _ in range(300):
+        endpoint.see("2", "canary", 20, labels={"good": 0.1, "bad": 0.9}, languages={"de": 1.0})
+        endpoint.see("1", "stable", 80)
+        found = endpoint.look()
+    assert found is not None
+    assert found.sentences["answers"].endswith("its texts may be the reason")
+
+
+def test_a_value_that_comes_late_is_named() -> None:
+    """At first it is bet on as `other`, because none of the first values was it."""
+    endpoint = Endpoint()
+    endpoint.serve(30, languages={"en": 1.0})
+    for _ in range(60):
+        endpoint.see("2", "canary", 20, languages={"en": 0.8, "fr": 0.2})
+        endpoint.see("1", "stable", 180, languages={"en": 1.0})
+        found = endpoint.look()
+    assert found is not None
+    assert "language: fr" in found.sentences["texts"]
+
+
+def test_without_a_quiet_time_before_more_requests_are_needed() -> None:
+    """The budget is one of time: many rollouts have no more false findings together than one a month."""
+    needed = []
+    for idle in (DAY_S, 60.0):
+        endpoint = Endpoint(idle_s=idle)
+        assert endpoint.serve(400, labels={"good": 0.6, "bad": 0.3, "mixed": 0.1}).sentences
+        needed.append(endpoint.given["2"])
+    assert needed[0] < needed[1] < 3 * needed[0]
+
+
+def test_with_a_response_cache_only_answers_are_compared() -> None:
+    """Texts answered from a version's cache are not counted, and a canary's cache has fewer hits."""
+    endpoint = Endpoint()
+    endpoint.add(catalog.CACHE.name, "e", "1", "hit")
+    assert {"predicted_label", "top_score"} == set(endpoint.serve(30).alike)
+
+
+def test_only_built_in_variables_that_do_not_depend_on_what_a_version_learned_are_compared() -> None:
+    """A canary has other usual words, and its embeddings another mean; declared variables may be sampled."""
+    endpoint = Endpoint()
+    for _ in range(30):
+        for version in "12":
+            for name in ("unusual_word_ratio", "embedding_cosine", "mine"):
+                endpoint.numbers(version, name, np.ones(50), (0.5, 1.0))
+        found = endpoint.serve(1)
+    assert {"predicted_label", "top_score", "language"} == set(found.alike)
+
+
+def test_a_version_is_compared_only_while_there_is_a_canary() -> None:
+    """Counts from before the first look are of unknown age; a canary without requests for an hour is dropped."""
+    endpoint = Endpoint()
+    assert endpoint.serve(30)
+    endpoint.see("1", "stable", 100)
+    assert endpoint.look(3_599.0)
+    endpoint.see("1", "stable", 100)
+    assert endpoint.look(3_601.0) is None
+
+
+def test_buckets_without_new_values_are_known_too() -> None:
+    """A look has the bounds of every bucket, whatever came since the last one."""
+    text = 'gateway_variable_scalar_bucket{{endpoint="e",version="1",variable="x",le="{}"}} {}\n'
+    pages = iter([text.format(1, 5) + text.format("+Inf", 5), text.format(1, 5) + text.format("+Inf", 6)])
+    gateways = Gateways(lambda: ["http://a"], fetch=lambda _: next(pages))
+    gateways.look()
+    name = "gateway_variable_scalar_bucket"
+    assert {(name, "e", "1", "x", "1"): 0, (name, "e", "1", "x", "+Inf"): 1} == gateways.look().grown
