@@ -101,8 +101,9 @@ site: $(VENV)/.dev ## make the documentation site in build/site; without a netwo
 release: $(VENV)/.dev ## wheel, sdist, chart and two plain manifests of one version into dist/ (CONTRIBUTING.md)
 	@rm -rf dist && $(BIN)/python -m build --outdir dist .
 	@helm=$$($(BIN)/python -c 'from tests import kube_tools; print(kube_tools.unpacked("helm"))'); chart=k8s/helm/triton-gateway; \
-	    $$helm lint --quiet $$chart && $$helm package --destination dist $$chart && for values in gpu cpu; do \
+	    $$helm lint --quiet $$chart && $$helm package --destination dist $$chart && for values in gpu dev; do \
 	        $$helm template triton-gateway $$chart --namespace triton-gateway --values $$chart/values/$$values.yaml \
+	            --set clearml.apiHost=https://api.clearml.example,clearml.credentialsSecret=clearml-credentials \
 	            >dist/triton-gateway-$(VERSION)-$$values.yaml || exit 1; done
 	@cd dist && sha256sum * >SHA256SUMS
 

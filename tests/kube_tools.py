@@ -51,9 +51,22 @@ def unpacked(name: str) -> Path:
     return program
 
 
+YOURS: Final = (
+    '--set-json=clearml.apiHost="http://clearml-apiserver.clearml:8008"',
+    '--set-json=clearml.credentialsSecret="clearml-credentials"',
+)  # fmt: skip
+"""The two values beside the images' registry that a release for a ClearML server needs."""
+
+
 def rendered(*arguments: str, release: str = "triton-gateway") -> list[dict[str, Any]]:
-    """Return the chart's objects as Helm renders them, new ones for each call; a refusal is an AssertionError."""
-    return [each for each in yaml.load_all(_template(release, *arguments), yaml.CSafeLoader) if each]
+    """Return the chart's objects for a ClearML server, new ones for each call; a refusal is an AssertionError."""
+    return plain(*YOURS, *arguments, release=release)
+
+
+def plain(*arguments: str, release: str = "triton-gateway") -> list[dict[str, Any]]:
+    """Return the chart's objects with these values alone, without those that are only for ``helm test``."""
+    objects = yaml.load_all(_template(release, *arguments), yaml.CSafeLoader)
+    return [each for each in objects if each and "helm.sh/hook" not in each["metadata"].get("annotations", ())]
 
 
 @functools.cache

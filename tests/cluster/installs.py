@@ -13,10 +13,11 @@ from typing import Any, Final
 import yaml
 
 from tests.cluster.control_plane import Cluster
-from tests.kube_tools import CHART
+from tests.kube_tools import CHART, YOURS
 from tests.waiting import until
 
-VALUES: Final = tuple(sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
+VALUES: Final = ("trial", "default", *sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
+"""Files of values; ``default`` is none, and ``trial`` the one value that makes a trial of it."""
 FORMS: Final = tuple(f"{name}-{way}" for name in VALUES for way in ("client", "server", "helm"))
 
 _CHANGED: Final = {
@@ -54,8 +55,7 @@ class Install:
     @property
     def namespace(self) -> str:
         """Where it goes: to the Triton whose claim it needs, if there is one."""
-        values = yaml.safe_load((CHART / "values" / f"{self.name}.yaml").read_text())
-        return str(values["triton"]["namespace"]) if values.get("sync", {}).get("claim") else "triton-gateway"
+        return "inference" if self.name == "sync" else "triton-gateway"
 
     def prepare(self) -> None:
         """Make what the documentation says is there before: namespace, Secrets; and volumes, as a provisioner would."""
@@ -67,7 +67,7 @@ class Install:
             ),
             _secret(self.namespace, "triton-key", key="0" * 64),
         ]
-        if self.name == "dev":
+        if self.name in ("dev", "trial"):
             objects.append(_volume("controlplane", "20Gi"))
         if self.name == "sync":
             objects += [_volume("models", "50Gi"), _claim(self.namespace, "triton-models", "50Gi")]
@@ -188,11 +188,17 @@ class Install:
         return self.cluster.helm("template", *self._chart(changed)).stdout
 
     def _chart(self, changed: bool) -> tuple[str, ...]:
-        values = ["--values", str(CHART / "values" / f"{self.name}.yaml")]
+        file = CHART / "values" / f"{self.name}.yaml"
+        values = ["--values", str(file)] if file.exists() else []
+        if self.name == "kserve":
+            values = ["--values", str(file.with_name("gpu.yaml")), *values]
+        values += ["--set=controlplane.enabled=true"] if self.name in ("dev", "trial") else YOURS
+        if self.way != "helm":  # `helm template` would make new keys each time
+            values += ["--set=triton.keySecret=triton-key", *YOURS]
         if changed:
             self.work.mkdir(exist_ok=True)
             path = self.work / "changed.yaml"
-            path.write_text(yaml.safe_dump(_CHANGED | {"images": {"tag": "0.1.1"}}))
+            path.write_text(yaml.safe_dump(_CHANGED | {"image": {"registry": "example.com", "tag": "0.1.1"}}))
             values += ["--values", str(path)]
         return ("triton-gateway", str(CHART), "--namespace", self.namespace, *values)
 

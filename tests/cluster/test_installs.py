@@ -117,7 +117,7 @@ def test_no_event_warns_of_what_is_not_explained(install: Install) -> None:
 def test_nothing_is_left_behind(install: Install) -> None:
     """When it is removed; but Helm keeps the claim with every model: a release of the same name takes it up again."""
     install.remove()
-    kept = {"persistentvolumeclaim/controlplane"} if install.form == "dev-helm" else set()
+    kept = {"persistentvolumeclaim/controlplane"} if install.form in ("dev-helm", "trial-helm") else set()
 
     def gone() -> bool:
         return install.objects() - install.before == kept

@@ -90,7 +90,7 @@ class Stage:
         keys = [f"--from-literal=CLEARML_API_{name}=k" for name in ("ACCESS_KEY", "SECRET_KEY")]
         cluster.kubectl("create", "secret", "generic", "clearml", "--namespace", namespace, *keys)  # KEDA reads it
         values["autoscaling"]["prometheus"] = self.prometheus
-        values |= {"monitoring": {"enabled": False}, "clearml": {"credentialsSecret": "clearml"}}
+        values["clearml"] = {"apiHost": "http://clearml-apiserver:8008", "credentialsSecret": "clearml"}
         cluster.helm(
             "install", "triton-gateway", str(CHART), "--namespace", namespace, "--values", "-",
             given=json.dumps(values), within=300,

@@ -127,6 +127,10 @@ def _python(words: list[str], _page: Path) -> None:
     assert [] == [word for word in words[3:] if word.startswith("--") and f'"{word}"' not in source]
 
 
+YOURS = "clearml: {apiHost: https://api.clearml.example, credentialsSecret: clearml-credentials}"
+"""What a reader's values.yaml has at least."""
+
+
 def _helm(words: list[str], page: Path) -> None:
     """The chart renders with what the page sets."""
     assert words[1] in ("install", "upgrade", "template"), words
@@ -177,7 +181,7 @@ READ: Final[Mapping[str, Callable[[list[str], Path], None]]] = {
 def page(tmp_path: Path) -> Path:
     """A folder as a reader of the Kubernetes pages has it: the checkout, values, files that a Secret is made of."""
     (tmp_path / "k8s").symlink_to(ROOT / "k8s")
-    (tmp_path / "values.yaml").write_text("{}")
+    (tmp_path / "values.yaml").write_text(YOURS)
     for name in ("keys.json", "keys.json.pepper", "clearml.conf"):
         (tmp_path / name).write_text("{}")
     return tmp_path
@@ -233,7 +237,8 @@ def test_every_line_of_the_stock_tool_is_one_it_takes() -> None:
 def _values(text: str, page: Path) -> None:
     """The chart takes them."""
     (page / "values.yaml").write_text(text)
-    _run("helm", ["template", "page", str(ROOT / "k8s/helm/triton-gateway"), "--values", "values.yaml"], page)
+    yours = ["--set", "clearml.apiHost=https://api.clearml.example", "--set", "clearml.credentialsSecret=c"]
+    _run("helm", ["template", "page", str(ROOT / "k8s/helm/triton-gateway"), "--values", "values.yaml", *yours], page)
 
 
 def _kserve(text: str, _page: Path) -> None:

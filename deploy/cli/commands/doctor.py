@@ -19,7 +19,7 @@ import click
               show_envvar=True, help="Namespace of the deployment.")  # fmt: skip
 @click.option("--context", default="", help="kubectl context to use.  [default: the current one]")
 @click.option(
-    "--values", type=click.Choice(["gpu", "cpu", "dev", "existing", "kserve", "sync"]), default="gpu",
+    "--values", type=click.Choice(["default", "gpu", "dev", "existing", "kserve", "sync"]), default="default",
     show_default=True, help="Values file of the chart that is installed, or will be: it decides what must exist.",
 )  # fmt: skip
 @click.option("--kubectl", default="kubectl", show_default=True, envvar="KUBECTL", show_envvar=True,

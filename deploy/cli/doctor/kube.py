@@ -15,13 +15,13 @@ from deploy.cli.doctor import Finding, local
 
 KEYS: Final = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 OLDEST: Final = (1, 28)
-VALUES: Final = ("gpu", "cpu", "dev", "existing", "kserve", "sync")
-"""The chart's files of values."""
+VALUES: Final = ("default", "gpu", "dev", "existing", "kserve", "sync")
+"""The chart's files of values, and none of them."""
 _PARTS: Final = (
-    ("servicemonitors.monitoring.coreos.com", "install kube-prometheus-stack", ("gpu", "cpu", "existing", "kserve")),
-    ("scaledobjects.keda.sh", "install KEDA 2.17 or newer", ("gpu", "kserve")),
+    ("servicemonitors.monitoring.coreos.com", "install kube-prometheus-stack", ("gpu", "existing", "kserve")),
+    ("scaledobjects.keda.sh", "install KEDA 2.17 or newer", ("gpu",)),
     ("inferenceservices.serving.kserve.io", "install KServe", ("kserve",)),
-    ("/apis/metrics.k8s.io", "install metrics-server", ("gpu", "cpu", "existing", "kserve")),
+    ("/apis/metrics.k8s.io", "install metrics-server", ("default", "gpu", "existing", "kserve")),
 )  # fmt: skip
 """Definitions and APIs that others bring: their remedies, and the values that need them."""
 _NAMES: Final = "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}"
@@ -87,14 +87,13 @@ def check(kubectl: Kubectl, values: str) -> Iterator[Finding]:
     yield Finding("cluster", "missing" if numbers < OLDEST else "ok", str(version.get("gitVersion", "?")), newer)
     space = kubectl.namespace
     yield kubectl.has(f"namespace {space}", "exists", f"kubectl create namespace {space}", "get", "namespace", space)
-    yield _secret(kubectl, "clearml-credentials", dict.fromkeys(KEYS, "…"))
-    if values not in ("existing", "sync"):  # these start no Triton
-        yield _secret(kubectl, "triton-key", {"key": "$(openssl rand -hex 32)"})
+    if values != "dev":  # the chart makes the keys of its own control plane
+        yield _secret(kubectl, "clearml-credentials", dict.fromkeys(KEYS, "…"))
     for name, remedy, needed_by in _PARTS:
         if values in needed_by:
             ask = ("get", "--raw", name) if name.startswith("/") else ("get", "customresourcedefinition", name)
             yield kubectl.has(name, "is there", remedy, *ask)
-    if values in ("gpu", "kserve"):
+    if values == "gpu":
         yield _external_metrics(kubectl)
     yield from autoscalers(kubectl)
     yield from _workloads(kubectl)

@@ -14,12 +14,12 @@ Objects = list[dict[str, Any]]
 
 @pytest.fixture(scope="session")
 def helm() -> Callable[..., Objects]:
-    """Render a release with a values file and `--set` pairs; a refusal is an AssertionError that says why."""
+    """Render a release for a ClearML server with a values file (`default`: none); a refusal is an AssertionError."""
 
     def template(
-        values: str = "", release: str = "triton-gateway", arguments: Sequence[str] = (), **pairs: object
+        values: str = "gpu", release: str = "triton-gateway", arguments: Sequence[str] = (), **pairs: object
     ) -> Objects:
-        command = [*arguments, *(["--values", str(CHART / "values" / f"{values}.yaml")] if values else [])]
+        command = [*arguments, *(["--values", str(CHART / "values" / f"{values}.yaml")] if values != "default" else [])]
         for name, value in pairs.items():
             command += ["--set-json", f"{name.replace('__', '.')}={value}"]
         return rendered(*command, release=release)

@@ -103,7 +103,6 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
         f"/api/v1{inside}/secrets/clearml-credentials": named(
             "Secret", "clearml-credentials", data={key: base64.b64encode(b"hidden").decode() for key in KEYS}
         ),
-        f"/api/v1{inside}/secrets/triton-key": named("Secret", "triton-key", data={"key": "aGlkZGVu"}),
         **{f"{definitions}/{name}": named("CustomResourceDefinition", name) for name in (
             "servicemonitors.monitoring.coreos.com", "scaledobjects.keda.sh")},
         "/apis/metrics.k8s.io": {"kind": "APIGroup", "name": "metrics.k8s.io"},
@@ -129,7 +128,7 @@ def test_an_empty_cluster_and_narrow_rights(cluster: Callable[[dict[str, Any]], 
     """What is not there is missing; what may not be seen is a note."""
     states = {
         each.subject: each.state
-        for each in check(cluster({f"/api/v1/namespaces/{NAMESPACE}/secrets/clearml-credentials": 403}), "cpu")
+        for each in check(cluster({f"/api/v1/namespaces/{NAMESPACE}/secrets/clearml-credentials": 403}), "default")
     }
     assert "note" == states["secret clearml-credentials"]
     assert {"namespace triton-gateway", "/apis/metrics.k8s.io"} <= {k for k, v in states.items() if v == "missing"}

@@ -22,7 +22,7 @@ from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
 from gateway.testing import FakeBackend, FakeRegistry
 
-VALUES = ("cpu", "gpu", "dev", "existing", "kserve", "sync")
+VALUES = ("default", "gpu", "dev", "existing", "kserve", "sync")
 PLAIN = tuple(name for name in VALUES if name != "kserve")
 """Those whose pods are ours to write; KServe makes them from an InferenceService."""
 
@@ -261,7 +261,7 @@ def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects:
             assert not asked & {port["name"] for port in peers["spec"]["ports"]}
 
 
-@pytest.mark.parametrize("values", ["", "kserve"])
+@pytest.mark.parametrize("values", ["gpu", "kserve"])
 @pytest.mark.parametrize(
     "given",
     [
@@ -442,8 +442,11 @@ def test_the_gateways_settings_are_usable(objects: Objects) -> None:
 
 
 def test_secrets_are_referred_to_and_never_written(objects: Objects) -> None:
-    """By name, in one Secret that the cluster's owner makes; needed, so that a pod without it says so."""
-    assert [] == of(objects, "Secret")
+    """By name, in one Secret that the cluster's owner makes; needed, so that a pod without it says so.
+
+    Only the key of a Triton of ours is made by the chart, of chance.
+    """
+    assert {"triton-gateway-triton-key"} >= {each["metadata"]["name"] for each in of(objects, "Secret")}
     for name, container in containers(objects):
         for entry in container.get("env", []):
             secret = any(word in entry["name"] for word in ("SECRET", "ACCESS_KEY", "PASSWORD", "TOKEN"))
@@ -457,6 +460,7 @@ def test_secrets_are_referred_to_and_never_written(objects: Objects) -> None:
 
 def test_every_triton_of_ours_starts_with_a_key_that_sync_and_gateways_have(objects: Objects) -> None:
     """Whoever may load models runs code in Triton; a pod without the Secret says so instead of starting open."""
+    made = [each["metadata"]["name"] for each in of(objects, "Secret")]
     for name, _, spec in pods(objects):
         volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
         kinds = {kind_of(container) for container in spec["containers"]}
@@ -465,10 +469,13 @@ def test_every_triton_of_ours_starts_with_a_key_that_sync_and_gateways_have(obje
             if {"controlplane", "controller"} & {*words} or any("deploy.laptop.demo" in word for word in words):
                 continue
             mounts = [mount for mount in container["volumeMounts"] if mount["mountPath"].startswith("/keys")]
+            if not made:
+                assert [] == mounts, "a Triton of others has none unless it is named"
+                continue
             assert ["triton-key"] == [mount["name"] for mount in mounts], (name, container["name"])
             assert mounts[0]["readOnly"]
             source = volumes["triton-key"]["secret"]
-            assert ("triton-key", [{"key": "key", "path": "triton"}]) == (source["secretName"], source["items"])
+            assert (made, [{"key": "key", "path": "triton"}]) == ([source["secretName"]], source["items"])
             assert bool(source.get("optional")) == ("triton" not in kinds), name
 
 
@@ -593,7 +600,7 @@ def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable
         own = 'namespace="triton-gateway",release=~"|triton-gateway"' + (f',pool="{pool}"' if pool else "")
         assert queries
         assert [] == [query for query in queries if f"{{{own}}}" not in query]
-    hpas = of(helm(autoscaling__triton__by='"hpa"', triton__pools=pools), "HorizontalPodAutoscaler")
+    hpas = of(helm("default", triton__pools=pools), "HorizontalPodAutoscaler")
     assert every.keys() == {each["spec"]["scaleTargetRef"]["name"] for each in hpas}
     assert {"triton": 16, "triton-large": 4}.items() <= {
         each["metadata"]["name"]: each["spec"]["maxReplicas"] for each in hpas
@@ -673,8 +680,8 @@ def test_pods_are_spread(plain: Objects) -> None:
 def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> None:
     """Registry, tag, pull secrets, settings, pins: what people change first."""
     objects = helm(
-        registry='"registry.example.com/ml/"', images__pullSecrets='[{"name": "pull"}]', gateway__replicas=7,
-        gateway__pinnedEndpoints='"a/1,b"', gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
+        image__registry='"registry.example.com/ml"', image__tag='"1.2"', image__pullSecrets='[{"name": "pull"}]',
+        gateway__replicas=7, gateway__pinnedEndpoints='"a/1,b"', gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
         networkPolicy__enabled="false", monitoring__enabled="false",
     )  # fmt: skip
     assert set() == {each["kind"] for each in objects} & {"NetworkPolicy", "ServiceMonitor", "PrometheusRule"}
@@ -684,7 +691,10 @@ def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> No
     variables = environment(gateway["template"]["spec"]["containers"][0])
     assert ("a/1,b", "true") == (variables["TRITON_GATEWAY_PINNED_ENDPOINTS"], variables["TRITON_GATEWAY_ACCESS_LOG"])
     images = [container["image"] for _, container in containers(objects)]
-    assert [] == [image for image in images if not image.startswith("registry.example.com/ml/triton-gateway")]
+    ours = {f"registry.example.com/ml/triton-gateway{part}:1.2" for part in ("", "-sync", "-triton")}
+    assert ours == {*images}
+    objects = helm(triton__image='"nvcr.io/t:1"')
+    assert "nvcr.io/t:1" in {container["image"] for _, container in containers(objects)}
 
 
 def test_no_pods_is_a_number_of_pods(helm: Callable[..., Objects]) -> None:

@@ -18,7 +18,6 @@ def stated() -> Iterator[tuple[str, str]]:
     chart = (CHART / "Chart.yaml").read_text()
     for key in ("version", "appVersion"):
         yield f"Chart.yaml {key}", first(rf"^{key}: \"?([^\"\n]+)", chart)
-    yield "values.yaml images.tag", first(r"^  tag: \"?([^\"\s]+)", (CHART / "values.yaml").read_text())
     for path in sorted((ROOT / "deploy" / "docker").glob("*ockerfile")):
         yield f"{path.name} ARG VERSION", first(r"^ARG VERSION=(\S+)", path.read_text())
     files = [ROOT / "docker-compose.yml", ROOT / ".ci/containers/run", *sorted((ROOT / "docs").glob("*.md"))]

@@ -144,9 +144,11 @@ def test_rules_of_ones_own_are_added_and_callers_can_be_named(helm: Render) -> N
     for name in ("triton-gateway", "triton"):
         assert rule in named(objects, "NetworkPolicy", name)["spec"]["egress"]
     [ingress] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["ingress"]
-    controller, *others = ingress["from"]
-    assert "controller" == controller["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
-    assert [peer] == others
+    *ours, others = ingress["from"]
+    assert ["controller", "test"] == [
+        each["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for each in ours
+    ]  # fmt: skip
+    assert peer == others
     assert ["http"] == [port["port"] for port in ingress["ports"]]
 
 
@@ -198,26 +200,26 @@ def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Rend
     extra = {
         "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
         "extraEnv": [{"name": "OWN", "value": "1"}], "extraArgs": ["--own"], "podLabels": {"team": "ml"},
-        "podAnnotations": {"note": "x"}, "serviceAccount": {"annotations": {"role": "arn"}},
+        "podAnnotations": {"note": "x"},
     }  # fmt: skip
-    objects = helm(**{f"{tier}__{key}": json.dumps(value) for key, value in (PLACED | extra).items()})
+    placed = {key: value for key, value in PLACED.items() if (tier, key) != ("gateway", "runtimeClassName")}
+    objects = helm("default", **{f"{tier}__{key}": json.dumps(value) for key, value in (placed | extra).items()})
     template = pod(objects, name)
     spec, metadata = template["spec"], template["metadata"]
-    assert PLACED == {key: spec.get(key) for key in PLACED}
+    assert placed == {key: spec.get(key) for key in placed}
     container = spec["containers"][0]
     assert {"name": "own", "emptyDir": {}} in spec["volumes"]
     assert {"name": "own", "mountPath": "/own"} in container["volumeMounts"]
     assert {"name": "OWN", "value": "1"} in container["env"]
     assert "--own" == container["args"][-1]
     assert ("ml", "x") == (metadata["labels"]["team"], metadata["annotations"]["note"])
-    assert {"role": "arn"} == named(objects, "ServiceAccount", name)["metadata"]["annotations"]
 
 
 def test_arguments_of_triton_are_added_to_its_images_own(helm: Render) -> None:
     """NVIDIA's are in its entrypoint; the CPU server's are its image's command, which arguments replace."""
     dockerfile = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
     [own] = [json.loads(line[4:]) for line in dockerfile.splitlines() if line.startswith('CMD ["triton"')]
-    for values, before in (("gpu", []), ("cpu", own)):
+    for values, before in (("gpu", []), ("default", own)):
         template = pod(helm(values, triton__extraArgs='["--log-verbose=1"]'), "triton")
         assert [*before, "--log-verbose=1"] == template["spec"]["containers"][0]["args"]
         assert "args" not in pod(helm(values), "triton")["spec"]["containers"][0]
@@ -292,7 +294,7 @@ def trusted(objects: Objects, deployment: str, container: str) -> dict[str, str]
 def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render) -> None:
     """With an authority of its own; loopback has no name, so model sync expects that of the Service."""
     authority = {"ca.crt": "triton-tls"}
-    for values in ("", "cpu"):
+    for values in ("gpu", "default"):
         objects = helm(values, triton__tls__secret='"triton-tls"', triton__pools='[{"name": "big"}]')
         assert authority == trusted(objects, "triton-gateway", "gateway")
         for name in ("triton", "triton-big"):
@@ -300,7 +302,7 @@ def test_triton_its_model_sync_and_gateways_speak_tls_or_none_does(helm: Render)
             assert {} == trusted(objects, name, "triton")
             arguments = pod(objects, name)["spec"]["containers"][0]["args"]
             assert "--grpc-use-ssl=true" in arguments
-            assert values != "cpu" or "triton" == arguments[0]
+            assert values != "default" or "triton" == arguments[0]
         # The gateways' volumes do not hold Triton's key.
         volumes = pod(objects, "triton-gateway")["spec"]["volumes"]
         assert "triton-tls" not in {each.get("secret", {}).get("secretName") for each in volumes}
@@ -356,17 +358,18 @@ def test_gateways_are_reached_through_an_ingress_or_a_route(helm: Render) -> Non
             helm(**missing)
 
 
-def test_pods_can_be_scraped_themselves(helm: Render) -> None:
-    """For a Prometheus that selects PodMonitors only."""
-    objects = helm(monitoring__kind='"PodMonitor"')
-    assert "ServiceMonitor" not in {each["kind"] for each in objects}
-    ports = {"triton-gateway": ("triton-gateway", "http"), "triton": ("triton", "metrics"),
-             "model-sync": ("triton", "health"), "controller": ("controller", "health")}  # fmt: skip
-    for name, (of, port) in ports.items():
-        spec = named(objects, "PodMonitor", name)["spec"]
-        assert [port] == [endpoint["port"] for endpoint in spec["podMetricsEndpoints"]]
-        labels = pod(objects, of)["metadata"]["labels"]
-        assert spec["selector"]["matchLabels"].items() <= labels.items()
+def test_the_service_account_and_the_security_of_pods_are_values(helm: Render) -> None:
+    """One account for all pods, for roles of a cloud; another one's, or none; and ids that OpenShift chooses."""
+    objects = helm("dev", serviceAccount__annotations='{"role": "arn"}')
+    [account] = [each for each in objects if each["kind"] == "ServiceAccount"]
+    assert {"role": "arn"} == account["metadata"]["annotations"]
+    for create, name, wanted in (("false", "", "default"), ("false", "own", "own"), ("true", "own", "own")):
+        objects = helm("dev", serviceAccount__create=create, serviceAccount__name=f'"{name}"')
+        assert {wanted} == {*entries(objects, "serviceAccountName")}
+        assert (create == "true") == ("ServiceAccount" in {each["kind"] for each in objects})
+    objects = helm(podSecurityContext__runAsUser="null", securityContext__privileged="false")
+    assert "runAsUser" not in pod(objects, "triton")["spec"]["securityContext"]
+    assert all(each["securityContext"]["privileged"] is False for each in pod(objects, "triton")["spec"]["containers"])
 
 
 def test_engines_that_tensorrt_built_are_found_by_the_next_pod(helm: Render) -> None:

@@ -4,11 +4,12 @@ triton, sync, controller or controlplane. Comments that begin with # reach whoev
 */ -}}
 
 {{- /* What the objects of a release begin with. 40 characters leave room for `-triton-POOL` in the name of a Service. */ -}}
-{{- define "fullname" -}}
+{{- define "triton-gateway.fullname" -}}
 {{- $ := index . 0 -}}
+{{- $name := default $.Chart.Name $.Values.nameOverride -}}
 {{- $own := $.Release.Name -}}
-{{- if not (contains $.Chart.Name $own) -}}
-{{- $own = printf "%s-%s" $own $.Chart.Name -}}
+{{- if not (contains $name $own) -}}
+{{- $own = printf "%s-%s" $own $name -}}
 {{- end -}}
 {{ default $own $.Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
@@ -17,8 +18,8 @@ triton, sync, controller or controlplane. Comments that begin with # reach whoev
 Name of an object: (list $ component), or (list $ "triton" pool). The gateway's is the release's; where that is
 `triton-gateway`, the others have short names: triton, sync, controller, controlplane.
 */ -}}
-{{- define "name" -}}
-{{- $full := include "fullname" . -}}
+{{- define "triton-gateway.name" -}}
+{{- $full := include "triton-gateway.fullname" . -}}
 {{- $component := index . 1 -}}
 {{- $name := $component -}}
 {{- if eq $component "gateway" -}}
@@ -32,9 +33,9 @@ Name of an object: (list $ component), or (list $ "triton" pool). The gateway's 
 {{ $name }}
 {{- end }}
 
-{{- /* (list $ component), or (list $ "triton" pool) */ -}}
-{{- define "labels" -}}
-app.kubernetes.io/name: triton-gateway
+{{- /* What never changes: (list $ component), or (list $ "triton" pool). */ -}}
+{{- define "triton-gateway.selectorLabels" -}}
+app.kubernetes.io/name: {{ default (index . 0).Chart.Name (index . 0).Values.nameOverride }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- if gt (len .) 2 }}
@@ -42,34 +43,42 @@ triton-gateway/pool: {{ index . 2 }}
 {{- end }}
 {{- end }}
 
+{{- define "triton-gateway.labels" -}}
+{{- $ := index . 0 -}}
+{{ include "triton-gateway.selectorLabels" . }}
+app.kubernetes.io/version: {{ $.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
 {{- /* What finds the pods of a component, or of one pool of it. KServe gives those that it makes labels of its own. */ -}}
-{{- define "podLabels" -}}
+{{- define "triton-gateway.podLabels" -}}
 {{- $ := index . 0 -}}
 {{- $part := get (dict "gateway" "transformer" "triton" "predictor") (index . 1) -}}
 {{- if and $.Values.kserve.enabled $part -}}
-serving.kserve.io/inferenceservice: {{ include "fullname" . }}
+serving.kserve.io/inferenceservice: {{ include "triton-gateway.fullname" . }}
 component: {{ $part }}
 {{- else -}}
-{{ include "labels" . }}
+{{ include "triton-gateway.selectorLabels" . }}
 {{- end }}
 {{- end }}
 
 {{- /* The headless Service by which gateways count themselves; empty if the values set their number. */ -}}
-{{- define "peers" -}}
+{{- define "triton-gateway.peers" -}}
 {{- $ := index . 0 -}}
 {{- $set := keys $.Values.gateway.env -}}
 {{- range $.Values.gateway.extraEnv }}{{ $set = append $set .name }}{{ end -}}
 {{- if not (has "TRITON_GATEWAY_REPLICAS" $set) -}}
-{{ include "name" (list $ "gateway") }}-peers
+{{ include "triton-gateway.name" (list $ "gateway") }}-peers
 {{- end }}
 {{- end }}
 
-{{- define "selector" -}}
-matchLabels: {{ include "podLabels" . | nindent 2 }}
+{{- define "triton-gateway.selector" -}}
+matchLabels: {{ include "triton-gateway.podLabels" . | nindent 2 }}
 {{- end }}
 
 {{- /* (list values of the component, what finds its pods, e.g. (list $ component), topologyKey…) */ -}}
-{{- define "spread" -}}
+{{- define "triton-gateway.spread" -}}
 {{- $pods := index . 1 -}}
 {{- if kindIs "slice" (index . 0).topologySpreadConstraints }}
 {{- with (index . 0).topologySpreadConstraints }}
@@ -81,52 +90,49 @@ topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: {{ . }}
     whenUnsatisfiable: ScheduleAnyway
-    labelSelector: {{ include "selector" $pods | nindent 6 }}
+    labelSelector: {{ include "triton-gateway.selector" $pods | nindent 6 }}
   {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* A ServiceAccount: (list $ component, values of it). */ -}}
-{{- define "serviceAccount" -}}
-apiVersion: v1
-kind: ServiceAccount
-metadata:
-  name: {{ include "name" (list (index . 0) (index . 1)) }}
-  labels: {{ include "labels" (list (index . 0) (index . 1)) | nindent 4 }}
-  {{- with (index . 2).serviceAccount.annotations }}
-  annotations: {{ toYaml . | nindent 4 }}
-  {{- end }}
-automountServiceAccountToken: false # nothing of ours talks to the Kubernetes API
+{{- /* SERVICE:PORT by which callers reach gateways: the chart's, or the one that KServe makes for the transformer. */ -}}
+{{- define "triton-gateway.callers" -}}
+{{- $ := index . 0 -}}
+{{- if $.Values.kserve.enabled -}}
+{{ include "triton-gateway.fullname" . }}-transformer:80
+{{- else -}}
+{{ include "triton-gateway.name" (list $ "gateway") }}:{{ $.Values.gateway.service.port }}
+{{- end }}
 {{- end }}
 
-{{- /* What every pod says first: (list $ component whose ServiceAccount it has). KServe's pods run as the namespace's default. */ -}}
-{{- define "pod" -}}
+{{- define "triton-gateway.serviceAccountName" -}}
+{{- $account := (index . 0).Values.serviceAccount -}}
+{{ default (ternary (include "triton-gateway.fullname" .) "default" $account.create) $account.name }}
+{{- end }}
+
+{{- /* What every pod says first. KServe's pods run as the namespace's default. */ -}}
+{{- define "triton-gateway.pod" -}}
 {{- $ := index . 0 -}}
 {{- if not $.Values.kserve.enabled -}}
-serviceAccountName: {{ include "name" . }}
+serviceAccountName: {{ include "triton-gateway.serviceAccountName" . }}
 {{ end -}}
 automountServiceAccountToken: false
 enableServiceLinks: false # Kubernetes' TRITON_* variables are not needed
-{{- with $.Values.images.pullSecrets }}
+{{- with $.Values.image.pullSecrets }}
 imagePullSecrets: {{ toYaml . | nindent 2 }}
 {{- end }}
-securityContext:
-  runAsNonRoot: true
-  runAsUser: 65532
-  runAsGroup: 65532
-  fsGroup: 65532
-  seccompProfile: {type: RuntimeDefault}
+securityContext: {{ toYaml $.Values.podSecurityContext | nindent 2 }}
 {{- end }}
 
 {{- /* JSON of a map laid over another one, as Helm does it with values: (list under over). */ -}}
-{{- define "over" -}}
+{{- define "triton-gateway.over" -}}
 {{- $found := deepCopy (index . 0) -}}
 {{- range $key, $value := index . 1 -}}
 {{- if kindIs "invalid" $value -}}
 {{- $_ := unset $found $key -}}
 {{- else -}}
 {{- if and (kindIs "map" $value) (kindIs "map" (get $found $key)) -}}
-{{- $value = include "over" (list (get $found $key) $value) | fromJson -}}
+{{- $value = include "triton-gateway.over" (list (get $found $key) $value) | fromJson -}}
 {{- end -}}
 {{- $_ := set $found $key $value -}}
 {{- end -}}
@@ -136,13 +142,13 @@ securityContext:
 
 {{- /*
 JSON of every pool of Tritons that this release runs: {name: default} is what `triton` says, then each of `triton.pools` laid
-over it. Who needs one object per pool loops over it: {{ range include "pools" (list $) | fromJsonArray }}
+over it. Who needs one object per pool loops over it: {{ range include "triton-gateway.pools" (list $) | fromJsonArray }}
 */ -}}
-{{- define "pools" -}}
+{{- define "triton-gateway.pools" -}}
 {{- $ := index . 0 -}}
 {{- $found := list -}}
 {{- if $.Values.triton.enabled -}}
-{{- $own := dict "name" "default" "image" $.Values.images.triton "autoscaling" $.Values.autoscaling.triton -}}
+{{- $own := dict "name" "default" "autoscaling" $.Values.autoscaling.triton -}}
 {{- $default := merge $own (omit $.Values.triton "pools") -}}
 {{- $found = list $default -}}
 {{- range $.Values.triton.pools -}}
@@ -152,7 +158,7 @@ over it. Who needs one object per pool loops over it: {{ range include "pools" (
 {{- fail (printf "triton.pools: two pools are called %s (`default` is the pool of `triton` itself)" $name) -}}
 {{- end -}}
 {{- end -}}
-{{- $found = append $found (include "over" (list $default .) | fromJson) -}}
+{{- $found = append $found (include "triton-gateway.over" (list $default .) | fromJson) -}}
 {{- end -}}
 {{- end -}}
 {{- if and $.Values.triton.pools (or $.Values.kserve.enabled (not $found)) -}}
@@ -162,35 +168,39 @@ over it. Who needs one object per pool loops over it: {{ range include "pools" (
 {{- end }}
 
 {{- /* Where gateways find the pools that endpoints name: POOL=ADDRESS…, without the default one. */ -}}
-{{- define "poolAddresses" -}}
+{{- define "triton-gateway.poolAddresses" -}}
 {{- $ := index . 0 -}}
 {{- $found := list -}}
-{{- range include "pools" . | fromJsonArray | rest -}}
-{{- $found = append $found (printf "%s=dns:///%s:8001" .name (include "name" (list $ "triton" .name))) -}}
+{{- range include "triton-gateway.pools" . | fromJsonArray | rest -}}
+{{- $found = append $found (printf "%s=dns:///%s:8001" .name (include "triton-gateway.name" (list $ "triton" .name))) -}}
 {{- end -}}
 {{ join " " $found }}
 {{- end }}
 
 {{- /* What a pod is told about itself: (list $ labels, values of the component). New settings make new pods. */ -}}
-{{- define "podMetadata" -}}
+{{- define "triton-gateway.podMetadata" -}}
 {{- $ := index . 0 -}}
 labels: {{ index . 1 | nindent 2 }}
   {{- with (index . 2).podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 annotations:
-  checksum/settings: {{ include "settingsData" (list $) | sha256sum | trunc 16 | quote }}
+  checksum/settings: {{ include "triton-gateway.settingsData" (list $) | sha256sum | trunc 16 | quote }}
   {{- with (index . 2).podAnnotations }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
 {{- /* Where a pod may run: (list $ values of the component). */ -}}
-{{- define "placement" -}}
+{{- define "triton-gateway.placement" -}}
 {{- with (index . 1).nodeSelector }}
 nodeSelector: {{ toYaml . | nindent 2 }}
 {{- end }}
-{{- with (index . 1).tolerations }}
+{{- $tolerations := (index . 1).tolerations -}}
+{{- if get (index . 1) "gpus" -}}
+{{- $tolerations = append $tolerations (dict "key" "nvidia.com/gpu" "operator" "Exists" "effect" "NoSchedule") -}}
+{{- end -}}
+{{- with $tolerations }}
 tolerations: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- with (index . 1).affinity }}
@@ -207,25 +217,19 @@ initContainers: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{- define "containerSecurity" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
-{{- end }}
-
-{{- /* (list $ name); a name with a tag or a digest is whole. */ -}}
-{{- define "image" -}}
+{{- /* (list $ what follows the repository's name), and another image, which replaces all of it unless it is empty. */ -}}
+{{- define "triton-gateway.image" -}}
 {{- $ := index . 0 -}}
-{{- $image := index . 1 -}}
-{{- if not (regexMatch "[:@][^/]*$" $image) -}}
-{{- $image = printf "%s%s:%s" $.Values.registry $image (toString $.Values.images.tag) -}}
-{{- end -}}
-image: {{ $image }}
-imagePullPolicy: {{ $.Values.images.pullPolicy }}
+{{- $image := $.Values.image -}}
+{{- $own := printf "%s%s:%s" $image.repository (index . 1) (default $.Chart.AppVersion $image.tag) -}}
+{{- with $image.registry }}{{ $own = printf "%s/%s" (trimSuffix "/" .) $own }}{{ end -}}
+{{- if gt (len .) 2 }}{{ $own = default $own (index . 2) }}{{ end -}}
+image: {{ $own }}
+imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
 {{- /* Memory is guaranteed; no CPU limit: being throttled shows as p99. KServe writes a limit of one CPU where none is. */ -}}
-{{- define "resources" -}}
+{{- define "triton-gateway.resources" -}}
 {{- $ := index . 0 -}}
 {{- $resources := deepCopy (index . 1) -}}
 {{- if and $.Values.kserve.enabled (not (hasKey $resources.limits "cpu")) -}}
@@ -237,23 +241,23 @@ imagePullPolicy: {{ $.Values.images.pullPolicy }}
 {{- if and (gt (len .) 2) (not $.Values.controlplane.enabled) (not (hasKey $resources.requests "ephemeral-storage")) -}}
 {{- $_ := set $resources.requests "ephemeral-storage" (index . 2) -}}
 {{- end -}}
-requests: {{ include "flow" $resources.requests }}
-limits: {{ include "flow" $resources.limits }}
+requests: {{ include "triton-gateway.flow" $resources.requests }}
+limits: {{ include "triton-gateway.flow" $resources.limits }}
 {{- end }}
 
 {{- /* Bytes of a download cache in a volume of this size (10Gi): 80 %, since a kubelet evicts who has all of it. */ -}}
-{{- define "cacheBytes" -}}
+{{- define "triton-gateway.cacheBytes" -}}
 {{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
 {{ mulf 0.8 (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) | int64 }}
 {{- end }}
 
 {{- /* A map on one line. */ -}}
-{{- define "flow" -}}
+{{- define "triton-gateway.flow" -}}
 { {{- range $index, $key := keys . | sortAlpha }}{{ if $index }}, {{ end }}{{ $key }}: {{ get $ $key | toJson }}{{ end -}} }
 {{- end }}
 
 {{- /* (list $ path port period timeout failures), with "HTTPS" behind it if that is spoken */ -}}
-{{- define "probe" -}}
+{{- define "triton-gateway.probe" -}}
 httpGet: {path: {{ index . 1 }}, port: {{ index . 2 }}{{ if gt (len .) 6 }}, scheme: {{ index . 6 }}{{ end }}}
 periodSeconds: {{ index . 3 }}
 timeoutSeconds: {{ index . 4 }}
@@ -261,18 +265,29 @@ failureThreshold: {{ index . 5 }}
 {{- end }}
 
 {{- /* JSON of the ClearML server's addresses: the embedded control plane's, or what is said. */ -}}
-{{- define "server" -}}
+{{- define "triton-gateway.server" -}}
 {{- $ := index . 0 -}}
-{{- $server := $.Values.clearml -}}
+{{- $server := pick $.Values.clearml "apiHost" "filesHost" "webHost" -}}
+{{- if not (or $server.apiHost $.Values.controlplane.enabled) -}}
+{{- fail "clearml.apiHost, clearml.credentialsSecret: set the API of your ClearML server and the Secret with CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY; or controlplane.enabled=true for a trial without one" -}}
+{{- end -}}
+{{- range $key, $to := dict "filesHost" (list "files" "8081" "-fileserver") "webHost" (list "app" "8080" "-webserver") -}}
+{{- if not (get $server $key) -}}
+{{- $_ := set $server $key ($server.apiHost | replace "//api." (printf "//%s." (first $to)) | replace ":8008" (printf ":%s" (index $to 1)) | replace "-apiserver" (last $to)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (eq $server.filesHost $server.apiHost) (not $.Values.controlplane.enabled) -}}
+{{- fail "clearml.filesHost: set it, because it does not follow from clearml.apiHost" -}}
+{{- end -}}
 {{- if $.Values.controlplane.enabled -}}
-{{- $own := printf "http://%s:8008" (include "name" (list $ "controlplane")) -}}
+{{- $own := printf "http://%s:8008" (include "triton-gateway.name" (list $ "controlplane")) -}}
 {{- $server = dict "apiHost" $own "filesHost" (printf "%s/files" $own) "webHost" $own -}}
 {{- end -}}
 {{ $server | toJson }}
 {{- end }}
 
-{{- define "settingsData" -}}
-{{- $server := include "server" . | fromJson -}}
+{{- define "triton-gateway.settingsData" -}}
+{{- $server := include "triton-gateway.server" . | fromJson -}}
 CLEARML_API_HOST: {{ $server.apiHost | quote }}
 CLEARML_FILES_HOST: {{ $server.filesHost | quote }}
 CLEARML_WEB_HOST: {{ $server.webHost | quote }}
@@ -282,37 +297,54 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 
 {{- /* What every container of ours that talks to ClearML begins with: addresses from the ConfigMap, keys from the Secret. */ -}}
-{{- define "settings" -}}
+{{- define "triton-gateway.settings" -}}
 {{- $ := index . 0 -}}
-- configMapRef: {name: {{ include "fullname" . }}}
+- configMapRef: {name: {{ include "triton-gateway.fullname" . }}}
+{{- end }}
+
+{{- /* The Secret with the keys of ClearML: yours, or what the chart makes for its own control plane. */ -}}
+{{- define "triton-gateway.credentialsSecret" -}}
+{{- $ := index . 0 -}}
+{{- if not (or $.Values.clearml.credentialsSecret $.Values.controlplane.enabled) -}}
+{{- fail "clearml.credentialsSecret: the Secret with CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY of your ClearML server" -}}
+{{- end -}}
+{{ default (printf "%s-clearml" (include "triton-gateway.fullname" .)) $.Values.clearml.credentialsSecret }}
+{{- end }}
+
+{{- /* The Secret with the key of Triton's control APIs: yours, what the chart makes for its own Triton, or none. */ -}}
+{{- define "triton-gateway.tritonKeySecret" -}}
+{{- $ := index . 0 -}}
+{{- $own := ternary (printf "%s-triton-key" (include "triton-gateway.fullname" .)) "" $.Values.triton.enabled -}}
+{{ default $own $.Values.triton.keySecret }}
 {{- end }}
 
 {{- /* The two keys of ClearML, in variables that begin with a word. */ -}}
-{{- define "credentials" -}}
+{{- define "triton-gateway.credentials" -}}
 {{- $ := index . 0 -}}
 {{- $prefix := index . 1 -}}
 {{- $api := ternary "_API" "" (eq $prefix "CLEARML") -}}
 - name: {{ $prefix }}{{ $api }}_ACCESS_KEY
-  valueFrom: {secretKeyRef: {name: {{ $.Values.clearml.credentialsSecret }}, key: CLEARML_API_ACCESS_KEY}}
+  valueFrom: {secretKeyRef: {name: {{ include "triton-gateway.credentialsSecret" (list $) }}, key: CLEARML_API_ACCESS_KEY}}
 - name: {{ $prefix }}{{ $api }}_SECRET_KEY
-  valueFrom: {secretKeyRef: {name: {{ $.Values.clearml.credentialsSecret }}, key: CLEARML_API_SECRET_KEY}}
+  valueFrom: {secretKeyRef: {name: {{ include "triton-gateway.credentialsSecret" (list $) }}, key: CLEARML_API_SECRET_KEY}}
 {{- end }}
 
 {{- /* The Secret with the key of Triton's control APIs as a volume; `optional` where Triton may have none. */ -}}
-{{- define "tritonKey" -}}
-{{- $ := index . 0 -}}
+{{- define "triton-gateway.tritonKey" -}}
+{{- with include "triton-gateway.tritonKeySecret" . -}}
 - name: triton-key
   secret:
-    secretName: {{ $.Values.triton.keySecret }}
+    secretName: {{ . }}
     defaultMode: 288
     items: [{key: key, path: triton}]
-    {{- if index . 1 }}
+    {{- if index $ 1 }}
     optional: true
     {{- end }}
 {{- end }}
+{{- end }}
 
 {{- /* TLS to Triton for its clients, gateways and model sync: (list $ name in the certificate, or empty: the address's host). */ -}}
-{{- define "tritonTlsEnv" -}}
+{{- define "triton-gateway.tritonTlsEnv" -}}
 {{- $tls := (index . 0).Values.triton.tls -}}
 {{- if and $tls.clientSecret (not $tls.secret) -}}
 {{- fail "triton.tls.clientSecret: set triton.tls.secret too; without it there is no TLS to Triton" -}}
@@ -325,7 +357,7 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 {{- end }}
 
-{{- define "tritonTlsMounts" -}}
+{{- define "triton-gateway.tritonTlsMounts" -}}
 {{- $tls := (index . 0).Values.triton.tls -}}
 {{- if $tls.secret -}}
 - {name: triton-tls, mountPath: /triton-tls, readOnly: true}
@@ -333,7 +365,7 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 
 {{- /* Clients see Triton's authority, not its key. */ -}}
-{{- define "tritonTlsVolumes" -}}
+{{- define "triton-gateway.tritonTlsVolumes" -}}
 {{- $tls := (index . 0).Values.triton.tls -}}
 {{- if $tls.secret -}}
 - name: triton-tls
@@ -348,7 +380,7 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 
 {{- /* Arguments of tritonserver. */ -}}
-{{- define "tritonTlsArgs" -}}
+{{- define "triton-gateway.tritonTlsArgs" -}}
 {{- $tls := (index . 0).Values.triton.tls -}}
 {{- if $tls.secret -}}
 - {{ ternary "--grpc-use-ssl-mutual=true" "--grpc-use-ssl=true" (ne $tls.clientSecret "") }}
@@ -359,9 +391,9 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 
 {{- /* Where gateways find Triton: by its headless Service, or the address that is said. */ -}}
-{{- define "tritonAddress" -}}
+{{- define "triton-gateway.tritonAddress" -}}
 {{- $ := index . 0 -}}
-{{- $service := include "name" (list $ "triton") -}}
+{{- $service := include "triton-gateway.name" (list $ "triton") -}}
 {{- if not (or $.Values.triton.enabled $.Values.triton.address) -}}
 {{- fail "triton.address: set the address of your Triton, as dns:///host:port" -}}
 {{- end -}}
@@ -369,10 +401,10 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
 
 {{- /* Pods of a Triton of ours, or the namespace of one that is not. */ -}}
-{{- define "tritonPeer" -}}
+{{- define "triton-gateway.tritonPeer" -}}
 {{- $ := index . 0 -}}
 {{- if $.Values.triton.enabled -}}
-podSelector: {{ include "selector" (list $ "triton") | nindent 2 }}
+podSelector: {{ include "triton-gateway.selector" (list $ "triton") | nindent 2 }}
 {{- else -}}
 namespaceSelector:
   matchLabels:
@@ -380,48 +412,48 @@ namespaceSelector:
 {{- end }}
 {{- end }}
 
-{{- define "nameServiceEgress" -}}
+{{- define "triton-gateway.nameServiceEgress" -}}
 # name service
 - ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]
 {{- end }}
 
 {{- /* The port of an address: what it says, or what its scheme means. */ -}}
-{{- define "portOf" -}}
+{{- define "triton-gateway.portOf" -}}
 {{- $parsed := urlParse . -}}
 {{- $said := regexFind ":[0-9]+$" $parsed.host | trimPrefix ":" -}}
 {{ default (get (dict "http" "80" "https" "443") $parsed.scheme | default "443") $said }}
 {{- end }}
 
 {{- /* Ports on one line, each with the protocol that the server would write: numbers or names. */ -}}
-{{- define "ports" -}}
+{{- define "triton-gateway.ports" -}}
 [{{ range $index, $port := . }}{{ if $index }}, {{ end }}{protocol: TCP, port: {{ $port }}}{{ end }}]
 {{- end }}
 
 {{- /* (list addresses port…): these ports and those in the addresses, which have commas between them, on one line. */ -}}
-{{- define "portsWith" -}}
+{{- define "triton-gateway.portsWith" -}}
 {{- $ports := rest . -}}
 {{- range splitList "," (index . 0) -}}
 {{- with regexFind ":[0-9]+$" (trim .) -}}
 {{- $ports = append $ports (trimPrefix ":" . | int) -}}
 {{- end -}}
 {{- end -}}
-{{ include "ports" (uniq $ports) }}
+{{ include "triton-gateway.ports" (uniq $ports) }}
 {{- end }}
 
 {{- /* What gateways, Tritons and model sync call beside each other: (list $ further address…). */ -}}
-{{- define "clearmlEgress" -}}
+{{- define "triton-gateway.clearmlEgress" -}}
 {{- $ := index . 0 -}}
 {{- $ports := list -}}
 {{- range $.Values.networkPolicy.ports -}}
 {{- $ports = append $ports (int .) -}}
 {{- end -}}
-{{- $server := include "server" (list $) | fromJson -}}
+{{- $server := include "triton-gateway.server" (list $) | fromJson -}}
 {{- range concat (list $server.apiHost $server.filesHost) (rest .) | compact -}}
-{{- $ports = append $ports (include "portOf" . | int) -}}
+{{- $ports = append $ports (include "triton-gateway.portOf" . | int) -}}
 {{- end -}}
-{{ include "nameServiceEgress" (list $) }}
+{{ include "triton-gateway.nameServiceEgress" (list $) }}
 # ClearML's API and files, object storage, a collector of spans
-- ports: {{ include "ports" (uniq $ports) }}
+- ports: {{ include "triton-gateway.ports" (uniq $ports) }}
 {{- with $.Values.networkPolicy.extraEgress }}
 {{ toYaml . }}
 {{- end }}

@@ -1,6 +1,6 @@
 {{- /* The pods of gateway, Triton and model sync: what a Deployment holds, and what KServe's InferenceService is given. */ -}}
 
-{{- define "gatewayEnv" -}}
+{{- define "triton-gateway.gatewayEnv" -}}
 {{- $ := index . 0 -}}
 {{- $gateway := $.Values.gateway -}}
 - {name: TRITON_GATEWAY_HOST, value: 0.0.0.0}
@@ -22,15 +22,14 @@
 {{- end }}
 {{- end }}
 {{- end }}
-- {name: TRITON_GATEWAY_WORKERS, value: {{ $gateway.workers | quote }}} # one process per pod: the autoscaler counts pods
-{{- with include "peers" (list $) }}
+{{- with include "triton-gateway.peers" (list $) }}
 - {name: TRITON_GATEWAY_REPLICAS, value: {{ . }}} # the ready pods behind this name share the quotas and the calls to Triton
 {{- end }}
-- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "tritonAddress" (list $) | quote }}} # the gateway spreads its calls over all Triton pods
-{{- with include "poolAddresses" (list $) }}
+- {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ include "triton-gateway.tritonAddress" (list $) | quote }}} # the gateway spreads its calls over all Triton pods
+{{- with include "triton-gateway.poolAddresses" (list $) }}
 - {name: TRITON_GATEWAY_POOLS, value: {{ . | quote }}} # addresses of the pools that endpoints name
 {{- end }}
-{{- include "tritonTlsEnv" (list $ $.Values.triton.tls.name) }}
+{{- include "triton-gateway.tritonTlsEnv" (list $ $.Values.triton.tls.name) }}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $gateway.pollFrequency }}}
 - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # makes callers that keep connections find new pods
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # time in which answers tell callers that the pod ends
@@ -39,18 +38,18 @@
 - {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ . | quote }}}
 {{- end }}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $gateway.stateSize | quote }}} # 80 % of its volume
+- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "triton-gateway.cacheBytes" $gateway.stateSize | quote }}} # 80 % of its volume
 {{- if $gateway.tls.secret }}
 - {name: TRITON_GATEWAY_TLS, value: /tls} # read again when the Secret changes
 {{- end }}
 {{- if $gateway.grpcPort }}
 - {name: TRITON_GATEWAY_GRPC_PORT, value: {{ $gateway.grpcPort | quote }}}
 {{- end }}
-{{ include "credentials" (list $ "CLEARML") }}
+{{ include "triton-gateway.credentials" (list $ "CLEARML") }}
 {{- end }}
 
 {{- /* (list value entries others): no entry may have the name of one of the others, which it would hide without a word. */ -}}
-{{- define "refuseTwice" -}}
+{{- define "triton-gateway.refuseTwice" -}}
 {{- $names := list -}}
 {{- range index . 2 }}{{ $names = append $names .name }}{{ end -}}
 {{- $value := index . 0 -}}
@@ -62,7 +61,7 @@
 {{- end -}}
 {{- end }}
 
-{{- define "gatewayPod" -}}
+{{- define "triton-gateway.gatewayPod" -}}
 {{- $ := index . 0 -}}
 {{- $gateway := $.Values.gateway -}}
 {{- $kserve := $.Values.kserve.enabled -}}
@@ -74,14 +73,14 @@
 {{- if lt (int $gateway.terminationGracePeriodSeconds) $least -}}
 {{- fail (printf "gateway.terminationGracePeriodSeconds: at least %d, so that a pod is not killed while it drains: preStopSeconds + 2 + drainTimeout + 5" $least) -}}
 {{- end -}}
-{{ include "pod" (list $ "gateway") }}
+{{ include "triton-gateway.pod" (list $) }}
 # preStop 10 s + drain delay 2 s + time of requests in flight (TRITON_GATEWAY_DRAIN_TIMEOUT) + 8 s
 terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
-{{- include "placement" (list $ $gateway) }}
-{{ include "spread" (list $gateway (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
+{{- include "triton-gateway.placement" (list $ $gateway) }}
+{{ include "triton-gateway.spread" (list $gateway (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "gateway" $kserve }}
-    {{- include "image" (list $ $.Values.images.gateway) | nindent 4 }}
+    {{- include "triton-gateway.image" (list $ "") | nindent 4 }}
     {{- if $kserve }}
     # KServe appends --model_name, --predictor_host and --http_port to args; the gateway does not use them
     command: [sh, -c, exec triton-gateway serve, triton-gateway]
@@ -90,12 +89,12 @@ containers:
     args: {{ concat (list "serve") $gateway.extraArgs | toJson }}
     {{- end }}
     envFrom:
-      {{- include "settings" (list $) | nindent 6 }}
+      {{- include "triton-gateway.settings" (list $) | nindent 6 }}
     env:
-      {{- $written := include "gatewayEnv" (list $) }}
+      {{- $written := include "triton-gateway.gatewayEnv" (list $) }}
       {{- $names := list }}
       {{- range fromYamlArray $written }}{{ $names = append $names .name }}{{ end }}
-      {{- $names = concat $names (keys (include "settingsData" (list $) | fromYaml)) }}
+      {{- $names = concat $names (keys (include "triton-gateway.settingsData" (list $) | fromYaml)) }}
       {{- $written | nindent 6 }}
       {{- $more := list }}
       {{- range $name, $value := $gateway.env }}
@@ -105,7 +104,7 @@ containers:
       {{- end }}
       - {name: {{ $name }}, value: {{ $value | quote }}}
       {{- end }}
-      {{- include "refuseTwice" (list "gateway.extraEnv" $gateway.extraEnv (concat (fromYamlArray $written) $more)) }}
+      {{- include "triton-gateway.refuseTwice" (list "gateway.extraEnv" $gateway.extraEnv (concat (fromYamlArray $written) $more)) }}
       {{- with $gateway.extraEnv }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -115,20 +114,22 @@ containers:
       - {name: grpc, containerPort: {{ $gateway.grpcPort }}, protocol: TCP}
       {{- end }}
     # two minutes for loading models, tokenizers and hooks before liveness counts
-    startupProbe: {{ include "probe" (concat (list $ "/livez" $http 2 2 60) $scheme) | nindent 6 }}
+    startupProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" $http 2 2 60) $scheme) | nindent 6 }}
     # whether the gateway can answer requests; depends on Triton and on every pinned endpoint
-    readinessProbe: {{ include "probe" (concat (list $ "/readyz" $http 3 2 2) $scheme) | nindent 6 }}
+    readinessProbe: {{ include "triton-gateway.probe" (concat (list $ "/readyz" $http 3 2 2) $scheme) | nindent 6 }}
     # whether the process answers, and nothing else: restarting a gateway repairs neither ClearML nor Triton
-    livenessProbe: {{ include "probe" (concat (list $ "/livez" $http 10 5 3) $scheme) | nindent 6 }}
+    livenessProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" $http 10 5 3) $scheme) | nindent 6 }}
     lifecycle:
       # still answer: new requests come until every node knows that the pod ends
       preStop: {exec: {command: [sleep, {{ $gateway.preStopSeconds | quote }}]}}
-    resources: {{ include "resources" (list $ $gateway.resources $gateway.stateSize) | nindent 6 }}
-    securityContext: {{ include "containerSecurity" . | nindent 6 }}
+    resources: {{ include "triton-gateway.resources" (list $ $gateway.resources $gateway.stateSize) | nindent 6 }}
+    securityContext: {{ toYaml $.Values.securityContext | nindent 6 }}
     volumeMounts:
       - {name: state, mountPath: /var/lib/triton-gateway}
       - {name: tmp, mountPath: /tmp}
+      {{- if include "triton-gateway.tritonKeySecret" (list $) }}
       - {name: triton-key, mountPath: /keys, readOnly: true}
+      {{- end }}
       {{- if $gateway.keysSecret }}
       - {name: callers, mountPath: /callers, readOnly: true}
       {{- end }}
@@ -138,7 +139,7 @@ containers:
       {{- if $gateway.tls.secret }}
       - {name: tls, mountPath: /tls, readOnly: true}
       {{- end }}
-      {{- include "tritonTlsMounts" (list $) | nindent 6 | trimSuffix "\n      " }}
+      {{- include "triton-gateway.tritonTlsMounts" (list $) | nindent 6 | trimSuffix "\n      " }}
       {{- with $gateway.extraVolumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -155,22 +156,22 @@ volumes:
   {{- with $gateway.tls.secret }}
   - {name: tls, secret: {secretName: {{ . }}}}
   {{- end }}
-  {{- include "tritonTlsVolumes" (list $) | nindent 2 | trimSuffix "\n  " }}
+  {{- include "triton-gateway.tritonTlsVolumes" (list $) | nindent 2 | trimSuffix "\n  " }}
   {{- with $gateway.extraVolumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
   - {name: state, emptyDir: {sizeLimit: {{ $gateway.stateSize }}}}
   - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
   # needed only to report why a model is not loaded: a gateway starts without it
-  {{- include "tritonKey" (list $ true) | nindent 2 }}
+  {{- include "triton-gateway.tritonKey" (list $ true) | nindent 2 | trimSuffix "\n  " }}
 {{- end }}
 
 {{- /* (list $ pool) */ -}}
-{{- define "rollingUpdate" -}}
+{{- define "triton-gateway.rollingUpdate" -}}
 {{- $triton := index . 1 -}}
 type: RollingUpdate
 {{- if $triton.rollingUpdate }}
-rollingUpdate: {{ include "flow" $triton.rollingUpdate }}
+rollingUpdate: {{ include "triton-gateway.flow" $triton.rollingUpdate }}
 {{- else if $triton.gpus }}
 # an old pod ends first, to free its GPU: one more pod would wait forever if every GPU is in use
 rollingUpdate: {maxSurge: 0, maxUnavailable: 1}
@@ -181,7 +182,7 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- end }}
 
 {{- /* (list $ pool) */ -}}
-{{- define "tritonPod" -}}
+{{- define "triton-gateway.tritonPod" -}}
 {{- $ := index . 0 -}}
 {{- $triton := index . 1 -}}
 {{- $kserve := $.Values.kserve.enabled -}}
@@ -195,17 +196,17 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- if $triton.gpus -}}
 {{- $_ := set $resources.limits "nvidia.com/gpu" (toString $triton.gpus) -}}
 {{- end -}}
-{{ include "pod" (list $ "triton") }}
+{{ include "triton-gateway.pod" (list $) }}
 {{- if eq $triton.engine "python" }}
 shareProcessNamespace: true # model sync watches the python backend's processes: Triton does not notice if one is killed
 {{- end }}
 terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
-{{- include "placement" (list $ $triton) }}
-{{ include "spread" (list $triton (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
+{{- include "triton-gateway.placement" (list $ $triton) }}
+{{ include "triton-gateway.spread" (list $triton (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
 containers:
   - name: {{ ternary "kserve-container" "triton" $kserve }}
-    {{- include "image" (list $ $triton.image) | nindent 4 }}
-    {{- with concat (include "tritonTlsArgs" (list $) | fromYamlArray) $triton.extraArgs }}
+    {{- include "triton-gateway.image" (list $ (ternary "-triton-cpu" "-triton" (eq $triton.engine "python")) $triton.image) | nindent 4 }}
+    {{- with concat (include "triton-gateway.tritonTlsArgs" (list $) | fromYamlArray) $triton.extraArgs }}
     # NVIDIA's image has its arguments in the entrypoint; the CPU server's image has them in its command, which this replaces
     args: {{ concat (ternary (list "triton" "--repository" "/models" "--host" "0.0.0.0") list (eq $triton.engine "python")) . | toJson }}
     {{- end }}
@@ -222,16 +223,16 @@ containers:
       - {name: http, containerPort: 8000, protocol: TCP}
       {{- end }}
       - {name: metrics, containerPort: 8002, protocol: TCP}
-    startupProbe: {{ include "probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
+    startupProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
     # whether the server answers; model sync's readiness says whether the models are loaded. A rollout needs both
-    readinessProbe: {{ include "probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
-    livenessProbe: {{ include "probe" (list $ "/v2/health/live" $http 10 5 3) | nindent 6 }}
+    readinessProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
+    livenessProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/live" $http 10 5 3) | nindent 6 }}
     lifecycle:
       # still answer: gateways learn from DNS that the pod ends
       preStop: {exec: {command: [sleep, {{ $triton.preStopSeconds | quote }}]}}
     # its model repository; model sync's container requests the other volume of models, its downloads
-    resources: {{ include "resources" (list $ $resources $triton.modelsSize) | nindent 6 }}
-    securityContext: {{ include "containerSecurity" . | nindent 6 }}
+    resources: {{ include "triton-gateway.resources" (list $ $resources $triton.modelsSize) | nindent 6 }}
+    securityContext: {{ toYaml $.Values.securityContext | nindent 6 }}
     volumeMounts:
       {{- if eq $triton.engine "python" }}
       - {name: triton-state, mountPath: /var/lib/triton-gateway}
@@ -249,7 +250,7 @@ containers:
       {{- with $triton.extraVolumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
-  - {{ include "syncContainer" (list $ "127.0.0.1:8001" $triton) | nindent 4 | trim }}
+  - {{ include "triton-gateway.syncContainer" (list $ "127.0.0.1:8001" $triton) | nindent 4 | trim }}
 volumes:
   {{- if eq $triton.engine "python" }}
   - {name: triton-state, emptyDir: {sizeLimit: 1Gi}}
@@ -260,7 +261,7 @@ volumes:
   {{- with $triton.tls.secret }}
   - {name: triton-server-tls, secret: {secretName: {{ . }}, defaultMode: 288}} # with the key; the others see only ca.crt
   {{- end }}
-  {{- include "tritonTlsVolumes" (list $) | nindent 2 | trimSuffix "\n  " }}
+  {{- include "triton-gateway.tritonTlsVolumes" (list $) | nindent 2 | trimSuffix "\n  " }}
   {{- with $triton.extraVolumes }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
@@ -268,12 +269,12 @@ volumes:
   - {name: sync-state, emptyDir: {sizeLimit: {{ $triton.modelsSize }}}}
   - {name: sync-tmp, emptyDir: {sizeLimit: 1Gi}}
   - {name: triton-tmp, emptyDir: {sizeLimit: 1Gi}}
-  {{- include "tritonKey" (list $ false) | nindent 2 }}
+  {{- include "triton-gateway.tritonKey" (list $ false) | nindent 2 }}
   - {name: shm, emptyDir: {medium: Memory, sizeLimit: {{ $triton.shmSize }}}} # Triton's python backend and its stubs
 {{- end }}
 
 {{- /* (list $ host:port of its Triton, pool) */ -}}
-{{- define "syncEnv" -}}
+{{- define "triton-gateway.syncEnv" -}}
 {{- $ := index . 0 -}}
 {{- $pool := index . 2 -}}
 - {name: TRITON_GATEWAY_TRITON_GRPC, value: {{ index . 1 | quote }}}
@@ -283,47 +284,47 @@ volumes:
 {{- end }}
 {{- if eq (index . 1) "127.0.0.1:8001" }}
 # the members of the pool, for models that are on some of them only (gateway.replicas)
-- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "name" (list $ "triton" $pool.name) }}:8001"}
+- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "triton-gateway.name" (list $ "triton" $pool.name) }}:8001"}
 {{- end }}
 {{- /* By loopback there is no name that a certificate could have: it is the one by which gateways find this Triton. */ -}}
 {{- $name := $.Values.triton.tls.name -}}
 {{- if eq (index . 1) "127.0.0.1:8001" -}}
-{{- $name = default (include "name" (list $ "triton" $pool.name)) $name -}}
+{{- $name = default (include "triton-gateway.name" (list $ "triton" $pool.name)) $name -}}
 {{- end }}
-{{- include "tritonTlsEnv" (list $ $name) }}
+{{- include "triton-gateway.tritonTlsEnv" (list $ $name) }}
 - {name: TRITON_GATEWAY_MODEL_REPOSITORY, value: /models}
 - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "cacheBytes" $pool.modelsSize | quote }}} # 80 % of its volume
-{{- include "credentials" (list $ "CLEARML") | nindent 0 }}
+- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "triton-gateway.cacheBytes" $pool.modelsSize | quote }}} # 80 % of its volume
+{{- include "triton-gateway.credentials" (list $ "CLEARML") | nindent 0 }}
 {{- end }}
 
 {{- /* (list $ host:port of its Triton, pool) */ -}}
-{{- define "syncContainer" -}}
+{{- define "triton-gateway.syncContainer" -}}
 {{- $ := index . 0 -}}
 {{- $pool := index . 2 -}}
 {{- $health := ternary 8081 "health" $.Values.kserve.enabled -}}
 name: sync
-{{ include "image" (list $ $.Values.images.sync) }}
+{{ include "triton-gateway.image" (list $ "-sync") }}
 args: {{ concat (list "sync") $.Values.sync.extraArgs | toJson }}
 envFrom:
-  {{- include "settings" (list $) | nindent 2 }}
+  {{- include "triton-gateway.settings" (list $) | nindent 2 }}
 env:
-  {{- $written := include "syncEnv" . }}
+  {{- $written := include "triton-gateway.syncEnv" . }}
   {{- $written | nindent 2 }}
-  {{- include "refuseTwice" (list "sync.extraEnv" $.Values.sync.extraEnv (fromYamlArray $written)) }}
+  {{- include "triton-gateway.refuseTwice" (list "sync.extraEnv" $.Values.sync.extraEnv (fromYamlArray $written)) }}
   {{- with $.Values.sync.extraEnv }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
 ports:
   - {name: health, containerPort: 8081, protocol: TCP}
-startupProbe: {{ include "probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
+startupProbe: {{ include "triton-gateway.probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
 # ready when Triton holds every wanted model; until then an older pod may not end
-readinessProbe: {{ include "probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
-livenessProbe: {{ include "probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
-resources: {{ include "resources" (list $ $.Values.sync.resources $pool.modelsSize) | nindent 2 }}
-securityContext: {{ include "containerSecurity" . | nindent 2 }}
+readinessProbe: {{ include "triton-gateway.probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
+livenessProbe: {{ include "triton-gateway.probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
+resources: {{ include "triton-gateway.resources" (list $ $.Values.sync.resources $pool.modelsSize) | nindent 2 }}
+securityContext: {{ toYaml $.Values.securityContext | nindent 2 }}
 volumeMounts:
   - {name: models, mountPath: /models}
   - {name: sync-state, mountPath: /var/lib/triton-gateway}
@@ -331,10 +332,10 @@ volumeMounts:
   {{- if $.Values.triton.enabled }}
   # by subPath: both containers see a changed Secret at the same time, in the next pod
   - {name: triton-key, mountPath: /keys/triton, subPath: triton, readOnly: true}
-  {{- else }}
+  {{- else if $.Values.triton.keySecret }}
   - {name: triton-key, mountPath: /keys, readOnly: true}
   {{- end }}
-  {{- include "tritonTlsMounts" (list $) | nindent 2 | trimSuffix "\n  " }}
+  {{- include "triton-gateway.tritonTlsMounts" (list $) | nindent 2 | trimSuffix "\n  " }}
   {{- with $.Values.sync.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

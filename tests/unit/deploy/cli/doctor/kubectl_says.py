@@ -58,7 +58,6 @@ HEALTHY: dict[str, tuple[int, Any, str]] = {
     "version": (0, {"serverVersion": {"major": "1", "minor": "32+", "gitVersion": "v1.32.4"}}, ""),
     "get namespace": (0, {"metadata": {"name": "triton-gateway"}}, ""),
     "get secret": (0, " ".join(KEYS), ""),
-    "get secret triton-key": (0, "key ", ""),
     "exec": (0, "", ""),
     "exec deployment/triton --container=sync -- python -c": (0, "2.72.0", ""),
     "get customresourcedefinition": (0, "", ""),
