@@ -127,7 +127,7 @@ def _bundles(state: Path, names: Sequence[str]) -> dict[str, Path]:
     shutil.copytree(classifier, encoder, dirs_exist_ok=True)
     (encoder / "config.json").write_text(json.dumps({**_CLASSIFIER, "architectures": ["BertModel"]}))
     classifiers = dict.fromkeys(("instant", "gpu", "large"), classifier)
-    found = {**classifiers, "vectors": encoder, "torch": source}
+    found = {**classifiers, "vectors": encoder}
     if "static" in names:
         found["static"] = static_bundle(encoder, state / "bundles" / "static")
     if "minilm" in names:

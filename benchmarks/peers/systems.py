@@ -242,19 +242,6 @@ def _ensemble(bench: Bench, backend: Backend) -> Running:
     return Running(f"http://{bench.triton.http}/v2/models/{name}/infer", body, None, [model], (SERVER_CORE, OTHER_CORE))
 
 
-def _pipeline(bench: Bench, backend: Backend) -> Running:
-    if not backend.is_real:
-        raise NotAvailable("it holds the model itself and calls no backend")
-    port = processes.free_port()
-    argv = [
-        sys.executable, "-m", "uvicorn", "--factory", "benchmarks.peers.programs.pipeline:create_app",
-        "--port", str(port), "--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning",
-    ]  # fmt: skip
-    source = bench.bundles["torch"]
-    server = bench.start("pipeline", argv, bench.environment(backend, BENCH_FOLDER=source), (SERVER_CORE, OTHER_CORE))
-    return Running(f"http://127.0.0.1:{port}/embed", text_body, server, [])
-
-
 SYSTEMS: dict[str, System] = {
     system.name: system
     for system in (
@@ -274,6 +261,5 @@ SYSTEMS: dict[str, System] = {
         System("kserve", "KServe transformer, tokenizers, grpc-v2", _kserve),
         System("ensemble_lean", "Triton ensemble, tokenizers, dynamic batching",
                _ensemble),
-        System("pipeline", "FastAPI + transformers pipeline, PyTorch", _pipeline, uses_triton=False),
     )
 }  # fmt: skip

@@ -153,9 +153,7 @@ def shown(found: Mapping[str, Any]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print the table."""
     arguments = parser(__name__, __doc__, saves=SAVES)
-    arguments.add_argument(
-        "--state-dir", type=Path, default=STATE, help=f"folder for files kept between runs [{STATE}]"
-    )
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help="folder for files kept between runs")
     arguments.add_argument("--system", action="append", default=[], choices=_TITLES, help="only this; may be repeated")
     arguments.add_argument(
         "--times", action="append", type=float, default=[], help="only 0.8 and this; may be repeated"

@@ -12,8 +12,6 @@ import json
 import shutil
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from benchmarks.shared import machine
 from benchmarks.shared.command import narrator, parser
 from benchmarks.shared.results import DOCS, facts_of, put, save, table
 from deploy.laptop.demo.minilm import WEIGHTS, bundle
+from tests import processes
 from tests.stack import Small
 
 TAKES = "two minutes"
@@ -129,18 +128,10 @@ def _disk(folder: Path) -> float:
 
 
 def _served(url: str) -> None:
-    deadline = time.monotonic() + 300
-    while time.monotonic() < deadline:
+    def is_served() -> bool:
         try:
-            _ask(url, ["hello"])
+            return bool(processes.ask(url, b'{"text": ["hello"]}', timeout=60))
         except OSError:
-            time.sleep(0.2)
-        else:
-            return
-    raise TimeoutError(f"{url} is not served")
+            return False
 
-
-def _ask(url: str, texts: Sequence[str]) -> None:
-    request = urllib.request.Request(url, json.dumps({"text": texts}).encode(), {"content-type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        answer.read()
+    processes.until(is_served, f"{url} is served", within=300, pause=0.2)

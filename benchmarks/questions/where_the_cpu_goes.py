@@ -135,9 +135,7 @@ def _cost(url: str, bodies: Path, scenario: Scenario, pid: int) -> tuple[float, 
 def main(argv: Sequence[str] | None = None) -> int:
     """Profile the gateway."""
     arguments = parser(__name__, __doc__)
-    arguments.add_argument(
-        "--state-dir", type=Path, default=STATE, help=f"folder for files kept between runs [{STATE}]"
-    )
+    arguments.add_argument("--state-dir", type=Path, default=STATE, help="folder for files kept between runs")
     arguments.add_argument("--backend", default="instant")
     arguments.add_argument("--texts", default="short")
     arguments.add_argument("--seconds", type=float, default=12.0)
