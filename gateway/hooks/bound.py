@@ -12,11 +12,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
-from gateway.hooks.process import TICK_S
+from gateway.hooks.process import TICK_S, HookProcess
+
+if TYPE_CHECKING:
+    from gateway.hooks.pool import HookPool
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -32,51 +35,9 @@ _TURN_S: Final = 2.0
 _TICKS_PER_FULL_CHECK: Final = 10
 
 
-class Process(Protocol):
-    """The part of a hook process that the bound uses."""
-
-    is_retired: bool
-    serving_since: float
-    idle_since: float
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether it runs no request and holds no state that a request needs."""
-        ...
-
-    def retire(self) -> None:
-        """Accept no more requests, and end after the current ones."""
-        ...
-
-
-class Pool(Protocol):
-    """The part of a pool that the bound uses."""
-
-    minimum: int
-    """How many processes are kept although they are idle or others wait."""
-
-    @property
-    def processes(self) -> Sequence[Process]:
-        """Processes that have loaded and have not ended."""
-        ...
-
-    @property
-    def has_waiting(self) -> bool:
-        """Whether requests wait for a process."""
-        ...
-
-    def tick(self, *, is_full: bool) -> None:
-        """Check the busy processes; if ``is_full``, all of them."""
-        ...
-
-    def scale_to_zero(self) -> None:
-        """Do not replace the last process when it ends, because it ends for being idle."""
-        ...
-
-
 @dataclass(slots=True, eq=False)
 class _Ticket:
-    pool: Pool
+    pool: HookPool
     is_start: bool
     granted: asyncio.Future[None] = field(repr=False)
 
@@ -100,19 +61,19 @@ class ProcessBound:
         self._now = now
         self.taken = 0
         """The number of taken slots: processes that start, run or end."""
-        self._pools: dict[Pool, None] = {}
+        self._pools: dict[HookPool, None] = {}
         self._waiting: list[_Ticket] = []
         self._ticker: asyncio.Task[None] | None = None
 
-    def add(self, pool: Pool) -> None:
+    def add(self, pool: HookPool) -> None:
         """Add a pool."""
         self._pools[pool] = None
 
-    def remove(self, pool: Pool) -> None:
+    def remove(self, pool: HookPool) -> None:
         """Remove a pool that has ended."""
         self._pools.pop(pool, None)
 
-    async def slot(self, pool: Pool, *, is_start: bool = False) -> None:
+    async def slot(self, pool: HookPool, *, is_start: bool = False) -> None:
         """Wait for a slot for one more process; ``release`` returns it. ``is_start``: the pool's first process."""
         if self._ticker is None or self._ticker.done():
             self._ticker = asyncio.create_task(self._tick(), name="hook processes")
@@ -160,8 +121,8 @@ class ProcessBound:
 
     def _make_room(self, ticket: _Ticket) -> None:
         now = self._now()
-        idle: list[tuple[float, int, Pool, Process, bool]] = []
-        busy: list[tuple[float, int, Process]] = []
+        idle: list[tuple[float, int, HookPool, HookProcess, bool]] = []
+        busy: list[tuple[float, int, HookProcess]] = []
         for pool, process, is_last in self._spare():
             if process.is_idle and not pool.has_waiting:
                 if not is_last or ticket.goes_first or self._idle_for(process) > _SURPLUS_IDLE_S:
@@ -174,7 +135,7 @@ class ProcessBound:
         elif busy:
             min(busy)[2].retire()
 
-    def _spare(self) -> Iterator[tuple[Pool, Process, bool]]:
+    def _spare(self) -> Iterator[tuple[HookPool, HookProcess, bool]]:
         """Yield the processes that may end, as long as their pools keep their minimum, and whether each is the last."""
         for pool in self._pools:
             for process in sorted((p for p in pool.processes if not p.is_retired), key=lambda p: p.idle_since):
@@ -182,10 +143,10 @@ class ProcessBound:
                 if serving > pool.minimum:
                     yield pool, process, serving == 1
 
-    def _idle_for(self, process: Process) -> float:
+    def _idle_for(self, process: HookProcess) -> float:
         return self._now() - process.idle_since
 
-    def _retire(self, pool: Pool, process: Process, *, is_last: bool) -> None:
+    def _retire(self, pool: HookPool, process: HookProcess, *, is_last: bool) -> None:
         if is_last:
             pool.scale_to_zero()
         process.retire()

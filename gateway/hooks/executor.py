@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from types import GeneratorType
-from typing import Any, Final, Protocol
+from typing import Any, Final, TypeAlias
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
 from gateway.hooks.answers import HeldState, HookResponse
@@ -44,18 +44,20 @@ class Work:
     """Whether its request has ended, so that nobody needs its state."""
 
 
-class Executor(Protocol):
-    """Where stages run."""
+class ProcessExecutor:
+    """Runs stages in a pool of hook processes."""
 
-    stages: frozenset[str]
-    """The stages that the code has."""
-    batches: frozenset[str]
-    """The stages that take several requests in one call."""
+    def __init__(self, pool: HookPool) -> None:
+        self._pool = pool
+        self.stages = frozenset(pool.loaded.stages)
+        """The stages that the code has."""
+        self.batches = frozenset(pool.loaded.batches)
+        """The stages that take several requests in one call."""
 
     @property
     def concurrency(self) -> int:
         """The number of calls that can run at once."""
-        ...
+        return self._pool.concurrency
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """Run the stages on the works: each gets new ``data`` and ``state``, or an ``error``.
@@ -63,36 +65,6 @@ class Executor(Protocol):
         ``is_answer``: the result is for the caller, not for Triton. Raises ``GatewayError`` if all works failed with
         the same error. The works are then unchanged, so parts of them (with the same ``holder``) may be retried.
         """
-        ...
-
-    def holder(self, work: Work) -> Hashable:
-        """Return the process that holds the work's state, or None. Works with the same holder can run together."""
-        ...
-
-    def release(self, works: Sequence[Work]) -> None:
-        """Release the states of works that have ended."""
-        ...
-
-    async def close(self) -> None:
-        """Unload the code and release everything."""
-        ...
-
-
-class ProcessExecutor:
-    """Runs stages in a pool of hook processes."""
-
-    def __init__(self, pool: HookPool) -> None:
-        self._pool = pool
-        self.stages = frozenset(pool.loaded.stages)
-        self.batches = frozenset(pool.loaded.batches)
-
-    @property
-    def concurrency(self) -> int:
-        """See ``Executor.concurrency``."""
-        return self._pool.concurrency
-
-    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
-        """See ``Executor.run``."""
         deadline = max([w.deadline for w in works])
         reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
         for work, outcome in zip(works, reply.outcomes, strict=True):
@@ -105,16 +77,16 @@ class ProcessExecutor:
                 work.trace.collect(outcome.statistics)
 
     def holder(self, work: Work) -> Hashable:
-        """See ``Executor.holder``."""
+        """Return the process that holds the work's state, or None. Works with the same holder can run together."""
         return work.state.process if isinstance(work.state, HeldState) else None
 
     def release(self, works: Sequence[Work]) -> None:
-        """See ``Executor.release``."""
+        """Release the states of works that have ended."""
         for work in works:
             self._pool.release(work.state)
 
     async def close(self) -> None:
-        """See ``Executor.close``."""
+        """Unload the code and release everything."""
         await self._pool.close()
 
 
@@ -135,7 +107,7 @@ class ThreadExecutor:
         self._threads = HookThreads(threads, f"hook-{code.name}"[:40])
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
-        """See ``Executor.run``."""
+        """See ``ProcessExecutor.run``."""
         jobs = [Job(w.data, {} if w.state is None else w.state, w.trace.collect) for w in works]
         for stage in stages:
             if stage not in self.stages:
@@ -169,13 +141,13 @@ class ThreadExecutor:
                     work.error = error
 
     def holder(self, work: Work) -> None:
-        """See ``Executor.holder``; always None, because all threads share all states."""
+        """See ``ProcessExecutor.holder``; always None, because all threads share all states."""
 
     def release(self, works: Sequence[Work]) -> None:
-        """See ``Executor.release``; does nothing, because nothing is held."""
+        """See ``ProcessExecutor.release``; does nothing, because nothing is held."""
 
     async def close(self) -> None:
-        """See ``Executor.close``; ``unload`` gets ten seconds in a thread of its own."""
+        """See ``ProcessExecutor.close``; ``unload`` gets ten seconds in a thread of its own."""
         try:
             async with asyncio.timeout(_UNLOAD_S):
                 await in_own_thread(self._code.unload, "unload-code")
@@ -189,6 +161,10 @@ class ThreadExecutor:
             return await hook(*arguments)
         result = await self._threads.call(_listing, hook, *arguments)
         return await result if inspect.isawaitable(result) else result
+
+
+Executor: TypeAlias = ProcessExecutor | ThreadExecutor
+"""Where stages run."""
 
 
 def _listing(hook: Callable[..., Any], *arguments: Any) -> Any:

@@ -237,11 +237,11 @@ class HookPool:
         task.add_done_callback(process.send_requests.discard)
 
     def scale_to_zero(self) -> None:
-        """See ``bound.Pool.scale_to_zero``."""
+        """Do not replace the last process when it ends, because it ends for being idle."""
         self._keeps_one = False
 
     def tick(self, *, is_full: bool) -> None:
-        """See ``bound.Pool.tick``."""
+        """Check the busy processes; if ``is_full``, all of them."""
         limit = self._limits.memory
         for process in list(self._started):
             if not is_full and process.is_idle:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
@@ -29,6 +29,9 @@ from gateway.hooks.answers import HeldState, Outcome, hook_failed, read_outcomes
 from gateway.hooks.values import Buffer
 from gateway.hooks.wire import FrameReader, pack
 from preprocessing.user_code import STAGES
+
+if TYPE_CHECKING:
+    from gateway.hooks.pool import HookPool
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -105,29 +108,10 @@ class PendingCall:
             self.answer.set_exception(error)
 
 
-class Owner(Protocol):
-    """The part of a pool that its processes use."""
-
-    name: str
-    is_async: bool
-
-    def dispatch_waiting(self) -> None:
-        """Note that a process may have room."""
-        ...
-
-    def process_ended(self, process: HookProcess, reason: str) -> None:
-        """Note that a process has ended."""
-        ...
-
-    def answer_call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
-        """Answer a hook's call of ``send_request``."""
-        ...
-
-
 class HookProcess(asyncio.Protocol):
     """One process and the socket to it. All methods must be called on the event loop."""
 
-    def __init__(self, pool: Owner) -> None:
+    def __init__(self, pool: HookPool) -> None:
         self._pool = pool
         self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None

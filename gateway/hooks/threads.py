@@ -12,34 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
-
-class _Asked:
-    """One call of a hook, and the event loop to which its result goes."""
-
-    __slots__ = ("_arguments", "_ended", "_hook", "_loop", "answer")
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        ended: Callable[..., None],
-        hook: Callable[..., Any],
-        arguments: tuple[Any, ...],
-    ) -> None:
-        self._loop, self._ended, self._hook, self._arguments = loop, ended, hook, arguments
-        self.answer: asyncio.Future[Any] = loop.create_future()
-
-    def run(self) -> None:
-        """Call the hook. Runs in a thread of the pool."""
-        result, failure = None, None
-        try:
-            result = self._hook(*self._arguments)
-        except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so the process is ending
-            self._loop.call_soon_threadsafe(self._ended, self.answer, result, failure)
-        del failure  # its traceback refers to this frame: a cycle that only the garbage collector could free
+_Asked: TypeAlias = tuple["asyncio.Future[Any]", Callable[..., Any], tuple[Any, ...]]
+"""The future of a call's result, the hook, and its arguments."""
 
 
 class HookThreads:
@@ -60,18 +36,19 @@ class HookThreads:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()  # kept, because looking it up is a system call
-        asked = _Asked(loop, self._ended, hook, arguments)
+        answer: asyncio.Future[Any] = loop.create_future()
+        asked = answer, hook, arguments
         if self._busy < self._most:
             self._begin(asked)
         else:
             self._waiting.append(asked)
-            asked.answer.add_done_callback(lambda answer: self._left(asked) if answer.cancelled() else None)
-        return asked.answer
+            answer.add_done_callback(lambda answer: self._left(asked) if answer.cancelled() else None)
+        return answer
 
     def close(self) -> None:
         """Cancel waiting calls. Threads end after their call; they are daemons and do not keep the process running."""
         while self._waiting:
-            self._waiting.popleft().answer.cancel()
+            self._waiting.popleft()[0].cancel()
         for _ in range(self._started):
             self._asked.put(None)
 
@@ -85,14 +62,20 @@ class HookThreads:
         if self._busy > self._started:
             self._started += 1
             name = f"{self._name}-{self._started}"
-            threading.Thread(target=_work, args=(self._asked,), name=name, daemon=True).start()
+            threading.Thread(target=_work, args=(self._asked, self._return), name=name, daemon=True).start()
         self._asked.put(asked)
+
+    def _return(self, answer: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+        """Called in a thread, when its hook has ended."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so the process is ending
+                self._loop.call_soon_threadsafe(self._ended, answer, result, failure)
 
     def _ended(self, answer: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
         self._busy -= 1
         while self._waiting and self._busy < self._most:
             asked = self._waiting.popleft()
-            if not asked.answer.done():
+            if not asked[0].done():
                 self._begin(asked)
         if answer.done():
             return
@@ -102,7 +85,11 @@ class HookThreads:
             answer.set_exception(failure)
 
 
-def _work(asked: SimpleQueue[_Asked | None]) -> None:
+def _work(asked: SimpleQueue[_Asked | None], give: Callable[..., None]) -> None:
     while (one := asked.get()) is not None:
-        one.run()
-        del one  # frees the request's data now: the next call may come much later
+        answer, hook, arguments = one
+        try:
+            give(answer, hook(*arguments), None)
+        except BaseException as error:  # noqa: BLE001 - raised where the call is awaited
+            give(answer, None, error)
+        del one, answer, hook, arguments  # frees the request's data now: the next call may come much later
