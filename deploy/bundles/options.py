@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
@@ -30,9 +30,8 @@ class Options:
     output: Path
     task: str = "auto"
     target: Target = "cpu"
-    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     candidate: str = ""
-    """Only this one of ``candidates.CANDIDATES``, or of ``generation.run.CANDIDATES``."""
+    """Only this one of ``candidates.CANDIDATES``, of ``candidates.GPU`` or of ``generation.run.CANDIDATES``."""
     load: Load = "throughput"
     samples: Path | None = None
     reads: Reads = "transformers"

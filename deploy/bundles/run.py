@@ -7,8 +7,6 @@ is complete.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from deploy.bundles import prerequisites
 from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
@@ -36,7 +34,7 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
         for note in source.notes:
             say(note)
         is_causal = source.config.task == GENERATION
-        tried, left = choose_candidates(options, generation.CANDIDATES if is_causal else candidates.CANDIDATES)
+        tried, left = choose_candidates(options, is_causal=is_causal)
         say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
             f"up to {source.config.max_length} tokens")  # fmt: skip
         kind = generation.CausalRun if is_causal else TextRun
@@ -44,37 +42,36 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
 
 
 def check(options: Options) -> None:
-    """Refuse options that no kind of model supports, before a model is fetched. Raises ``DeployError``."""
-    known = dict.fromkeys(c.name for c in (*candidates.CANDIDATES, *generation.CANDIDATES))
-    if options.target == "gpu" and options.precision == "bf16":
-        raise DeployError("--precision bf16 is not supported on GPUs", hint="use fp16, fp32 or auto")
-    if options.target == "cpu" and options.candidate and options.candidate not in known:
-        raise DeployError(f"there is no candidate {options.candidate}", hint=f"known candidates: {', '.join(known)}")
-    if options.target == "cpu" and options.precision == "fp16":
-        raise DeployError("fp16 is not faster on a CPU", hint="use --precision bf16, or --target gpu")
+    """Refuse a candidate that no kind of model has, before a model is fetched. Raises ``DeployError``."""
+    among = candidates.GPU if options.target == "gpu" else (*candidates.CANDIDATES, *generation.CANDIDATES)
+    known = dict.fromkeys(c.name for c in among)
+    if options.candidate and options.candidate not in known:
+        raise DeployError(
+            f"there is no candidate {options.candidate} for a {options.target}",
+            hint=f"known candidates: {', '.join(known)}",
+        )
 
 
-def choose_candidates(
-    options: Options, among: Sequence[Candidate]
-) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+def choose_candidates(options: Options, *, is_causal: bool) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
     """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` if none is left."""
     if options.target == "gpu":
-        if among is generation.CANDIDATES:
+        if is_causal:
             raise DeployError(
                 "text generation is not supported on GPUs: its program in Triton uses ONNX Runtime on the CPU",
                 hint="use --target cpu",
             )
-        wanted = "fp32" if options.precision == "fp32" else "fp16"
-        return [c for c in candidates.GPU if c.precision == wanted], []
-    tried, left = candidates.usable(execution.this_cpu(), options.precision, among)
-    if options.candidate:
-        left += [(c, "--candidate") for c in tried if c.name != options.candidate]
-        tried = [c for c in tried if c.name == options.candidate]
+        return [c for c in candidates.GPU if c.name == (options.candidate or candidates.GPU[0].name)], []
+    tried: list[Candidate] = []
+    left: list[tuple[Candidate, str]] = []
+    features = execution.this_cpu()
+    for one in generation.CANDIDATES if is_causal else candidates.CANDIDATES:
+        if options.candidate not in ("", one.name):
+            left.append((one, "--candidate"))
+        elif one.any_of and features and not features.intersection(one.any_of):
+            left.append((one, f"this CPU has none of {', '.join(one.any_of)}"))
+        else:
+            tried.append(one)
     if not tried:
-        asked = options.candidate or options.precision
-        reasons = "; ".join(f"{c.name}: {why}" for c, why in left if asked in (c.name, c.precision))
-        raise DeployError(
-            f"no candidate matches {asked} ({reasons or 'candidates: ' + ', '.join(c.name for c in among)})",
-            hint="use --precision auto",
-        )
+        reasons = "; ".join(f"{c.name}: {why}" for c, why in left)
+        raise DeployError(f"{options.candidate} cannot be tried here ({reasons})", hint="leave out --candidate")
     return tried, left

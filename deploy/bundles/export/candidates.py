@@ -6,7 +6,6 @@ made are other models: whoever makes one gives its file to ``deploy``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -34,9 +33,7 @@ class Candidate:
             engine=self.engine,
             precision=self.precision,
             needs=(self.any_of,) if self.any_of else (),
-            fallback=f"make a bundle for it there: `triton-gateway optimize {source} --precision fp32`"
-            if self.any_of
-            else "",
+            fallback=f"make a bundle for it there: `triton-gateway optimize {source}`" if self.any_of else "",
             pad_to=PAD_TO if is_openvino else 1,
             max_length=max_length if is_openvino else 0,
         )
@@ -52,19 +49,3 @@ GPU: Final = (
     Candidate("gpu-fp32", "onnxruntime", "fp32", "ONNX Runtime with TensorRT in fp32, in NVIDIA's container"),
 )
 """Only written and checked as configurations; nothing about them is measured here."""
-
-
-def usable(
-    features: frozenset[str], precision: str, among: Sequence[Candidate] = CANDIDATES
-) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
-    """Return the candidates to try on a CPU with ``features``, and those left out with the reason."""
-    tried: list[Candidate] = []
-    left: list[tuple[Candidate, str]] = []
-    for candidate in among:
-        if candidate.any_of and features and not features.intersection(candidate.any_of):
-            left.append((candidate, f"this CPU has none of {', '.join(candidate.any_of)}"))
-        elif precision not in ("auto", candidate.precision):
-            left.append((candidate, f"--precision {precision}"))
-        else:
-            tried.append(candidate)
-    return tried, left

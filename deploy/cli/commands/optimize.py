@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 @click.option("--target", type=click.Choice(["cpu", "gpu"]), default="cpu", show_default=True,
               help="`gpu` writes the configuration for NVIDIA's container. It is checked but was not measured on a "
               "GPU.")  # fmt: skip
-@click.option("--precision", type=click.Choice(["auto", "fp32", "bf16", "fp16"]), default="auto",
-              show_default=True, help="Try only candidates of this precision.")  # fmt: skip
 @click.option("--candidate", default="", metavar="NAME", help="Try only this candidate, for example openvino-bf16.")
 @click.option("--throughput", "load", flag_value="throughput", default=True,
               help="Choose the best for many requests at once, with one instance per core.  [default]")  # fmt: skip
@@ -72,7 +70,7 @@ if TYPE_CHECKING:
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    model: str, task: str, target: str, precision: str, candidate: str, load: str, samples: Path | None,
+    model: str, task: str, target: str, candidate: str, load: str, samples: Path | None,
     reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
     tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool,
     as_json: bool,
@@ -91,7 +89,7 @@ def command(
       triton-gateway optimize ./my-model
       triton-gateway optimize ./my-model --latency --samples my-texts.txt
       triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
-      triton-gateway optimize ./my-model --precision bf16 --accept "checked on our test set: -0.1 % F1" --deploy faq/2
+      triton-gateway optimize ./my-model --candidate openvino-bf16 --accept "checked: -0.1 % F1" --deploy faq/2
     """
     from deploy.bundles import serving
     from deploy.bundles.options import Options, parse_tolerance
@@ -108,7 +106,7 @@ def command(
         outcome = optimize(
             Options(
                 model=model, output=output.absolute(), task=task, candidate=candidate,
-                target=target, precision=precision, load=load, reads=reads,  # type: ignore[arg-type]
+                target=target, load=load, reads=reads,  # type: ignore[arg-type]
                 samples=samples, tolerance=parse_tolerance(tolerance), accept=accept.strip(), name=name,
                 is_quick=quick, trusts_code=trusts_code,
             ),

@@ -533,7 +533,7 @@ FAMILIES: Mapping[str, Family] = {
 
 _SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
 _LENGTH = "its code computes with the length in plain Python, so the graph would accept only a length of"
-_PADDING = "a text's answer depends on its padding"
+_PADDING = "a Preprocess class that sends one text at a time can serve it"
 _NO_FILE = "exists only as Python code in transformers and cannot be saved as tokenizer.json"
 _NO_TASK = "The task of this model is unknown"
 REFUSED: Mapping[str, str] = {
@@ -548,6 +548,8 @@ REFUSED: Mapping[str, str] = {
     "Perceiver": f"PerceiverTokenizer, {_NO_FILE}",
     "CANINE": f"CanineTokenizer, {_NO_FILE}",
     "I-BERT, quantised": "torch cannot export this model to ONNX",
+    "XLNet": "torch cannot export this model to ONNX",
+    "XLNet, spiece.model only": "torch cannot export this model to ONNX",
     "GPT-2 without pad": "no padding token is defined",
     "Reformer": _SIZES,
     "Mamba": _LENGTH,

@@ -200,9 +200,8 @@ def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--candidate", "tensorflow"], "there is no candidate tensorflow"),
-        (["--precision", "fp16"], "fp16 is not faster on a CPU"),
-        (["--target", "gpu", "--precision", "bf16"], "not supported on GPUs"),
+        (["--candidate", "tensorflow"], "there is no candidate tensorflow for a cpu"),
+        (["--target", "gpu", "--candidate", "ort-fp32"], "there is no candidate ort-fp32 for a gpu"),
         (["--tolerance", "cosinus=1"], "known names: difference, mean_cosine"),
         (["--deploy", "x"], "--deploy needs a serving Task"),
         (["--task", "dancing"], "dancing is not supported"),

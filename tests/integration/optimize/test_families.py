@@ -46,7 +46,7 @@ def test_a_family_is_deployed_or_refused_with_its_reason(name: str, tmp_path: Pa
     texts = tmp_path / "texts.txt"
     # where a mask is put behind a text, it must not be cut off with it
     texts.write_text("\n".join(text.strip() for text in (TEXTS[:4] if "mask" in name else TEXTS)))
-    options = Options(str(folder), tmp_path / "out", target="gpu", precision="fp32", samples=texts)
+    options = Options(str(folder), tmp_path / "out", target="gpu", candidate="gpu-fp32", samples=texts)
     if name in families.REFUSED:
         with pytest.raises(DeployError) as caught:
             optimize(options, str, str)
@@ -89,7 +89,7 @@ def test_texts_of_one_token_are_no_example(tmp_path: Path) -> None:
     folder = families.make(families.FAMILIES["GPT-2"], tmp_path / "model")
     texts = tmp_path / "texts.txt"
     texts.write_text("a\nb\n")
-    options = Options(str(folder), tmp_path / "out", target="gpu", precision="fp32", samples=texts)
+    options = Options(str(folder), tmp_path / "out", target="gpu", candidate="gpu-fp32", samples=texts)
     assert (optimize(options, str, str).bundle / "model.onnx").is_file()
 
 
@@ -120,7 +120,7 @@ def test_the_file_is_taken_as_it_is_written_where_that_is_asked_for(tmp_path: Pa
     said: list[str] = []
     bundles = {}
     for reads in ("transformers", "file"):
-        options = Options(str(folder), tmp_path / reads, target="gpu", precision="fp32", samples=texts, reads=reads)  # type: ignore[arg-type]
+        options = Options(str(folder), tmp_path / reads, target="gpu", candidate="gpu-fp32", samples=texts, reads=reads)  # type: ignore[arg-type]
         bundles[reads] = optimize(options, said.append, str).bundle
     own = json.loads((folder / "tokenizer.json").read_text())
     normalizers = {

@@ -24,7 +24,7 @@ from deploy.sync.model_folder.model_config import Tuning
 from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 
-BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,), fallback="use --precision fp32", pad_to=16, max_length=128)
+BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,), fallback="make another bundle", pad_to=16, max_length=128)
 
 
 def graph(folder, **names):
@@ -101,7 +101,7 @@ def test_a_cpu_without_the_feature_is_refused_with_the_fallback():
     """Which feature, and what to do instead."""
     with pytest.raises(SpecFault, match="needs a CPU with amx_bf16, avx512_bf16 or bf16") as caught:
         check_cpu(BF16_BUNDLE, frozenset({"avx2"}))
-    assert "use --precision fp32" == caught.value.hint
+    assert "make another bundle" == caught.value.hint
 
 
 def test_any_one_of_a_group_is_enough_and_a_silent_kernel_is_trusted():
