@@ -114,10 +114,10 @@ class Trace:
     """
 
     __slots__ = (
-        "__dict__", "answer", "body", "body_bytes", "deadline", "encoded", "endpoint", "finish_ns", "flow", "infer_ns",
-        "model_id", "outcome", "outputs", "prepare_ns", "prepared", "queue_ns", "request_id", "route", "rows",
-        "started_ns", "status", "tokens", "total_ns", "trace_id", "traceparent", "truncated", "unknown_tokens", "url",
-        "version",
+        "__dict__", "answer", "body", "body_bytes", "deadline", "encoded", "endpoint", "finish_ns", "finishes_ns",
+        "flow", "infer_ns", "model_id", "outcome", "outputs", "prepare_ns", "prepared", "queue_ns", "ready_ns",
+        "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id", "traceparent",
+        "truncated", "unknown_tokens", "url", "version",
     )  # fmt: skip
 
     # What most requests leave as it is costs them nothing here.
@@ -143,7 +143,10 @@ class Trace:
 
     def __init__(self, request_id: str, parent: str = "") -> None:
         self.request_id = request_id
-        self.started_ns = perf_counter_ns()
+        self.started_ns = self.ready_ns = perf_counter_ns()
+        """When it began, and when all of it was here."""
+        self.finishes_ns = 0
+        """When its outputs were there, if the stage ``finish`` lasts until its end."""
         self.total_ns = self.prepare_ns = self.queue_ns = self.infer_ns = self.finish_ns = 0
         self.endpoint = self.version = self.url = self.model_id = ""
         self.route = ""
@@ -188,4 +191,7 @@ class Trace:
 
     def close(self) -> None:
         """Stop the clock."""
-        self.total_ns = perf_counter_ns() - self.started_ns
+        now = perf_counter_ns()
+        self.total_ns = now - self.started_ns
+        if self.finishes_ns:
+            self.finish_ns = now - self.finishes_ns

@@ -292,11 +292,7 @@ class Batcher(Generic[R]):
         entries: list[Entry[R]] = []
         for group in groups:
             group_rows = rows if len(groups) == 1 else [rows[i] for i in group]
-            entry = Entry(group_rows, deadline, None, self._size, count, kind)
-            entry.flow = flow
-            if parent is not None:
-                entry.parent = parent
-            entries.append(entry)
+            entries.append(Entry(group_rows, deadline, None, self._size, count, kind, parent, flow))
         parts: list[Any] = []
         ahead = max(self._max_calls, 1)
         try:
@@ -331,15 +327,15 @@ class Batcher(Generic[R]):
         takes the entry back. One row may count as ``count`` rows. Entries of different ``kind`` do not share a call.
         ``flow`` decides who goes first, see ``order``. Raises as ``add`` does.
         """
-        entry = Entry(rows, deadline, on_done, self._size, count, kind)
-        entry.flow = flow
+        entry = Entry(rows, deadline, on_done, self._size, count, kind, None, flow)
         self.add(entry)
         return entry
 
-    def add(self, entry: Entry[R], *, is_admitted: bool = False) -> None:
+    def add(self, entry: Entry[R], now: float | None = None, *, is_admitted: bool = False) -> None:
         """Queue an entry. Raises ``Overloaded``, or ``DeadlineExceeded`` if it cannot be answered in time.
 
-        ``is_admitted``: another entry of the same request was admitted, so this one is as well.
+        ``now``: the clock's time, if the caller has just read it. ``is_admitted``: another entry of the same request
+        was admitted, so this one is as well.
         """
         deadline, queue = entry.deadline, self._queue
         if (self.pressure.is_on or deadline < self._near) and not is_admitted and (refusal := self.refusal(entry)):
@@ -347,7 +343,7 @@ class Batcher(Generic[R]):
         if self.pressure.is_on and entry.flow.tenant:
             self._shares[entry.flow] += entry.count
         entry.batcher = self
-        entry.submitted = self._clock()
+        entry.submitted = self._clock() if now is None else now
         self._is_mixed = bool(queue) and (self._is_mixed or entry.flow != queue[0].flow)
         queue.append(entry)
         self._queued.add(entry)

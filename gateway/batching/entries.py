@@ -15,7 +15,7 @@ from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.errors import BackendGarbage
 from gateway.outcome import Outcome
 from gateway.prices import Prices
-from gateway.trace import DEFAULT_FLOW, TRACEPARENT
+from gateway.trace import DEFAULT_FLOW, TRACEPARENT, Flow
 
 if TYPE_CHECKING:
     from gateway.batching.batcher import Batcher
@@ -70,8 +70,9 @@ class Entry(Outcome[Any], Generic[R]):
     coroutine.
 
     ``size`` returns a row's cost without padding (its tokens). ``count`` is the number of rows, if it is not
-    ``len(rows)``. Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. The batcher sets
-    ``submitted`` (its clock, in seconds), ``queued_ns`` and ``infer_ns``.
+    ``len(rows)``. Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. ``parent`` is the
+    ``traceparent`` of its call, if it is not the current one. The batcher sets ``submitted`` (its clock, in seconds),
+    ``queued_ns`` and ``infer_ns``.
     """
 
     __slots__ = (
@@ -87,15 +88,19 @@ class Entry(Outcome[Any], Generic[R]):
         size: Callable[[R], int] = n_tokens,
         count: int = 0,
         kind: Hashable = None,
+        parent: str | None = None,
+        flow: Flow = DEFAULT_FLOW,
     ) -> None:
-        super().__init__()
+        self.waiter = None  # as in `Outcome`; a call for each request less
+        self.is_set = False
+        self.value = self.error = None
         self.batcher: Batcher[R] | None = None
         self.rows = rows
         self.deadline = deadline
         self.on_done = on_done
         self.is_over = False
         self.kind = kind
-        self.flow = DEFAULT_FLOW
+        self.flow = flow
         self.count = count or len(rows)
         if len(rows) == 1:
             self.longest = size(rows[0])
@@ -104,7 +109,7 @@ class Entry(Outcome[Any], Generic[R]):
             sizes = [size(row) for row in rows]
             self.longest, self.tokens = max(sizes), sum(sizes)
         self.submitted = 0.0
-        self.parent = TRACEPARENT.get()
+        self.parent = TRACEPARENT.get() if parent is None else parent
         self.queued_ns = 0
         self.infer_ns = 0
         self.call: CallInFlight | None = None

@@ -62,7 +62,6 @@ class TextHandler:
 
     async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``. Work that takes milliseconds of CPU runs in a thread."""
-        started = perf_counter_ns()
         processor, threads = self.processor, self._threads
         try:
             if type(question) is dict:
@@ -74,49 +73,41 @@ class TextHandler:
             elif isinstance(question, RawTensors):
                 return await infer_raw(self.backend, self.model, ask, question)
             elif isinstance(question, Lookup):
-                return await in_thread(threads, self._look_up, ask, question, started)
+                return await in_thread(threads, self._look_up, ask, question)
             else:
                 prepared = question if isinstance(question, Prepared) else processor.prepare(question)
             note(ask, prepared)
-            ask.prepare_ns = perf_counter_ns() - started
-            await self._run_model(prepared.rows, ask)
+            now = perf_counter_ns()
+            ask.prepare_ns = now - ask.ready_ns
+            rows, batcher = prepared.rows, self.batcher
+            if len(rows) == 1 or batcher.fits(rows):
+                entry = Entry(rows, ask.deadline, parent=ask.traceparent, flow=ask.flow)
+                batcher.add(entry, now * 1e-9)
+                ask.outputs = await entry
+                ask.queue_ns, ask.infer_ns = entry.queued_ns, entry.infer_ns
+            else:
+                ask.outputs, ask.queue_ns, ask.infer_ns = await batcher.submit(
+                    rows, ask.deadline, flow=ask.flow, parent=ask.traceparent
+                )
             if processor.finishes_off_loop(prepared):
                 return await in_thread(threads, self._decode_and_write, ask, prepared)
-            return self._decode(ask, prepared)
+            ask.finishes_ns = perf_counter_ns()
+            return processor.finish(ask.outputs or {}, prepared)
         except PreprocessingError as error:
             raise translate(error) from error
         except BackendRefused as error:
             # The tensors are ours, not the caller's: there is nothing to change in the request.
             raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
 
-    async def _run_model(self, rows: Sequence[Encoded], ask: Trace) -> None:
-        """Share a call to the model, or several if the rows do not fit into one."""
-        batcher = self.batcher
-        if len(rows) == 1 or batcher.fits(rows):
-            entry = Entry(rows, ask.deadline)
-            entry.flow, entry.parent = ask.flow, ask.traceparent
-            batcher.add(entry)
-            ask.outputs = await entry
-            ask.queue_ns, ask.infer_ns = entry.queued_ns, entry.infer_ns
-        else:
-            ask.outputs, ask.queue_ns, ask.infer_ns = await batcher.submit(
-                rows, ask.deadline, flow=ask.flow, parent=ask.traceparent
-            )
-
-    def _look_up(self, ask: Trace, question: Lookup, started: int) -> object:
+    def _look_up(self, ask: Trace, question: Lookup) -> object:
         answer = ask.render(question.find(self.processor))
-        ask.prepare_ns = perf_counter_ns() - started
-        return answer
-
-    def _decode(self, ask: Trace, prepared: Prepared) -> object:
-        started = perf_counter_ns()
-        answer: object = self.processor.finish(ask.outputs or {}, prepared)
-        ask.finish_ns = perf_counter_ns() - started
+        ask.prepare_ns = perf_counter_ns() - ask.ready_ns
         return answer
 
     def _decode_and_write(self, ask: Trace, prepared: Prepared) -> object:
         """Decode and write the answer in one thread: what takes long to decode takes long to write, too."""
-        return ask.render(self._decode(ask, prepared))
+        ask.finishes_ns = perf_counter_ns()
+        return ask.render(self.processor.finish(ask.outputs or {}, prepared))
 
     async def try_highest_token(self, timeout: float) -> None:
         """Run the model on the tokenizer's highest token id, to check its vocabulary against that of the weights.

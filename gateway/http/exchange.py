@@ -228,7 +228,8 @@ class Exchange(Ask):
     def open(self) -> None:
         """See ``Ask.open``."""
         self.by_name = headers = dict(self.headers)
-        self.request_id = clean_id(headers.get(b"x-request-id", b"")) or new_id()
+        given = headers.get(b"x-request-id")
+        self.request_id = (given is not None and clean_id(given)) or new_id()
         if b"traceparent" in headers and (parent := parse_traceparent(headers[b"traceparent"])):
             self.traceparent, self.trace_id = parent, parent[3:35]
 
@@ -236,7 +237,8 @@ class Exchange(Ask):
         """See ``Ask.check``."""
         if self.method != "POST":
             raise MethodNotAllowed(f"{self.method} is not how an endpoint is called", allow="POST")
-        return timeout_of(self.by_name.get(b"x-request-timeout-ms"), timeout)
+        asked = self.by_name.get(b"x-request-timeout-ms")
+        return timeout_of(asked, timeout) if asked else timeout
 
     def repeated(self) -> list[bytes]:
         """See ``Ask.repeated``."""
@@ -248,7 +250,7 @@ class Exchange(Ask):
         if not self.is_whole or headers.get(b"content-encoding"):
             return None
         size = self.buffered()
-        if size > MAX_INLINE_BYTES or size > route.max_bytes(headers.get(b"content-type", b"")):
+        if size > MAX_INLINE_BYTES or size > route.max_json:
             return None
         self.hold(size)
         self._is_read = True

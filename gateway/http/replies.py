@@ -65,10 +65,8 @@ def _ms(ns: int) -> bytes:
     return b"%.3f" % (ns * 1e-6)
 
 
-def timeout_of(header: bytes | None, limit: float) -> float:
+def timeout_of(header: bytes, limit: float) -> float:
     """Return the caller's time-out in seconds, at most ``limit``. Raises ``RequestError``."""
-    if not header:
-        return limit
     try:
         wanted = int(header) / 1000
     except (ValueError, OverflowError):

@@ -219,9 +219,10 @@ class AdmissionControl:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if not health.first_sync_done:
             raise not_read_yet()
-        if path is not None:
-            self.check(path, *flow)
-        self._permits.admit(permit, flow.rank)
+        permits, rank = self._permits, flow.rank
+        if path is not None and permits.in_flight >= permits.easy[rank] and self._is_full_at(path, rank, flow.tenant):
+            raise self._refusal(path, rank)
+        permits.admit(permit, rank)
 
     def check(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if the endpoint at ``path`` has its share of the places, or enough work in hand."""

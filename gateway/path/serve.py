@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from math import inf
+from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
 from gateway.callers.access import Access
@@ -94,7 +95,9 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
         await _authenticate(ask, access)
         access.require(ask.caller, INFER, path)
     ask.timeout = ask.check(plane.timeout)
-    ask.flow = flow = flow_of(headers.get(_PRIORITY, b""), ask.caller)
+    if access is not None or _PRIORITY in headers:
+        ask.flow = flow_of(headers.get(_PRIORITY, b""), ask.caller)
+    flow = ask.flow
     plane.admission.enter(ask, path, flow)
     if path is not None and _PIN not in headers:
         plane.expect(path)
@@ -104,10 +107,12 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
     if call is None:
         plane.deadlines.watch(ask, ask.timeout)
         ask.call = call = await ask.read(route)
+        ask.ready_ns = perf_counter_ns()
     ask.body_bytes = ask.held_bytes
     if isinstance(ask.quota, Quota):  # a body may be announced as smaller or not at all, or be packed
         ask.charged = ask.quota.grow(ask.charged, ask.held_bytes)
-    call.key = headers[plane.key_header].decode("latin-1") if headers.get(plane.key_header) else call.key
+    if headers.get(plane.key_header):
+        call.key = headers[plane.key_header].decode("latin-1")
     if plane.allows_pins and headers.get(_PIN):
         call.pin = normalize_url(headers[_PIN].decode("latin-1"), None)
     if access is not None and call.pin:
@@ -250,7 +255,8 @@ class DataPlane:
             spare.lease()
             ask.spare = spare
         ask.route = route
-        ask.needs_outputs = call.needs_outputs
+        if call.needs_outputs:
+            ask.needs_outputs = True
         _label(ask, version)
         timeout = ask.timeout or self.timeout
         self.deadlines.watch(ask, min(call.timeout or timeout, timeout))
@@ -271,6 +277,8 @@ class DataPlane:
         ask.route = FALLBACK
         _label(ask, stable)
         ask.rendered = None
+        ask.finishes_ns = 0
+        ask.ready_ns = perf_counter_ns()
         ask.forget_content()
         ask.body = question
         return stable, question
