@@ -233,6 +233,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         ends.set()
         judges.join()
         controller.shutdown()
+        controller.server_close()
         thread.join(30)
 
 
@@ -309,7 +310,7 @@ def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
         }  # fmt: skip
         labels = ("endpoint", "version", "variable")
         recorded = {
-            tuple(one["metric"][label] for label in labels): float(one["value"][1])
+            tuple(one["metric"].get(label, "") for label in labels): float(one["value"][1])
             for one in running.query(rules.VARIABLE_EVIDENCE)
         }
         # The record is written when a verdict changes: what it says is then what was judged at that time.
