@@ -1,19 +1,15 @@
-"""Reads the texts of data sets: CSV, TSV, JSON lines and Parquet (with pyarrow). Errors name line and row."""
+"""Reads the texts of data sets: CSV, TSV and JSON lines. Errors name line and row."""
 
 from __future__ import annotations
 
 import csv
-import importlib
 import json
-import random
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from deploy.tools.errors import DeployError
-
-T = TypeVar("T")
 
 
 class Text(NamedTuple):
@@ -26,7 +22,7 @@ class Text(NamedTuple):
 
 def texts(path: Path, text_column: str, label_column: str | None, empty: list[str]) -> Iterator[Text]:
     """Yield the texts of a file; places of rows without one are appended to ``empty``. Raises ``DeployError``."""
-    readers = {".csv": _separated, ".tsv": _separated, ".jsonl": _json_lines, ".parquet": _parquet}
+    readers = {".csv": _separated, ".tsv": _separated, ".jsonl": _json_lines}
     read = readers.get(path.suffix.lower())
     if read is None:
         raise DeployError(f"{path} has a format that is not supported", hint=f"use {', '.join(readers)}")
@@ -85,30 +81,3 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 if not isinstance(values, dict):
                     raise DeployError(f"{path} line {number}: this is not a JSON object", hint='write {"text": "…"}')
                 yield f"line {number}", values
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    try:
-        pyarrow, parquet = (importlib.import_module(name) for name in ("pyarrow", "pyarrow.parquet"))
-    except ImportError as error:
-        raise DeployError(f"{path} needs the Python package pyarrow", hint="run `pip install pyarrow`") from error
-    number = 0
-    try:
-        for batch in parquet.ParquetFile(path).iter_batches():
-            for values in batch.to_pylist():
-                number += 1
-                yield f"row {number}", values
-    except pyarrow.ArrowException as error:
-        raise DeployError(f"{path} is not a Parquet file: {error}") from error
-
-
-def sample(items: Iterable[T], most: int) -> list[T]:
-    """Return a random sample of at most ``most`` items, in their order; the same items every time."""
-    chance = random.Random(0)  # noqa: S311 - a sample, no secret
-    kept: list[tuple[int, T]] = []
-    for number, item in enumerate(items):
-        if len(kept) < most:
-            kept.append((number, item))
-        elif (place := chance.randrange(number + 1)) < most:
-            kept[place] = (number, item)
-    return [item for _, item in sorted(kept, key=lambda one: one[0])]

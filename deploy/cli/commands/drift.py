@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import sys
 import time
 import urllib.parse
@@ -52,25 +53,20 @@ def command() -> None:
     "--least", default=1000, show_default=True, help="Refuse to make a reference from fewer values than this."
 )
 @click.option("--from", "data", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              help="Make the reference from a data set instead: a .csv, .tsv, .jsonl or .parquet file.")  # fmt: skip
+              help="Take language, letter case, words and labels from a data set: a .csv, .tsv or .jsonl file. With "
+              "--duration, the other variables are those of the requests.")  # fmt: skip
 @click.option("--text-column", default="text", show_default=True, help="With --from: name of the text column.")
 @click.option("--label-column", help="With --from: name of the column with the correct labels.")
-@click.option("--rate", default=200.0, show_default=True, type=click.FloatRange(0, min_open=True),
-              help="With --from: largest number of texts per second sent to the endpoint.")  # fmt: skip
-@click.option("--without-model", is_flag=True,
-              help="With --from: call no gateway. Count only properties of the texts and --label-column.")  # fmt: skip
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
 def capture(
     gateway: str, prometheus: str | None, window: str, endpoint: str, duration: float, least: int, data: Path | None,
-    text_column: str, label_column: str | None, rate: float, without_model: bool, output: Path | None,
+    text_column: str, label_column: str | None, output: Path | None,
 ) -> int:  # fmt: skip
     """Make the reference distributions of one version, from live traffic or from a data set.
 
-    With --from, the command sends the texts of a data set (e.g. training or validation data) to the endpoint. The
-    gateway's counts become the reference. The gateway counts every caller's requests, so make sure that nobody else
-    calls that version meanwhile. Rows without a text are skipped; of more than 20,000 texts a sample is used. If you
-    interrupt the command, an earlier reference stays as it was.
+    With --from, nothing is sent. To have lengths and scores of a data set too, send its texts yourself while
+    --duration counts. Rows without a text are skipped; of more than 20,000 texts a sample is used.
 
     A reference takes effect in one of two ways. In the folder `references` of their state folder, gateways load it at
     their next check. As `reference.json` in the model's folder, it is published with the model.
@@ -80,29 +76,12 @@ def capture(
       triton-gateway drift capture --endpoint sentiment/1 --duration 10m
       triton-gateway drift capture --endpoint sentiment/1 --prometheus http://prometheus:9090 --window 1d \\
           --output my-model-folder/reference.json
-      triton-gateway drift capture --endpoint sentiment/1 --from train.csv --text-column review
+      triton-gateway drift capture --endpoint sentiment/1 --from train.csv --text-column review --duration 5m
     """
-    if without_model and data is None:
-        raise click.UsageError("--without-model needs --from")
-    if data is not None and (prometheus or duration):
-        raise click.UsageError("--from cannot be used with --prometheus or --duration")
     terminal, url = Terminal(sys.stderr), endpoint.strip("/")
-    words: drift.Words | None = None
-    mean: drift.Mean | None = None
-    if data is not None:
-        texts = _texts(data, text_column, label_column, least)
-        if without_model:
-            found = drift_reference.of_texts(texts)
-        else:
-            url, found = _through(gateway, url, texts, terminal, rate)
-        if variables.LANGUAGE in found:
-            found.pop(variables.UNUSUAL, None)
-            if (learned := drift_reference.of_words(texts)) is not None:
-                words, found[variables.UNUSUAL] = learned
-            else:
-                click.echo(f"the reference has no words: they need {drift_reference.LEAST_TEXTS:,} texts, and there "
-                           f"are only {len(texts):,}", err=True)  # fmt: skip
-    else:
+    found: dict[str, drift.Bins] = {}
+    words, mean = None, None
+    if data is None or duration or prometheus:
         before: Numbers = {}
         if duration and not prometheus:
             before = _read(gateway)
@@ -114,66 +93,37 @@ def capture(
         now = counts.grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
         of = _named(now, url)
         url, found = _url(*of), drift_reference.of_counts(now, *of)
-    if not without_model and {variables.UNUSUAL, variables.COSINE} & found.keys():
-        counted_words, mean = drift_reference.learned(gateway, url)
-        words = words or counted_words
+        if {variables.UNUSUAL, variables.COSINE} & found.keys():
+            words, mean = drift_reference.learned(gateway, url)
+    if data is not None:
+        texts = _texts(data, text_column, label_column, least)
+        found |= drift_reference.of_texts(texts)
+        found.pop(variables.UNUSUAL, None)
+        if (learned := drift_reference.of_words(texts)) is not None:
+            words, found[variables.UNUSUAL] = learned
+        else:
+            click.echo(f"the reference has no words: they need {drift_reference.LEAST_TEXTS:,} texts, and there are "
+                       f"only {len(texts):,}", err=True)  # fmt: skip
     _write(url, found, words, mean, least=least, output=output)
-    if output is None and not without_model and not prometheus:
-        _wait_until_loaded(gateway, url, terminal)
     return 0
 
 
 def _texts(data: Path, text_column: str, label_column: str | None, least: int) -> list[data_rows.Text]:
     empty: list[str] = []
-    texts = data_rows.sample(data_rows.texts(data, text_column, label_column, empty), _MOST)
+    texts = [*data_rows.texts(data, text_column, label_column, empty)]
     if empty:
         click.echo(f"rows skipped because they have no text: {len(empty)}, the first: {data} {empty[0]}", err=True)
     if len(texts) < least:
         raise DeployError(
             f"{data} has {len(texts)} texts; {least} are needed", hint="use more data, or a lower --least"
         )
-    return texts
-
-
-def _through(
-    gateway: str, url: str, texts: Sequence[data_rows.Text], terminal: Terminal, rate: float
-) -> tuple[str, dict[str, drift.Bins]]:
-    """Send ``texts`` to the endpoint. Return its url and the references made of the gateway's counts."""
-    before = _read(gateway)
-    sent, agreed, labelled = drift_reference.send(gateway, url, texts, terminal, rate=rate)
-    now = counts.grown(_read(gateway), before)
-    of = _named(now, url)
-    answered = sum(
-        number for (name, *labels), number in now.items()
-        if name == catalog.REQUESTS.name and labels[:2] == [*of] and labels[3] == "ok"
-    )  # fmt: skip
-    if answered < sent:
-        raise DeployError(
-            f"{gateway} has counted only {answered:.0f} of {sent} requests: another gateway answered the others",
-            hint="give --url the address of one gateway, not of a load balancer",
-        )
-    if answered > sent:
-        click.echo(f"the reference also contains {answered - sent:.0f} requests of other callers that came meanwhile; "
-                   "for your data alone, use a gateway without other traffic", err=True)  # fmt: skip
-    if labelled:
-        names = sorted({one.label for one in texts})[:10]
-        click.echo(f"the model's label equals that of the data set ({', '.join(names)}) for {agreed / labelled:.1%} of "
-                   f"{labelled:,} texts", err=True)  # fmt: skip
-    found = drift_reference.of_counts(now, *of)
-    # A gateway looks at twenty texts a second at most; here all of them are looked at.
-    looks = drift_reference.of_texts([one._replace(label="") for one in texts])
-    return _url(*of), {**found, **{name: bins for name, bins in looks.items() if name in found}}
+    return texts if len(texts) <= _MOST else random.Random(0).sample(texts, _MOST)  # noqa: S311 - no secret
 
 
 def _write(
-    url: str,
-    found: Mapping[str, drift.Bins],
-    words: drift.Words | None,
-    mean: drift.Mean | None,
-    *,
-    least: int,
+    url: str, found: Mapping[str, drift.Bins], words: drift.Words | None, mean: drift.Mean | None, *, least: int,
     output: Path | None,
-) -> None:
+) -> None:  # fmt: skip
     """Write the references that have enough values: of words only with the words, of embeddings with their mean."""
     enough = {
         name: bins for name, bins in sorted(found.items())
@@ -201,20 +151,7 @@ def _write(
         click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
     if words is not None:
         click.echo(f"{len(words.usual)} words of {words.texts:.0f} texts")
-    click.echo(f"written to {path}", err=True)
-
-
-def _wait_until_loaded(gateway: str, url: str, terminal: Terminal) -> None:
-    """Wait until the gateway compares with a reference, so that a report finds it; it reads the folder at each poll."""
-    while not any(_url(*key[:2]) == url for key in counts.references(_read(gateway))):
-        if terminal.elapsed() > 30:
-            terminal.clear()
-            click.echo(f"{gateway} has not loaded it in 30 s. Write it (--output) into the folder references of its "
-                       "state folder, or into the model's folder as reference.json", err=True)  # fmt: skip
-            return
-        terminal.live("waiting until the gateway has loaded it", topic="loading")
-        time.sleep(0.2)
-    terminal.clear()
+    click.echo(f"written to {path}; gateways read the folder references of their state folder at each poll", err=True)
 
 
 @command.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -70,20 +69,3 @@ def test_what_cannot_be_read_is_told_with_where_it_stands(
         texts(written(tmp_path, name, content))
     assert says in told.value.message
     assert name in told.value.message
-
-
-def test_without_pyarrow_it_is_said_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyarrow is not one of our requirements."""
-    for module in ("pyarrow", "pyarrow.parquet"):
-        monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(DeployError, match="needs the Python package pyarrow"):
-        texts(written(tmp_path, "a.parquet", b""))
-
-
-def test_of_many_some_are_drawn_in_their_order_and_always_the_same() -> None:
-    """Each item has the same chance; of few items, all are taken."""
-    assert [*range(5)] == data_rows.sample(range(5), 10)
-    drawn = data_rows.sample(range(10_000), 1000)
-    assert drawn == sorted(set(drawn)) == data_rows.sample(range(10_000), 1000)
-    assert 1000 == len(drawn)
-    assert 4500 < sum(drawn) / len(drawn) < 5500
