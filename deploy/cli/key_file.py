@@ -11,59 +11,101 @@ import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from deploy.controller.history import key_file as history
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import held
 from gateway import callers, registry
 
-_DURATION: Final = re.compile(r"([0-9]+)\s*(m|h|d|w)$")
-_UNITS: Final = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+_DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 Key = callers.Key
 
 _log = logging.getLogger("triton_gateway.callers")
 
 
-class KeyFileStore:
-    """Keys in a file, with the pepper beside it or at ``pepper``. Raises ``DeployError`` if they cannot be used.
+class KeyStore:
+    """What both stores share: the pepper at ``pepper_path``. ``by``: who changes keys; the history names them.
 
-    Changes are recorded in a history beside the file. ``by``: who makes them.
+    Methods raise ``DeployError`` if the keys cannot be used.
     """
 
-    def __init__(self, path: Path, pepper: Path | None = None, *, by: str = "") -> None:
-        self.path = path
+    def __init__(self, place: str, pepper_path: Path | None, by: str) -> None:
+        self._place = place
+        self.pepper_path = pepper_path
         self._by = by
-        self.pepper_path = pepper or Path(callers.default_pepper(path))
 
     def __str__(self) -> str:
-        return str(self.path)
+        return self._place
+
+    def keys(self) -> list[Key]:
+        """Return the keys, revoked ones too."""
+        raise NotImplementedError
+
+    def editing(self) -> contextlib.AbstractContextManager[list[Key]]:
+        """Return a context with the list of keys for changes, which are written if it ends without an error."""
+        raise NotImplementedError
+
+    def peppers(self) -> set[str]:
+        """Return the names of the peppers that keys were made with; a name is empty if it is not known."""
+        raise NotImplementedError
 
     def pepper(self) -> bytes:
         """Return the pepper. It is created if there is neither a pepper nor a key."""
-        with _errors_of(self):
+        if self.pepper_path is None:
+            raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
+        with self._errors():
+            known = self.peppers()
             if not self.pepper_path.exists():
-                if self._content()["keys"]:
+                if known:
                     raise DeployError(
-                        f"the pepper of {self.path} is not at {self.pepper_path}",
-                        hint="give the path of the pepper with --pepper-file",
+                        f"the pepper of the keys in {self} is not at {self.pepper_path}",
+                        hint="give the gateways' one with --pepper-file",
                     )
                 return first_pepper(self.pepper_path)
-            return callers.read_pepper(self.pepper_path.read_bytes())
+            pepper = callers.read_pepper(self.pepper_path.read_bytes())
+            if known - {"", callers.name_of(pepper)}:
+                raise DeployError(
+                    f"the keys in {self} were made with another pepper than {self.pepper_path}",
+                    hint="gateways accept the keys of one pepper only: give its file with --pepper-file",
+                )
+            return pepper
+
+    @contextlib.contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except callers.BadKeys as error:
+            raise DeployError(f"the keys in {self} cannot be used: {error}") from error
+        except OSError as error:
+            raise DeployError(f"{error.filename}: {error.strerror}") from error
+
+
+class KeyFileStore(KeyStore):
+    """Keys in a file, with the pepper beside it or at ``pepper``, and a history beside both."""
+
+    def __init__(self, path: Path, pepper: Path | None = None, *, by: str = "") -> None:
+        super().__init__(str(path), pepper or Path(callers.default_pepper(path)), by)
+        self.path = path
 
     def keys(self) -> list[Key]:
-        """Return the keys, revoked ones too. Raises ``DeployError`` if there is no file."""
+        """See ``KeyStore.keys``. Raises ``DeployError`` if there is no file."""
         if not self.path.exists():
             raise DeployError(f"there is no file {self.path}", hint="`triton-gateway keys create` creates it")
-        with _errors_of(self):
+        with self._errors():
             return callers.read_file(json.dumps(self._content()).encode())[1]
+
+    def peppers(self) -> set[str]:
+        """See ``KeyStore.peppers``."""
+        content = self._content()
+        return {str(content.get("pepper", ""))} if content["keys"] else set()
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
-        """Yield the list of keys for changes. It is written if the context ends without an error."""
+        """See ``KeyStore.editing``."""
         with self._editing() as content:
             _, keys = callers.read_file(json.dumps(content).encode())
             yield keys
@@ -71,7 +113,7 @@ class KeyFileStore:
 
     def quotas(self) -> dict[str, Any]:
         """Return the limits of tenants, as the file has them."""
-        with _errors_of(self):
+        with self._errors():
             callers.quotas_of(content := self._content())
             return dict(content.get("quotas", {}))
 
@@ -79,102 +121,63 @@ class KeyFileStore:
     def editing_quotas(self) -> Iterator[dict[str, Any]]:
         """Yield the limits of tenants for changes. They are written if the context ends without an error."""
         with self._editing() as content:
-            found = content.setdefault("quotas", {})
-            yield found
+            yield content.setdefault("quotas", {})
             callers.quotas_of(content)
 
     @contextlib.contextmanager
     def _editing(self) -> Iterator[dict[str, Any]]:
-        with _errors_of(self):
+        with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _errors_of(self), held(self.path.with_name(f"{self.path.name}.lock")):
-            content = self._content()
-            before = copy.deepcopy(content)
-            secret = self.pepper()
-            if content["keys"] and content.get("pepper", callers.name_of(secret)) != callers.name_of(secret):
-                raise DeployError(
-                    f"the keys in {self.path} were made with another pepper than {self.pepper_path}",
-                    hint="give the path of their pepper with --pepper-file",
-                )
-            yield content
-            content["pepper"] = callers.name_of(secret)
-            _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
-            try:
-                history.add(self.path, before, content, by=self._by)
-            except OSError as error:
-                _log.warning("%s was changed, but the history could not be written: %s", self.path, error.strerror)
+            with held(self.path.with_name(f"{self.path.name}.lock")):
+                content = self._content()
+                before = copy.deepcopy(content)
+                pepper = self.pepper()
+                yield content
+                content["pepper"] = callers.name_of(pepper)
+                _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
+                try:
+                    history.add(self.path, before, content, by=self._by)
+                except OSError as error:
+                    _log.warning("%s was changed, but the history could not be written: %s", self, error.strerror)
 
     def _content(self) -> dict[str, Any]:
-        if not self.path.exists():
-            return {"keys": []}
-        content, _ = callers.read_file(self.path.read_bytes())
-        return {"keys": [], **content}
+        return {"keys": [], **(callers.read_file(self.path.read_bytes())[0] if self.path.exists() else {})}
 
 
-class RegistryKeyStore:
-    """Keys beside the serving Task, with the pepper at ``pepper``. Raises ``DeployError`` if they cannot be used.
-
-    Changes are recorded in the history. ``by``: who makes them.
-    """
+class RegistryKeyStore(KeyStore):
+    """Keys beside the serving Task, with the pepper at ``pepper``. The controller records changes in the history."""
 
     def __init__(self, store: registry.RegistryWriter, pepper: Path | None = None, *, by: str = "") -> None:
+        super().__init__("the registry", pepper, by)
         self._registry = store
-        self.pepper_path = pepper
-        self._by = by
-
-    def __str__(self) -> str:
-        return "the registry"
-
-    def pepper(self) -> bytes:
-        """Return the pepper; the first time there is none, it is made."""
-        if self.pepper_path is None:
-            raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
-        with _errors_of(self):
-            if not self.pepper_path.exists():
-                if self.keys():
-                    raise DeployError(
-                        f"the pepper of the registry's keys is not at {self.pepper_path}",
-                        hint="copy it from a gateway: TRITON_GATEWAY_PEPPER_FILE is its path there",
-                    )
-                return first_pepper(self.pepper_path)
-            pepper = callers.read_pepper(self.pepper_path.read_bytes())
-            others = {key.pepper for key in self.keys() if key.pepper and not key.revoked} - {callers.name_of(pepper)}
-            if others:
-                raise DeployError(
-                    f"the registry's keys were made with another pepper than {self.pepper_path}",
-                    hint="gateways accept the keys of one pepper only: use the file of their "
-                    "TRITON_GATEWAY_PEPPER_FILE",
-                )
-            return pepper
 
     def keys(self) -> list[Key]:
-        """Return the keys, revoked ones too."""
-        with _errors_of(self):
+        """See ``KeyStore.keys``."""
+        with self._errors():
             return callers.keys_in(self._registry.ledger.read())
+
+    def peppers(self) -> set[str]:
+        """See ``KeyStore.peppers``; a revoked key may have had another one."""
+        return {key.pepper for key in self.keys() if not key.revoked}
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[list[Key]]:
-        """Yield the list of keys for changes. Changed keys are written if the context ends without an error."""
+        """See ``KeyStore.editing``."""
         keys = self.keys()
         before = list(keys)
         yield keys
         self._registry.ledger.write(callers.records_of(before, keys, self._by))
 
 
-def new_key(
-    store: KeyFileStore | RegistryKeyStore, *, tenant: str, priority: str, endpoints: tuple[str, ...],
-    operations: tuple[str, ...], expires: str, by: str, note: str, now: float,
-) -> tuple[str, Key]:  # fmt: skip
-    """Return a new key: its text, which is shown once, and its record. Nothing is stored. ``now``: Unix seconds.
+def new_key(store: KeyStore, rights: Key) -> tuple[str, Key]:
+    """Return a new key with these rights: its text, which is shown once, and its record. Nothing is stored.
 
-    No ``endpoints``: all endpoints. No ``operations``: inference and reading metadata. Raises ``DeployError`` if a key
-    cannot have these rights.
+    Raises ``DeployError`` if a key cannot have these rights.
     """
-    text, name, kept, pepper = _new_key(store)
-    key = callers.Key(
-        name, kept, tenant, priority, endpoints or callers.ANYTHING,
-        operations or (callers.INFER, callers.METADATA), expires, "", callers.written(now), by, note, pepper,
-    )  # fmt: skip
+    text, name = callers.new_key()
+    pepper = store.pepper()
+    made_with = callers.name_of(pepper) if isinstance(store, RegistryKeyStore) else ""
+    key = replace(rights, id=name, hash=callers.digest(pepper, text.encode()).hex(), pepper=made_with)
     try:
         callers.key_of(key.to_json())
     except ValueError as error:
@@ -182,35 +185,11 @@ def new_key(
     return text, key
 
 
-def successor(
-    store: KeyFileStore | RegistryKeyStore, old: Key, end: str, expires: str, *, by: str, now: float
-) -> tuple[str, callers.Key, Key]:
-    """Return a new key with the rights of ``old`` (its text and its record), and ``old`` with the end ``end``.
-
-    ``expires``: the end of the new key.
-    """
-    text, name, kept, pepper = _new_key(store)
-    new = replace(old, id=name, hash=kept, created=callers.written(now), by=by, expires=expires, pepper=pepper)
-    if not old.expires or callers.seconds(end) < callers.seconds(old.expires):
-        old = replace(old, expires=end)
-    return text, new, old
-
-
-def revoked(key: Key, now: float) -> Key:
-    """Return ``key`` revoked at ``now``; unchanged if it was revoked before."""
-    return key if key.revoked else replace(key, revoked=callers.written(now))
-
-
-def state_of(key: Key, now: float) -> Literal["good", "expired", "revoked"]:
-    """Return the state of a key at ``now`` (Unix seconds)."""
+def state_of(key: Key, now: float) -> str:
+    """Return ``good``, ``expired`` or ``revoked``: the state of a key at ``now`` (Unix seconds)."""
     if key.revoked:
         return "revoked"
-    return "expired" if key.expires and has_passed(key.expires, now) else "good"
-
-
-def has_passed(written: str, now: float) -> bool:
-    """Return True if a stored time is in the past at ``now``."""
-    return callers.seconds(written) <= now
+    return "expired" if key.expires and callers.seconds(key.expires) <= now else "good"
 
 
 def time_of(text: str, now: float) -> str:
@@ -219,31 +198,9 @@ def time_of(text: str, now: float) -> str:
         return ""
     found = _DURATION.match(text.strip())
     try:
-        return callers.written(
-            now + int(found[1]) * _UNITS[found[2]].total_seconds() if found else callers.seconds(text.strip())
-        )
+        return callers.written(now + int(found[1]) * _SECONDS[found[2]] if found else callers.seconds(text.strip()))
     except (ValueError, OverflowError) as error:
         raise DeployError(f"{text!r} is not a time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
-
-
-def _new_key(store: KeyFileStore | RegistryKeyStore) -> tuple[str, str, str, str]:
-    """Return the text of a key, its id, its hash, and for a registry the name of its pepper (otherwise empty)."""
-    text, name = callers.new_key()
-    pepper = store.pepper()
-    return (
-        text, name, callers.digest(pepper, text.encode()).hex(),
-        callers.name_of(pepper) if isinstance(store, RegistryKeyStore) else "",
-    )  # fmt: skip
-
-
-@contextlib.contextmanager
-def _errors_of(store: KeyFileStore | RegistryKeyStore) -> Iterator[None]:
-    try:
-        yield
-    except callers.BadKeys as error:
-        raise DeployError(f"the keys in {store} cannot be used: {error}") from error
-    except OSError as error:
-        raise DeployError(f"{error.filename}: {error.strerror}") from error
 
 
 def first_pepper(path: Path) -> bytes:

@@ -6,6 +6,7 @@ import functools
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ import click
 from deploy.cli import key_file
 from deploy.cli.commands._options import Group, OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
-
-Store = key_file.KeyFileStore | key_file.RegistryKeyStore
+from gateway import callers
 
 _MAKE_KEYS = ("create", "rotate")
 """Commands that hash a new key and therefore need the pepper. The others only read or end keys."""
@@ -30,11 +30,8 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         "--file", "path", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_KEYS_FILE",
         show_envvar=True, help="File of the keys. The first `create` makes it.",
     )  # fmt: skip
-    @click.option(
-        "--registry",
-        is_flag=True,
-        help="Keep the keys beside the serving Task instead of in a file, so that one command reaches every gateway.",
-    )
+    @click.option("--registry", is_flag=True, help="Keep the keys beside the serving Task instead of in a file, so "
+                  "that one command reaches every gateway.")  # fmt: skip
     @click.option(
         "--pepper-file", type=click.Path(path_type=Path, dir_okay=False), envvar="TRITON_GATEWAY_PEPPER_FILE",
         show_envvar=True, help="File of the secret that keys are hashed with.  [default: the name of --file plus "
@@ -46,16 +43,12 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
         open_registry: OpenRegistry, **kwargs: Any,
     ) -> Any:  # fmt: skip
+        if registry and pepper_file is None and function.__name__ in _MAKE_KEYS:
+            raise DeployError("keys in the registry need a pepper", hint="give the gateways' one with --pepper-file")
         if registry:
-            if pepper_file is None and function.__name__ in _MAKE_KEYS:
-                raise DeployError(
-                    "keys in the registry need a pepper file", hint="give the gateways' one with --pepper-file"
-                )
             return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
-            raise DeployError(
-                "the place of the keys is not given", hint="give --file, for instance --file keys.json, or --registry"
-            )
+            raise DeployError("the place of the keys is not given", hint="give --file keys.json, or --registry")
         return function(*args, store=key_file.KeyFileStore(path, pepper_file, by=who()), **kwargs)
 
     return wrapped
@@ -83,18 +76,10 @@ def command() -> None:
 
 
 @command.command(name="create")
-@click.option(
-    "--tenant",
-    required=True,
-    help="Tenant that the key belongs to, e.g. a team. Quotas and usage are counted per tenant.",
-)
-@click.option(
-    "--class",
-    "priority",
-    default="default",
-    show_default=True,
-    help="Priority class of the key's requests: critical, default or batch.",
-)
+@click.option("--tenant", required=True,
+              help="Tenant that the key belongs to, e.g. a team. Quotas and usage are counted per tenant.")  # fmt: skip
+@click.option("--class", "priority", default="default", show_default=True,
+              help="Priority class of the key's requests: critical, default or batch.")  # fmt: skip
 @click.option(
     "--endpoints", multiple=True, metavar="PATTERN…",
     help="Endpoints that the key may call: `sentiment` (all versions), `sentiment/2`, `team-*`. Comma separated, or "
@@ -112,15 +97,16 @@ def command() -> None:
 @_store_options
 @_JSON
 def create(
-    store: Store, tenant: str, priority: str, endpoints: tuple[str, ...],
+    store: key_file.KeyStore, tenant: str, priority: str, endpoints: tuple[str, ...],
     operations: tuple[str, ...], expires: str, note: str, as_json: bool,
 ) -> int:  # fmt: skip
     """Create a key and print it. It is never shown again."""
     now = time.time()
-    text, key = key_file.new_key(
-        store, tenant=tenant, priority=priority, endpoints=_several(endpoints, "--endpoints"),
-        operations=_several(operations, "--operations"), expires=_end_of(expires, now), by=who(), note=note, now=now,
-    )  # fmt: skip
+    text, key = key_file.new_key(store, callers.Key(
+        "", "", tenant, priority, _several(endpoints, "--endpoints") or callers.ANYTHING,
+        _several(operations, "--operations") or (callers.INFER, callers.METADATA), _end_of(expires, now), "",
+        callers.written(now), who(), note, "",
+    ))  # fmt: skip
     with store.editing() as keys:
         keys.append(key)
     _show(text, key, store, as_json=as_json)
@@ -130,18 +116,19 @@ def create(
 @command.command(name="list")
 @_store_options
 @_JSON
-def list_(store: Store, as_json: bool) -> int:
+def list_(store: key_file.KeyStore, as_json: bool) -> int:
     """List all keys: id, tenant, rights and expiry, but never the key itself."""
-    keys = store.keys()
     now = time.time()
+    keys = store.keys()
+    rows = [(key, key_file.state_of(key, now)) for key in keys]
     if as_json:
-        rows = [{**key.to_json(), "state": key_file.state_of(key, now)} for key in keys]
-        click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in rows], indent=1))
+        shown = [{**key.to_json(), "state": state} for key, state in rows]
+        click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in shown], indent=1))
         return 0
-    for key in keys:
+    for key, state in rows:
         end = f" until {key.expires}" if key.expires else ""
         click.echo(
-            f"{key.id}  {key_file.state_of(key, now):8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
+            f"{key.id}  {state:8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
             f"{','.join(key.endpoints)}{end}{f'  {key.note}' if key.note else ''}"
         )
     return 0
@@ -150,58 +137,48 @@ def list_(store: Store, as_json: bool) -> int:
 @command.command(name="rotate")
 @click.argument("key_id", metavar="ID")
 @click.option("--grace", default="24h", show_default=True, help="How long the old key still works; 0m ends it at once.")
-@click.option(
-    "--expires",
-    default="",
-    help="When the new key expires, as for `create`, or never.  [default: when the old one would]",
-)
+@click.option("--expires", default="", help="When the new key expires, as for `create`, or never.  [default: when the "
+              "old one would]")  # fmt: skip
 @_store_options
 @_JSON
-def rotate(store: Store, key_id: str, grace: str, expires: str, as_json: bool) -> int:
+def rotate(store: key_file.KeyStore, key_id: str, grace: str, expires: str, as_json: bool) -> int:
     """Create a new key with the rights of key ID. Key ID expires after --grace."""
     now = time.time()
     end = key_file.time_of(grace, now)
     _place_of(store.keys(), key_id)
     with store.editing() as keys:
         place = _place_of(keys, key_id)
-        if keys[place].revoked:
+        old = keys[place]
+        if old.revoked:
             raise DeployError(f"key {key_id} is revoked", hint="create a new one with `triton-gateway keys create`")
-        old_end = keys[place].expires
-        new_end = old_end if not expires else "" if expires == "never" else _end_of(expires, now)
-        text, new, keys[place] = key_file.successor(store, keys[place], end, new_end, by=who(), now=now)
-        if not expires and old_end and old_end == keys[place].expires:
-            raise DeployError(
-                f"key {key_id} expires at {old_end}, before --grace is over, and the new key would expire with it",
-                hint="give the new key another end: --expires 90d, or --expires never",
-            )
+        until = "" if expires == "never" else _end_of(expires or old.expires, now)
+        text, new = key_file.new_key(store, replace(old, created=callers.written(now), by=who(), expires=until))
+        if not old.expires or callers.seconds(end) < callers.seconds(old.expires):
+            keys[place] = old = replace(old, expires=end)
         keys.append(new)
     _show(text, new, store, as_json=as_json)
-    click.echo(f"the old key {key_id} expires at {keys[place].expires}", err=True)
+    click.echo(f"the old key {key_id} expires at {old.expires}", err=True)
     return 0
 
 
 @command.command(name="revoke")
 @click.argument("key_ids", metavar="ID…", nargs=-1, required=True)
 @_store_options
-def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
+def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
     """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
     known = store.keys()
     for key_id in key_ids:
         _place_of(known, key_id)
     with store.editing() as keys:
-        for key_id in key_ids:
-            place = _place_of(keys, key_id)
-            keys[place] = key_file.revoked(keys[place], time.time())
+        for place in (_place_of(keys, key_id) for key_id in key_ids):
+            keys[place] = replace(keys[place], revoked=keys[place].revoked or callers.written(time.time()))
     click.echo(f"revoked: {', '.join(key_ids)}")
     return 0
 
 
 @command.command(name="quota")
-@click.option(
-    "--tenant",
-    default="",
-    help="Tenant to limit; `*` means every tenant without limits of its own.  [default: show all]",
-)
+@click.option("--tenant", default="", help="Tenant to limit; `*` means every tenant without limits of its own.  "
+              "[default: show all]")  # fmt: skip
 @click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests per minute, over all gateways.")
 @click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens per minute, input and output together.")
 @click.option("--concurrent-tokens", type=click.FloatRange(min=0), help="Tokens of all requests in flight at one time.")
@@ -210,10 +187,7 @@ def revoke(store: Store, key_ids: tuple[str, ...]) -> int:
 )
 @click.option("--off", is_flag=True, help="Remove this tenant's limits.")
 @_store_options
-def quota(
-    store: Store, tenant: str, requests_per_minute: float | None,
-    tokens_per_minute: float | None, concurrent_tokens: float | None, shadow: bool, off: bool,
-) -> int:  # fmt: skip
+def quota(store: key_file.KeyStore, tenant: str, shadow: bool, off: bool, **given: float | None) -> int:
     """Set or show the limits of a tenant. The given limits replace all earlier limits of the tenant.
 
     \b
@@ -222,20 +196,18 @@ def quota(
       triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
       triton-gateway keys quota --file keys.json
     """
-    given = {"requests_per_minute": requests_per_minute, "tokens_per_minute": tokens_per_minute,
-             "concurrent_tokens": concurrent_tokens}  # fmt: skip
-    if isinstance(store, key_file.RegistryKeyStore):
+    if not isinstance(store, key_file.KeyFileStore):
         raise DeployError("quotas can only be kept in a file", hint="give --file keys.json")
     limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if tenant and not limits and not off:
         raise DeployError("no limit is given", hint="give one, for instance --requests-per-minute 600, or --off")
+    if not tenant and (limits or off):
+        raise DeployError("no tenant is given", hint="give --tenant, or --tenant '*' for all tenants")
     if tenant:
         with store.editing_quotas() as found:
             found.pop(tenant, None)
             if not off:
                 found[tenant] = {**limits, **({"shadow": True} if shadow else {})}
-    elif limits or off:
-        raise DeployError("no tenant is given", hint="give --tenant, or --tenant '*' for all tenants")
     limited = store.quotas()
     if not limited:
         click.echo(f"no tenant has limits in {store}", err=True)
@@ -253,7 +225,7 @@ def _place_of(keys: list[key_file.Key], key_id: str) -> int:
     raise DeployError(f"there is no key {key_id}", hint=f"known keys: {known} (see `triton-gateway keys list`)")
 
 
-def _show(text: str, key: key_file.Key, store: Store, *, as_json: bool) -> None:
+def _show(text: str, key: key_file.Key, store: key_file.KeyStore, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
         return
@@ -276,7 +248,7 @@ def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:
 def _end_of(expires: str, now: float) -> str:
     """Return when a new key expires. Raises ``DeployError`` if that time is in the past."""
     end = key_file.time_of(expires, now)
-    if end and key_file.has_passed(end, now):
+    if end and callers.seconds(end) <= now:
         raise DeployError(
             f"the key would have expired already, at {end}", hint="give --expires a time in the future, e.g. 90d"
         )

@@ -169,7 +169,5 @@ async def test_a_key_with_another_pepper_is_refused_by_the_command_and_reported_
 
 
 def new_key_of(store: RegistryKeyStore) -> tuple[str, Key]:
-    """A key as `keys create` makes it."""
-    return key_file.new_key(
-        store, tenant="acme", priority="default", endpoints=(), operations=(), expires="", by="", note="", now=1
-    )
+    """Return a key for everything, and its text."""
+    return key_file.new_key(store, Key("", "", "acme", created=written(1)))
