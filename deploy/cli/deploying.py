@@ -17,34 +17,32 @@ import re
 import secrets
 import shlex
 import signal
-import sys
 import tempfile
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
-from deploy.bundles.model_kinds import IN_PYTHON, Given
-from deploy.controller import default_versions
+from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
 from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
-from deploy.laptop.relay import NOTHING, Screen, nothing_registered, relayed
-from deploy.tools import http_client, proxies
+from deploy.laptop.relay import Screen, run_ours
+from deploy.tools import proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import registry, spec
 from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 
 SENTENCE: Final = "A man is playing the guitar on stage."
+NOTHING: Final = "stopped: nothing was registered"
+"""Said after Ctrl-C."""
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
 """Characters that an endpoint's name must not contain: in an address they must be escaped, or end the path."""
-_LEAST_NAME: Final = 3
-"""Characters that a model's name must have at least in a ClearML server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,32 +60,16 @@ class Wanted:
     project: str
     name: str
     by: str
-    inputs: Sequence[Tensor] = ()
-    outputs: Sequence[Tensor] = ()
-    """For a TorchScript model, whose file does not describe its tensors."""
     trusts_code: bool = False
-    tries_all: bool = False
-    """Try every engine and precision of this CPU, not only exact ONNX Runtime."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Uploaded:
-    model_id: str
-    arguments: Sequence[str]
-    """Arguments of ``clearml-serving model add``, with ENDPOINT as the name."""
 
 
 class Deployment:
     """One run. ``store``: the registry; ``environ``: environment of the stock CLI; ``tell`` prints the results."""
 
     def __init__(
-        self,
-        wanted: Wanted,
-        store: registry.ClearMLRegistry,
-        screen: Screen,
-        tell: Callable[[str], None],
+        self, wanted: Wanted, store: registry.ClearMLRegistry, screen: Screen, tell: Callable[[str], None],
         environ: Mapping[str, str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._wanted = wanted
         self._store = store
         self._screen = screen
@@ -102,62 +84,81 @@ class Deployment:
 
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
-        with contextlib.ExitStack() as stack:
-            with nothing_registered(self._screen), _refused_if_unwritable(self._wanted.output):
-                self._wanted.output.mkdir(parents=True, exist_ok=True)
-                scratch = tempfile.TemporaryDirectory(
-                    dir=self._wanted.output, prefix=".tmp-", ignore_cleanup_errors=True
-                )
-                stack.enter_context(scratch)
+        try:
+            self._wanted.output.mkdir(parents=True, exist_ok=True)
+            scratch = tempfile.TemporaryDirectory(dir=self._wanted.output, prefix=".tmp-", ignore_cleanup_errors=True)
+        except OSError as error:
+            why = f"the folder for bundles {self._wanted.output} cannot be written ({error.strerror})"
+            raise DeployError(why, hint="choose another with --bundles") from error
+        with scratch as folder:
             # the SDK packs a model into a temporary file before it uploads it, and /tmp may be small
-            self._environ.setdefault("TMPDIR", scratch.name)
-            return self._run(Path(scratch.name))
+            self._environ.setdefault("TMPDIR", folder)
+            return self._run(Path(folder))
 
     def _run(self, scratch: Path) -> str:
         wanted, screen = self._wanted, self._screen
-        with nothing_registered(screen):
+        url = tag = ""
+        try:
             self._live("reading the serving Task")
             serving_spec = self._store.spec()
             tag = self._tag()
             there = self._served_already(serving_spec, tag)
             if there:
                 screen.say(f"{there} already serves exactly these files")
-                self._show(there, serving_spec.endpoints[there].model_id or "", is_first=False)
+                self._ask(there, serving_spec.endpoints[there].model_id or "")
                 return there
             version = next_version(serving_spec, wanted.endpoint, wanted.version)
             url = spec.normalize_url(wanted.endpoint, version)
-        try:
-            made = self._made(tag, scratch)
-            arguments = named(made.arguments, wanted.endpoint, version, made.model_id)
+            model_id, arguments = self._made(tag, scratch)
+            at = arguments.index("--endpoint") + 1
+            arguments[at : at + 1] = [wanted.endpoint, "--version", version]
             self._live(f"clearml-serving model add --endpoint {url}")
             with announced(self._store, [url], by=wanted.by, why="deploy"):
                 asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
         except BaseException as error:
             with _uninterrupted():
-                if not self._take_back(url, tag) and isinstance(error, KeyboardInterrupt):
+                if not (url and self._take_back(url, tag)) and isinstance(error, KeyboardInterrupt):
                     screen.say(NOTHING)
             raise
         try:
-            self._show(url, made.model_id, is_first=not _versions(serving_spec, wanted.endpoint))
+            self._ask(url, model_id)
         except first_answer.Refused as error:
             # otherwise a version that cannot be served would become the default version
             with _uninterrupted():
                 self._take_back(url, tag)
             raise DeployError(error.message, hint="the registered model and endpoint are removed again") from error
         except KeyboardInterrupt:
-            remove = self._line(["model", "remove", "--endpoint", url])
+            remove = serving.command_line(["--id", self._task_id, "model", "remove", "--endpoint", url])
             screen.say(f"stopped waiting: {url} stays registered; to remove it: {remove}")
             raise
+        default = self._store.spec().defaults.get(wanted.endpoint)
+        if default not in (None, url):
+            name, _, number = url.rpartition("/")
+            self._tell(
+                f"/serve/{name} answers as before ({default}). To let this version answer, run `triton-gateway default "
+                f"{name} {number}` or `triton-gateway canary run --endpoint {name} --to {number}`"
+            )
         return url
 
     # --- making and uploading -----------------------------------------------------------------------------------
 
-    def _made(self, tag: str, scratch: Path) -> _Uploaded:
+    def _made(self, tag: str, scratch: Path) -> tuple[str, list[str]]:
+        """Register the model. Return its id, and the arguments of ``clearml-serving model add``, with ENDPOINT."""
         wanted, given = self._wanted, self._wanted.given
+        framework = IN_PYTHON.get(given.kind, "onnx")
+        upload = ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
+                  "--framework", framework, "--publish", "--path"]  # fmt: skip
         if given.kind == "transformers":
-            return self._by_optimize(tag)
-        inputs, outputs, tuned = self._described(given)
+            # a separate process: torch's memory is freed with it
+            self._live("starting the export")
+            output = asyncio.run(run_ours([*self._optimize(), "--tags", tag], self._environ, reads=True))
+            found = json.loads(output[output.index("{") :])
+            self._exported.append(str(found["model_id"]))
+            self._typed([*upload, found["bundle"]])
+            self._screen.say("only exact ONNX Runtime (ort-fp32) was tried; `optimize` makes a bundle of the fastest")
+            return str(found["model_id"]), list(found["add"])
+        inputs, outputs, pairs = self._described(given)
         folder = given.path
         if given.kind != "bundle" or folder is None:
             folder = ready_models.pack(given, wanted.output, wanted.name, self._screen.say, self._live)
@@ -166,65 +167,33 @@ class Deployment:
         self._live("uploading to ClearML")
         comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
         model_id = self._store.register(
-            registry.Upload(folder, scratch, wanted.project, wanted.name, self._framework(), (tag,), comment)
+            registry.Upload(folder, scratch, wanted.project, wanted.name, framework, (tag,), comment)
         )
         if not self._is_ours(model_id):
             self._screen.say(f"model {model_id} has exactly these files: it is used again")
-        self._typed(self._upload(str(folder), tag))
-        return _Uploaded(model_id, self._arguments(model_id, inputs, outputs, tuned))
-
-    def _by_optimize(self, tag: str) -> _Uploaded:
-        """Let ``optimize`` make and register the bundle, in a separate process: torch's memory is freed with it."""
-        argv = [sys.executable, "-P", "-m", "deploy.cli.main", *self._optimize()]
-        argv += ["--register", "--tags", tag, "--json"]
-        self._live("starting the export")
-        output = asyncio.run(relayed(argv, self._environ, self._screen))
-        found = json.loads(output[output.index("{") :])
-        self._exported.append(str(found["model_id"]))
-        self._typed(self._upload(found["bundle"], tag))
-        if not self._wanted.tries_all:
-            self._screen.say("only exact ONNX Runtime (ort-fp32) was tried; --all-candidates tries faster ones, too")
-        return _Uploaded(found["model_id"], found["add"])
+        self._typed([*upload, str(folder)])
+        if given.kind in IN_PYTHON:
+            return model_id, ["model", "add", "--engine", given.kind, "--endpoint", "ENDPOINT", "--model-id", model_id]
+        return model_id, serving.endpoint_arguments("ENDPOINT", model_id, inputs, outputs, pairs)
 
     def _optimize(self) -> list[str]:
-        wanted = self._wanted
-        given = wanted.given
+        wanted, given = self._wanted, self._wanted.given
         options = ["optimize", str(given.path or given.given), "--output", str(wanted.output), "--name", wanted.name]
+        options += ["--candidate", "ort-fp32", "--quick", "--register", "--json"]
         options += ["--project", wanted.project] if wanted.project else []
-        options += [] if wanted.tries_all else ["--candidate", "ort-fp32", "--quick"]
         options += ["--task", given.task] if given.task != "auto" else []
         return [*options, *(["--trust-remote-code"] if wanted.trusts_code else [])]
 
     def _described(self, given: Given) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[str]]:
         """Return inputs, outputs and ``--aux-config`` pairs of a model that needs no export."""
         task = [f"gateway.task={given.task}"] if given.task != "auto" else []
-        if given.kind in IN_PYTHON:
-            return (), (), []
-        if given.kind == "torchscript":
-            return self._wanted.inputs, self._wanted.outputs, []
-        if given.file is None:
+        if given.kind in IN_PYTHON or given.file is None:
             return (), (), task
         inputs, outputs = ready_models.declared(given.file)
         if given.kind == "bundle" and given.path is not None:
             chosen = json.loads((given.path / "manifest.json").read_text(encoding="utf-8"))["chosen"]
             task = [*(pair for pair in chosen.get("aux_config", ()))]
         return inputs, outputs, task
-
-    def _upload(self, path: str, tag: str) -> list[str]:
-        wanted = self._wanted
-        return ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
-                "--path", path, "--framework", self._framework(), "--publish"]  # fmt: skip
-
-    def _framework(self) -> str:
-        return {**IN_PYTHON, "torchscript": "torchscript"}.get(self._wanted.given.kind, "onnx")
-
-    def _arguments(
-        self, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pairs: Sequence[str]
-    ) -> list[str]:
-        kind = self._wanted.given.kind
-        if kind in IN_PYTHON:
-            return ["model", "add", "--engine", kind, "--endpoint", "ENDPOINT", "--model-id", model_id]
-        return serving.endpoint_arguments("ENDPOINT", model_id, inputs, outputs, pairs)
 
     # --- the registry -------------------------------------------------------------------------------------------
 
@@ -275,58 +244,37 @@ class Deployment:
     def _live(self, text: str) -> None:
         self._screen.live(text, topic=text)
 
-    def _line(self, arguments: Sequence[str]) -> str:
-        return serving.command_line(["--id", self._task_id, *arguments])
-
     def _typed(self, arguments: Sequence[str]) -> None:
-        self._screen.show(f"$ {self._line(arguments)}")
+        self._screen.show(f"$ {serving.command_line(['--id', self._task_id, *arguments])}")
 
-    def _show(self, url: str, model_id: str, *, is_first: bool) -> None:
+    def _ask(self, url: str, model_id: str) -> None:
         """Wait until the endpoint is served, and print a request that can be copied, with its answer."""
-        asyncio.run(self._ask(url, model_id, is_first=is_first))
-
-    async def _ask(self, url: str, model_id: str, *, is_first: bool) -> None:
-        wanted, screen = self._wanted, self._screen
-        there = await first_answer.served(wanted.gateway, url, model_id, wanted.sync_status, live=screen.live)
-        name = await self._name_of(url, there, is_first=is_first)
+        wanted, live = self._wanted, self._screen.live
+        there = asyncio.run(first_answer.served(wanted.gateway, url, model_id, wanted.sync_status, live=live))
         details = there.get("details", {})
-        example = details.get("example")
-        screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
-        if example is None:
+        self._screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
+        if details.get("example") is None:
             rows, note = "…", "the body depends on the model: docs/http-api.md"
             if wanted.given.kind in IN_PYTHON:
                 rows, note = "[…]", "a list of rows: each a list of the model's numbers, or a text"
-            self._tell(f"  {curl(wanted.gateway, name, rows)}  # {note}")
-        else:
-            body = single(example, str(details.get("task")))
-            found = await first_answer.answer(wanted.gateway, name, body, live=screen.live)
-            self._tell(f"$ {curl(wanted.gateway, name, json.dumps(body, ensure_ascii=False))}")
-            self._tell(json.dumps(shortened(found.content), ensure_ascii=False))
-        if name == url and url != wanted.endpoint:
-            self._tell(
-                f"/serve/{wanted.endpoint} answers as before. To let this version answer, run `triton-gateway default "
-                f"{url.rpartition('/')[0]} {url.rpartition('/')[2]}` or `triton-gateway canary run --endpoint "
-                f"{wanted.endpoint} --to {url.rpartition('/')[2]}`"
-            )
-
-    async def _name_of(self, url: str, there: Mapping[str, Any], *, is_first: bool) -> str:
-        """Return the shortest name for ``url``: the bare name, if ``url`` is its default version."""
-        name = self._wanted.endpoint
-        if url == name:
-            return url
-        clock = asyncio.get_running_loop().time
-        until = clock() + (default_versions.RECORDED_S if is_first and name not in there["canaries"] else 0)
-        while there["defaults"].get(name) != url and clock() < until:
-            await asyncio.sleep(0.3)
-            answer = await http_client.call_async(f"{self._wanted.gateway}/v1/status")
-            status = answer.content if answer is not None and isinstance(answer.content, dict) else {}
-            there = {"defaults": status.get("defaults", {})}
-        return name if there["defaults"].get(name) == url else url
+            self._tell(f"  {curl(wanted.gateway, url, rows)}  # {note}")
+            return
+        body = single(details["example"], str(details.get("task")))
+        found = asyncio.run(first_answer.answer(wanted.gateway, url, body, live=live))
+        self._tell(f"$ {curl(wanted.gateway, url, json.dumps(body, ensure_ascii=False))}")
+        self._tell(json.dumps(shortened(found.content), ensure_ascii=False))
 
 
-def registered_name(name: str) -> str:
-    """Return a model name that ClearML accepts; it needs at least three characters."""
-    return name if len(name) >= _LEAST_NAME else f"model-{name}"
+def recognised(model: str, task: str, tokenizer: Path | None = None) -> Given:
+    """Return what ``model`` is. Raises ``DeployError`` if it cannot be deployed."""
+    given = recognise(model, task=task, tokenizer=tokenizer)
+    if given.kind == "torchscript":
+        raise DeployError(
+            f"{model} is a TorchScript file, which does not describe its tensors",
+            hint="use `clearml-serving model upload` and `model add` with --input-size, -type and -name, and the same "
+            "for its outputs",
+        )
+    return given
 
 
 def name_and_version(endpoint: str) -> tuple[str, str]:
@@ -334,17 +282,12 @@ def name_and_version(endpoint: str) -> tuple[str, str]:
     name, _, version = endpoint.strip("/").partition("/")
     if "/" in version:
         raise DeployError(f"--endpoint {endpoint} is not NAME or NAME/VERSION", hint="write for instance faq/2")
-    if _UNFIT.search(endpoint):
-        better = "/".join(_UNFIT.sub("-", part).strip("-") or "endpoint" for part in (name, version) if part)
+    if _UNFIT.search(endpoint) or endpoint.startswith("-") or version.startswith("-") or {name, version} & {".", ".."}:
+        better = "/".join(_UNFIT.sub("-", part).strip("-.") or "faq" for part in (name, version) if part)
         raise DeployError(
             f"--endpoint {endpoint!r}: a name is part of an address, so it must not contain spaces, ?, #, % or "
-            "backslashes",
+            "backslashes, nor start with a hyphen, nor be . or ..",
             hint=f"write for instance --endpoint {better}",
-        )
-    if name.startswith("-") or version.startswith("-") or {name, version} & {".", ".."}:
-        raise DeployError(
-            f"--endpoint {endpoint}: a name must not start with a hyphen, nor be . or ..",
-            hint="write for instance --endpoint faq",
         )
     return name, version
 
@@ -359,23 +302,8 @@ def next_version(serving_spec: spec.ServingSpec, endpoint: str, version: str) ->
             hint=f"leave the version out to get the next one, or run `clearml-serving model remove --endpoint {url}` "
             "first",
         )
-    if version:
-        return version
     numbers = [int(one.version) for one in of_it.values() if one.version.isdecimal()]
-    return str(max(numbers, default=0) + 1)
-
-
-def named(arguments: Sequence[str], endpoint: str, version: str, model_id: str) -> list[str]:
-    """Return the arguments of ``model add`` for this endpoint and version."""
-    found: list[str] = []
-    before = ""
-    for argument in arguments:
-        if before == "--endpoint":
-            found += [endpoint, "--version", version]
-        else:
-            found.append(model_id if before == "--model-id" else argument)
-        before = argument
-    return found
+    return version or str(max(numbers, default=0) + 1)
 
 
 def curl(gateway: str, name: str, body: str) -> str:
@@ -410,17 +338,6 @@ def shortened(answer: object) -> object:
 
 def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.EndpointSpec]:
     return {url: one for url, one in serving_spec.endpoints.items() if one.endpoint == endpoint}
-
-
-@contextlib.contextmanager
-def _refused_if_unwritable(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DeployError(
-            f"the folder for bundles {folder} cannot be written ({error.strerror})",
-            hint="choose another with --bundles",
-        ) from error
 
 
 @contextlib.contextmanager

@@ -139,7 +139,8 @@ def _show_every_character() -> None:
 
 
 def _fail(text: str, code: int) -> int:
-    click.echo(f"triton-gateway: {' '.join(text.split())}", err=True)
+    if text:  # else a command that this one ran has said it
+        click.echo(f"triton-gateway: {' '.join(text.split())}", err=True)
     return code
 
 

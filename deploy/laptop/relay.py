@@ -1,22 +1,21 @@
-"""Runs one of our own commands in a separate process, and shows its progress as it comes."""
+"""Runs one of our own commands in a separate process, which shows its progress on this terminal itself."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import signal
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from deploy.tools import processes
 from deploy.tools.errors import DeployError
 
+PROGRAM = ("-P", "-m", "deploy.cli.main")
+"""Python's arguments that run ``triton-gateway``."""
 _ENDS_WITHIN_S: Final = 60.0
 """Seconds that an interrupted command gets to undo its changes in the registry."""
-_LETS_GO_WITHIN_S: Final = 5.0
-"""Seconds until a command whose outputs are closed, or that was killed, has ended."""
-NOTHING: Final = "stopped: nothing was registered"
-"""Said after Ctrl-C."""
 
 
 class Screen(Protocol):
@@ -35,66 +34,29 @@ class Screen(Protocol):
         ...
 
 
-@contextlib.contextmanager
-def nothing_registered(screen: Screen) -> Iterator[None]:
-    """Say after Ctrl-C that nothing was registered yet."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        screen.say(NOTHING)
-        raise
+async def run_ours(arguments: Sequence[str], env: Mapping[str, str], *, reads: bool = False) -> str:
+    """Run ``triton-gateway`` with these arguments; return its stdout if this ``reads`` it, else an empty text.
 
-
-async def relayed(argv: Sequence[str], env: Mapping[str, str], screen: Screen) -> str:
-    """Run a command that shows progress with a ``Terminal`` on stderr; return its stdout.
-
-    Raises ``DeployError`` with its last line if it fails. On cancellation the command is interrupted, and shown and
-    awaited until it ends. A second cancellation kills it. The command is also interrupted when this process is killed.
+    Raises ``DeployError`` without a message if it fails: it has said why. On cancellation the command is interrupted
+    and awaited. A second cancellation kills it. The command is also interrupted when this process is killed.
     """
+    argv = processes.leader_of([sys.executable, *PROGRAM, *arguments], signal.SIGINT)
     process = await asyncio.create_subprocess_exec(
-        *processes.leader_of(argv, signal.SIGINT), env={**env, "PYTHONIOENCODING": "utf-8"},
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        start_new_session=True, limit=1 << 24,
+        *argv, env={**env, "PYTHONUNBUFFERED": "1"}, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE if reads else None, start_new_session=True,
     )  # fmt: skip
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
-    assert process.stderr is not None  # noqa: S101 - as above
-    reading = asyncio.create_task(process.stdout.read())
-    showing = asyncio.create_task(_shown(process.stderr, screen))
+    ending = asyncio.create_task(process.communicate())
     try:
-        await asyncio.wait({reading, showing})
-        code = await process.wait()
-        output, last = reading.result().decode(errors="replace"), showing.result()
+        output, _ = await asyncio.shield(ending)
     except BaseException:
         with contextlib.suppress(ProcessLookupError):
             process.send_signal(signal.SIGINT)
-        await asyncio.wait({reading, showing}, timeout=_ENDS_WITHIN_S)
+        await asyncio.wait({ending}, timeout=_ENDS_WITHIN_S)
         raise
     finally:
-        if not (reading.done() and showing.done()):
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-        if process.returncode is None:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LETS_GO_WITHIN_S):
-                    await process.wait()
-        reading.cancel()
-        showing.cancel()
-    if code != 0:
-        raise DeployError(last.removeprefix("triton-gateway: ") or f"{argv[-1]} ended with exit code {code}")
-    return output
-
-
-async def _shown(stderr: asyncio.StreamReader, screen: Screen) -> str:
-    """Show the progress as it comes, and return the last line."""
-    last = ""
-    async for raw in stderr:
-        line = raw.decode(errors="replace").rpartition("\r")[2].rstrip()
-        last = line or last
-        text = line.partition("] ")[2] if line.startswith("[") else ""
-        if text.endswith(" …"):
-            screen.live(text.removesuffix(" …"), topic=text)
-        elif text:
-            screen.say(text)
-        elif line.startswith("$ "):
-            screen.show(line)
-    return last
+        if not ending.done():
+            processes.kill_group(process.pid)
+            await asyncio.wait({ending})
+    if process.returncode:
+        raise DeployError("")
+    return (output or b"").decode(errors="replace")

@@ -26,7 +26,6 @@ from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import read_endpoints
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
-from deploy.sync.status import read_status
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
@@ -72,9 +71,6 @@ class UpOptions:
     """None: ``CONTROLPLANE_PORT``, or a free one if a new state directory finds it taken."""
     embedded_controlplane: bool = False
     triton_grpc: str = ""
-    triton_grpc_port: int = 0
-    triton_http_port: int = 0
-    triton_metrics_port: int = 0
     model_repository: Path | None = None
     workers: int = 1
     poll_freq: str = "2s"
@@ -161,7 +157,7 @@ class Stack:
         triton = detect_server(options.triton_grpc)
         is_embedded = self._is_embedded()
         bundle = await asyncio.to_thread(minilm.bundle, state.demo) if options.demo else None
-        chosen = self._choose_ports(is_embedded=is_embedded, starts_triton=not isinstance(triton, ExternalServer))
+        chosen = self._choose_ports(is_embedded=is_embedded)
         env = self._base_environment(chosen, is_embedded=is_embedded)
         cli = ClearMLServing(env=env, log=state.logs / "clearml-serving.log")
         gateway = f"http://{http_client.reachable_host(options.host)}:{chosen.gateway}"
@@ -226,7 +222,7 @@ class Stack:
             return environ["CLEARML_API_ACCESS_KEY"] == ours.access_key
         return False
 
-    def _choose_ports(self, *, is_embedded: bool, starts_triton: bool) -> _Ports:
+    def _choose_ports(self, *, is_embedded: bool) -> _Ports:
         options = self._options
         ports.require_free(options.host, options.port, what="gateway", option="--port")
         last = self._state.recall().get("ports", {})
@@ -240,13 +236,6 @@ class Stack:
                 controlplane = 0
         if is_embedded:
             ports.require_free(LOOPBACK, controlplane, what="embedded control plane", option="--controlplane-port")
-        if starts_triton:
-            wanted = {
-                "grpc": options.triton_grpc_port, "http": options.triton_http_port,
-                "metrics": options.triton_metrics_port,
-            }  # fmt: skip
-            for kind, port in wanted.items():
-                ports.require_free(LOOPBACK, port, what=f"embedded Triton ({kind})", option=f"--triton-{kind}-port")
         used: set[int] = set()
 
         def choose(name: str, host: str, port: int) -> int:
@@ -255,9 +244,9 @@ class Stack:
         chosen = _Ports(
             gateway=choose("gateway", options.host, options.port),
             controlplane=choose("controlplane", LOOPBACK, controlplane),
-            triton_grpc=choose("triton_grpc", LOOPBACK, options.triton_grpc_port),
-            triton_http=choose("triton_http", LOOPBACK, options.triton_http_port),
-            triton_metrics=choose("triton_metrics", LOOPBACK, options.triton_metrics_port),
+            triton_grpc=choose("triton_grpc", LOOPBACK, 0),
+            triton_http=choose("triton_http", LOOPBACK, 0),
+            triton_metrics=choose("triton_metrics", LOOPBACK, 0),
             prometheus=choose("prometheus", LOOPBACK, 0),
         )
         self._state.remember(ports=asdict(chosen))
@@ -319,14 +308,9 @@ class Stack:
         )  # fmt: skip
         http = f"http://{LOOPBACK}:{chosen.triton_http}/v2"
 
-        async def has_models() -> bool:
-            sync = await asyncio.to_thread(read_status, self._state.sync_status)
-            return await are_ready(http, sync or {})
-
         address = f"{LOOPBACK}:{chosen.triton_grpc}"
         # the server itself logs to triton.log
-        spec = Part("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0, log="triton-launcher",
-                    does_its_work=has_models)  # fmt: skip
+        spec = Part("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0, log="triton-launcher")
         await self._start(spec, address)
         return address
 
@@ -430,11 +414,8 @@ class Stack:
 
         On Ctrl-C, ``deploy`` removes what it has registered before the registry is stopped.
         """
-        argv = (sys.executable, "-P", "-m", "deploy.cli.main", "deploy", *self._options.model)
-        argv = (*argv, "--state-dir", str(self._state.root), "--url", gateway)
-        env = {**env, "PYTHONUNBUFFERED": "1", **hub_folder(self._options.environ)}
-        for line in (await relay.relayed(argv, env, self._screen)).splitlines():
-            self._screen.show(line)
+        arguments = ("deploy", *self._options.model, "--state-dir", str(self._state.root), "--url", gateway)
+        await relay.run_ours(arguments, {**env, **hub_folder(self._options.environ)})
 
     # --- words --------------------------------------------------------------------------------------------------
 
@@ -484,12 +465,6 @@ def hub_folder(environ: Mapping[str, str]) -> dict[str, str]:
     caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = in_home(environ.get("HF_HOME") or f"{caches}/huggingface")
     return {"HF_HOME": str(folder)} if folder.is_dir() and os.access(folder, os.W_OK) else {}
-
-
-async def are_ready(triton: str, sync: Mapping[str, Any]) -> bool:
-    """Return True if Triton (``http://HOST:PORT/v2``) has all models that model sync keeps there, or wants to."""
-    kept = [str(one["name"]) for one in sync.get("models", ()) if one["state"] not in ("failed", "cold", "leaving")]
-    return all(await asyncio.gather(*(http_client.is_ok(f"{triton}/models/{name}/ready") for name in kept)))
 
 
 def is_syncing(status: Path) -> bool:

@@ -37,8 +37,6 @@ class Part:
     stop_grace: float = 15.0
     log: str = ""
     """Name of its log file, if ``name`` is already used by a log of the program itself."""
-    does_its_work: Probe | None = None
-    """Checks that a restarted part has what it had: only then is it said to be back. None: as soon as it works."""
 
 
 @dataclass(slots=True)
@@ -125,12 +123,7 @@ class Supervisor:
                 one.process = await _spawned(one.part, one.log)
                 if not await self._works(one):
                     raise ChildFailed(f"{one.part.name} {await self._end(one)}", hint=f"see its log {one.log}")
-                while one.part.does_its_work is not None and not await one.part.does_its_work():
-                    if one.process.returncode is not None:
-                        break
-                    await asyncio.sleep(_LOOK_AGAIN_S)
-                else:
-                    self._say(f"{one.part.name} is back after {clock() - restarted:.1f} s")
+                self._say(f"{one.part.name} is back after {clock() - restarted:.1f} s")
         except Exception as error:  # noqa: BLE001 - whoever waits for `failed` shows it
             if not self.failed.done():
                 self.failed.set_exception(error)

@@ -63,9 +63,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) -> None:
-    """The bare name, what the model says, and what was typed in the stock tool for it."""
+    """The version, what the model says, and what was typed in the stock tool for it."""
     request, answer = answered(up.printed())
-    assert f"{up.gateway.removesuffix('/serve/')}/serve/words " in request
+    assert f"{up.gateway.removesuffix('/serve/')}/serve/words/1 " in request
     body = json.loads(shlex.split(request)[-1])
     assert answer["label"] == local_answer(WORDS, body["text"])["label"]
     pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=30, check=True)

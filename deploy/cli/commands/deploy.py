@@ -9,20 +9,10 @@ from pathlib import Path
 
 import click
 
-from deploy.cli.commands._options import (
-    OpenRegistry,
-    chosen_state_dir,
-    gateway_options,
-    names_clearml,
-    names_state_dir,
-    refuse_gateway_of_another,
-    registry_options,
-    who,
-)
+from deploy.cli.commands import _options
+from deploy.cli.commands._options import OpenRegistry, gateway_options, registry_options
 from deploy.cli.terminal import Terminal
-from deploy.laptop.relay import nothing_registered
 from deploy.laptop.state_dir import uses_no_clearml
-from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 
 
@@ -33,18 +23,6 @@ from deploy.tools.errors import DeployError
 @click.option("--task", default="auto", show_default=True, help="The model's task, if its files do not say it.")
 @click.option("--tokenizer", type=click.Path(path_type=Path, exists=True, file_okay=False),
               help="Folder with the tokenizer.json and config.json of an ONNX file.  [default: beside it]")  # fmt: skip
-@click.option("--input", "inputs", multiple=True, metavar="NAME:TYPE:SIZES",
-              help="An input tensor of a TorchScript model, e.g. INPUT__0:float32:-1,4. May be repeated.")  # fmt: skip
-@click.option(
-    "--output",
-    "outputs",
-    multiple=True,
-    metavar="NAME:TYPE:SIZES",
-    help="An output tensor of a TorchScript model. May be repeated.",
-)
-@click.option("--all-candidates", "tries_all", is_flag=True,
-              help="Try every engine and precision of this CPU and use the fastest one that answers correctly (takes "
-              "minutes).")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option(
@@ -57,18 +35,18 @@ from deploy.tools.errors import DeployError
 @gateway_options
 @registry_options
 def command(
-    model: str, endpoint: str, task: str, tokenizer: Path | None, inputs: tuple[str, ...], outputs: tuple[str, ...],
-    tries_all: bool, trusts_code: bool, project: str, name: str, bundles: Path | None,
-    gateway: str, open_registry: OpenRegistry,
+    model: str, endpoint: str, task: str, tokenizer: Path | None, trusts_code: bool, project: str, name: str,
+    bundles: Path | None, gateway: str, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Serve MODEL as an endpoint: export it, check its answers, register it, wait until it is served, and ask it.
 
     MODEL is one of: the folder of a Hugging Face or sentence-transformers model; a Hugging Face hub name; an ONNX file
-    with its tokenizer beside it; a bundle made by `optimize`; the id of a ClearML model; a TorchScript, scikit-learn,
-    XGBoost or LightGBM file.
+    with its tokenizer beside it; a bundle made by `optimize`; the id of a ClearML model; a scikit-learn, XGBoost or
+    LightGBM file.
 
-    Only an export needs torch (`pip install "triton-gateway[bundles]"`). Each change to the registry is printed as the
-    `clearml-serving` command that does the same. Ctrl-C undoes what was registered.
+    Only an export needs torch (`pip install "triton-gateway[bundles]"`); it makes exact ONNX Runtime. For a faster
+    bundle, run `optimize` first, and deploy its folder. Each change to the registry is printed as the `clearml-serving`
+    command that does the same. Ctrl-C undoes what was registered.
 
     \b
     Examples:
@@ -77,45 +55,34 @@ def command(
       triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
     """
     terminal = Terminal(sys.stderr)
-    with nothing_registered(terminal):
+    try:
         from deploy.bundles import prerequisites
-        from deploy.bundles.model_kinds import recognise
-        from deploy.cli.deploying import Deployment, Wanted, name_and_version, registered_name
+        from deploy.cli import deploying
 
-        given = recognise(model, task=task, tokenizer=tokenizer)
-        if given.kind == "torchscript" and not (inputs and outputs):
-            raise DeployError(
-                f"{model} is a TorchScript file, which does not describe its tensors",
-                hint="describe them, including the batch: "
-                "--input INPUT__0:float32:-1,4 --output OUTPUT__0:float32:-1,2",
-            )
-        wanted_name, version = name_and_version(endpoint.strip("/") or given.name)
-        prerequisites.check(given, tries_all=tries_all, trusts_code=trusts_code)
-        state = chosen_state_dir()
-        if not state.env_file.exists() and uses_no_clearml(os.environ):
+        given = deploying.recognised(model, task, tokenizer)
+        wanted_name, version = deploying.name_and_version(endpoint.strip("/") or given.name)
+        prerequisites.check(given, trusts_code=trusts_code)
+        state = _options.chosen_state_dir()
+        has_up = state.env_file.exists()
+        if not has_up and uses_no_clearml(os.environ):
             raise DeployError(
                 "no ClearML server is configured, and no `up` was started in this folder",
                 hint=f"run `triton-gateway up --model {shlex.quote(model)}`, which starts everything here and serves "
                 "the model, or set CLEARML_API_HOST and its keys",
             )
-        refuse_gateway_of_another(gateway)
+        _options.refuse_gateway_of_another(gateway)
         store = open_registry()
-        if not names_state_dir():
-            terminal.say(f"ClearML server: {store.server} (named by {names_clearml()})")
-        home = state.root / "bundles" if state.env_file.exists() else Path("optimized").absolute()
-        wanted = Wanted(
-            given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project,
-            name or registered_name(given.name), who(), tuple(map(_tensor, inputs)), tuple(map(_tensor, outputs)),
-            trusts_code=trusts_code, tries_all=tries_all,
+        if not _options.names_state_dir():
+            terminal.say(f"ClearML server: {store.server} (named by {_options.names_clearml()})")
+        home = state.root / "bundles" if has_up else Path("optimized")
+        name = name or (given.name if len(given.name) >= 3 else f"model-{given.name}")  # ClearML takes no shorter one
+        wanted = deploying.Wanted(
+            given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project, name,
+            _options.who(), trusts_code=trusts_code,
         )  # fmt: skip
-        deployment = Deployment(wanted, store, terminal, click.echo, dict(os.environ))
+        deployment = deploying.Deployment(wanted, store, terminal, click.echo, dict(os.environ))
+    except KeyboardInterrupt:
+        terminal.say("stopped: nothing was registered")
+        raise
     deployment.run()
     return 0
-
-
-def _tensor(text: str) -> Tensor:
-    try:
-        name, kind, sizes = text.split(":")
-        return Tensor(name, kind, tuple(int(size) for size in sizes.split(",")))
-    except ValueError:
-        raise DeployError(f"{text!r} is not NAME:TYPE:SIZES", hint="for instance INPUT__0:float32:-1,4") from None

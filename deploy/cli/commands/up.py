@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -76,18 +75,6 @@ from deploy.cli.terminal import Terminal
     help="Folder that Triton loads models from.  [default: inside the state directory]",
 )  # fmt: skip
 @click.option(
-    "--triton-grpc-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_GRPC_PORT", show_envvar=True,
-    help="gRPC port of the embedded Triton.  [default: a free one, the same every time]",
-)  # fmt: skip
-@click.option(
-    "--triton-http-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_HTTP_PORT", show_envvar=True,
-    help="HTTP port of the embedded Triton.  [default: a free one]",
-)  # fmt: skip
-@click.option(
-    "--triton-metrics-port", type=PORT, default=0, envvar="TRITON_GATEWAY_TRITON_METRICS_PORT", show_envvar=True,
-    help="Metrics port of the embedded Triton.  [default: a free one]",
-)  # fmt: skip
-@click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True,
     envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"], show_envvar=True,
     help="Number of gateway worker processes.",
@@ -128,9 +115,8 @@ def command(
         raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.bundles import prerequisites
-    from deploy.bundles.model_kinds import recognise
+    from deploy.cli import deploying
     from deploy.cli.commands import serve
-    from deploy.cli.deploying import name_and_version
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
 
@@ -141,16 +127,9 @@ def command(
             "--triton-grpc needs --model-repository",
             hint="give the folder that this Triton loads its models from",
         )
-    if model:
-        found = recognise(model, task=task)  # a model that cannot be served is refused before anything starts
-        if found.kind == "torchscript":
-            raise DeployError(
-                f"{model} is a TorchScript file, which does not describe its tensors",
-                hint=f"start `triton-gateway up`, then run `triton-gateway deploy {shlex.quote(model)} --input "
-                "NAME:TYPE:SIZES --output NAME:TYPE:SIZES`",
-            )
-        prerequisites.check(found, is_served_here=True, trusts_code=trusts_code)
-        name_and_version(endpoint)
+    if model:  # one that cannot be served is refused before anything starts
+        prerequisites.check(deploying.recognised(model, task), is_served_here=True, trusts_code=trusts_code)
+        deploying.name_and_version(endpoint)
     if click.get_current_context().get_parameter_source("controlplane_port") is ParameterSource.DEFAULT:
         given["controlplane_port"] = None
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]

@@ -9,9 +9,7 @@ import pytest
 from deploy.cli.deploying import (
     curl,
     name_and_version,
-    named,
     next_version,
-    registered_name,
     shortened,
     single,
 )
@@ -36,14 +34,6 @@ def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
     ]  # fmt: skip
     with pytest.raises(DeployError, match="faq/2 exists already"):
         next_version(serving, "faq", "2")
-
-
-def test_the_arguments_of_an_export_are_those_of_the_endpoint() -> None:
-    """Other values stay unchanged, even if they look like the placeholder."""
-    arguments = ["model", "add", "--endpoint", "ENDPOINT", "--model-id", "MODEL_ID", "--input-name", "ENDPOINT"]
-    assert ["model", "add", "--endpoint", "faq", "--version", "2", "--model-id", "abc", "--input-name", "ENDPOINT"] == (
-        named(arguments, "faq", "2", "abc")
-    )
 
 
 def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,4 +76,3 @@ def test_examples_and_answers_are_short() -> None:
         {"embedding": [float(n) for n in range(384)]}
     )
     assert {"scores": [0.1, 0.9]} == shortened({"scores": [0.1, 0.9]})
-    assert ["model-m", "abc"] == [registered_name("m"), registered_name("abc")]

@@ -206,6 +206,12 @@ def test_known_failure_is_one_line_with_its_hint(
     assert only_line(capsys.readouterr().err) == "triton-gateway: it broke badly; mend it"
 
 
+def test_what_another_command_of_ours_has_said_is_not_said_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only its failure counts."""
+    assert main(["fail"], root=failing(DeployError(""))) == 1
+    assert "" == capsys.readouterr().err
+
+
 def test_unexpected_failure_is_one_line_and_a_log_file(capsys: pytest.CaptureFixture[str]) -> None:
     """A bug of ours never shows a traceback; it is kept in the file the line names."""
     assert main(["fail"], root=failing(ZeroDivisionError("by zero"))) == 1

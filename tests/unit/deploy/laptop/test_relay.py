@@ -1,82 +1,59 @@
-"""A command of ours in its own process: its progress is shown, and it is interrupted and awaited."""
+"""A command of ours in its own process: it speaks for itself, and is interrupted and awaited."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import sys
+from pathlib import Path
 
 import psutil
 import pytest
 
-from deploy.laptop.relay import relayed
+from deploy.laptop import relay
 from deploy.tools.errors import DeployError
-from tests.unit.deploy.laptop.screen import Screen
 from tests.waiting import LIMIT_S, soon
 
-BEGIN = """
-import signal, sys
-from deploy.cli.terminal import Terminal
-screen = Terminal(sys.stderr)
-"""
 UNDOES = """
 try:
-    screen.say(f"started {os.getpid()}")
+    there.write_text(str(os.getpid()))
     signal.pause()
 except KeyboardInterrupt:
-    screen.say("removed again: m")
+    there.write_text("removed again")
     sys.exit(130)
 """
 IGNORES = """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-screen.say(f"started {os.getpid()}")
+there.write_text(str(os.getpid()))
 while True:
     signal.pause()
 """
 
 
-class Watched(Screen):
-    """Tells when something was shown."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.changed = asyncio.Event()
-        self.lively: list[str] = []
-
-    def say(self, text: str) -> None:
-        """Record a line, and tell."""
-        super().say(text)
-        self.changed.set()
-
-    def live(self, text: str, *, topic: str = "") -> None:
-        """Record the changing line."""
-        self.lively.append(text)
+@pytest.fixture
+def there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What a command in place of ours writes; its arguments are this file and its code."""
+    begin = "import os, pathlib, signal, sys; there = pathlib.Path(sys.argv[1]); exec(sys.argv[2])"
+    monkeypatch.setattr(relay, "PROGRAM", ("-c", begin))
+    return tmp_path / "there"
 
 
-def argv(code: str) -> list[str]:
-    """Return a command line that runs this code."""
-    return [sys.executable, "-c", f"import os{BEGIN}{code}"]
-
-
-async def test_what_an_interrupted_command_still_says_is_shown() -> None:
-    """It says what it has removed, or that nothing was registered."""
-    screen = Watched()
-    running = asyncio.create_task(relayed(argv(UNDOES), os.environ, screen))
+async def test_an_interrupted_command_undoes_what_it_has_done(there: Path) -> None:
+    """It is awaited for that."""
+    running = asyncio.create_task(relay.run_ours([str(there), UNDOES], os.environ))
     async with asyncio.timeout(LIMIT_S):
-        await screen.changed.wait()
+        await soon(lambda: there.exists() and there.read_text() != "")
         running.cancel()
         await asyncio.wait({running})
-    assert "removed again: m" == screen.said[-1]
+    assert "removed again" == there.read_text()
     assert running.cancelled()
 
 
-async def test_a_second_ctrl_c_ends_a_command_that_does_not_end() -> None:
+async def test_a_second_ctrl_c_ends_a_command_that_does_not_end(there: Path) -> None:
     """The first one is ignored by it; after the second one no process is left."""
-    screen = Watched()
-    running = asyncio.create_task(relayed(argv(IGNORES), os.environ, screen))
+    running = asyncio.create_task(relay.run_ours([str(there), IGNORES], os.environ))
     async with asyncio.timeout(LIMIT_S):
-        await screen.changed.wait()
-        process = psutil.Process(int(screen.said[0].split()[-1]))
+        await soon(lambda: there.exists() and there.read_text() != "")
+        process = psutil.Process(int(there.read_text()))
         running.cancel()
         await asyncio.sleep(0)
         assert not running.done()
@@ -86,11 +63,8 @@ async def test_a_second_ctrl_c_ends_a_command_that_does_not_end() -> None:
     assert running.cancelled()
 
 
-async def test_progress_and_failures_are_the_same_without_utf_8() -> None:
-    """The changing line ends with an ellipsis, which ASCII does not have."""
-    screen = Watched()
-    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    code = "screen.live('working', topic='t'); sys.stderr.write('triton-gateway: it broke\\n'); sys.exit(1)"
-    with pytest.raises(DeployError, match=r"^it broke$"):
-        await relayed(argv(code), environ, screen)
-    assert ["working"] == screen.lively
+async def test_its_output_is_read_and_its_failure_is_not_said_again(there: Path) -> None:
+    """The error has no message: the command has printed its own."""
+    assert "7\n" == await relay.run_ours([str(there), "print(7)"], os.environ, reads=True)
+    with pytest.raises(DeployError, match=r"^$"):
+        await relay.run_ours([str(there), "sys.exit(1)"], os.environ)

@@ -79,16 +79,16 @@ def test_a_second_folder_gets_another_port_for_its_control_plane(
         port = taken.getsockname()[1]
         monkeypatch.setattr("deploy.laptop.stack.CONTROLPLANE_PORT", port)
         first = stack(tmp_path, {}, port=0)
-        chosen = first._choose_ports(is_embedded=True, starts_triton=False).controlplane
+        chosen = first._choose_ports(is_embedded=True).controlplane
         assert port != chosen
         assert f"port {port} is taken" in first._screen.said[0]  # type: ignore[attr-defined]
         again = stack(tmp_path, {}, port=0)
-        assert chosen == again._choose_ports(is_embedded=True, starts_triton=False).controlplane
+        assert chosen == again._choose_ports(is_embedded=True).controlplane
         with pytest.raises(PortTaken, match="embedded control plane"):
-            stack(tmp_path, {}, port=0, controlplane_port=port)._choose_ports(is_embedded=True, starts_triton=False)
+            stack(tmp_path, {}, port=0, controlplane_port=port)._choose_ports(is_embedded=True)
         StateDir.at(tmp_path).remember(ports={"controlplane": port})
         with pytest.raises(PortTaken, match="embedded control plane"):
-            stack(tmp_path, {}, port=0)._choose_ports(is_embedded=True, starts_triton=False)
+            stack(tmp_path, {}, port=0)._choose_ports(is_embedded=True)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_second_folder_gets_another_port_for_its_control_plane(
 def test_the_summary_ends_with_what_to_type_next(tmp_path: Path, options: Any, said: str, unsaid: str) -> None:
     """Nothing is served yet: deploy; the demo is served: ask it; a model was asked already."""
     made = stack(tmp_path, {}, port=0, **options)
-    chosen = made._choose_ports(is_embedded=True, starts_triton=True)
+    chosen = made._choose_ports(is_embedded=True)
     variables = {"CLEARML_API_HOST": "http://h", "CLEARML_SERVING_TASK_ID": "t"}
     text = "\n".join(made._summary("http://g", "h:1", chosen, ExternalServer("h:1"), variables, is_embedded=True))
     assert said in text
@@ -144,7 +144,7 @@ FOREIGN = {
 def test_nothing_of_another_server_reaches_the_parts_or_the_sourced_file(tmp_path: Path) -> None:
     """Neither its address and keys, nor what leads the SDK away from the embedded control plane."""
     made = stack(tmp_path, {**FOREIGN, "CLEARML_SERVING_POLL_FREQ": "1"}, port=0)
-    chosen = made._choose_ports(is_embedded=True, starts_triton=False)
+    chosen = made._choose_ports(is_embedded=True)
     env = made._base_environment(chosen, is_embedded=True)
     assert "foreign" not in " ".join(value for name, value in env.items() if name.startswith(("CLEARML", "TRAINS")))
     assert "1" == env["CLEARML_SERVING_POLL_FREQ"]

@@ -112,23 +112,6 @@ async def test_a_part_that_dies_is_restarted_and_said_to_be_back(stand: Stand) -
     assert not stand.supervisor.failed.done()
 
 
-async def test_a_restarted_part_is_back_when_it_has_what_it_had(stand: Stand) -> None:
-    """A Triton that is live has no models yet."""
-    has_models = asyncio.Event()
-    asked = asyncio.Event()
-
-    async def does_its_work() -> bool:
-        asked.set()
-        return has_models.is_set()
-
-    await stand.supervisor.start(replace(stand.part("triton", SERVES), does_its_work=does_its_work))
-    os.kill(stand.pid("triton"), signal.SIGKILL)
-    await asked.wait()
-    assert not any("is back" in line for line in stand.said)
-    has_models.set()
-    await until(lambda: any("triton is back" in line for line in stand.said))
-
-
 async def test_a_second_death_soon_after_ends_everything_with_its_reason(stand: Stand) -> None:
     await stand.supervisor.start(stand.part("one", SERVES))
     await stand.supervisor.start(stand.part("two", SERVES))
