@@ -22,6 +22,18 @@ from gateway import callers, registry
 _DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
+__all__ = [
+    "Key",
+    "KeyFileStore",
+    "KeyStore",
+    "RegistryKeyStore",
+    "callers",
+    "first_pepper",
+    "new_key",
+    "state_of",
+    "time_of",
+]
+
 Key = callers.Key
 
 _log = logging.getLogger("triton_gateway.callers")

@@ -14,8 +14,8 @@ import click
 
 from deploy.cli import key_file
 from deploy.cli.commands._options import Group, OpenRegistry, registry_options, who
+from deploy.cli.key_file import callers
 from deploy.tools.errors import DeployError
-from gateway import callers
 
 _MAKE_KEYS = ("create", "rotate")
 """Commands that hash a new key and therefore need the pepper. The others only read or end keys."""
