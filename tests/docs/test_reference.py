@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -77,9 +78,41 @@ def test_every_header_that_code_names_is_documented_and_the_reverse() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    """Relative links name existing files."""
-    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
-    assert [] == [t for t in targets if not (page.parent / t).exists()]
+    """Relative links name existing files, and sections that these have."""
+    targets = re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)", page.read_text())
+    assert [] == [
+        f"{name}#{section}" for name, section in targets
+        if not (there := page.parent / name if name else page).exists() or (section and section not in anchors(there))
+    ]  # fmt: skip
+
+
+def anchors(page: Path) -> set[str]:
+    """What `page.md#…` may name, as GitHub and MyST make them of headings."""
+    headings = re.findall(r"^#{1,6} (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_pages_that_code_and_messages_name_exist() -> None:
+    """In an error message, a comment, an alert, a value of the chart: the page is there, and the section of it."""
+    kept = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    named = {
+        (file, *found)
+        for file in kept
+        if not file.startswith(("tests/data", "benchmarks/results")) and Path(file).suffix not in (".png", ".jsonl")
+        for found in re.findall(r"\bdocs/([\w/-]+\.md)(?:#([\w-]+))?", _text(ROOT / file))
+    }
+    assert len(named) > 50
+    assert [] == sorted(
+        one for one in named
+        if not (page := ROOT / "docs" / one[1]).exists() or (one[2] and one[2] not in anchors(page))
+    )  # fmt: skip
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
+        return ""
 
 
 def test_every_page_is_reachable_from_the_readme() -> None:

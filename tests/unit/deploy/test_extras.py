@@ -127,7 +127,7 @@ def test_what_is_declared_is_imported(graph: grimp.ImportGraph) -> None:
 
 def test_torch_is_in_no_extra_but_that_of_bundles() -> None:
     """Five gigabytes: for whoever makes a model ready, and for nobody else."""
-    assert {"bundles", "export", "optimize", "dev"} == {extra for extra, names in REQUIRED.items() if "torch" in names}
+    assert {"bundles", "dev"} == {extra for extra, names in REQUIRED.items() if "torch" in names}
 
 
 def test_every_extra_that_is_named_somewhere_exists() -> None:
