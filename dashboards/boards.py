@@ -335,6 +335,12 @@ CANARY: Final = Board(
                    _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix:days", width=12),
         )),
         Section("Shadow", (
+            _lines("Phase of the rollout", "Of the last rollout of each route; 1 while it is in this phase.",
+                   by(("endpoint", "version", "phase"), f"{catalog.ROLLOUT_PHASE.name}{{{_BY_ENDPOINT}}}", "max"),
+                   "{{endpoint}} {{version}} {{phase}}"),
+            Panel("Evidence against the canary", "At the red line the rollout is rolled back.",
+                  (Query(by(("endpoint", "version"), f"{catalog.ROLLOUT_EVIDENCE.name}{{{_BY_ENDPOINT}}}", "max"),
+                         "{{endpoint}} {{version}}"),), unit="short", thresholds=((100.0, _RED),)),
             _lines("Rollout without a runner", "Time since somebody last ran a rollout that has not ended, up to an "
                    "hour. From two minutes on an alert says so; `canary run` continues it.",
                    f"clamp(time() - {by(('endpoint',), _GUARDED, 'max')}, 0, 3600)", "{{endpoint}}", "s"),

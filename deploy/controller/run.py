@@ -20,6 +20,7 @@ from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
+from deploy.controller.rollouts import shown
 from deploy.controller.rollouts.guard import RolloutGuard, addresses, status_of
 from deploy.controller.rollouts.source import GatewaySource
 from deploy.controller.telemetry import Telemetry
@@ -43,6 +44,10 @@ def made(
         counters = Gateways(lambda: addresses(gateways))
         return Judging(store, counters, show, clock=time.monotonic, wall=time.time)
 
+    def show_rollouts(task: registry.ServingTask) -> bool:
+        show(shown.families(task))
+        return False
+
     def duties(loaded: Loaded) -> Sequence[Duty]:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
         settle_s = max(30.0, 2 * poll_s)
@@ -55,6 +60,7 @@ def made(
             Pruner(store, clock=time.monotonic, wall=time.time),
             Telemetry(store, lambda: status_of(gateways)),
             *([judging()] if gateways else []),
+            show_rollouts,
         )
 
     return Controller(store, Election(store.reports, me, clock=time.monotonic), duties, poll_s=poll_s)

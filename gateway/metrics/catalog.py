@@ -383,8 +383,21 @@ ACCURACY: Final = Metric(
     "Accuracy of a version with labels (`/v1/feedback`): share right of all its labelled answers (value), and its 95 % "
     "interval (low, high).", ("endpoint", "version", "of"),
 )  # fmt: skip
-JUDGED: Final = (DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE, ACCURACY)
-"""What the controller judges of the gateways' counts, and shows itself."""
+ROLLOUT_PHASE: Final = Metric(
+    "controller_rollout_phase", "gauge",
+    "1 for the phase of the last rollout of a route: running, paused, promoted, rolled_back or aborted.",
+    ("endpoint", "version", "phase"),
+)  # fmt: skip
+ROLLOUT_EVIDENCE: Final = Metric(
+    "controller_rollout_evidence", "gauge",
+    "Evidence that the canary of a rollout is worse than stable; from 100 on it is rolled back. Only until it ends.",
+    ("endpoint", "version"),
+)  # fmt: skip
+JUDGED: Final = (
+    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE, ACCURACY, ROLLOUT_PHASE,
+    ROLLOUT_EVIDENCE,
+)  # fmt: skip
+"""What the controller judges, and shows itself."""
 OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
 """Of the built-in variables, ``brief`` shows labels, and those that the endpoint declares (`metrics add`)."""
 

@@ -61,6 +61,8 @@ KNOWN_EMPTY = {
     ("Gateway · drift", "Categories"): "as above",
     ("Gateway · canary", "Evidence of a difference"): "its canary is a hook, which has no built-in variables",
     ("Gateway · canary", "Evidence by what differs"): "as above",
+    ("Gateway · canary", "Phase of the rollout"): "its controller only judges",
+    ("Gateway · canary", "Evidence against the canary"): "as above",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
     ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
