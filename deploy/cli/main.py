@@ -34,7 +34,7 @@ _COMMANDS = {
     "keys": "Create, list, rotate and revoke API keys, and set quotas.",
     "history": "Show who changed endpoints, weights, keys and quotas.",
     "drift": "Detect drift: capture references, report changes.",
-    "dashboards": "Put the Grafana dashboards into a Grafana or into files.",
+    "boards": "Put the boards into a Grafana.",
     "hook": "Test a Preprocess class on this machine.",
     "canary": "Split requests between versions, or roll one out safely.",
     "export": "Write the state of a serving Task to a file.",

@@ -32,7 +32,7 @@ UNTYPED: Final = {
     r"^(make|pip) ": "installs, or starts what runs here already",
     r"^python -m benchmarks": "minutes to hours, on a machine without other work",
     r"triton-gateway (up|serve|sync|controlplane|optimize)\b": "stays in front, or takes minutes",
-    r"canary run (?!--endpoint mood)|drift (capt|rep)|doctor --kube|dashboards push": "takes traffic, or a server",
+    r"canary run (?!--endpoint mood)|drift (capt|rep)|doctor --kube|boards push": "takes traffic, or a server",
     r"canary pause": "needs a rollout that runs",
     r"gateway-\d:8080|gateway:8080|prometheus:9090": "somebody's servers",
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/http",

@@ -28,7 +28,7 @@ from tests.sites import site
 COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
 """Their options speak of one model and come from the command line."""
-GROUPS = ["keys", "history", "drift", "dashboards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
+GROUPS = ["keys", "history", "drift", "boards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
 PROGRAMS = COMMANDS[:5]
 """They run in containers and units, so every option can come from the environment."""
 HAS_NO_VARIABLE = {"help", "show_env", "version"}
@@ -438,7 +438,7 @@ def test_kserves_arguments_are_understood() -> None:
     assert "--port is invalid" in done.stderr
 
 
-@pytest.mark.parametrize("group", ["canary", "dashboards", "drift", "hook", "keys"])
+@pytest.mark.parametrize("group", ["canary", "boards", "drift", "hook", "keys"])
 def test_a_groups_help_cuts_no_sentence(group: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The list of its commands shows the first sentence of each one, over several lines if needed."""
     assert 0 == main([group, "--help"])
