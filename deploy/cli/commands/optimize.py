@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -12,11 +11,10 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from deploy.cli.commands._options import who
 from deploy.cli.terminal import Terminal
 from deploy.laptop.state_dir import uses_no_clearml
 from deploy.tools.errors import DeployError
@@ -62,18 +60,13 @@ if TYPE_CHECKING:
 )
 @click.option("--name", default="", help="Name of the bundle and of the registered model.  [default: the model's name]")
 @click.option("--tags", multiple=True, help="With --register: tag of the model. May be repeated.")
-@click.option("--deploy", metavar="ENDPOINT[/VERSION]",
-              help="Register the bundle and add this endpoint with the stock clearml-serving.")  # fmt: skip
-@click.option("--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
-              show_envvar=True, help="With --deploy: id of the serving Task.")  # fmt: skip
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str, task: str, target: str, candidate: str, load: str, samples: Path | None,
     reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
-    tags: tuple[str, ...], deploy: str | None, serving_task_id: str, trusts_code: bool,
-    as_json: bool,
+    tags: tuple[str, ...], trusts_code: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
 
@@ -81,27 +74,26 @@ def command(
     answers of each candidate with the original's, and measures the speed.
 
     The bundle holds the model, its tokenizer and configuration, samples with expected answers for the gateway's warm-up
-    check, a report, and a manifest of versions, arguments and hashes. Without --deploy, the command prints the
-    `clearml-serving` line that serves the bundle.
+    check, a report, and a manifest of versions, arguments and hashes. `triton-gateway deploy BUNDLE` serves it.
 
     \b
     Examples:
       triton-gateway optimize ./my-model
       triton-gateway optimize ./my-model --latency --samples my-texts.txt
       triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
-      triton-gateway optimize ./my-model --candidate openvino-bf16 --accept "checked: -0.1 % F1" --deploy faq/2
+      triton-gateway optimize ./my-model --candidate openvino-bf16 --accept "checked: -0.1 % F1"
     """
     from deploy.bundles import serving
     from deploy.bundles.options import Options, parse_tolerance
     from deploy.bundles.run import optimize
 
-    if deploy is not None and not serving_task_id:
-        raise DeployError(
-            "--deploy needs a serving Task", hint="give --serving-task-id, or run `source .triton-gateway/env`"
-        )
     screen = Screen()
-    if register or deploy is not None:
-        _check_registry()
+    if register and uses_no_clearml(os.environ):
+        raise DeployError(
+            "no ClearML server is configured",
+            hint="set CLEARML_API_HOST and its keys, or run `source .triton-gateway/env` of a running "
+            "`triton-gateway up`",
+        )
     with screen.interruptible():
         outcome = optimize(
             Options(
@@ -113,28 +105,24 @@ def command(
             screen.say, screen.progress,
         )  # fmt: skip
     screen.say(f"bundle: {outcome.bundle}")
-    model_id = "MODEL_ID"
-    if register or deploy is not None:
-        model_id = _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen)
-    arguments = serving.add_arguments(deploy or "ENDPOINT", model_id, outcome.inputs, outcome.outputs, outcome.tuned)
-    if deploy is not None:
-        _deploy(arguments, deploy, serving_task_id, output, screen)
-    line = serving.command_line([*(["--id", serving_task_id] if serving_task_id else []), *arguments])
+    model_id = (
+        _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen) if register else ""
+    )
+    arguments = serving.add_arguments(
+        "ENDPOINT", model_id or "MODEL_ID", outcome.inputs, outcome.outputs, outcome.tuned
+    )
+    line = serving.command_line(arguments)
     if as_json:
         values = {
-            "bundle": str(outcome.bundle), "model_id": model_id if model_id != "MODEL_ID" else None,
-            "deployed": deploy, "line": line, "add": arguments, **outcome.manifest,
+            "bundle": str(outcome.bundle), "model_id": model_id or None, "line": line, "add": arguments,
+            **outcome.manifest,
         }  # fmt: skip
         click.echo(json.dumps(values, indent=2, ensure_ascii=False, default=str))
         return 0
-    if deploy is not None:
-        click.echo(f"endpoint {deploy} serves model {model_id}; `triton-gateway status --wait` waits until it is live")
-    elif model_id != "MODEL_ID":
+    if model_id:
         click.echo(f"serve it:\n  {line}")
     else:
-        named = ["--name", str(outcome.manifest["name"]), "--project", project, "--framework", "onnx", "--publish"]
-        upload = shlex.join(["clearml-serving", "model", "upload", *named, "--path", str(outcome.bundle)])
-        click.echo(f"serve it:\n  {upload}\n  {line}")
+        click.echo(f"serve it:\n  triton-gateway deploy {shlex.quote(str(outcome.bundle))}")
     return 0
 
 
@@ -182,16 +170,6 @@ class Screen(Terminal):
         self.live(text, topic=text)
 
 
-def _check_registry() -> None:
-    """Raise ``DeployError`` before minutes of work if no registry is configured for the result."""
-    if uses_no_clearml(os.environ):
-        raise DeployError(
-            "no ClearML server is configured",
-            hint="set CLEARML_API_HOST and its keys, or run `source .triton-gateway/env` of a running "
-            "`triton-gateway up`",
-        )
-
-
 def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: Screen) -> str:
     from deploy.bundles.register import register
 
@@ -202,17 +180,3 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
     )  # fmt: skip
     screen.say(f"registered as model {found.model_id}, made by Task {found.task_id}")
     return found.model_id
-
-
-def _deploy(arguments: list[str], endpoint: str, serving_task_id: str, output: Path, screen: Screen) -> None:
-    from deploy.cli.serving_task import connect
-    from deploy.controller.history.recorder import announced
-    from deploy.tools.clearml_serving import ClearMLServing
-
-    screen.progress("clearml-serving model add …")
-    environment: dict[str, Any] = dict(os.environ)
-    cli = ClearMLServing(env=environment, log=output.absolute() / "clearml-serving.log")
-    registry = connect(serving_task_id)
-    with announced(registry, [endpoint.strip("/")], by=who(), why="optimize --deploy"):
-        asyncio.run(cli.run("--id", serving_task_id, *arguments))
-    screen.say("clearml-serving model add: done")

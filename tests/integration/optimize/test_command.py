@@ -80,14 +80,15 @@ def optimize_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 
 
 async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
-    """One command; the registry then holds the bundle, how it was made, and the endpoint the stock CLI added."""
+    """The registry then holds the bundle and how it was made, and the stock CLI adds the endpoint as it is told."""
     environment = server.client_environment(os.environ, place)
     cli = ClearMLServing(env=environment, log=place / "cli.log")
     task = await cli.create_service("optimize")
     done = optimize(place, environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "tiny",
-                    "--tags", "nightly", "--deploy", "tiny/1", "--serving-task-id", task, "--json")  # fmt: skip
+                    "--tags", "nightly", "--register", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
+    await cli.run("--id", task, *("tiny/1" if word == "ENDPOINT" else word for word in found["add"]))
     bundle = Path(found["bundle"])
     # the bundle: reproducible, and read by those who will read it
     assert found["files"] == manifest.hashes(bundle)
@@ -203,7 +204,6 @@ def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None
         (["--candidate", "tensorflow"], "there is no candidate tensorflow for a cpu"),
         (["--target", "gpu", "--candidate", "ort-fp32"], "there is no candidate ort-fp32 for a gpu"),
         (["--tolerance", "cosinus=1"], "known names: difference, mean_cosine"),
-        (["--deploy", "x"], "--deploy needs a serving Task"),
         (["--task", "dancing"], "dancing is not supported"),
     ],
 )

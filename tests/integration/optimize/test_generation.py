@@ -284,12 +284,14 @@ async def test_models_become_endpoints_that_generate(
     streamed and in OpenAI's form. A run that is refused leaves its work for the next.
     """
     environment = server.client_environment(os.environ, tmp_path)
-    task = await ClearMLServing(env=environment, log=tmp_path / "cli.log").create_service("generation")
+    cli = ClearMLServing(env=environment, log=tmp_path / "cli.log")
+    task = await cli.create_service("generation")
     gpt2, llama = (make_generator(kind).folder for kind in KINDS)
-    done = optimize(tmp_path, environment, str(gpt2), "--candidate", "ort-fp32", "--name", "gpt2", "--deploy", "gpt2",
-                    "--serving-task-id", task, "--json")  # fmt: skip
+    done = optimize(tmp_path, environment, str(gpt2), "--candidate", "ort-fp32", "--name", "gpt2", "--register",
+                    "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     deployed = json.loads(done.stdout)
+    await cli.run("--id", task, *("gpt2" if word == "ENDPOINT" else word for word in deployed["add"]))
     options = Options(str(llama), tmp_path / "out", candidate="ort-fp32", is_quick=True)
     said: list[str] = []
     with pytest.raises(BeyondTolerance, match=r"no candidate is within tolerance \(ort-fp32: mean cosine"):

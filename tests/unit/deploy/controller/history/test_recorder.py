@@ -182,7 +182,7 @@ def test_a_tool_that_names_nobody_is_told_by_who_runs_it(
     monkeypatch.setattr(time, "time", lambda: now[0])
     clock = lambda: now[0]  # noqa: E731 - as short as that
     look(store, clock=clock)
-    with announced(store, ["e/2"], by="ann", why="optimize --deploy"):
+    with announced(store, ["e/2"], by="ann", why="deploy"):
         store.add_endpoint("e", B, version="2")
         store.add_endpoint("other", B)
         if is_noticed == "within":
