@@ -308,9 +308,13 @@ class ArtifactCorrupt(ControlError):
 
 
 class ContentChanged(ControlError):
-    """Another upload has overwritten the file of a model since the gateway first saw it."""
+    """Another upload has overwritten the file of a model since it was first seen; ``found`` is the hash of its file."""
 
     kind = "content_changed"
+
+    def __init__(self, message: str, *, hint: str = "", found: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.found = found
 
 
 class AnswersDisagree(ControlError):

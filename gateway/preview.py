@@ -14,9 +14,8 @@ from gateway.errors import SpecFault
 from gateway.metrics import variables
 from gateway.metrics.declared import declared_for, frequency_of
 from gateway.path.routing import canary
-from gateway.registry.contents import shared
 from gateway.registry.port import Registry
-from gateway.spec import CONTENT_HASH, CanarySpec, Fault, ServingSpec, seen_contents
+from gateway.spec import CanarySpec, Fault, ServingSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +47,7 @@ class Preview:
 def preview(registry: Registry, spec: ServingSpec) -> Preview:
     """Return what a gateway would make of ``spec`` with the models of ``registry``. Raises the registry's errors."""
     records = registry.records(spec.model_ids)
-    seen = seen_contents(registry.ledger.read().get(CONTENT_HASH, {}))
-    # If the newest one decides, a gateway looks at it first.
-    known = {one.uri: one.names for one in shared(registry, records.values(), seen) if one.unseen is None}
-    plan = compile_spec(spec, default_triton="", models=records, namesakes=known)
+    plan = compile_spec(spec, default_triton="", models=records)
     routes: dict[str, Mapping[str, float]] = {}
     for name, rule in spec.canaries.items():
         try:

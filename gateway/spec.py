@@ -36,7 +36,10 @@ OBJECTIVES: Final = "objective"
 """The kind of record with an endpoint's objective."""
 
 CONTENT_HASH: Final = "content_hash"
-"""The kind of record with the hashes of models' files."""
+"""The kind of record with the ``Content`` of each model."""
+
+_MAX_LISTED: Final = 5
+"""Models named in one fault. Hundreds of models may share one address."""
 
 ROLLOUT: Final = "rollout"
 """The kind of record with rollouts by route; gateways read from it which version is stable."""
@@ -119,17 +122,27 @@ class ServingTask:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenContent:
-    """The bytes of a model's file when it was first seen (``at``, Unix seconds), and what was found since."""
+class Content:
+    """The bytes of a model's file, as the controller recorded them first, and what it found since."""
 
-    model_id: str
+    model: str
     name: str
+    uri: str
     sha256: str
-    at: float
-    last: float
-    """Time of the last observation that differed from the previous one (Unix seconds)."""
-    overwritten_by: str = ""
-    """SHA-256 of other bytes that were found there last; empty if the first bytes are still there."""
+    parts: str = ""
+    """Hash of what gateways read of a folder (``registry/parts``); empty for a single file."""
+    stated: str = ""
+    """The hash in the model's metadata; empty if there is none."""
+    found: str = ""
+    """SHA-256 of other bytes that are at this address now; empty if there are none."""
+    newer: tuple[str, ...] = ()
+    """Models (name and id) that were registered at this address later, before these bytes were seen."""
+    at: float = 0.0
+    """When it was recorded (Unix seconds)."""
+
+    def is_of(self, record: ModelRecord) -> bool:
+        """Whether it is about this model at its present address: a new address or stated hash is a new model."""
+        return (self.model, self.uri, self.stated) == (record.id, record.uri, record.sha256 or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,23 +490,13 @@ def judged(
     return verdict if is_usable or verdict == "agrees" else "changed"
 
 
-def seen_contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, SeenContent]:
-    """Return the first bytes of each model's file by identity; unreadable records are skipped.
-
-    Writers do not wait for each other, so there may be several firsts: the earliest counts, then the smaller hash.
-    """
-    found: dict[str, list[tuple[float, str, float, Mapping[str, Any]]]] = {}
-    for value in records.values():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            one = (float(value["at"]), str(value["sha256"]), float(value["last"]), value)
-            found.setdefault(str(value["identity"]), []).append(one)
-    seen = {}
-    for identity, candidates in found.items():
-        at, sha256, last, value = min(candidates, key=lambda one: one[:2])
-        latest = max(candidates, key=lambda one: (one[2], one[1] == sha256))
-        other = latest[1] if latest[2] > last else ""
-        seen[identity] = SeenContent(str(value.get("model")), str(value.get("name")), sha256, at, latest[2], other)
-    return seen
+def contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Content]:
+    """Return the recorded content of each model by its id; unreadable records are skipped."""
+    found = {}
+    for model_id, value in records.items():
+        with contextlib.suppress(TypeError):
+            found[model_id] = Content(**{**value, "model": model_id, "newer": tuple(value.get("newer", ()))})
+    return found
 
 
 def overwritten(first: str, now: str) -> tuple[str, str]:
@@ -509,12 +512,22 @@ def _overwritten(task: ServingTask, endpoints: Mapping[str, EndpointSpec]) -> It
     if task.problem:
         yield Fault("records", task.problem)
     served = {endpoint.model_id for endpoint in endpoints.values()}
-    for _, seen in sorted(seen_contents(records_of(task, CONTENT_HASH)).items()):
-        if seen.overwritten_by and seen.model_id in served:
-            served.discard(seen.model_id)  # there may be a hash of its parts as well
-            message, hint = overwritten(seen.sha256, seen.overwritten_by)
-            subject = f"model {seen.name} ({seen.model_id})"
+    for model_id, content in sorted(contents(records_of(task, CONTENT_HASH)).items()):
+        subject = f"model {content.name} ({model_id})"
+        if model_id in served and content.found:
+            message, hint = overwritten(content.sha256, content.found)
             yield Fault(subject, f"{message}. Versions that serve it continue, new ones refuse it: {hint}")
+        elif model_id in served and content.newer:
+            yield Fault(subject, _shared_address(content))
+
+
+def _shared_address(content: Content) -> str:
+    more = f" and {len(content.newer) - _MAX_LISTED} more" if len(content.newer) > _MAX_LISTED else ""
+    return (
+        f"was registered before others at its address ({', '.join(content.newer[:_MAX_LISTED])}{more} are all at "
+        f"{content.uri}): unless all uploads had the same bytes, the last one has overwritten the others. Upload each "
+        "from a folder or file of its own name, and add the endpoints with the new models' ids"
+    )
 
 
 def _section(task: ServingTask, name: str, faults: list[Fault]) -> dict[str, dict[str, Any]]:

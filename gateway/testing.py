@@ -278,7 +278,7 @@ class FakeRegistry:
         return self.models[model_id]
 
     def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
-        """See ``Registry.models_at``."""
+        """See ``RegistryWriter.models_at``."""
         self._check()
         return [model for model in self.models.values() if model.uri in uris]
 

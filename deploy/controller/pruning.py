@@ -1,7 +1,6 @@
 """Removes records that nothing needs any more: what every gateway reads must not grow with each model ever made.
 
-First hashes stay for models that are served or numbered, and for others at their addresses, which could have
-overwritten them. Marks stay for the decisions that they are about.
+Contents stay for models that are served or numbered. Marks stay for the decisions that they are about.
 """
 
 from __future__ import annotations
@@ -50,14 +49,10 @@ class Pruner:
 
 
 def _unused_hashes(task: ServingTask, serving: spec.ServingSpec, before: float) -> list[str]:
-    known = spec.records_of(task, spec.CONTENT_HASH)
     numbered = version_numbers.decode(spec.records_of(task, version_numbers.KIND))
     named = {*serving.model_ids, *(model for numbers in numbered.values() for model in numbers.models.values())}
-    addresses = {value.get("uri") for value in known.values() if value.get("model") in named}
-    return [
-        key for key, value in known.items()
-        if value.get("model") not in named and value.get("uri") not in addresses and _time(value) < before
-    ]  # fmt: skip
+    known = spec.records_of(task, spec.CONTENT_HASH)
+    return [model_id for model_id, value in known.items() if model_id not in named and _time(value) < before]
 
 
 def _unused_marks(task: ServingTask) -> list[str]:
@@ -66,5 +61,5 @@ def _unused_marks(task: ServingTask) -> list[str]:
 
 
 def _time(value: Mapping[str, Any]) -> float:
-    at = value.get("last")
+    at = value.get("at")
     return float(at) if isinstance(at, int | float) else 0.0

@@ -8,7 +8,7 @@ from gateway import logs, metrics, registry, settings, spec, version_numbers
 
 __all__ = [
     "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "ServingTask", "Store", "connect", "loaded", "metrics",
-    "registry", "silent", "spec", "version_numbers",
+    "registry", "reported", "silent", "spec", "version_numbers",
 ]  # fmt: skip
 
 Ledger = registry.Ledger
@@ -33,6 +33,16 @@ def loaded(records: Records) -> Collection[tuple[str, str]]:
     """Return url and model id of every version that some Triton has loaded, as their model syncs report."""
     told = registry.reports.read(records)
     return {(one.url, one.model) for models in told.values() for one in models if one.phase == "loaded"}
+
+
+def reported(records: Records) -> dict[str, list[tuple[str, str]]]:
+    """Return the hashes of models' files and of their parts, as model syncs report them, by the name in Triton."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for _, models in sorted(registry.reports.read(records).items()):
+        for one in models:
+            if one.sha256:
+                found.setdefault(one.name, []).append((one.sha256, one.parts))
+    return found
 
 
 def silent(records: Records, *, now: float) -> list[str]:

@@ -13,6 +13,7 @@ from typing import Final
 
 from deploy.controller import registry
 from deploy.controller.auto_update import AutoUpdate
+from deploy.controller.contents import ContentKeeper
 from deploy.controller.controller import Controller, Duty, Loaded
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.drift.counts import Gateways
@@ -48,6 +49,8 @@ def made(
         show(shown.families(task))
         return False
 
+    election = Election(store.reports, me, clock=time.monotonic)
+
     def duties(loaded: Loaded) -> Sequence[Duty]:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
         settle_s = max(30.0, 2 * poll_s)
@@ -56,6 +59,7 @@ def made(
             DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
             WeightsKeeper(store, clock=time.monotonic, wall=time.time),
             RolloutGuard(store, source, lambda: status_of(gateways), me),
+            ContentKeeper(store, lambda: registry.reported(election.records), clock=time.monotonic, wall=time.time),
             Observer(store),
             Pruner(store, clock=time.monotonic, wall=time.time),
             Telemetry(store, lambda: status_of(gateways)),
@@ -63,7 +67,7 @@ def made(
             show_rollouts,
         )
 
-    return Controller(store, Election(store.reports, me, clock=time.monotonic), duties, poll_s=poll_s)
+    return Controller(store, election, duties, poll_s=poll_s)
 
 
 def run(

@@ -47,6 +47,10 @@ class ModelCache(Protocol):
         """Return an immutable folder with the model's files."""
         ...
 
+    def hashes(self, record: spec.ModelRecord) -> Mapping[str, str]:
+        """Return the hashes of the model's file and of its parts; empty if it is not on disk."""
+        ...
+
     def learn(self, task: spec.ServingTask) -> None:
         """Take over what the registry just said about models' files."""
         ...
@@ -90,6 +94,8 @@ class ModelSync:
         self._last_contact: float | None = None
         self._jobs: dict[str, Future[None]] = {}
         self._retries: dict[str, Retry] = {}
+        self._hashes: dict[str, Mapping[str, str]] = {}
+        """Hashes of the file of each wanted model, as it was downloaded last."""
         self._dispensable_since: dict[str, float] = {}
         self._ready_since: dict[str, float] = {}
         self._loaded: frozenset[str] = frozenset()
@@ -181,7 +187,7 @@ class ModelSync:
                     self._cold[name] = wishes.get(name)
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
         self._board.publish(self.status())
-        models = self._board.models()
+        models = self._rows()
         if self._desired is not None and self._reporter.is_due(models):
             # An unexpected failure is logged by the callback that raises it.
             self._registry_pool.submit(self._reporter.write, models).add_done_callback(lambda done: done.result())
@@ -204,6 +210,15 @@ class ModelSync:
             # Triton has it, though perhaps in an earlier build.
             "models": [{**model, "is_loaded": model["name"] in self._loaded} for model in self._board.models()],
         }  # fmt: skip
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Return what is reported: the status of each model, and the hashes of its file."""
+        targets = self._desired.targets if self._desired is not None else {}
+        self._hashes = {name: hashes for name, hashes in self._hashes.items() if name in targets}
+        for name, target in targets.items():
+            if not self._hashes.get(name):
+                self._hashes[name] = self._cache.hashes(target.record)
+        return [{**model, **self._hashes.get(model["name"], {})} for model in self._board.models()]
 
     # --- registry -----------------------------------------------------------------------------------------------
 
@@ -404,6 +419,8 @@ class ModelSync:
                     self._set(target, "pending", str(error))
                 continue
             except errors.GatewayError as error:
+                if isinstance(error, errors.ContentChanged):
+                    self._hashes[name] = {"sha256": error.found}
                 self._failed(name, target, verdict_of(error))
                 continue
             except Exception as error:
@@ -411,6 +428,7 @@ class ModelSync:
                 self._failed(name, target, verdict_of(error))
                 continue
             self._retries.pop(name, None)
+            self._hashes.pop(name, None)
 
     def _failed(self, name: str, target: Target | None, verdict: Verdict, *, is_suspect: bool = False) -> None:
         retry = self._retries.setdefault(name, Retry())

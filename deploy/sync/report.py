@@ -60,6 +60,6 @@ def _told(models: Rows) -> Rows:
         {
             "url": one["endpoint"], "model": one["model_id"], "name": one["name"],
             "phase": _PHASES.get(one["state"], "pending"), "reason": one["reason"] if one["state"] == "failed" else "",
-            "is_final": one["is_final"],
+            "is_final": one["is_final"], "sha256": one.get("sha256", ""), "parts": one.get("parts", ""),
         } for one in models
     ]  # fmt: skip

@@ -29,7 +29,7 @@ from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.turns import Turns
 from gateway.control.version import PendingName
-from gateway.errors import GatewayError, ModelNotReady, SpecFault
+from gateway.errors import ModelNotReady, SpecFault
 from gateway.handlers.cache import CachedHandler
 from gateway.handlers.endpoint import Endpoint, Handler, Identity
 from gateway.handlers.generation import GenerationHandler
@@ -154,18 +154,9 @@ class Assembler:
         artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
         self._cache.keep(models, artifacts)
 
-    def learn(self, task: ServingTask) -> str:
-        """Take over hashes from the Task; return why a replaced model may go unnoticed, or an empty string."""
+    def learn(self, task: ServingTask) -> None:
+        """Take over the recorded contents of models."""
         self._cache.learn(task)
-        return self._cache.problem
-
-    def see(self, record: ModelRecord) -> None:
-        """Fetch a model that is not served, so that everybody knows what is at its address. Blocks; never raises."""
-        try:
-            self._cache.without_weights(record)
-        except GatewayError as error:
-            _log.info("the file of model %s (%s) cannot be compared with others at its address: %s", record.name,
-                      record.id, error.message)  # fmt: skip
 
     def give_up(self, plan: EndpointPlan) -> None:
         """Drop what builds of ``plan`` have left behind, since it is no longer wanted."""

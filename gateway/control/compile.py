@@ -26,10 +26,6 @@ from gateway.spec import OBJECTIVE, EndpointSpec, Fault, ModelRecord, ServingSpe
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
 
-_MAX_LISTED: Final = 5
-"""Models named in one fault. Hundreds of models may share one address."""
-
-
 @dataclass(frozen=True, slots=True)
 class EndpointPlan:
     """One endpoint version to serve. Versions with equal fingerprints need no rebuild."""
@@ -62,15 +58,14 @@ def compile_spec(
     default_triton: str,
     pools: Mapping[str, str] | None = None,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
-    namesakes: Mapping[str, Sequence[str]] = MappingProxyType({}),
     pause: Callable[[], None] = unhurried,
 ) -> Plan:
     """Return the plan for ``spec``. Entries that cannot be served are in ``faults``; nothing is raised.
 
     The Task's own ``triton_grpc_server`` overrides ``default_triton``, as in clearml-serving. ``pools`` maps each pool
     of Tritons to its address, and ``default`` to an override of ``default_triton``; None accepts every pool. ``models``
-    are the known records: a model whose files were replaced under its id is built again. ``namesakes`` maps an address
-    to the models (name and id) that share it. ``pause`` is called between entries.
+    are the known records: a model whose files were replaced under its id is built again. ``pause`` is called between
+    entries.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
@@ -99,10 +94,6 @@ def compile_spec(
         )  # fmt: skip
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))
-    for model_id in spec.model_ids:
-        record = models.get(model_id)
-        if record is not None and record.uri in namesakes:
-            faults.append(Fault(f"model {model_id}", shared_address(record.uri, namesakes[record.uri])))
     for name, rule in spec.canaries.items():
         pause()
         try:
@@ -144,16 +135,6 @@ def without_tritons(pools: Sequence[str], known: Mapping[str, str]) -> str:
     return (
         f"{which} no Tritons here; this gateway knows {', '.join(sorted(known))}: name its address in "
         "TRITON_GATEWAY_POOLS, or add the endpoint with another --aux-config gateway.pool"
-    )
-
-
-def shared_address(uri: str, models: Sequence[str]) -> str:
-    """Return the fault of ``models`` (name and id each) that share one address."""
-    more = f" and {len(models) - _MAX_LISTED} more" if len(models) > _MAX_LISTED else ""
-    return (
-        f"has the same file as others ({', '.join(models[:_MAX_LISTED])}{more} are all at {uri}): unless all uploads "
-        "had the same bytes, the last one has overwritten the others. Upload each from a folder or file of its own "
-        "name, and add the endpoints with the new models' ids"
     )
 
 

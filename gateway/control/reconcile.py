@@ -13,7 +13,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -39,17 +38,7 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import (
-    CONTENT_HASH,
-    Fault,
-    ModelRecord,
-    ServingSpec,
-    ServingTask,
-    decode,
-    guarded_until,
-    records_of,
-    seen_contents,
-)
+from gateway.spec import Fault, ServingSpec, ServingTask, decode, guarded_until
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -141,8 +130,6 @@ class Reconciler:
         self._marker: str | None = None
         self._records_due = 0.0
         self._answered = False
-        self._unnoticed_reason = ""
-        """Why the gateway may miss that a model's files were replaced; empty if it cannot."""
         self._restored: Mapping[str, LastGood] | None = {}
         """Versions to restore: those served before this process started. None once a configuration was applied."""
         self.last_contact = 0.0
@@ -221,9 +208,8 @@ class Reconciler:
             return "unchanged"
         spec = await self._local(decode, task, Pace())
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
-        seen = await self._local(lambda: seen_contents(records_of(task, CONTENT_HASH)))
-        await self._remote(self._records.refresh, spec.model_ids, seen, self._see)
-        self._unnoticed_reason = await self._local(self._assembler.learn, task)
+        await self._remote(self._records.refresh, spec.model_ids)
+        await self._local(self._assembler.learn, task)
         self._records_due = now + self._settings.records_period
         plan = await self._local(self._compile, spec)
         if self._plan is None and _unreadable(plan):
@@ -236,9 +222,6 @@ class Reconciler:
         self._marker, self._newest = marker, task
         self._housekeeping.save_soon()
         return "changed" if is_new else "unchanged"
-
-    def _see(self, record: ModelRecord) -> Future[None]:
-        return self._threads.downloads.submit(self._assembler.see, record)
 
     async def _boot_from_disk(self, why: str) -> None:
         state = await self._local(self._store.load)
@@ -258,18 +241,12 @@ class Reconciler:
         self._apply(task, plan)
 
     def _compile(self, spec: ServingSpec) -> Plan:
-        plan = compile_spec(
+        return compile_spec(
             spec,
             default_triton=self._settings.default_triton,
             pools=self._settings.pools,
             models=self._records.known(),
-            namesakes=self._records.namesakes(),
             pause=Pace(),
-        )
-        return (
-            replace(plan, faults=(*plan.faults, Fault("records", self._unnoticed_reason)))
-            if self._unnoticed_reason
-            else plan
         )
 
     async def _local(self, call: Callable[..., Result], *args: Any) -> Result:

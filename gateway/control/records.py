@@ -6,18 +6,13 @@ from the registry is kept, because its model may still be served.
 
 from __future__ import annotations
 
-import logging
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
 from gateway.errors import RegistryRefused, SpecFault
-from gateway.registry.contents import shared
 from gateway.registry.port import Registry
-from gateway.spec import ModelRecord, SeenContent
-
-_log = logging.getLogger("triton_gateway.control")
+from gateway.spec import ModelRecord
 
 
 class ModelRecords:
@@ -27,9 +22,6 @@ class ModelRecords:
         self._registry = registry
         self._lock = threading.Lock()
         self._records: Mapping[str, ModelRecord] = MappingProxyType({})
-        self._namesakes: Mapping[str, Sequence[str]] = {}
-        self._seeing: dict[str, Future[None]] = {}
-        """Fetches of models only to see their bytes, by model id."""
 
     def _change(self, change: Callable[[Mapping[str, ModelRecord]], dict[str, ModelRecord]]) -> None:
         # Never change in place: the event loop reads it. The lock keeps two changes from losing one of them.
@@ -56,36 +48,10 @@ class ModelRecords:
         self._change(lambda known: {**known, model_id: record})
         return record
 
-    def refresh(
-        self, model_ids: Collection[str], seen: Mapping[str, SeenContent], see: Callable[[ModelRecord], Future[None]]
-    ) -> None:
-        """Read these records again, as a model's files can be replaced, and find models that share an address. Blocks.
-
-        ``seen`` are the known contents. ``see`` begins to fetch a model so that its content becomes known; until then
-        it is open whether a model at the same address was overwritten. Raises ``RegistryUnavailable``.
-        """
+    def refresh(self, model_ids: Collection[str]) -> None:
+        """Read these records again, as a model's files can be replaced. Blocks. Raises ``RegistryUnavailable``."""
         read = self._registry.records(model_ids)
         self._change(lambda known: {**known, **read})
-        records = self._records
-        known = [records[i] for i in model_ids if i in records]
-        try:
-            found = shared(self._registry, known, seen)
-        except RegistryRefused as error:
-            _log.info("models that share an address cannot be looked up: %s", error.message)
-            return
-        for group in found:
-            if group.unseen is not None and group.unseen.id not in self._seeing:
-                self._seeing[group.unseen.id] = see(group.unseen)
-        self._namesakes = {
-            group.uri: group.names for group in found
-            if group.unseen is None or self._seeing[group.unseen.id].done()
-        }  # fmt: skip
-
-    def namesakes(self) -> Mapping[str, Sequence[str]]:
-        """Return, for each address in use at which a model was or may have been overwritten, the name and id of each
-        model.
-        """
-        return self._namesakes
 
     def known(self) -> Mapping[str, ModelRecord]:
         """Return every known record by id. The mapping never changes."""

@@ -17,6 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -39,9 +40,8 @@ _MANIFEST = sweep.MARK
 _BELOW_VOLUME: Final = 0.8
 """Largest share of its volume for a cache; kubelets and quotas act when a volume is nearly full."""
 
-Check = Callable[[Mapping[str, str], bool], None]
-"""Takes the hashes of stored files (see ``Contents.check``), and whether they were just downloaded. Raises if they must
-not be used."""
+Check = Callable[[Mapping[str, str]], None]
+"""Takes the hashes of stored files (see ``Contents.check``). Raises if they must not be used."""
 
 
 class ArtifactCache:
@@ -72,33 +72,20 @@ class ArtifactCache:
         self._max_unpacked = max_unpacked
         self._name = name
         self._clock = clock
-        self._contents = Contents(registry.ledger, clock=clock)
+        self._contents = Contents()
         self._has_told = False
         self._used: int | None = None
         """Approximate size in bytes; None if it was not counted yet."""
         self._whole_stores: set[str] = set()
         """Stores that are known not to support reading in parts."""
 
-    @property
-    def problem(self) -> str:
-        """Why hashes of downloads cannot be recorded for other replicas; empty if they can."""
-        return self._contents.problem
-
     def learn(self, task: ServingTask) -> None:
-        """Take over the hashes from the serving Task that was just read."""
+        """Take over the recorded contents from the serving Task that was just read."""
         self._contents.learn(task)
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
-        """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises.
-
-        Needed files on disk are compared with the recorded hashes. A missing hash (the copy is older than the records)
-        is recorded now, while the right bytes are still known.
-        """
-        models, pause = list(models), Pace()
-        for record in models:
-            for key in (_key_of_model(record), _key_of_parts(record)):
-                _is_usable(self._root / "models" / key, self._check_of(record))
-            pause()
+        """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises."""
+        pause = Pace()
         entries = [f"models/{key}" for record in models for key in (_key_of_model(record), _key_of_parts(record))]
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
         try:
@@ -152,7 +139,7 @@ class ArtifactCache:
         """Return the folder with what a gateway reads of the model: everything but its weights, which are not fetched.
 
         Returns the whole model if that is on disk, or if parts cannot be used: its store cannot read parts, it is not a
-        zip, its metadata has a hash of the whole, or so far only the whole has a recorded hash. Raises as ``model``.
+        zip, or its metadata has a hash of the whole. Raises as ``model``.
         """
         _require_data(record)
         whole = self._root / "models" / _key_of_model(record)
@@ -177,17 +164,17 @@ class ArtifactCache:
             return _code_in(entry / "files", what)
         for key in (_key_of_model(what), *([] if weights else [_key_of_parts(what)])):
             entry = self._root / "models" / key
-            hashes = _hashes_of(entry) if what.has_data else None
-            if hashes is not None and all(self._contents.agrees(what, sha256, part) for part, sha256 in hashes.items()):
+            if what.has_data and _is_usable(entry, self._check_of(what)):
                 _touch(entry)
                 return entry / "files"
         return None
 
-    def _check_of(self, record: ModelRecord) -> Check:
-        def check(hashes: Mapping[str, str], is_new: bool) -> None:
-            self._contents.check(record, hashes, is_new=is_new)
+    def hashes(self, record: ModelRecord) -> Mapping[str, str]:
+        """Return the hashes of the whole model on disk (``contents.WHOLE``, ``PARTS``); empty if it is not there."""
+        return _hashes_of(self._root / "models" / _key_of_model(record)) or {}
 
-        return check
+    def _check_of(self, record: ModelRecord) -> Check:
+        return partial(self._contents.check, record)
 
     def artifact(self, ref: ArtifactRef) -> Path:
         """Return the preprocess code: a ``.py`` file, or the folder of an uploaded package.
@@ -203,8 +190,6 @@ class ArtifactCache:
         with self._filled(entry, record.uri, check) as is_missing:
             if not is_missing:
                 return entry / "files"
-            if self._contents.has_whole(record):
-                return None
             if not record.is_package:
                 if parts.is_read(record.uri):
                     return None
@@ -222,7 +207,7 @@ class ArtifactCache:
                 unpack(archive, part / "files", max_bytes=self._max_unpacked, wanted=parts.is_read)
                 hashes = {PARTS: parts.fingerprint(archive, part / "files")}
                 archive.unlink()
-                check(hashes, True)
+                check(hashes)
                 return hashes
 
             return entry / "files" if self._put(entry, record.uri, fill) else None
@@ -258,9 +243,8 @@ class ArtifactCache:
                 shutil.rmtree(place)
             if not any(files.iterdir()):
                 raise _empty(uri)
-            # Checked last, so that a broken file is never recorded as a model's first bytes.
             if check is not None:
-                check(hashes, True)
+                check(hashes)
             return hashes
 
         with self._filled(entry, uri, check) as is_missing:
@@ -438,12 +422,10 @@ def _is_usable(entry: Path, check: Check | None) -> bool:
     if check is None:
         return True
     try:
-        check(hashes, False)
+        check(hashes)
     except ContentChanged as error:
         _log.warning("the cached copy is fetched again: %s", error.message)
         return False
-    except RegistryUnavailable:
-        return True  # it was compared after its download
     return True
 
 

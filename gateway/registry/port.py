@@ -69,10 +69,6 @@ class Registry(Protocol):
         """Return the models that exist among these, by id, in few calls; without their comments."""
         ...
 
-    def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
-        """Return all models, archived ones too, at one of these addresses; without their comments."""
-        ...
-
     def download(self, uri: str, folder: Path) -> Path:
         """Download the file at ``uri`` into ``folder`` under its base name; return its path.
 
@@ -167,6 +163,10 @@ class RegistryWriter(Registry, Protocol):
 
     def spec(self) -> ServingSpec:
         """Return the serving Task, decoded, with our records."""
+        ...
+
+    def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
+        """Return all models, archived ones too, at one of these addresses; without their comments."""
         ...
 
     def find_models(self, query: ModelQuery) -> Sequence[str]:

@@ -35,6 +35,10 @@ class ModelReport:
     phase: Phase
     reason: str = ""
     is_final: bool = False
+    sha256: str = ""
+    """Of the model's file as it was downloaded last; empty if it was not."""
+    parts: str = ""
+    """Of what gateways read of a folder; empty for a single file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ def _model(stored: Mapping[str, Any]) -> ModelReport:
         raise ValueError(phase)
     return ModelReport(
         str(stored["url"]), str(stored["model"]), str(stored["name"]), phase, str(stored.get("reason", "")),
-        bool(stored.get("is_final")),
+        bool(stored.get("is_final")), str(stored.get("sha256", "")), str(stored.get("parts", "")),
     )  # fmt: skip
 
 

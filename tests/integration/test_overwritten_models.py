@@ -5,12 +5,18 @@ The control plane runs strict here: its file server keeps one file per address, 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.controller.run import made
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import CONTENT_HASH, records_of
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.gateways import GatewayProcess
 from tests.stock import Client
@@ -52,6 +58,17 @@ class World(Client):
         return GatewayProcess(self, self.folder / state)
 
 
+@contextlib.contextmanager
+def controlled(task: str) -> Iterator[None]:
+    """A controller of the serving Task, in this process."""
+    stop = threading.Event()
+    thread = threading.Thread(target=made(ClearMLRegistry(task), 1.0, (), lambda _: None).run, args=(stop,))
+    thread.start()
+    yield
+    stop.set()
+    thread.join()
+
+
 def failed(gateway: GatewayProcess) -> list[Any]:
     """What a gateway has given up for now."""
     return [one for one in gateway.status().get("pending", ()) if one["state"] == "failed"]
@@ -59,16 +76,20 @@ def failed(gateway: GatewayProcess) -> list[Any]:
 
 def test_a_second_upload_of_the_same_folder_name_is_never_served_under_the_first_id(tmp_path: Path) -> None:
     """Who serves the first goes on, a new replica refuses it by name, the page's status and doctor say so."""
-    with control_plane(tmp_path / "plane") as server:
+    with control_plane(tmp_path / "plane") as server, contextlib.ExitStack() as stack:
         world = World(server, tmp_path)
+        stack.enter_context(world.here())
+        stack.enter_context(controlled(world.task))
         first = world.publish("one", "first")
         world.serve("e", first)
         with world.gateway("a") as running:
             until(lambda: running.answer({}, "e") == (200, {"says": "first"}))
-            second = world.publish("two", "second")
+            registry = ClearMLRegistry(world.task)
+            until(lambda: first in records_of(registry.task(), CONTENT_HASH))
+            world.publish("two", "second")
             faults = until(lambda: running.status().get("faults"))
-            assert f"model {first}" == faults[0]["subject"]
-            assert f"two ({second})" in faults[0]["message"]
+            assert f"model one ({first})" == faults[0]["subject"]
+            assert "another upload has overwritten it" in faults[0]["message"]
             assert (200, {"says": "first"}) == running.answer({}, "e")
 
             with world.gateway("b") as fresh:
@@ -76,7 +97,6 @@ def test_a_second_upload_of_the_same_folder_name_is_never_served_under_the_first
                 assert f"model one ({first}) was registered with sha256" in pending[0]["reason"]
                 assert "another upload has overwritten it" in pending[0]["reason"]
                 assert 503 == fresh.answer({}, "e")[0]
-            until(lambda: len(running.status()["faults"]) > 1)
             assert (200, {"says": "first"}) == running.answer({}, "e")
 
         with world.gateway("a") as restarted:  # with its files

@@ -152,7 +152,7 @@ def test_each_record_survives_a_slow_client(service: Service) -> None:
         service.ours("canary", "shadow", "--endpoint", "e/1", "--to", "e/2", "--percent", "5")
         service.ours("canary", "set", "--endpoint", "c", "e/2=0.6", "e/1=0.4")
         store.write({}, [
-            Record("content_hash", "m/1/a", {"identity": "m/1", "sha256": "a", "at": 1.0, "last": 1.0}),
+            Record("content_hash", "m", {"name": "n", "uri": "u", "sha256": "a", "at": 1.0}),
             Record("version_number", "e/m", {"number": 1}), Record("command", "c", {"id": "i", "command": "abort"}),
             record.written(Rollout("c", "e/2", "e/1"), Lease("me", 2e9)),
         ])  # fmt: skip

@@ -133,7 +133,7 @@ class ClearMLRegistry:
         return model
 
     def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
-        """See ``Registry.models_at``."""
+        """See ``RegistryWriter.models_at``."""
         found: list[ModelRecord] = []
         asked = sorted(set(uris))
         for start in range(0, len(asked), PAGE // 2):

@@ -16,7 +16,6 @@ import pytest
 from gateway.app import Gateway
 from gateway.control.tritons import Tritons
 from gateway.errors import RegistryRefused
-from gateway.registry import contents
 from gateway.registry.ledger import Record
 from gateway.testing import FakeBackend
 from gateway.workers import Link
@@ -330,10 +329,9 @@ async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any, monke
 
 
 def overwrite(stack: Any) -> None:
-    """Record another hash of the model ``m2``, as the gateways do that have fetched it before."""
-    identity, sha256 = contents.identity_of(stack.registry.model("m2")), "c" * 64
-    value = {"identity": identity, "sha256": sha256, "at": 1.0, "last": 1.0, "model": "m2", "name": "film"}
-    stack.registry.ledger.write([Record("content_hash", f"{identity}/{sha256}", value)])
+    """Record another content of the model ``m2``, as the controller does when a model sync has fetched it before."""
+    value = {"name": "film", "uri": stack.registry.model("m2").uri, "stated": "", "sha256": "c" * 64, "parts": "c" * 64}
+    stack.registry.ledger.write([Record("content_hash", "m2", value)])
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,9 @@ class Cache:
     def learn(self, task):
         pass
 
+    def hashes(self, record):
+        return {"sha256": f"hash of {record.id}"} if (self._root / record.id).exists() else {}
+
     def keep(self, models):
         self.kept = {model.id for model in models}
 

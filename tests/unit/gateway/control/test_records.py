@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
 from pathlib import Path
 
 from gateway.control.records import ModelRecords
@@ -33,7 +32,7 @@ def test_records_read_while_stored_ones_are_added_are_kept(tmp_path: Path) -> No
     registry = Slow(tmp_path)
     records = ModelRecords(registry)
     registry.meanwhile = lambda: records.learn({i: ModelRecord(i, "old", "", "") for i in ("a", "stored")})
-    records.refresh(["a", "b"], {}, lambda _: Future())
+    records.refresh(["a", "b"])
     assert {"a", "b", "stored"} == set(records.known())
     assert "a" == records.known()["a"].name
 

@@ -1,0 +1,132 @@
+"""Records one content per model, so that every replica notices when another upload has overwritten its file.
+
+The bytes that a model sync reports first are the model's. Models that no Triton runs are looked at here, once. If
+another model is registered at an address later, the file there is looked at again; what differs is a fault that every
+gateway shows. Files are read in a thread of its own, one at a time: a large one must not cost the lead.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import tempfile
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from deploy.controller.registry import Record, ServingTask, Store, spec
+from deploy.tools.errors import GatewayError
+
+log = logging.getLogger("triton_gateway.controller")
+
+EVERY_S: Final = 30.0
+SOON_S: Final = 5.0
+"""Pause while a model has no content yet."""
+_NAMES_CONTENT: Final = re.compile(r"-[0-9a-f]{16}\.zip$")
+"""The end of an address that says what is there, because ``registry/pack`` made its name."""
+
+Reported = Callable[[], Mapping[str, Sequence[tuple[str, str]]]]
+"""Returns the hashes (of the file, of its parts) that model syncs report, by the model's name in Triton."""
+
+
+class ContentKeeper:
+    """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
+
+    def __init__(
+        self, store: Store, reported: Reported, *, clock: Callable[[], float], wall: Callable[[], float],
+        start: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._reported = reported
+        self._clock = clock
+        self._wall = wall
+        self._start = start or (lambda work: threading.Thread(target=work, name="contents", daemon=True).start())
+        self._due = 0.0
+        self._looking: tuple[str, str] | None = None
+        self._seen: dict[tuple[str, str], str] = {}
+        """Address and newest model there → the hash of the file."""
+
+    def __call__(self, task: ServingTask) -> bool:
+        """Record contents that are new or were overwritten. Return True if there are any."""
+        if task.problem or self._clock() < self._due:
+            return False
+        self._due = self._clock() + EVERY_S
+        try:
+            changed, is_open = self._changed(task)
+            self._store.ledger.write(changed)
+        except GatewayError as error:
+            log.warning("the contents of models cannot be recorded: %s", error.message)
+            return False
+        if is_open:
+            self._due = self._clock() + SOON_S
+        return bool(changed)
+
+    def _changed(self, task: ServingTask) -> tuple[list[Record], bool]:
+        serving = spec.decode(task)
+        known = spec.contents(spec.records_of(task, spec.CONTENT_HASH))
+        models = [model for model in self._store.records(serving.model_ids).values() if model.has_data]
+        others = self._store.models_at({model.uri for model in models if not _NAMES_CONTENT.search(model.uri)})
+        told, changed, is_open = self._reported(), [], False
+        for model in models:
+            runs = [e for e in serving.endpoints.values() if e.model_id == model.id and e.engine == "triton"]
+            hashes = [one for e in runs for one in told.get(spec.triton_model_name(e, model), ())]
+            newer = sorted(
+                (m for m in others if m.uri == model.uri and m.id != model.id and m.created >= model.created),
+                key=lambda m: (m.created, m.id),
+            )
+            content = known.get(model.id)
+            newest = newer[-1].id if newer else model.id
+            if content is not None and content.is_of(model):
+                content = replace(content, found=self._found(content, hashes, newest))
+            else:
+                sha256, parts = hashes[0] if hashes else ("" if runs else self._look(model.uri, newest), "")
+                names = tuple(f"{m.name} ({m.id})" for m in newer)
+                content = spec.Content(
+                    model.id, model.name, model.uri, sha256, parts, stated=model.sha256 or "", newer=names,
+                    at=round(self._wall(), 3),
+                ) if sha256 else None  # fmt: skip
+            is_open = is_open or content is None or self._looking is not None
+            if content is not None and content != known.get(model.id):
+                changed.append(Record("content_hash", model.id, _value(content)))
+                if content.found:
+                    log.warning("the file of model %s (%s) was overwritten by another upload", model.name, model.id)
+        return changed, is_open
+
+    def _found(self, content: spec.Content, hashes: Sequence[tuple[str, str]], newest: str) -> str:
+        """Return the hash of other bytes at the content's address; empty if there are none."""
+        other = next((sha256 for sha256, _ in hashes if sha256 != content.sha256), "")
+        if other or content.newer or newest == content.model:
+            return other
+        seen = self._look(content.uri, newest)
+        return content.found if not seen else seen if seen != content.sha256 else ""
+
+    def _look(self, uri: str, newest: str) -> str:
+        """Return the hash of the file at ``uri`` since the model ``newest`` is there; empty until it is known."""
+        key = uri, newest
+        if key not in self._seen and self._looking is None:
+            self._looking = key
+            self._start(lambda: self._read(key))
+        return self._seen.get(key, "")
+
+    def _read(self, key: tuple[str, str]) -> None:
+        digest = hashlib.sha256()
+        try:
+            stored = self._store.parts(key[0])
+            if stored is not None:
+                for chunk in stored.read(0, stored.size):
+                    digest.update(chunk)
+            else:
+                with tempfile.TemporaryDirectory() as folder:
+                    digest.update(self._store.download(key[0], Path(folder)).read_bytes())
+            self._seen[key] = digest.hexdigest()
+        except (GatewayError, OSError) as error:
+            log.info("the file at %s cannot be compared: %s", key[0], error)
+        finally:
+            self._looking = None
+
+
+def _value(content: spec.Content) -> dict[str, object]:
+    return {name: value for name, value in asdict(content).items() if name != "model" and value not in ("", ())}
