@@ -53,16 +53,6 @@ def test_every_alert_has_a_heading_in_the_runbook() -> None:
     assert sorted({alert["alert"] for alert in rules.alerts()}) == sorted(headings)
 
 
-def test_table_of_the_runbook_says_which_alerts_wake_somebody() -> None:
-    """Every alert has a row with its severities."""
-    rows = re.findall(r"^\| \[(\w+)\]\(#\w+\) \| (.*?) \|", (ROOT / "docs" / "on-call.md").read_text(), re.M)
-    told = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
-    severities: dict[str, set[str]] = {}
-    for one in rules.alerts():
-        severities.setdefault(one["alert"], set()).add(one["labels"]["severity"])
-    assert severities == told
-
-
 def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
     """`runbook_url`; `runbook` stays for who reads that."""
     for alert in rules.alerts():
