@@ -76,20 +76,28 @@ def run(
 ) -> None:  # fmt: skip
     """Run a controller until ``stop`` is set. Raises ``DeployError`` if the port is taken."""
     store = registry.connect(serving_task_id, files_rewrite=files_rewrite, log_format=log_format)
-    judged: dict[registry.metrics.catalog.Metric, Mapping[tuple[str, ...], float]] = {}
-    controller = made(store, poll_s, gateways, judged.update)
-    with contextlib.ExitStack() as stack:
-        if health_port is not None:
-            ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
-            server = probes.serve(health_port, lambda path: _answer(controller, judged, path))
-            stack.callback(server.shutdown)
-        controller.run(stop)
+    if health_port is not None:
+        ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
+    _run(store, poll_s, gateways, health_port, "0.0.0.0", stop)  # noqa: S104 - as above
 
 
 def beside(poll_s: float) -> Callable[[registry.Store, threading.Event], None]:
     """Return what runs a controller in the process of a model sync, until an event is set."""
     gateways = os.environ.get("TRITON_GATEWAY_URL", "").split()
-    return lambda store, stop: made(store, poll_s, gateways).run(stop)
+    port = int(os.environ.get("TRITON_GATEWAY_CONTROLLER_HEALTH_PORT") or 0) or None
+    return lambda store, stop: _run(store, poll_s, gateways, port, "127.0.0.1", stop)
+
+
+def _run(
+    store: registry.Store, poll_s: float, gateways: Sequence[str], port: int | None, host: str, stop: threading.Event
+) -> None:
+    judged: dict[registry.metrics.catalog.Metric, Mapping[tuple[str, ...], float]] = {}
+    controller = made(store, poll_s, gateways, judged.update)
+    with contextlib.ExitStack() as stack:
+        if port is not None:
+            server = probes.serve(port, lambda path: _answer(controller, judged, path), host=host)
+            stack.callback(server.shutdown)
+        controller.run(stop)
 
 
 def _answer(controller: Controller, judged: Families, path: str) -> probes.Answer | None:

@@ -1,6 +1,7 @@
 """Configuration and command line of the Prometheus that ``up`` starts if it is installed.
 
-Scrapes this machine's gateway and Triton and evaluates the rules of ``dashboards/prometheus``. Called by ``stack``.
+Scrapes this machine's gateway, Triton and controller, and evaluates the rules of ``dashboards/prometheus``. Called by
+``stack``.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ def installed(part: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def prepare(folder: Path, *, gateway: str, triton_metrics: str) -> Path:
+def prepare(folder: Path, *, gateway: str, triton_metrics: str, controller: str) -> Path:
     """Write the configuration into ``folder`` and return it. Addresses are ``host:port``; no Triton: empty."""
     found = rules()
-    jobs = {JOB: gateway, "triton": triton_metrics}
+    jobs = {JOB: gateway, "triton": triton_metrics, "controller": controller}
     config = {
         "global": {"scrape_interval": "5s", "evaluation_interval": "15s"},
         "rule_files": [str(found / "*.yml")] if found else [],

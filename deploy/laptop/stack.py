@@ -88,6 +88,7 @@ class _Ports:
     triton_http: int
     triton_metrics: int
     prometheus: int
+    controller: int
 
 
 async def run(options: UpOptions, screen: Screen) -> int:
@@ -170,8 +171,9 @@ class Stack:
             task_id, endpoints = await self._serving_task(cli, env, is_embedded=is_embedded)
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
-            # the controller beside model sync carries on rollouts
-            sync_up = group.create_task(self._start_sync(triton, triton_grpc, {"TRITON_GATEWAY_URL": gateway, **env}))
+            # the controller beside model sync carries on rollouts and judges drift
+            its = {"TRITON_GATEWAY_URL": gateway, "TRITON_GATEWAY_CONTROLLER_HEALTH_PORT": str(chosen.controller)}
+            sync_up = group.create_task(self._start_sync(triton, triton_grpc, {**its, **env}))
             # a variable in the environment overrides the embedded server's port
             near = {} if isinstance(triton, ExternalServer) else {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
             gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))
@@ -248,6 +250,7 @@ class Stack:
             triton_http=choose("triton_http", LOOPBACK, 0),
             triton_metrics=choose("triton_metrics", LOOPBACK, 0),
             prometheus=choose("prometheus", LOOPBACK, 0),
+            controller=choose("controller", LOOPBACK, 0),
         )
         self._state.remember(ports=asdict(chosen))
         return chosen
@@ -354,6 +357,7 @@ class Stack:
             self._state.root.absolute() / "prometheus",
             gateway=gateway.removeprefix("http://"),
             triton_metrics="" if isinstance(triton, ExternalServer) else f"{LOOPBACK}:{chosen.triton_metrics}",
+            controller=f"{LOOPBACK}:{chosen.controller}",
         )
         address = f"http://{LOOPBACK}:{chosen.prometheus}"
         argv = prometheus.command(binary, config, chosen.prometheus)

@@ -13,9 +13,11 @@ from deploy.laptop import prometheus
 
 
 def test_configuration_scrapes_what_is_there(tmp_path: Path) -> None:
-    """The gateway, and Triton if it is the embedded one."""
-    config = json.loads(prometheus.prepare(tmp_path, gateway="127.0.0.1:1", triton_metrics="").read_text())
-    assert [("triton-gateway", "127.0.0.1:1")] == [
+    """The gateway, the controller, and Triton if it is the embedded one."""
+    config = json.loads(
+        prometheus.prepare(tmp_path, gateway="127.0.0.1:1", triton_metrics="", controller="127.0.0.1:3").read_text()
+    )
+    assert [("triton-gateway", "127.0.0.1:1"), ("controller", "127.0.0.1:3")] == [
         (job["job_name"], job["static_configs"][0]["targets"][0]) for job in config["scrape_configs"]
     ]
 
@@ -26,7 +28,7 @@ RULES = Path(__file__).parents[4] / "dashboards" / "prometheus"
 @pytest.mark.prometheus
 def test_configuration_is_valid_and_holds_the_rules(tmp_path: Path) -> None:
     """`promtool check config`."""
-    path = prometheus.prepare(tmp_path, gateway="127.0.0.1:1", triton_metrics="127.0.0.1:2")
+    path = prometheus.prepare(tmp_path, gateway="127.0.0.1:1", triton_metrics="127.0.0.1:2", controller="127.0.0.1:3")
     promtool = shutil.which("promtool")
     assert promtool
     done = subprocess.run([promtool, "check", "config", str(path)], capture_output=True, text=True, timeout=60)
