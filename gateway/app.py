@@ -58,9 +58,9 @@ from gateway.http.exchange import Answering, Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
 from gateway.memory import Leftovers, resident
+from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
-from gateway.metrics.references import References
 from gateway.metrics.workers import Parent
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent

@@ -18,9 +18,9 @@ from gateway.control.last_good import LastGood
 from gateway.control.version import State, Version, Versions
 from gateway.handlers.endpoint import Endpoint
 from gateway.metrics.declared import frequency_of
+from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.metrics.references import References
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 

@@ -31,8 +31,8 @@ from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import Versions
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
+from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.metrics.references import References
 from gateway.pace import Pace, unhurried
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror

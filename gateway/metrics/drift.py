@@ -1,7 +1,7 @@
 """Drift without raw data: bins of a reference distribution, and how far the shares of current counts are from them.
 
-Pure. ``variable_counts`` counts values into these bins. Whether a change is real, and whether to alarm, is judged in
-the controller (``deploy/controller/drift``).
+Pure, but for ``References``. ``variable_counts`` counts values into these bins. Whether a change is real, and whether
+to alarm, is judged in the controller (``deploy/controller/drift``).
 
 Public: ``deploy`` may import it.
 """
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -50,6 +52,8 @@ _MAX_NEW: Final = 3
 """Most new values that are named in one bin."""
 
 Floats = NDArray[np.float64]
+
+_log = logging.getLogger("triton_gateway.metrics")
 
 
 class BadReference(ValueError):
@@ -377,3 +381,43 @@ def _decode_bins(item: Mapping[str, Any]) -> Bins:
     if len(set(bins.names)) != len(bins.names):
         raise BadReference("edges must differ within their first six digits")
     return bins
+
+
+class References:
+    """A folder of captured references, ``ENDPOINT.json`` and ``ENDPOINT/VERSION.json``, by endpoint url.
+
+    The reconcile loop calls ``read`` in a thread whenever it reads the serving Task. A file written by ``triton-gateway
+    drift capture``, or a changed ConfigMap, is therefore used without a restart.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._found: dict[str, Reference] = {}
+
+    def read(self) -> bool:
+        """Read changed files; True if anything changed. Never raises: an unusable file is logged once."""
+        seen: dict[str, tuple[int, int]] = {}
+        found: dict[str, Reference] = {}
+        try:
+            files = sorted(self._folder.glob("**/*.json"))
+        except OSError:
+            files = []
+        for file in files:
+            url = file.relative_to(self._folder).with_suffix("").as_posix()
+            try:
+                stat = file.stat()
+                seen[url] = (stat.st_mtime_ns, stat.st_size)
+                if self._seen.get(url) != seen[url]:
+                    found[url] = decode(file.read_text(encoding="utf-8"))
+                elif url in self._found:
+                    found[url] = self._found[url]
+            except (OSError, ValueError) as error:
+                _log.warning("reference %s cannot be used: %s", file, error)
+        is_new = seen != self._seen
+        self._seen, self._found = seen, found
+        return is_new
+
+    def of(self, url: str) -> Reference:
+        """Return the reference of an endpoint url; empty if there is none."""
+        return self._found.get(url, Reference())

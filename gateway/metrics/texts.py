@@ -23,8 +23,7 @@ from typing import Any, Final, TypeVar
 from gateway.metrics import catalog, embeddings, variables
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
 from gateway.metrics.drift import MAX_WORDS, Mean, Words
-from gateway.metrics.served import Served
-from gateway.metrics.variable_counts import Enum, Scalar, VariableSeries
+from gateway.metrics.variable_counts import Enum, Scalar, Served, VariableSeries
 from gateway.trace import TextRow, Trace
 
 MAX_CHARS: Final = 200

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, Literal, cast
 
@@ -17,9 +18,8 @@ from numpy.typing import NDArray
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
-from gateway.metrics.drift import OTHER, Bins
-from gateway.metrics.served import Served
-from gateway.metrics.values import category_of, spelled_as_a_value
+from gateway.metrics.declared import category_of, spelled_as_a_value
+from gateway.metrics.drift import OTHER, Bins, Mean, Words
 from gateway.spec import MetricVariable
 
 MAX_PENDING: Final = 512
@@ -32,6 +32,21 @@ LARGEST: Final = 1e290
 """Larger numbers, and below its negative, count as ``not_finite``. So sums over any number of requests stay finite, and
 no caller spoils a variable's sum for all that come after.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A served version: its labels for metrics, its task's labels, its reference."""
+
+    endpoint: str
+    version: str
+    is_text: bool = False
+    labels: tuple[str, ...] = ()
+    reference: Mapping[str, Bins] = field(default_factory=dict)
+    words: Words | None = None
+    """The usual words of the reference's texts."""
+    mean: Mean | None = None
+    """The mean of the reference's embeddings."""
 
 
 class VariableSeries:

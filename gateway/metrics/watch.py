@@ -13,18 +13,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
-from gateway.metrics.declared import Declared, declared_for
+from gateway.metrics.declared import Declared, declared_for, find, split
 from gateway.metrics.drift import Mean, Words
-from gateway.metrics.served import Served
 from gateway.metrics.texts import MAX_A_SECOND, Budget, TextVariables
-from gateway.metrics.values import find, split
-from gateway.metrics.variable_counts import Variable, VariableSeries, declared_variable
+from gateway.metrics.variable_counts import Served, Variable, VariableSeries, declared_variable
 from gateway.spec import MetricSpec
 from gateway.trace import Trace
 
@@ -48,8 +46,8 @@ class Watch:
         self._make = partial(WatchedVersion, chance=chance, budget=Budget(MAX_A_SECOND, clock))
         self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
-        self.declared: Mapping[tuple[str, str, str], float] = {}
-        """The sampling rate of every declared variable, by endpoint, version and name."""
+        self.declared: Collection[tuple[str, str, str]] = ()
+        """Endpoint, version and name of every declared variable."""
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -88,7 +86,7 @@ class Watch:
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
         self._references = references
         self.declared = {
-            (version.endpoint, version.version, variable.name): of.frequency
+            (version.endpoint, version.version, variable.name)
             for (version, of), _ in self._known.values() if of is not None for variable in of.variables
         }  # fmt: skip
 

@@ -26,8 +26,8 @@ from gateway.control.version import State, Versions
 from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
 from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
+from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.metrics.references import References
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore

@@ -10,7 +10,7 @@ import numpy as np
 
 from gateway.metrics import drift
 from gateway.metrics.accumulator import Snapshot
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

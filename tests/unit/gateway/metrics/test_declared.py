@@ -1,10 +1,11 @@
-"""Declared variables: which declaration applies to a url, and what is wrong with one that cannot be used."""
+"""Declared variables: which declaration applies, what is wrong with one, and where values are found."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from gateway.metrics.declared import check, declared_for
+from gateway.metrics.declared import check, declared_for, find, split
 from gateway.spec import MetricSpec, MetricVariable
 
 V = MetricVariable
@@ -50,3 +51,32 @@ def test_the_number_of_declared_variables_is_bounded() -> None:
     """More than a board can show are a mistake."""
     usable, faults = check(MetricSpec("e", None, tuple(V(f"x{i}", "value") for i in range(60))))
     assert (50, 1) == (len(usable), len(faults))
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "answer", "reported", "expected"),
+    [
+        ("x", {"x": 1}, {}, None, [1]),
+        ("x", {}, {"x": 2}, None, [2]),
+        ("x", {}, {}, {"x": 3}, [3]),
+        ("x", {"x": 1}, {"x": 2}, {"x": 3}, [2]),
+        ("x", {"x": None}, {}, {"x": 3}, [3]),
+        ("a.b", {"a": {"b": 4}}, {}, None, [4]),
+        ("a.b", {"a.b": 5, "a": {"b": 4}}, {}, None, [5]),
+        ("a.b", {}, {"a": [{"b": 1}, {"b": 2}, {}]}, None, [1, 2]),
+        ("a.1", {}, {"a": [7, 8, 9]}, None, [8]),
+        ("a.9", {}, {"a": [7, 8, 9]}, None, []),
+        ("a", {}, {"a": [7, [8, 9]]}, None, [7, 8, 9]),
+        ("a.0.b", {}, {"a": [{"b": 6}]}, None, [6]),
+        ("x", {}, [{"x": 1}, {"x": 2}], None, [1, 2]),
+        ("v", {}, {"v": np.array([[1.0, 2.0]])}, None, [1.0, 2.0]),
+        ("v.1", {}, {"v": np.array([1.0, 2.0])}, None, [2.0]),
+        ("x", b"raw", "text", None, []),
+        ("x", None, None, None, []),
+    ],
+)
+def test_values_are_found_in_answer_request_and_reports(
+    name: str, body: object, answer: object, reported: dict[str, object] | None, expected: list[object]
+) -> None:
+    """In clearml-serving's order; by key, by nested path, in every element of a list."""
+    assert expected == find((answer, body, reported), name, split(name))

@@ -15,7 +15,7 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.exposition import Declared, Numbers, parse, respond
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.objectives import Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

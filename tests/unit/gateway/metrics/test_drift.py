@@ -16,13 +16,13 @@ from gateway.metrics.drift import (
     MISSING,
     BadReference,
     Bins,
+    References,
     Shares,
     bucket_bins,
     count,
     enum_bins,
     scalar_bins,
 )
-from gateway.metrics.references import References
 
 COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda counts: sum(counts) > 0)
 

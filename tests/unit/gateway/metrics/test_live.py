@@ -10,7 +10,7 @@ from typing import Any
 from gateway.metrics import drift
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.objectives import BUDGET_S, Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

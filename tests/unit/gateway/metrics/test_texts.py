@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from gateway.metrics import drift, texts
 from gateway.metrics.drift import BadReference, Words
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
 from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Budget, Draw, UsualWords
+from gateway.metrics.variable_counts import Served
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
 

@@ -19,8 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics import declared, exposition
 from gateway.metrics.drift import Bins, Mean, Words
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
-from gateway.metrics.variable_counts import Scalar
+from gateway.metrics.variable_counts import Scalar, Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared

@@ -15,7 +15,7 @@ from gateway.errors import InternalError
 from gateway.metrics import catalog, workers
 from gateway.metrics.accumulator import Accumulator, Snapshot
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

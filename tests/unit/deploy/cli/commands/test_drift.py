@@ -20,7 +20,7 @@ from gateway.metrics import drift, exposition, variables
 from gateway.metrics.drift import Bins
 from gateway.metrics.feedback import Labelled
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared

@@ -19,7 +19,7 @@ from deploy.controller.drift.judging import Families, Judging
 from gateway.metrics import catalog, drift, exposition
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
-from gateway.metrics.served import Served
+from gateway.metrics.variable_counts import Served
 from gateway.testing import FakeRegistry
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
