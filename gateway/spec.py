@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway import decisions, default_version, hocon, pools, version_numbers
-from gateway.decisions import Decision, Verdict
+from gateway import default_version, hocon, pools, version_numbers
 from gateway.errors import SpecFault
 from gateway.pace import unhurried
 
@@ -43,6 +42,9 @@ _MAX_LISTED: Final = 5
 
 ROLLOUT: Final = "rollout"
 """The kind of record with rollouts by route; gateways read from it which version is stable."""
+
+ROLLOUT_REQUEST: Final = "rollout_request"
+"""The kind of record with what people ask of rollouts, by route."""
 
 SHADOW: Final = "shadow"
 """The kind of record with shadows by endpoint."""
@@ -393,7 +395,6 @@ def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingS
         except SpecFault as fault:
             faults.append(Fault(f"metrics {key}", fault.message))
     broken = tuple(faults)
-    canaries = _decode_decisions(task, canaries, endpoints, faults)
     shadows = _decode_shadows(task, endpoints, faults)
     faults.extend(_overwritten(task, endpoints))
     found = ServingSpec(
@@ -472,22 +473,15 @@ def records_of(task: ServingTask, kind: str) -> Mapping[str, Mapping[str, Any]]:
 
 
 def described_weights(route: CanarySpec | None) -> str:
-    """Return a route's weights as recorded in decisions; empty for none."""
-    return "" if route is None else decisions.described(route.load_endpoints, route.weights, route.prefix)
+    """Return a route's weights as text, ``e/2 0.1, e/1 0.9``; empty for no route.
 
-
-def judged(
-    route: CanarySpec | None, decision: Decision, marks: Iterable[str], endpoints: Mapping[str, EndpointSpec]
-) -> Verdict:
-    """Compare the Task's ``route`` with the decision about it (``decisions.judge``).
-
-    A decision about versions that are no longer in ``endpoints`` is not enforced.
+    Order, zeros and sums are kept: an old copy has all of them, and a small difference reveals a new decision.
     """
-    route = route or CanarySpec(decision.endpoint, ())
-    verdict = decisions.judge(route.load_endpoints, route.weights, route.prefix, decision, marks)
-    wanted = (url for url, weight in zip(decision.urls, decision.weights, strict=False) if weight)
-    is_usable = all(url in endpoints for url in wanted)
-    return verdict if is_usable or verdict == "agrees" else "changed"
+    if route is None:
+        return ""
+    if route.prefix:
+        return f"{route.prefix}*: " + ", ".join(f"{weight:g}" for weight in route.weights)
+    return ", ".join(f"{url} {weight:g}" for url, weight in zip(route.load_endpoints, route.weights, strict=False))
 
 
 def contents(records: Mapping[str, Mapping[str, Any]]) -> dict[str, Content]:
@@ -548,43 +542,15 @@ def _section(task: ServingTask, name: str, faults: list[Fault]) -> dict[str, dic
     return out
 
 
-def _decode_decisions(
-    task: ServingTask, canaries: Mapping[str, CanarySpec], endpoints: Mapping[str, EndpointSpec],
-    faults: list[Fault],
-) -> dict[str, CanarySpec]:  # fmt: skip
-    """Return the routes; if the Task has an old copy of weights that a decision replaced, the decision's weights."""
-    found = dict(canaries)
-    if any(fault.subject == "section canary" for fault in faults):
-        return found  # the Task's weights are unknown
-    broken = {fault.subject for fault in faults}
-    marks = records_of(task, decisions.MARK)
-    for endpoint, decision in sorted(decisions.read(records_of(task, decisions.DECISION)).items()):
-        now = canaries.get(endpoint)
-        if f"canary {endpoint}" in broken or judged(now, decision, marks, endpoints) != "reverted":
-            continue
-        if decision.urls:
-            found[endpoint] = CanarySpec(endpoint, decision.weights, decision.urls)
-        else:
-            found.pop(endpoint, None)
-        what = (
-            f"has its earlier weights again in the serving Task ({described_weights(now) or 'no such route'}): another "
-            "ClearML client wrote an old copy back. The decision of "
-            f"{decision.by or 'triton-gateway'} stays in force: {decision.text or 'no such route'} "
-            f"({decision.why}); to set other weights use `triton-gateway canary set`"
-        )
-        faults.append(Fault(f"canary {endpoint}", what))
-    return found
-
-
 def _decode_stables(task: ServingTask) -> dict[str, str]:
     return {
         endpoint: str(stored["stable"]).strip("/") for endpoint, stored in records_of(task, ROLLOUT).items()
-        if "stable" in stored
+        if "stable" in stored and stored.get("phase") != "refused"
     }  # fmt: skip
 
 
 def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
-    """Return until when (Unix seconds) somebody runs a rollout, by route: of those whose canary has a weight.
+    """Return until when (Unix seconds) a controller guards a rollout, by route: of those whose canary has a weight.
 
     It changes every few seconds while a rollout runs, so it is no part of the specification.
     """
@@ -596,7 +562,7 @@ def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
         weights = dict(zip(route.load_endpoints, route.weights, strict=False))
         with contextlib.suppress(KeyError, TypeError, ValueError):
             if weights.get(str(stored["canary"])):
-                found[endpoint] = float(stored["lease"]["until"])
+                found[endpoint] = float(stored["guarded_until"])
     return found
 
 

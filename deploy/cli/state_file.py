@@ -92,7 +92,7 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
         if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
             versions = found["auto_update"][one.endpoint].setdefault("versions", {})
             versions[one.version] = models[one.model_id]
-    for name, canary in serving.canaries.items():  # the weights in force, even if the Task has an old copy
+    for name, canary in serving.canaries.items():
         found["canaries"][name] = _fields({
             "weights": [float(weight) for weight in canary.weights], "load_endpoints": list(canary.load_endpoints),
             "load_endpoint_prefix": canary.prefix,
@@ -287,8 +287,7 @@ def check(task: spec.ServingTask, changes: Sequence[Change], wanted: Document) -
     known = set(spec.decode(task).faults)
     serving = spec.decode(then)
     for fault in serving.faults:
-        # Weights that differ from the last decision are fine: a new decision is recorded together with them.
-        if fault not in known and "another ClearML client" not in fault.message:
+        if fault not in known:
             raise DeployError(
                 f"the result could not be served: {fault.subject}: {fault.message}", hint="nothing was changed"
             )
@@ -317,7 +316,7 @@ def apply(store: Store, task: spec.ServingTask, changes: Sequence[Change], wante
     """
     writes = _writes(task, changes, wanted, by)
     texts = _texts(writes)
-    changed = [key for _, kind, key, _ in changes if kind == "endpoints"]
+    changed = [key for _, kind, key, _ in changes if kind in ("endpoints", "canaries")]
     changed += [f"{key} (auto-update rule)" for _, kind, key, _ in changes if kind == "auto_update"]
     with announced(store, changed, by=by, why=_WHY):
         for key, files in writes.code.items():
@@ -341,8 +340,6 @@ def _writes(task: spec.ServingTask, changes: Sequence[Change], wanted: Document,
             continue
         section = found.sections.setdefault(_SECTIONS[kind], record.section(task, _SECTIONS[kind]))
         raw = next((name for name in section if name.strip("/") == key), key)
-        if kind == "canaries":
-            found.records += _decided(task, what, key, wanted[kind].get(key, {}), now, by, why)
         if what == "remove":
             del section[raw]
             continue
@@ -354,17 +351,6 @@ def _writes(task: spec.ServingTask, changes: Sequence[Change], wanted: Document,
             for number, model in wanted[kind][key]["versions"].items():
                 made[f"{key}/{number}"] = version_numbers.entry(section[raw], key, int(number), str(model["id"]))
     return found
-
-
-def _decided(
-    task: spec.ServingTask, what: str, key: str, fields: Mapping[str, Any], now: float, by: str, why: str
-) -> list[registry.Record]:
-    """Return the records of a route's new weights, so that an old copy of the Task does not undo them."""
-    if what != "remove" and fields.get("load_endpoints"):
-        shares = dict(zip(fields["load_endpoints"], map(float, fields["weights"]), strict=True))
-        return [record.decided(task, key, shares, now=now, by=by, why=why)]
-    before = record.decision(task, key)
-    return [record.retired(before, now=now, by=by)] if before is not None else []
 
 
 def _stock(kind: str, key: str, fields: Mapping[str, Any]) -> dict[str, Any]:

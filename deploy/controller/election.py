@@ -3,12 +3,14 @@
 There is no compare-and-set in ClearML, so there is one key beside the serving Task, with the leader's id and a counter.
 The leader counts on every five seconds. A newcomer that sees no change for fifteen seconds, by its own clock, writes
 its id, waits three seconds, and leads if the key still has it. The last of several writers stays, and the others see
-it. What controllers decide is idempotent, so two leaders for a few seconds cost a repeated write.
+it. What controllers decide is idempotent, so two leaders for a few seconds cost a repeated write. The key also has the
+time, for people and commands alone (``alive``).
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -23,12 +25,15 @@ _KEY: Final = "leader"
 
 
 class Election:
-    """One candidate; ``me`` is its unique name, ``clock`` counts seconds. Use it from one thread."""
+    """One candidate; ``me`` is its unique name, ``clock`` counts seconds, ``wall``: Unix seconds. For one thread."""
 
-    def __init__(self, board: Ledger, me: str, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, board: Ledger, me: str, *, clock: Callable[[], float], wall: Callable[[], float] = time.time
+    ) -> None:
         self._board = board
         self._me = me
         self._clock = clock
+        self._wall = wall
         self._due = 0.0
         self._seen: tuple[str, object] = ("", None)
         self._since = 0.0
@@ -77,4 +82,11 @@ class Election:
             self._board.remove("leader", [_KEY])
 
     def _write(self, count: int) -> None:
-        self._board.write([Record("leader", _KEY, {"id": self._me, "count": count})])
+        self._board.write([Record("leader", _KEY, {"id": self._me, "count": count, "at": round(self._wall(), 1)})])
+
+
+def alive(board: Ledger, *, now: float) -> str:
+    """Return the controller that leads; empty if none has written lately. ``now`` in Unix seconds."""
+    key = board.read().get("leader", {}).get(_KEY, {})
+    at = key.get("at")
+    return str(key.get("id", "")) if isinstance(at, int | float) and abs(now - at) < SILENT_S + WRITE_S else ""

@@ -1,6 +1,7 @@
 """Removes records that nothing needs any more: what every gateway reads must not grow with each model ever made.
 
-Contents stay for models that are served or numbered. Marks stay for the decisions that they are about.
+Contents stay for models that are served or numbered. Rollouts, requests, objectives and shadows stay for an hour after
+their endpoint has gone: tools remove and add in two steps.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.controller.registry import ServingTask, Store, spec, version_numbers
+from deploy.controller.registry import Kind, ServingTask, Store, spec, version_numbers
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -18,6 +19,8 @@ log = logging.getLogger("triton_gateway.controller")
 EVERY_S: Final = 600.0
 UNUSED_S: Final = 3600.0
 """Seconds after which a record that nothing names is unused: its writer's clock may differ, or the Task be behind."""
+_OF_ENDPOINTS: Final[tuple[Kind, ...]] = ("rollout", "rollout_request", "objective", "shadow")
+"""Kinds of records whose keys are endpoints, versions or routes; with defaults and numbers, which others remove."""
 
 
 class Pruner:
@@ -28,6 +31,8 @@ class Pruner:
         self._clock = clock
         self._wall = wall
         self._due = -math.inf
+        self._gone: dict[str, float] = {}
+        """Names of records whose endpoint has gone → since when (``clock``)."""
 
     def __call__(self, task: ServingTask) -> bool:
         """Remove what is unused, every ten minutes. Return True if something was."""
@@ -37,15 +42,25 @@ class Pruner:
         serving = spec.decode(task)
         if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
             return False  # the Task cannot be read completely
-        before = self._wall() - UNUSED_S
-        hashes, marks = _unused_hashes(task, serving, before), _unused_marks(task)
+        unused = self._abandoned(task, serving)
+        unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)
         try:
-            self._store.ledger.remove("content_hash", hashes)
-            self._store.ledger.remove("decision_mark", marks)
+            for kind, keys in unused.items():
+                self._store.ledger.remove(kind, keys)
         except GatewayError as error:
             log.warning("unused records cannot be removed: %s", error.message)
             return False
-        return bool(hashes or marks)
+        return any(unused.values())
+
+    def _abandoned(self, task: ServingTask, serving: spec.ServingSpec) -> dict[Kind, list[str]]:
+        """Return the keys of records about what has been gone for an hour, by kind."""
+        faulty = {word for fault in serving.faults for word in fault.subject.split()[1:]}
+        there = {*serving.endpoints, *serving.canaries, *serving.monitoring, *faulty}
+        there |= {one.endpoint for one in serving.endpoints.values()}
+        found = {kind: [k for k in spec.records_of(task, kind) if k.strip("/") not in there] for kind in _OF_ENDPOINTS}
+        now, before = self._clock(), self._gone
+        self._gone = {key: before.get(key, now) for keys in found.values() for key in keys}
+        return {kind: [k for k in keys if now - self._gone[k] >= UNUSED_S] for kind, keys in found.items()}
 
 
 def _unused_hashes(task: ServingTask, serving: spec.ServingSpec, before: float) -> list[str]:
@@ -53,11 +68,6 @@ def _unused_hashes(task: ServingTask, serving: spec.ServingSpec, before: float) 
     named = {*serving.model_ids, *(model for numbers in numbered.values() for model in numbers.models.values())}
     known = spec.records_of(task, spec.CONTENT_HASH)
     return [model_id for model_id, value in known.items() if model_id not in named and _time(value) < before]
-
-
-def _unused_marks(task: ServingTask) -> list[str]:
-    current = {value.get("revision") for value in spec.records_of(task, "decision").values()}
-    return [key for key in spec.records_of(task, "decision_mark") if key.partition("/")[0] not in current]
 
 
 def _time(value: Mapping[str, Any]) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gateway import logs, metrics, registry, settings, spec, version_numbers
+from gateway import default_version, logs, metrics, registry, settings, spec, version_numbers
 
 __all__ = [
-    "LAST_CONTACT", "LEADS", "Ledger", "Record", "Records", "ServingTask", "Store", "connect", "loaded", "metrics",
-    "registry", "reported", "silent", "spec", "version_numbers",
+    "LAST_CONTACT", "LEADS", "Kind", "Ledger", "Record", "Records", "ServingTask", "Store", "connect",
+    "default_version", "loaded", "metrics", "registry", "reported", "silent", "spec", "version_numbers",
 ]  # fmt: skip
 
+Kind = registry.Kind
 Ledger = registry.Ledger
 Record = registry.Record
 Records = registry.Records

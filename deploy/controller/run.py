@@ -19,13 +19,12 @@ from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.drift.counts import Gateways
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
+from deploy.controller.gateways import addresses, status_of
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts import shown
-from deploy.controller.rollouts.guard import RolloutGuard, addresses, status_of
-from deploy.controller.rollouts.source import GatewaySource
+from deploy.controller.rollouts.duty import Rollouts, sources
 from deploy.controller.telemetry import Telemetry
-from deploy.controller.weights import WeightsKeeper
 from deploy.tools import ports, probes
 
 _STUCK_S: Final = 120.0
@@ -39,7 +38,7 @@ def made(
     ``show`` is given the metrics of what it judges.
     """
     me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
-    source = GatewaySource(lambda: addresses(gateways)) if gateways else None
+    seen = sources(gateways)
 
     def judging() -> Judging:
         counters = Gateways(lambda: addresses(gateways))
@@ -57,8 +56,7 @@ def made(
         return (
             AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
             DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
-            WeightsKeeper(store, clock=time.monotonic, wall=time.time),
-            RolloutGuard(store, source, lambda: status_of(gateways), me),
+            Rollouts(store, seen, me),
             ContentKeeper(store, lambda: registry.reported(election.records), clock=time.monotonic, wall=time.time),
             Observer(store),
             Pruner(store, clock=time.monotonic, wall=time.time),

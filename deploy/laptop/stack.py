@@ -171,7 +171,7 @@ class Stack:
             task_id, endpoints = await self._serving_task(cli, env, is_embedded=is_embedded)
             env["CLEARML_SERVING_TASK_ID"] = task_id
             triton_grpc = await triton_up
-            # the controller beside model sync carries on rollouts and judges drift
+            # the controller beside model sync carries out rollouts and judges drift
             its = {"TRITON_GATEWAY_URL": gateway, "TRITON_GATEWAY_CONTROLLER_HEALTH_PORT": str(chosen.controller)}
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, {**its, **env}))
             # a variable in the environment overrides the embedded server's port

@@ -263,8 +263,8 @@ SHADOW_GROUPS: Final = Metric(
 )  # fmt: skip
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
-    "Until when (Unix time) somebody runs the rollout of this route (`canary run`); 0: nobody. Only while the rollout "
-    "has not ended and its canary has a weight. NaN: it has ended.",
+    "Until when (Unix time) a controller guards the rollout of this route: 30 s after its last look; 0: nobody. Only "
+    "while the rollout has not ended and its canary has a weight. NaN: it has ended.",
     ("endpoint",),
 )  # fmt: skip
 PAYLOADS: Final = Metric(

@@ -232,7 +232,7 @@ class Observer:
 
     @_harmless
     def guarded(self, until: Mapping[str, float]) -> None:
-        """Publish until when somebody runs the rollouts that have not ended, by route (Unix seconds)."""
+        """Publish until when a controller guards the rollouts that have not ended, by route (Unix seconds)."""
         self._numbers.show(catalog.ROLLOUT_GUARDED, {(route,): at for route, at in until.items()})
 
     @_harmless

@@ -10,7 +10,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG
 from gateway.registry.clearml.lineage import LineageSource, lineage_of
-from gateway.registry.ledger import Ledger, Record, Records
+from gateway.registry.ledger import Kind, Ledger, Record, Records
 from gateway.registry.port import (
     ModelQuery,
     Publication,
@@ -27,6 +27,7 @@ __all__ = [
     "SYSTEM_TAG",
     "ArtifactCache",
     "ClearMLRegistry",
+    "Kind",
     "Ledger",
     "LineageSource",
     "ModelQuery",

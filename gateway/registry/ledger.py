@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 Kind = Literal[
-    "content_hash", "decision", "decision_mark", "rollout", "command", "shadow", "version_number", "default_version",
+    "content_hash", "rollout", "rollout_request", "shadow", "version_number", "default_version",
     "objective", "wish", "caller_key", "caller_key_end", "history", "history_now", "history_begun", "history_doing",
     "leader", "report", "judged",
 ]  # fmt: skip

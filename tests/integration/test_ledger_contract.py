@@ -54,11 +54,11 @@ def ledger(request: pytest.FixtureRequest) -> Open:
 
 
 def _one(key: str, **value: Any) -> Record:
-    return Record("decision", key, value)
+    return Record("wish", key, value)
 
 
 def _decisions(ledger: Ledger) -> Mapping[str, Mapping[str, Any]]:
-    return ledger.read().get("decision", {})
+    return ledger.read().get("wish", {})
 
 
 def test_nothing_written_reads_as_nothing(ledger: Open) -> None:
@@ -110,10 +110,10 @@ def test_what_is_removed_is_gone_and_the_rest_stays(ledger: Open) -> None:
     """A record that is not there is no error."""
     mine = ledger()
     mine.write([_one(f"removed/{n}", n=n) for n in range(3)])
-    ledger().remove("decision", ["removed/0", "removed/2", "removed/3"])
+    ledger().remove("wish", ["removed/0", "removed/2", "removed/3"])
     assert {"removed/1"} == {key for key in _decisions(mine) if "removed" in key}
     mine.remove("history", ["nothing"])
-    mine.remove("decision", [])
+    mine.remove("wish", [])
     assert {"removed/1"} == {key for key in _decisions(ledger()) if "removed" in key}
 
 
@@ -133,7 +133,7 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
 
 def test_a_stale_whole_configuration_write_loses_no_record(registry: ClearMLRegistry) -> None:
     """What the stock CLI does: it reads the serving Task, waits, and writes the whole configuration back."""
-    kinds: tuple[Kind, ...] = ("content_hash", "decision", "rollout", "command", "shadow", "version_number", "history")
+    kinds: tuple[Kind, ...] = ("content_hash", "rollout", "rollout_request", "shadow", "version_number", "history")
     stale = dict(registry.task_of(registry.followed()))
     mine = ClearMLLedger(registry)
     for kind in kinds:

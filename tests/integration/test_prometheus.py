@@ -155,7 +155,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     registry.add_endpoint("t", None, version="2", engine="custom", preprocess_artifact="py_code_t")
     registry.add_endpoint("t", "m", version="3")
     shadow = {"endpoint": "t", "to": "t/3", "percent": 100.0, "tolerance": 0.1}
-    rollout = {"phase": "running", "canary": "t/2", "stable": "t/1", "lease": {"holder": "", "until": 0.0}}
+    rollout = {"phase": "running", "canary": "t/2", "stable": "t/1", "guard": "", "guarded_until": 0.0}
     registry.ledger.write([Record("shadow", "t", shadow), Record("rollout", "t", {"endpoint": "t", **rollout})])
     registry.add_endpoint("cached", "m", auxiliary_cfg={"gateway": {"response_cache": 100}})
     registry.canary["t"] = {"endpoint": "t", "weights": [0.4, 0.6], "load_endpoints": ["t/2", "t/1"]}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,14 +17,17 @@ from urllib.parse import urlsplit
 import pytest
 
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.record import Lease
+from deploy.controller.rollouts.carrier import Sources
+from deploy.controller.rollouts.duty import Rollouts
+from deploy.controller.rollouts.record import Request, State
+from deploy.controller.rollouts.source import GatewaySource
 from deploy.controller.rollouts.steps import Rollout
-from deploy.controller.weights import SETTLED_S, WeightsKeeper
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client, ended
+from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -106,13 +108,8 @@ class Service(Client):
             gate.server_close()
 
     def told(self) -> dict[str, float] | None:
-        """The route's weights in the Task itself."""
-        return record.weights(self.registry.task(), "c")
-
-    def served(self) -> dict[str, float]:
-        """The route's weights as gateways have them."""
-        route = decode(self.registry.task()).canaries["c"]
-        return dict(zip(route.load_endpoints, route.weights, strict=True))
+        """The route's weights."""
+        return record.weights(decode(self.registry.task()), "c")
 
 
 @pytest.fixture(scope="module")
@@ -126,46 +123,54 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.mark.long
-def test_weights_that_were_decided_meanwhile_stay_in_force_and_are_put_right(service: Service) -> None:
-    """The CLI reverts them in the Task; gateways do not follow it there, and the Task follows within seconds."""
-    service.overtaken("slow1", lambda: service.ours("canary", "set", "--endpoint", "c", "e/2=0.5", "e/1=0.5"))
+def test_weights_of_a_rollout_are_put_right(service: Service) -> None:
+    """The CLI reverts them in the Task; the controller writes them again within seconds. A person's choice counts."""
+    store = service.registry
+    controller = Rollouts(store, Sources(GatewaySource((), fetch=lambda _url: ""), dict), "me")
+    rollout = Rollout("c", "e/2", "e/1", steps=(50.0, 100.0))
+
+    def between() -> None:
+        store.write({}, [record.asked("c", Request("r1", "run", "ann", rollout))])
+        for _ in range(2):
+            controller(store.task())
+        assert {"e/2": 0.5, "e/1": 0.5} == service.told()
+
+    service.overtaken("slow1", between)
     assert {"e/2": 0.1, "e/1": 0.9} == service.told(), "a real server does not merge"
-    assert "slow1" in decode(service.registry.task()).endpoints
-    assert {"e/2": 0.5, "e/1": 0.5} == service.served()
-    assert ["canary c"] == [fault.subject for fault in decode(service.registry.task()).faults]
-    keeper = WeightsKeeper(service.registry, clock=time.monotonic, wall=time.time)
-    until = time.monotonic() + 12 * SETTLED_S
-    while not keeper(service.registry.task()) and time.monotonic() < until:
-        time.sleep(0.5)
-    assert {"e/2": 0.5, "e/1": 0.5} == service.told()
-    assert () == decode(service.registry.task()).faults
+    assert "slow1" in decode(store.task()).endpoints
+
+    def put_right() -> bool:
+        controller(store.task())
+        return service.told() == {"e/2": 0.5, "e/1": 0.5}
+
+    until(put_right, pause=0.5)
+    controller(store.task())
     service.canary("0.3", "0.7")
-    assert {"e/2": 0.3, "e/1": 0.7} == service.told() == service.served(), "what a person sets counts"
+    controller(store.task())
+    state = record.read(store.task(), "c")
+    assert state is not None
+    assert ("paused", {"e/2": 0.3, "e/1": 0.7}) == (state.rollout.phase, service.told())
 
 
 def test_each_record_survives_a_slow_client(service: Service) -> None:
-    """Hashes, rollouts, commands, shadows, decisions: written after the CLI has read, before it writes."""
+    """Hashes, rollouts, requests, shadows: written after the CLI has read, before it writes."""
     service.canary("0.2", "0.8")
     store = service.registry
 
     def between() -> None:
         service.ours("canary", "shadow", "--endpoint", "e/1", "--to", "e/2", "--percent", "5")
-        service.ours("canary", "set", "--endpoint", "c", "e/2=0.6", "e/1=0.4")
         store.write({}, [
             Record("content_hash", "m", {"name": "n", "uri": "u", "sha256": "a", "at": 1.0}),
-            Record("version_number", "e/m", {"number": 1}), Record("command", "c", {"id": "i", "command": "abort"}),
-            record.written(Rollout("c", "e/2", "e/1"), Lease("me", 2e9)),
+            Record("version_number", "e/m", {"number": 1}), record.asked("c", Request("i", "abort", "ann")),
+            record.stored(State(Rollout("c", "e/2", "e/1"), "me")),
         ])  # fmt: skip
 
     service.overtaken("slow2", between)
     task = service.registry.task()
     assert {"e/1"} == set(decode(task).shadows)
-    rollout, lease = record.read(task, "c")
-    assert ({"c": "e/1"}, "me") == (dict(decode(task).stables), lease.holder)
-    assert rollout is not None
-    assert {"e/2": 0.6, "e/1": 0.4} == service.served()
-    asked = record.pending_command(task, "c")
+    state, asked = record.read(task, "c"), record.request(task, "c")
+    assert state is not None
     assert asked is not None
-    assert "abort" == asked.command
-    kinds = {"content_hash", "version_number", "command", "rollout", "shadow", "decision"}
+    assert ({"c": "e/1"}, "me", "abort") == (dict(decode(task).stables), state.guard, asked.command)
+    kinds = {"content_hash", "version_number", "rollout_request", "rollout", "shadow"}
     assert kinds <= set(service.registry.ledger.read())

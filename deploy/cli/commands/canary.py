@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 import uuid
@@ -25,10 +24,12 @@ from deploy.cli.commands._options import (
     who,
 )
 from deploy.cli.terminal import Terminal, table
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
-    from deploy.controller.rollouts.runner import Progress
+    from deploy.cli.rollout_request import Progress
+    from deploy.controller.rollouts.record import Request, State, Store
     from deploy.controller.rollouts.steps import Decision, Rollout
 
 _ENDPOINT = click.option(
@@ -79,24 +80,23 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
     a gateway could not use are refused and change nothing.
     """
+    from deploy.controller.history.recorder import announced
     from deploy.controller.rollouts import record
-    from deploy.controller.rollouts.runner import write_decided
 
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()
     serving = store.spec()
     shares = [(serving.url_of(endpoint, version), weight) for version, weight in map(_pair, weights)]
-    rollout, _ = record.read(task, endpoint)
-    if rollout is not None and not rollout.is_over:
+    state = record.read(task, endpoint)
+    if state is not None and not state.rollout.is_over:
         raise DeployError(
-            f"a rollout of {endpoint} is {rollout.phase}",
+            f"a rollout of {endpoint} is {state.rollout.phase}",
             hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
         )
     serving_task.check_weights(serving, endpoint, shares)
-    wanted = dict(shares)
-    decision = record.decided(task, endpoint, wanted, now=time.time(), by=who(), why="canary set")
-    write_decided(store, record.with_weights(task, endpoint, wanted), [decision])
+    with announced(store, [endpoint], by=who(), why="canary set"):
+        store.write(record.with_weights(task, endpoint, dict(shares)))
     total = sum(weight for _, weight in shares)
     click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
     return 0
@@ -104,7 +104,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 
 @command.command(name="run")
 @_ENDPOINT
-@click.option("--to", "to", help="The new version, e.g. `2`. Leave it out to continue an interrupted rollout.")
+@click.option("--to", "to", help="The new version, e.g. `2`. Leave it out to follow a rollout that runs already.")
 @click.option("--from", "from_", help="The stable version.  [default: the one that answers most requests now]")
 @click.option(
     "--steps",
@@ -117,7 +117,6 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     help="Number of requests that each step compares at least, of the canary and of the stable version.",
 )  # fmt: skip
 @click.option("--step-time", type=DURATION, default="60s", show_default=True, help="Minimum length of a step.")
-@click.option("--interval", type=DURATION, default="5s", show_default=True, help="Time between two comparisons.")
 @click.option(
     "--slower", type=click.FloatRange(0, 1000), default=10.0, show_default=True, metavar="PERCENT",
     help="How much slower than the stable version the new one may be.",
@@ -160,8 +159,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @_JSON
 @registry_options
 def run(
-    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, interval: float,
-    slower: float, label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
+    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, slower: float,
+    label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
     other_answers: float, other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
     as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
@@ -171,56 +170,72 @@ def run(
     compares both answers to the same request. It waits if there are too few requests, holds if data is missing, and
     neither grows nor rolls back if the evidence is unclear.
 
-    Every decision is recorded beside the serving Task. If you interrupt the rollout here, the controller carries it
-    on; you can also continue, pause, promote or abort it from another machine.
+    The controller carries the rollout out, from the first step to the end, and looks at the gateways that it knows.
+    This command asks it to and shows the progress. You can interrupt it: the rollout goes on, and you can follow,
+    pause, promote or abort it from any machine.
 
     The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
     """
-    from deploy.controller.rollouts.record import CONTROLLER
-    from deploy.controller.rollouts.runner import Runner
-    from deploy.controller.rollouts.source import GatewaySource
-    from deploy.tools import http_client
+    from deploy.cli import rollout_request
+    from deploy.controller.rollouts import record
 
     endpoint = endpoint.strip("/")
     store = open_registry()
-
-    def statuses() -> Mapping[str, Mapping[str, Any] | None]:
-        answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
-        return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
-
-    fresh = None
+    state = record.read(store.task(), endpoint)
+    running = None if state is None or state.rollout.is_over else state.rollout
+    wanted = None
     if to is not None:
+        answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
+        statuses = {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
         chosen = _Chosen(
             _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
             mirror_wait, other_answers / 100,
             None if other_answers_in_group is None else other_answers_in_group / 100, is_free_of_labels=new_labels,
         )  # fmt: skip
-        fresh = _fresh(store.task(), store.spec(), endpoint, to, from_, chosen, statuses())
-    me = f"{who()} pid {os.getpid()}"
-    runner = Runner(store, GatewaySource(gateways), statuses, endpoint=endpoint, me=me)
-    stop = stop_on_signal()
-    rollout = runner.start(fresh, over=CONTROLLER)
-    for decision in rollout.history[-1:]:
-        _print_decision(decision, as_json)
-    terminal = Terminal(sys.stderr)
-    while not rollout.is_over:
-        if stop.wait(interval):
-            terminal.clear()
-            runner.release()
-            click.echo(
-                f"interrupted; {rollout.canary} keeps {rollout.weight:g} %. A controller that knows the gateways "
-                "carries it on within seconds (`triton-gateway canary status` says so). To continue it here: "
-                f"triton-gateway canary run --endpoint {endpoint}", err=True,
-            )  # fmt: skip
-            return 130
-        progress = runner.look()
-        rollout = progress.rollout
-        if not as_json:
-            terminal.live(_described(progress), topic=f"{rollout.weight} {rollout.state}")
+        if running is None:
+            fresh = _fresh(store.spec(), endpoint, to, from_, chosen, statuses)
+            wanted = record.Request(uuid.uuid4().hex, "run", who(), fresh)
+            rollout_request.ask(store, endpoint, wanted)
+        elif running.canary != store.spec().url_of(endpoint, to):
+            raise DeployError(
+                f"another rollout of {endpoint}, to {running.canary}, is {running.phase}",
+                hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
+            )
+    elif running is None:
+        raise DeployError(
+            f"no rollout of {endpoint} runs",
+            hint=f"start one: `triton-gateway canary run --endpoint {endpoint} --to VERSION`",
+        )
+    return _follow(store, endpoint, wanted, as_json=as_json)
+
+
+def _follow(store: Store, endpoint: str, wanted: Request | None, *, as_json: bool) -> int:
+    """Show the progress of a rollout until it ends, or until the person interrupts; return the exit code."""
+    from deploy.cli import rollout_request
+
+    terminal, stop, state = Terminal(sys.stderr), stop_on_signal(), None
+    for progress in rollout_request.followed(store, endpoint, wanted, stop.wait):
+        state = progress.state
         for decision in progress.decisions:
             terminal.clear()
             _print_decision(decision, as_json)
-    return 0 if rollout.phase == "promoted" else 3
+        if state is None or not (as_json or state.rollout.is_over):
+            terminal.live(_described(progress), topic=_topic(progress))
+    terminal.clear()
+    if state is not None and state.rollout.is_over:
+        if state.rollout.phase == "refused":
+            raise DeployError(state.rollout.why)
+        return 0 if state.rollout.phase == "promoted" else 3
+    if state is None:
+        left = "no controller has begun the rollout yet; the next one does. To withdraw it"
+    else:
+        guard = rollout_request.unguarded(state, time.time()) or f"the controller {state.guard} carries it out"
+        left = f"the rollout goes on, {state.rollout.canary} has {state.rollout.weight:g} %; {guard}. To stop it"
+    click.echo(
+        f"interrupted here: {left}: triton-gateway canary abort --endpoint {endpoint}. To follow it again: "
+        f"triton-gateway canary run --endpoint {endpoint}", err=True,
+    )  # fmt: skip
+    return 130
 
 
 @command.command(name="status")
@@ -228,35 +243,42 @@ def run(
 @_JSON
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Show all rollouts and who runs them. With --endpoint, also show every decision and its evidence."""
+    """Show all rollouts and who guards them. With --endpoint, also show every decision and its evidence."""
     from deploy.controller.rollouts import record
 
-    found = record.rollouts(open_registry().task())
-    if endpoint is not None:
-        found = [(r, lease) for r, lease in found if r.endpoint == endpoint.strip("/")]
+    now, task = time.time(), open_registry().task()
+    found = [
+        one for name, one in record.states(task).items() if endpoint is None or name == endpoint.strip("/")
+    ]  # fmt: skip
     if as_json:
-        click.echo(json.dumps([{**r.to_json(), "runner": lease.holder, "evidence": r.gate.describe()}
-                               for r, lease in found], indent=2))  # fmt: skip
+        click.echo(json.dumps([
+            {**one.rollout.to_json(), "guard": _guard(one, now), "evidence": one.rollout.gate.describe()}
+            for one in found
+        ], indent=2))  # fmt: skip
         return 0
-    if not found:
-        click.echo("no rollout" if endpoint is None else f"no rollout of {endpoint}")
-        return 0
-    now = time.time()
     rows = []
-    for r, lease in found:
-        runner = "-" if r.is_over else lease.holder if now < lease.until else "nobody"
-        rows.append([r.endpoint, r.canary, r.stable, f"{r.weight:g} %", r.phase, r.state,
-                     _number(r.gate.evidence), runner, r.why])  # fmt: skip
-    for line in table(["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "RUNNER", "WHY"], rows):
+    for one in found:
+        r = one.rollout
+        rows.append([r.endpoint, r.canary, r.stable, f"{r.weight:g} %", r.phase, r.state, _number(r.gate.evidence),
+                     _guard(one, now), r.why])  # fmt: skip
+    heads = ["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "GUARD", "WHY"]
+    for line in table(heads, rows) if rows else ["no rollout" if endpoint is None else f"no rollout of {endpoint}"]:
         click.echo(line)
-    for r, _ in found:
-        for how in r.differences.values():
-            click.echo(f"{r.canary}: {how}")
-    if endpoint is not None:
-        for r, _ in found:
-            for decision in r.history:
-                _print_decision(decision, as_json=False)
+    for name in record.requests(task):
+        wanted = record.request(task, name)
+        if wanted is not None and record.is_waiting(wanted, record.read(task, name)):
+            click.echo(f"{name}: `canary {wanted.command}` of {wanted.who} waits for a controller")
+    for one in found:
+        for how in one.rollout.differences.values():
+            click.echo(f"{one.rollout.canary}: {how}")
+        for decision in one.rollout.history if endpoint is not None else ():
+            _print_decision(decision, as_json=False)
     return 0
+
+
+def _guard(state: State, now: float) -> str:
+    """Return who looks after a rollout; ``-`` if it has ended."""
+    return "-" if state.rollout.is_over else state.guard if now < state.guarded_until else "nobody"
 
 
 def _order(name: str, what: str) -> None:
@@ -264,18 +286,23 @@ def _order(name: str, what: str) -> None:
     @_ENDPOINT
     @registry_options
     def order(endpoint: str, open_registry: OpenRegistry) -> int:
-        from deploy.controller.rollouts.record import PendingCommand
-        from deploy.controller.rollouts.runner import act
+        from deploy.cli.rollout_request import NOBODY, carried_out
+        from deploy.controller.rollouts.record import Request
 
-        pending = PendingCommand(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are Command's
-        rollout = act(open_registry(), endpoint.strip("/"), pending, me=f"{who()} pid {os.getpid()}")
-        click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
+        endpoint = endpoint.strip("/")
+        wanted = Request(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are commands
+        state = carried_out(open_registry(), endpoint, wanted, stop_on_signal().wait)
+        if state is None:
+            click.echo(f"{endpoint}: {NOBODY}. The canary has weight 0 now; its record ends when a controller runs")
+        else:
+            rollout = state.rollout
+            click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
         return 0
 
     del order
 
 
-_order("pause", "Pause a rollout: its share stops growing. A running runner still rolls back a bad version.")
+_order("pause", "Pause a rollout: its share stops growing. A bad version is still rolled back.")
 _order("resume", "Resume a paused rollout. The current step starts again.")
 _order("promote", "Promote the canary: send all requests to it now, without waiting for evidence.")
 _order("abort", "Abort a rollout: send all requests back to the stable version now.")
@@ -302,7 +329,7 @@ class _Chosen:
 
 
 def _fresh(
-    task: serving_task.ServingTask, serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
+    serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
     chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
 ) -> Rollout:  # fmt: skip
     from deploy.controller.rollouts.gate import Gate
@@ -313,7 +340,7 @@ def _fresh(
     from deploy.controller.rollouts.steps import Rollout, Rules
 
     canary = serving.url_of(endpoint, to)
-    stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, task, endpoint, canary)
+    stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, endpoint, canary)
     serving_task.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
     if chosen.label_shift:
         serving_task.check_counted(serving, (canary, stable), chosen.variable)
@@ -362,14 +389,14 @@ def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str
         )
 
 
-def _stable(serving: serving_task.ServingSpec, task: serving_task.ServingTask, endpoint: str, canary: str) -> str:
+def _stable(serving: serving_task.ServingSpec, endpoint: str, canary: str) -> str:
     """Return the version that answers most requests now. Raises ``DeployError`` if none does, or ``canary`` itself.
 
     A first step gives all but a few requests to the stable version: it must be the one that answers them already.
     """
     from deploy.controller.rollouts import record
 
-    current = record.weights(task, endpoint) or {}
+    current = record.weights(serving, endpoint) or {}
     if not any(current.values()):
         default = endpoint if endpoint in serving.endpoints else serving.defaults.get(endpoint, "")
         current = {default: 1.0} if default in serving.endpoints else {}
@@ -440,8 +467,17 @@ def _print_decision(decision: Decision, as_json: bool) -> None:
     click.echo(line)
 
 
+def _topic(progress: Progress) -> str:
+    state = progress.state
+    return (
+        progress.problem if state is None else f"{state.rollout.weight} {state.rollout.state} {bool(progress.problem)}"
+    )
+
+
 def _described(progress: Progress) -> str:
-    rollout = progress.rollout
+    if progress.state is None:
+        return progress.problem
+    rollout = progress.state.rollout
     state = progress.problem or f"{rollout.state}: {rollout.why}"
     return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {_number(rollout.gate.evidence)})"
 

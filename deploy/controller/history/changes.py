@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from gateway import callers, decisions, default_version, registry, spec
+from deploy.controller.rollouts import record
+from deploy.tools.errors import DeployError
+from gateway import callers, default_version, registry, spec
 
 ENDPOINT: Final = "endpoint"
 WEIGHT: Final = "weight"
@@ -139,7 +142,7 @@ def changed(
         if fact.by and (not fact.at or fact.at >= last.at - _SLACK_S):
             by, why = fact.by, fact.why
             at = fact.at if latest < fact.at < now else now
-        elif under_way is not None and kind == ENDPOINT and now < under_way.until:
+        elif under_way is not None and kind in (ENDPOINT, WEIGHT) and now < under_way.until:
             by, why = under_way.by, under_way.why
         elif not fact.says and last.by == AUTO:
             by = AUTO
@@ -234,16 +237,15 @@ def _rule(rule: spec.MonitoringSpec) -> str:
 
 def _weights(task: ServingTask, serving: spec.ServingSpec) -> dict[Thing, Fact]:
     found: dict[Thing, Fact] = {}
-    made = decisions.read(spec.records_of(task, decisions.DECISION))
-    for name, route in serving.canaries.items():
-        says, decision = _route(route), made.get(name)
-        fact = Fact(says)
-        if decision is not None and says == _route(spec.CanarySpec(name, decision.weights, decision.urls)):
-            fact = Fact(says, decision.by, decision.at, _short(decision.why))
-        found[WEIGHT, name] = fact
-    for name in made.keys() - serving.canaries.keys():
-        if not made[name].urls:
-            found[WEIGHT, name] = Fact("nothing", made[name].by, made[name].at, _short(made[name].why))
+    found |= {(WEIGHT, name): Fact(_route(route)) for name, route in serving.canaries.items()}
+    for name in spec.records_of(task, spec.ROLLOUT):
+        with contextlib.suppress(DeployError):
+            if (state := record.read(task, name)) is None or not state.rollout.history:
+                continue
+            wanted, last = record.wanted_weights(serving, state.rollout), state.rollout.history[-1]
+            if wanted is not None and record.are_equal(wanted, record.weights(serving, name)):
+                says = found.get((WEIGHT, name), Fact("nothing")).says
+                found[WEIGHT, name] = Fact(says, record.CONTROLLER, last.at, _short(f"{last.what}: {last.why}"))
     stored = spec.records_of(task, spec.SHADOW)
     for name, value in stored.items():
         shadow, by = serving.shadows.get(name), str(value.get("by", ""))
@@ -258,7 +260,7 @@ def _route(route: spec.CanarySpec) -> str:
     """Return the normalised shares of a route, sorted and without zeros, so that equal routes have equal texts."""
     total = sum(route.weights)
     if not total > 0 or route.prefix:
-        return _short(decisions.described(route.load_endpoints, route.weights, route.prefix))
+        return _short(spec.described_weights(route))
     shares = sorted((url, weight / total) for url, weight in zip(route.load_endpoints, route.weights, strict=False))
     return _short(", ".join(f"{url} {round(100 * share, 2):g} %" for url, share in shares if share))
 

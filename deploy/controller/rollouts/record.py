@@ -1,72 +1,101 @@
-"""The records of a rollout: its state with a lease, commands that people leave for it, decisions, the weights. Pure.
+"""What is written about a rollout: a person's request, the controller's state, the weights in the serving Task. Pure.
 
-Records are kept beside the serving Task (``gateway/registry/ledger``), where no stock tool writes. There is one per
-rollout, written by the holder of the lease. A command has its own record, so a command and a runner never overwrite
-each other. The weights are the Task's ``canary`` section, in ClearML's format. Every change of them is a recorded
-decision. An old copy that a slow ClearML client writes back is therefore noticed.
+Request and state are one record per endpoint each, beside the serving Task (``gateway/registry/ledger``), where no
+stock tool writes. People write requests, by commands; only the controller writes states. The weights are the Task's
+``canary`` section, in ClearML's format.
+
+The stock CLI reads the whole Task, works, and writes all of it back. So the state keeps which weights the rollout has
+replaced, and when: if exactly these come back, a slow client wrote an old copy, and they are put right once. All other
+weights are somebody's will.
 """
 
 from __future__ import annotations
 
-import contextlib
-import uuid
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from deploy.controller.rollouts.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
-from gateway import decisions, registry, spec
+from gateway import registry, spec
 
-Decision = decisions.Decision
 Record = registry.Record
 ServingTask = spec.ServingTask
 Store = registry.RegistryWriter
 """The registry that rollouts are recorded in."""
 
 CANARY: Final = "canary"
-
+CONTROLLER: Final = "the controller"
+"""Who decides about rollouts, in records and in the history."""
 _UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
 """Subjects of faults that leave it unknown which weights the Task has."""
-
-CONTROLLER: Final = "the controller"
-"""How the names of controllers begin in leases and decisions."""
-LEASE_S: Final = 30.0
-"""Seconds for which a runner's lease is valid; it renews the lease three times within them."""
+_FORGOTTEN_S: Final = 3600.0
+"""No call of the stock CLI takes this long: weights that were replaced earlier are intended if they appear again."""
+_MAX_REPLACED: Final = 30
 ANY_NUMBERS: Final = 1.0
 """Tolerance of mirrored answers' scores: scores between 0 and 1 never count as different, only labels and texts do."""
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """Who runs a rollout, and until when (Unix seconds) no other runner may take it."""
-
-    holder: str = ""
-    until: float = 0.0
-
-    def is_free(self, now: float, me: str) -> bool:
-        """Return True if ``me`` may take the lease."""
-        return self.holder in ("", me) or now >= self.until
-
-
-@dataclass(frozen=True, slots=True)
-class PendingCommand:
-    """A person's command that waits for the runner."""
+class Request:
+    """What a person asks for. ``rollout``: what to begin, of the command ``run``."""
 
     id: str
     command: Command
     who: str
+    rollout: Rollout | None = None
 
 
-def read(task: ServingTask, endpoint: str) -> tuple[Rollout | None, Lease]:
-    """Return the rollout of ``endpoint`` and its lease; None if there never was one."""
-    stored = spec.records_of(task, spec.ROLLOUT).get(endpoint)
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the controller keeps of a rollout. ``guard`` looks after it, until ``guarded_until`` (Unix seconds)."""
+
+    rollout: Rollout
+    guard: str = ""
+    guarded_until: float = 0.0
+    replaced: Mapping[str, float] = field(default_factory=dict)
+    """The weights that the Task had before (as ``described``), and when each was replaced (Unix seconds)."""
+    is_written: bool = True
+    """Whether the Task has had the rollout's weights since they were decided."""
+    restored: str | None = None
+    """The old copy that is being put right; it is not, if it appears once more."""
+
+    def replacing(self, found: str, wanted: Mapping[str, float], now: float) -> State:
+        """Return the state in which the Task's weights ``found`` are to be replaced by ``wanted``."""
+        recent = {text: at for text, at in self.replaced.items() if now - at < _FORGOTTEN_S}
+        newest = sorted((recent | {found: now}).items(), key=lambda item: item[1])[-_MAX_REPLACED:]
+        wanted_text = described_shares(wanted)
+        return replace(self, replaced={t: at for t, at in newest if t != wanted_text}, is_written=False)
+
+    def written(self) -> State:
+        """Return the state in which the Task has the rollout's weights."""
+        left = {text: at for text, at in self.replaced.items() if text != self.restored}
+        return replace(self, replaced=left, is_written=True, restored=None)
+
+    def is_old_copy(self, found: str, now: float) -> bool:
+        """Return whether the weights ``found`` were replaced so recently that a slow client may write them back."""
+        return found in self.replaced and (not self.is_written or now - self.replaced[found] < _FORGOTTEN_S)
+
+
+def states(task: ServingTask) -> dict[str, State]:
+    """Return the state of every rollout by endpoint; raises ``DeployError`` if one cannot be read."""
+    found = {endpoint: read(task, endpoint) for endpoint in sorted(spec.records_of(task, spec.ROLLOUT))}
+    return {endpoint: state for endpoint, state in found.items() if state is not None}
+
+
+def read(task: ServingTask, endpoint: str) -> State | None:
+    """Return the state of the rollout of ``endpoint``; None if there is none. Raises ``DeployError``."""
+    stored = raw(task, endpoint)
     if stored is None:
-        return None, Lease()
+        return None
     try:
-        return Rollout.from_json(stored), Lease(str(stored["lease"]["holder"]), float(stored["lease"]["until"]))
-    except (ValueError, KeyError, TypeError, IndexError) as error:
+        return State(
+            Rollout.from_json(stored), str(stored["guard"]), float(stored["guarded_until"]),
+            {str(text): float(at) for text, at in stored["replaced"].items()}, bool(stored["is_written"]),
+            stored.get("restored"),
+        )  # fmt: skip
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise DeployError(
             f"the record of the rollout of {endpoint} cannot be read ({error!r})",
             hint=f"in ClearML, open the Task with the system tag {registry.SYSTEM_TAG} and remove the parameter of "
@@ -74,131 +103,73 @@ def read(task: ServingTask, endpoint: str) -> tuple[Rollout | None, Lease]:
         ) from error
 
 
-def rollouts(task: ServingTask) -> list[tuple[Rollout, Lease]]:
-    """Return every rollout."""
-    found = [read(task, endpoint) for endpoint in sorted(spec.records_of(task, spec.ROLLOUT))]
-    return [(rollout, lease) for rollout, lease in found if rollout is not None]
+def raw(task: ServingTask, endpoint: str) -> Mapping[str, Any] | None:
+    """Return the state of the rollout of ``endpoint`` as it is stored."""
+    return spec.records_of(task, spec.ROLLOUT).get(endpoint)
 
 
-def running(task: ServingTask) -> dict[str, Lease]:
-    """Return the lease of each rollout that has not ended, by endpoint; a record that cannot be read is left out."""
-    found = {}
-    for endpoint in sorted(spec.records_of(task, spec.ROLLOUT)):
-        with contextlib.suppress(DeployError):
-            rollout, lease = read(task, endpoint)
-            if rollout is not None and not rollout.is_over:
-                found[endpoint] = lease
-    return found
+def stored(state: State) -> Record:
+    """Return the record of ``state``."""
+    value = {
+        **state.rollout.to_json(), "guard": state.guard, "guarded_until": round(state.guarded_until, 1),
+        "replaced": dict(state.replaced), "is_written": state.is_written,
+        **({} if state.restored is None else {"restored": state.restored}),
+    }  # fmt: skip
+    return Record("rollout", state.rollout.endpoint, value)
 
 
-def written(rollout: Rollout, lease: Lease) -> registry.Record:
-    """Return the record that holds ``rollout``."""
-    stored = {**rollout.to_json(), "lease": {"holder": lease.holder, "until": round(lease.until, 1)}}
-    return registry.Record("rollout", rollout.endpoint, stored)
+def requests(task: ServingTask) -> list[str]:
+    """Return the endpoints for whose rollouts something was asked."""
+    return sorted(spec.records_of(task, spec.ROLLOUT_REQUEST))
 
 
-def pending_command(task: ServingTask, endpoint: str) -> PendingCommand | None:
-    """Return the last command for the rollout of ``endpoint``."""
-    stored = spec.records_of(task, "command").get(endpoint)
+def request(task: ServingTask, endpoint: str) -> Request | None:
+    """Return the last request for ``endpoint``; None if there is none, or it cannot be read."""
+    found = spec.records_of(task, spec.ROLLOUT_REQUEST).get(endpoint)
     try:
-        return PendingCommand(str(stored["id"]), stored["command"], str(stored.get("who", ""))) if stored else None
-    except (KeyError, TypeError):
+        wanted = Rollout.from_json(found["rollout"]) if found and "rollout" in found else None
+        return Request(str(found["id"]), found["command"], str(found["who"]), wanted) if found else None
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
 
 
-def command(endpoint: str, pending: PendingCommand) -> registry.Record:
-    """Return the record that leaves a command."""
-    return registry.Record("command", endpoint, {"id": pending.id, "command": pending.command, "who": pending.who})
+def asked(endpoint: str, wanted: Request) -> Record:
+    """Return the record that asks for something."""
+    value = {"id": wanted.id, "command": wanted.command, "who": wanted.who}
+    rollout = {} if wanted.rollout is None else {"rollout": wanted.rollout.to_json()}
+    return Record("rollout_request", endpoint, {**value, **rollout})
 
 
-def decided(
-    task: ServingTask, endpoint: str, shares: Mapping[str, float], *, now: float, by: str, why: str
-) -> registry.Record:
-    """Return the record of a decision about the weights of ``endpoint``, to be written before the weights."""
-    new = decisions.decided(
-        endpoint, shares, found_weights(task, endpoint), decision(task, endpoint),
-        spec.records_of(task, decisions.MARK), revision=uuid.uuid4().hex, now=now, by=by, why=why,
-    )  # fmt: skip
-    return registry.Record("decision", endpoint, new.to_json())
+def is_waiting(wanted: Request | None, state: State | None) -> bool:
+    """Return whether ``wanted`` has not been carried out yet."""
+    return wanted is not None and (state is None or state.rollout.handled != wanted.id)
 
 
-def decision(task: ServingTask, endpoint: str) -> Decision | None:
-    """Return the last decision about the weights of ``endpoint``."""
-    return made(task).get(endpoint)
+# --- weights ----------------------------------------------------------------------------------------------------------
 
 
-def verdict(task: ServingTask, endpoint: str) -> decisions.Verdict:
-    """Return whether the Task has the decided weights; ``changed`` also if nothing was decided."""
-    last = decision(task, endpoint)
-    if last is None:
-        return "changed"
-    return spec.judged(_route(task, endpoint), last, spec.records_of(task, decisions.MARK), spec.decode(task).endpoints)
+def readable(serving: spec.ServingSpec) -> spec.ServingSpec:
+    """Return ``serving``. Raises ``DeployError`` if it leaves unknown which weights the Task has."""
+    for fault in serving.faults:
+        if fault.subject in _UNREADABLE:
+            raise DeployError(f"the serving Task cannot be read: {fault.subject} {fault.message}")
+    return serving
 
 
-def made(task: ServingTask) -> dict[str, Decision]:
-    """Return the last decision about the weights of each endpoint."""
-    return decisions.read(spec.records_of(task, decisions.DECISION))
+def found_weights(serving: spec.ServingSpec, endpoint: str) -> str:
+    """Return the weights that the Task has for ``endpoint``, as states store them; empty without a route."""
+    return spec.described_weights(serving.canaries.get(endpoint))
 
 
-def standings(task: ServingTask) -> list[tuple[Decision, decisions.Verdict, str]] | None:
-    """Return each decision, how the weights of the Task compare with it, and those weights in words.
-
-    Empty if nothing was decided; None if the Task cannot be read.
-    """
-    known = made(task)
-    if not known:
-        return []
-    says = without_decisions(task)
-    if any(fault.subject in _UNREADABLE for fault in says.faults):
-        return None
-    marks = spec.records_of(task, decisions.MARK)
-    return [
-        (one, spec.judged(route, one, marks, says.endpoints), spec.described_weights(route))
-        for one in known.values() for route in [says.canaries.get(one.endpoint)]
-    ]  # fmt: skip
+def described_shares(shares: Mapping[str, float]) -> str:
+    """Return weights by url in the same form."""
+    return spec.described_weights(spec.CanarySpec("", tuple(shares.values()), tuple(shares)))
 
 
-def is_retired(task: ServingTask, decision: Decision) -> bool:
-    """Return True if it is recorded that somebody has chosen other weights since."""
-    return decisions.retired(decision) in spec.records_of(task, decisions.MARK)
-
-
-def retired(decision: Decision, *, now: float, by: str) -> registry.Record:
-    """Return the record that ends ``decision``: somebody has chosen other weights."""
-    return _marked(decisions.retired(decision), now, by)
-
-
-def is_forgotten(decision: Decision, found: str, now: float) -> bool:
-    """Return True if ``decision`` replaced the weights ``found`` too long ago for a slow client to write them back."""
-    return now - decision.replaced[found] > decisions.FORGOTTEN_S
-
-
-def meant(decision: Decision, found: str, *, now: float, by: str) -> registry.Record:
-    """Return the record that the weights ``found``, which ``decision`` replaced, were set again on purpose."""
-    return _marked(decisions.meant(decision, found), now, by)
-
-
-def _marked(key: str, now: float, by: str) -> registry.Record:
-    return registry.Record("decision_mark", key, {"at": round(now, 3), "by": by})
-
-
-def endpoints(task: ServingTask) -> Mapping[str, spec.EndpointSpec]:
-    """Return the endpoint versions of the Task by url."""
-    return spec.decode(task).endpoints
-
-
-def found_weights(task: ServingTask, endpoint: str) -> str:
-    """Return the weights that the Task itself has for ``endpoint``, in the form that decisions store."""
-    return spec.described_weights(_route(task, endpoint))
-
-
-def weights(task: ServingTask, endpoint: str) -> dict[str, float] | None:
-    """Return the weights of the canary ``endpoint`` in the Task, by url; None if it has no such canary."""
-    fields = _canaries(task).get(endpoint)
-    if not isinstance(fields, Mapping):
-        return None
-    urls = [str(url).strip("/") for url in fields.get("load_endpoints") or []]
-    return dict(zip(urls, (float(w) for w in fields.get("weights") or []), strict=False))
+def weights(serving: spec.ServingSpec, endpoint: str) -> dict[str, float] | None:
+    """Return the weights of the canary ``endpoint``, by url; None if the Task has no such canary."""
+    route = serving.canaries.get(endpoint)
+    return None if route is None else dict(zip(route.load_endpoints, route.weights, strict=False))
 
 
 def with_weights(task: ServingTask, endpoint: str, shares: Mapping[str, float]) -> dict[str, str]:
@@ -206,7 +177,7 @@ def with_weights(task: ServingTask, endpoint: str, shares: Mapping[str, float]) 
 
     Without ``shares`` the route is left out.
     """
-    canaries = {name: fields for name, fields in _canaries(task).items() if name != endpoint}
+    canaries = {name: fields for name, fields in section(task, CANARY).items() if name.strip("/") != endpoint}
     if shares:
         canaries[endpoint] = {
             "endpoint": endpoint, "weights": [float(share) for share in shares.values()],
@@ -215,30 +186,36 @@ def with_weights(task: ServingTask, endpoint: str, shares: Mapping[str, float]) 
     return {CANARY: sections.render(canaries)}
 
 
-def is_of_own_name(task: ServingTask, rollout: Rollout) -> bool:
-    """Return whether the default version answers the name of ``rollout`` when its canary is removed.
+def wanted_weights(serving: spec.ServingSpec, rollout: Rollout) -> dict[str, float] | None:
+    """Return the weights that ``rollout`` wants; empty: no route. None: it was refused, and wants none.
 
-    Not if the name is not that of the versions' endpoint, or if the stable version is the endpoint without a version.
+    A canary of the endpoint's own name that was promoted is removed: its version is the default from then on. The
+    canary comes first, so a growing weight keeps its callers.
     """
-    versions = endpoints(task)
-    canary = versions.get(rollout.canary)
-    is_free = rollout.endpoint not in versions or rollout.canary == rollout.endpoint
-    return canary is not None and canary.endpoint == rollout.endpoint and is_free
-
-
-def shares_of(rollout: Rollout) -> dict[str, float]:
-    """Return the weights that ``rollout`` wants. The canary comes first, so a growing weight keeps its callers."""
+    if rollout.phase == "refused":
+        return None
+    if rollout.phase == "promoted" and is_of_own_name(serving, rollout):
+        return {}
     share = round(rollout.weight / 100, 6)
     return {rollout.canary: share, rollout.stable: round(1 - share, 6)}
 
 
-def _route(task: ServingTask, endpoint: str) -> spec.CanarySpec | None:
-    return without_decisions(task).canaries.get(endpoint)
+def is_of_own_name(serving: spec.ServingSpec, rollout: Rollout) -> bool:
+    """Return whether the default version answers the name of ``rollout`` when its canary is removed.
+
+    Not if the name is not that of the versions' endpoint, or if the stable version is the endpoint without a version.
+    """
+    canary = serving.endpoints.get(rollout.canary)
+    is_free = rollout.endpoint not in serving.endpoints or rollout.canary == rollout.endpoint
+    return canary is not None and canary.endpoint == rollout.endpoint and is_free
 
 
-def without_decisions(task: ServingTask) -> spec.ServingSpec:
-    """Return the specification in the Task itself, without recorded decisions."""
-    return spec.decode(replace(task, records={}))
+def are_equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> bool:
+    """Compare shares normalised, as gateways do; versions of weight 0 may be missing."""
+    if found is None:
+        return not wanted
+    total = sum(float(share) for share in found.values()) or 1.0
+    return all(abs(wanted.get(u, 0.0) - float(found.get(u, 0.0)) / total) < 1e-4 for u in {*wanted, *found})
 
 
 def section(task: ServingTask, name: str) -> dict[str, Any]:
@@ -251,13 +228,12 @@ def section(task: ServingTask, name: str) -> dict[str, Any]:
         ) from error
 
 
-def _canaries(task: ServingTask) -> dict[str, Any]:
-    return {key.strip("/"): fields for key, fields in section(task, CANARY).items()}
+# --- shadows ----------------------------------------------------------------------------------------------------------
 
 
 def shadow_of(
     serving: spec.ServingSpec, endpoint: str, to: str, percent: float, tolerance: float, by: str = ""
-) -> registry.Record:
+) -> Record:
     """Return the record that mirrors ``percent`` of the requests of ``endpoint`` to the url ``to``.
 
     Raises ``SpecFault`` if gateways could not do so with the endpoints of the Task.
@@ -267,14 +243,13 @@ def shadow_of(
     return shadow(endpoint, wanted, by)
 
 
-def mirroring(task: ServingTask, rollout: Rollout, *, by: str) -> list[registry.Record]:
+def mirroring(serving: spec.ServingSpec, rollout: Rollout, *, by: str) -> list[Record]:
     """Return the records that mirror stable's requests while ``rollout`` runs and stop mirroring after it.
 
     Empty if no change is needed. A shadow that somebody else configured stays: its answers are compared as well.
     """
-    if not rollout.rules.mirror:
+    if not rollout.rules.mirror or rollout.phase == "refused":
         return []
-    serving = spec.decode(task)
     ours = {
         percent: spec.ShadowSpec(rollout.stable, rollout.canary, percent, ANY_NUMBERS)
         for percent in (rollout.mirror, rollout.rules.mirror, rollout.rules.mirror_first) if percent
@@ -288,7 +263,7 @@ def mirroring(task: ServingTask, rollout: Rollout, *, by: str) -> list[registry.
     return [] if is_mirrored else [shadow(rollout.stable, wanted, by)]
 
 
-def shadow(endpoint: str, wanted: spec.ShadowSpec | None, by: str = "") -> registry.Record:
+def shadow(endpoint: str, wanted: spec.ShadowSpec | None, by: str = "") -> Record:
     """Return the record that mirrors requests of ``endpoint``, or ends that if ``wanted`` is None. ``by``: who did."""
-    stored = {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
-    return registry.Record("shadow", endpoint, {**stored, **({"by": by} if by else {})})
+    value = {"endpoint": endpoint, "percent": 0} if wanted is None else asdict(wanted)
+    return Record("shadow", endpoint, {**value, **({"by": by} if by else {})})

@@ -1,7 +1,7 @@
 """A rollout as a value, and the functions that move it: an observation or a command in, the next rollout out. Pure.
 
-``runner`` calls them after every look and for commands. The ``Rollout`` holds all that a runner needs after a restart,
-on any machine; its ``history`` holds the decisions and their reasons.
+``carrier`` calls them after every look and for requests. The ``Rollout`` holds all that a controller needs after a
+restart, on any machine; its ``history`` holds the decisions and their reasons.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Final, Literal
 from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Counts, Gate
 
-Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted"]
+Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted", "refused"]
 State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
-Command = Literal["pause", "resume", "promote", "abort"]
+Command = Literal["run", "pause", "resume", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
 """Shares of the canary, in percent."""
@@ -116,7 +116,7 @@ class Rollout:
     """Requests of canary and stable since this step began."""
     gate: Gate = field(default_factory=Gate)
     handled: str = ""
-    """Id of the last command that was carried out."""
+    """Id of the last request that was carried out."""
     history: tuple[Decision, ...] = ()
     differences: Mapping[str, str] = field(default_factory=dict)
     """Differences seen while this rollout ran; see ``Observation``. They are shown, and decide nothing."""
@@ -126,7 +126,7 @@ class Rollout:
     @property
     def weight(self) -> float:
         """The canary's share in percent."""
-        if self.phase in ("rolled_back", "aborted"):
+        if self.phase in ("rolled_back", "aborted", "refused"):
             return 0.0
         return 100.0 if self.phase == "promoted" else self.steps[self.index]
 
@@ -177,16 +177,22 @@ class Rollout:
         )  # fmt: skip
 
 
-def begun(rollout: Rollout, now: float) -> Rollout:
+def begun(rollout: Rollout, request_id: str, now: float, who: str = "") -> Rollout:
     """Return ``rollout`` at its first step."""
-    return _decided(replace(rollout, since=now), now, "start", f"{rollout.canary} beside {rollout.stable}")
+    why = f"{rollout.canary} beside {rollout.stable}{f', requested by {who}' if who else ''}"
+    return _decided(replace(rollout, handled=request_id, since=now), now, "start", why)
 
 
-def after_command(rollout: Rollout, command: Command, command_id: str, now: float, who: str = "") -> Rollout:
-    """Return ``rollout`` after a person's command. A command to an ended rollout is recorded and changes nothing."""
-    rollout = replace(rollout, handled=command_id)
+def refused(rollout: Rollout, request_id: str, now: float, why: str) -> Rollout:
+    """Return ``rollout``, which never begins."""
+    return _ended(replace(rollout, handled=request_id), "refused", now, "refuse", why)
+
+
+def after_command(rollout: Rollout, command: Command, request_id: str, now: float, who: str = "") -> Rollout:
+    """Return ``rollout`` after a person's command. One that it cannot follow is recorded and changes nothing."""
+    rollout = replace(rollout, handled=request_id)
     by = f"requested{f' by {who}' if who else ''}"
-    if rollout.is_over:
+    if rollout.is_over or command == "run":
         return _decided(rollout, now, f"{command} refused", f"the rollout is {rollout.phase}")
     if command == "abort":
         return _ended(rollout, "aborted", now, "abort", by)

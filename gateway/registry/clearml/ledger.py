@@ -30,9 +30,9 @@ REPORTS_TAG: Final = "triton-gateway-reports"
 """Marks another companion: what model syncs report, what the controller judges, and who leads. It wakes nobody."""
 
 _COMMENT: Final = (
-    "Written by triton-gateway: content hashes of models, decisions about canary weights, rollouts, version numbers "
+    "Written by triton-gateway: content hashes of models, rollouts, version numbers "
     "and hashes of callers' keys of the serving service that is this Task's parent. Keep it: without it a model that "
-    "was overwritten, or weights that were set back, are not noticed, and keys end."
+    "was overwritten is not noticed, and keys end."
 )
 _HISTORY_COMMENT: Final = (
     "Written by triton-gateway: who changed endpoints, weights, defaults and callers' keys of the serving service that "

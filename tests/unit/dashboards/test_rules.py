@@ -428,7 +428,7 @@ def test_canary_that_fails_more_than_stable_pages(evaluate: Evaluate) -> None:
 
 @pytest.mark.prometheus
 def test_a_canary_that_nobody_guards_fires(evaluate: Evaluate) -> None:
-    """Its runner has ended, was interrupted (0), or never renews; with a runner, or after the end, nothing fires."""
+    """Its controller has ended, or knows no gateways (0); with a guard, or after the end, nothing fires."""
     guard = 'gateway_rollout_guarded_until_timestamp_seconds{{endpoint="e",instance="{}"}}'
     fires = count_of('ALERTS{alertname="GatewayCanaryUnguarded",endpoint="e",alertstate="firing"}', "20m")
     evaluate({guard.format("a"): "90+60x10 690x60", guard.format("b"): "90+60x8 570x60"}, promql_expr_test=[fires])

@@ -126,7 +126,7 @@ def test_every_gateway_reports_what_the_controller_found(registry: FakeRegistry,
 
 def test_an_unreadable_record_is_ignored(registry: FakeRegistry, tmp_path: Path) -> None:
     """Other records still count."""
-    registry.ledger.write([Record("content_hash", "x", {"sha256": 1}), Record("decision", "e", {"urls": 3})])
+    registry.ledger.write([Record("content_hash", "x", {"sha256": 1}), Record("rollout", "e", {"stable": 3})])
     assert "" == faults(registry)
     assert b"first" == (cache(registry, tmp_path / "one").model(registry.model("m")) / "store.bin").read_bytes()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deploy.cli import state_file
-from deploy.controller.rollouts import record
+from deploy.controller.history import recorder
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt
@@ -146,22 +146,21 @@ def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
     assert [] == changes(store, document)[0]
 
 
-def test_weights_are_decisions_and_an_old_copy_does_not_undo_them(tmp_path: Path) -> None:
-    """They are recorded like those of `canary set`; a removal ends the decision."""
+def test_weights_are_written_and_told_by_whoever_applied_them(tmp_path: Path) -> None:
+    """A route that the file does not have is removed."""
     store = make_store(tmp_path)
+    recorder.look(store)
     document = exported(store)
-    old = section_text(store.task(), "canary")
     document["canaries"]["live"]["weights"] = [0.5, 0.5]
     applied(store, document)
     assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
-    decided = record.decision(store.task(), "live")
-    assert decided is not None
-    assert ("me", "applied from a file") == (decided.by, decided.why)
-    store.sections["canary"] = old
-    assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
     del document["canaries"]["live"]
+    recorder.look(store)
     applied(store, document)
     assert {} == decode(store.task()).canaries
+    recorder.look(store)
+    told = [(one.by, one.why) for one in recorder.read(store).entries if one.subject == "live"]
+    assert [("me", "applied from a file")] * 2 == told
 
 
 def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path) -> None:

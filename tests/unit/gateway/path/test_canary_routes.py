@@ -192,23 +192,23 @@ async def test_a_tensor_endpoint_answers_502_if_a_shared_call_returns_other_rows
 @pytest.mark.parametrize(
     ("fields", "shares", "shown"),
     [
-        ({}, (0.1, 0.9), "1.7e+09"), ({"phase": "paused", "lease": {"holder": "", "until": 0.0}}, (0.1, 0.9), "0.0"),
+        ({}, (0.1, 0.9), "1.7e+09"), ({"phase": "paused", "guard": "", "guarded_until": 0.0}, (0.1, 0.9), "0.0"),
         ({"phase": "promoted"}, (1.0, 0.0), "NaN"), ({"phase": "rolled_back"}, (0.0, 1.0), "NaN"),
-        ({"phase": "paused"}, (0.0, 1.0), "NaN"), ({"lease": "odd"}, (0.1, 0.9), "NaN"),
+        ({"phase": "paused"}, (0.0, 1.0), "NaN"), ({"guarded_until": "odd"}, (0.1, 0.9), "NaN"),
     ],
-    ids=["running", "nobody runs it", "promoted", "rolled back", "without weight", "unreadable"],
+    ids=["running", "nobody guards it", "promoted", "rolled back", "without weight", "unreadable"],
 )  # fmt: skip
 async def test_metrics_say_until_when_a_rollout_is_guarded(
     stack: Any, fields: dict[str, Any], shares: tuple[float, float], shown: str
 ) -> None:
-    """Only while it has not ended and its canary has a weight; a renewed lease alone changes no route."""
-    running = {"phase": "running", "canary": "e/2", "stable": "e/1", "lease": {"holder": "ann", "until": 1.6e9}}
+    """Only while it has not ended and its canary has a weight; a renewed guard alone changes no route."""
+    running = {"phase": "running", "canary": "e/2", "stable": "e/1", "guard": "ann", "guarded_until": 1.6e9}
     await start(stack, (0.1, 0.9))
     stack.registry.ledger.write([Record("rollout", "c", {"endpoint": "c", **running})])
     assert "1.6e+09" == await soon(lambda: guarded(stack))
     revision = stack.gateway.table.current.revision
     stack.registry.canary["c"]["weights"] = list(shares)
-    now = {"endpoint": "c", **running, "lease": {"holder": "ann", "until": 1.7e9}, **fields}
+    now = {"endpoint": "c", **running, "guard": "ann", "guarded_until": 1.7e9, **fields}
     stack.registry.ledger.write([Record("rollout", "c", now)])
     assert await soon(lambda: guarded(stack) == shown)
     assert shares != (0.1, 0.9) or revision == stack.gateway.table.current.revision

@@ -29,9 +29,7 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
         "in_group": None,
         "is_free_of_labels": False, **chosen,
     }  # fmt: skip
-    return canary._fresh(
-        registry.task(), registry.spec(), "e", "2", None, canary._Chosen(**options), {"g1": None, "g2": status}
-    )
+    return canary._fresh(registry.spec(), "e", "2", None, canary._Chosen(**options), {"g1": None, "g2": status})
 
 
 def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
@@ -114,7 +112,7 @@ def stable(to: str, default: str = "", weights: Mapping[str, float] | None = Non
             "endpoint": "e", "weights": list(weights.values()), "load_endpoints": list(weights),
         }  # fmt: skip
     serving = registry.spec()
-    return canary._stable(replace(serving, defaults={"e": default} if default else {}), registry.task(), "e", to)
+    return canary._stable(replace(serving, defaults={"e": default} if default else {}), "e", to)
 
 
 def test_what_answers_now_is_the_stable_version() -> None:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +13,10 @@ from dataclasses import replace
 import pytest
 
 from deploy.controller.history import recorder
+from deploy.controller.history.changes import STOCK
 from deploy.controller.history.recorder import BLOCK, KEPT, Observer, announced, look, read
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.runner import write_decided
+from deploy.controller.rollouts.steps import Rollout, after_command, begun
 from gateway.callers import Key, records_of, written
 from gateway.registry import Record, RegistryUnavailable
 from gateway.spec import ShadowSpec
@@ -40,11 +42,11 @@ def _told(store: FakeRegistry) -> list[tuple[str, str, str, str]]:
     return [(one.kind, one.subject, one.before, one.after) for one in read(store).entries]
 
 
-def _set(store: FakeRegistry, *weights: float, by: str = "ann@laptop") -> None:
+def _set(store: FakeRegistry, *weights: float, by: str = "") -> None:
+    """Set weights as `canary set` does, or as the stock CLI does, which names nobody."""
     shares = {f"e/{len(weights) - place}": weight for place, weight in enumerate(weights)}
-    task = store.task()
-    decision = record.decided(task, "e", shares, now=time.time(), by=by, why="canary set")
-    write_decided(store, record.with_weights(task, "e", shares), [decision])
+    with announced(store, ["e"], by=by, why="canary set") if by else contextlib.nullcontext():
+        store.write(record.with_weights(store.task(), "e", shares))
 
 
 def test_what_is_there_at_the_first_look_is_no_change(store: FakeRegistry, clock: Callable[[], float]) -> None:
@@ -127,29 +129,43 @@ def test_changes_while_nobody_looked_are_found_by_the_next_look(
     assert 1 == len(_told(store))
 
 
-def test_decided_weights_are_told_by_whoever_decided_them(store: FakeRegistry) -> None:
+def test_weights_are_told_by_whoever_set_them(store: FakeRegistry) -> None:
     store.add_endpoint("e", B, version="2")
     look(store)
-    for weights, by in (((1, 9), "ann@laptop"), ((5, 5), "rollout")):
+    for weights, by in (((1, 9), "ann@laptop"), ((5, 5), "bob")):
         _set(store, *weights, by=by)
         Observer(store)(store.task())
     ten, half = "e/1 90 %, e/2 10 %", "e/1 50 %, e/2 50 %"
     assert [("weight", "e", "", ten), ("weight", "e", ten, half)] == _told(store)
     assert [("canary set", False)] * 2 == [(one.why, one.is_seen) for one in read(store).entries]
-    assert ["ann@laptop", "rollout"] == [one.by for one in read(store).entries]
+    assert ["ann@laptop", "bob"] == [one.by for one in read(store).entries]
 
 
-def test_an_old_copy_of_weights_that_a_decision_fences_is_no_change(store: FakeRegistry) -> None:
+def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry) -> None:
+    """Its last step too, which leaves no canary."""
     store.add_endpoint("e", B, version="2")
     look(store)
-    _set(store, 1, 9)
+    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", time.time())
+    for one in (rollout, after_command(rollout, "promote", "r2", time.time(), "ann")):
+        shares = record.wanted_weights(store.spec(), one)
+        assert shares is not None
+        store.write(record.with_weights(store.task(), "e", shares), [record.stored(record.State(one))])
+        look(store)
+    five = "e/1 95 %, e/2 5 %"
+    assert [("weight", "e", "", five), ("weight", "e", five, "nothing")] == _told(store)
+    assert [("the controller", "start: e/2 beside e/1"), ("the controller", "promote: requested by ann")] == [
+        (one.by, one.why) for one in read(store).entries
+    ]
+
+
+def test_weights_that_are_not_those_of_the_rollout_are_somebody_elses(store: FakeRegistry) -> None:
+    store.add_endpoint("e", B, version="2")
     look(store)
-    stale = store.sections["canary"]
-    _set(store, 5, 5)
+    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", time.time())
+    store.ledger.write([record.stored(record.State(rollout))])
+    _set(store, 3, 7)
     look(store)
-    store.sections["canary"] = stale
-    look(store)
-    assert 2 == len(_told(store))
+    assert [STOCK] == [one.by for one in read(store).entries]
 
 
 def test_keys_are_told_by_whoever_made_and_ended_them_and_never_shown(store: FakeRegistry) -> None:
@@ -218,7 +234,7 @@ def test_a_registry_that_is_away_neither_stops_a_change_nor_loses_it(store: Fake
     assert observer(task) is False
     store.history.is_up = True
     observer(task)
-    assert [("weight", "ann@laptop"), ("endpoint", "clearml-serving or ClearML's pages")] == [
+    assert [("weight", STOCK), ("endpoint", STOCK)] == [
         (one.kind, one.by) for one in sorted(read(store).entries, key=lambda one: one.place)
     ]
 

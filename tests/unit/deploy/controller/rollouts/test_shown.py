@@ -9,7 +9,7 @@ from deploy.controller.rollouts.steps import Rollout
 from gateway.metrics import catalog
 from gateway.registry import Record
 from gateway.testing import FakeRegistry
-from tests.unit.deploy.controller.rollouts.test_runner import fresh
+from tests.unit.deploy.controller.rollouts.world import fresh
 
 
 def test_each_rollout_shows_its_phase_and_a_running_one_its_evidence() -> None:

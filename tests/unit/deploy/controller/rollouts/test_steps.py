@@ -17,7 +17,7 @@ ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_r
 
 def start(**fields):
     """A rollout at its first step, at time 0."""
-    return begun(replace(ROLLOUT, **fields), 0.0)
+    return begun(replace(ROLLOUT, **fields), "r1", 0.0)
 
 
 def healthy(requests=200):

@@ -1,0 +1,73 @@
+"""Carries out every rollout that people ask for, from start to end. A duty of the controller.
+
+It follows the requests beside the serving Task and looks at the gateways' counters after every look at the Task. What
+it decides is in the records, so the next controller continues where this one was killed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from deploy.controller.gateways import addresses, status_of
+from deploy.controller.registry import ServingTask, spec
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.carrier import Carrier, Sources
+from deploy.controller.rollouts.source import GatewaySource
+from deploy.tools.errors import DeployError, GatewayError
+
+log = logging.getLogger("triton_gateway.controller")
+
+
+class Rollouts:
+    """Called with the serving Task after every look, on one thread. ``me``: how status names this controller.
+
+    Without ``sources``, rollouts are refused: nobody could see if a version is worse.
+    """
+
+    def __init__(
+        self, store: record.Store, sources: Sources | None, me: str, *, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._store = store
+        self._sources = sources
+        self._me = me
+        self._wall = wall
+        self._carriers: dict[str, Carrier] = {}
+        self._problems: dict[str, str] = {}
+        self._settled: ServingTask | None = None
+        """The last Task in which no rollout had anything to do."""
+
+    def __call__(self, task: ServingTask) -> bool:
+        """Look at each rollout. Always returns False: the next look finds what it wrote."""
+        if task is self._settled:
+            return False
+        endpoints = {*record.requests(task), *spec.records_of(task, spec.ROLLOUT)}
+        if not endpoints:
+            self._carriers, self._settled = {}, task
+            return False
+        self._carriers = {
+            endpoint: self._carriers.get(endpoint)
+            or Carrier(self._store, self._sources, endpoint, self._me, wall=self._wall)
+            for endpoint in sorted(endpoints)
+        }  # fmt: skip
+        serving = spec.decode(task)
+        is_settled = True
+        for endpoint, carrier in self._carriers.items():
+            problem = ""
+            try:
+                for decision in carrier.look(task, record.readable(serving)):
+                    log.info("rollout of %s: %g %%, %s: %s", endpoint, decision.weight, decision.what, decision.why)
+            except (DeployError, GatewayError) as error:
+                problem = error.message
+            if problem and problem != self._problems.get(endpoint):
+                log.warning("rollout of %s: %s", endpoint, problem)
+            self._problems[endpoint] = problem
+            is_settled = is_settled and carrier.is_idle and not problem
+        self._settled = task if is_settled else None
+        return False
+
+
+def sources(gateways: Sequence[str]) -> Sources | None:
+    """Return the counters and status of the gateways behind these addresses, as they are at each look."""
+    return Sources(GatewaySource(lambda: addresses(gateways)), lambda: status_of(gateways)) if gateways else None

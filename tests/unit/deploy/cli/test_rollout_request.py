@@ -1,0 +1,198 @@
+"""What a person asks of a rollout, with a controller that lives, comes late, dies, or is not there. Simulated time."""
+
+from __future__ import annotations
+
+import pytest
+
+from deploy.cli import rollout_request
+from deploy.cli.rollout_request import ABORTED_S, NOBODY, TAKEN_S, carried_out, followed
+from deploy.controller.election import Election
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.record import Request, State
+from deploy.controller.rollouts.steps import Command, Rules
+from deploy.tools.errors import DeployError
+from gateway.spec import ShadowSpec
+from tests.unit.deploy.controller.rollouts.world import World, fresh
+
+
+class Desk(World):
+    """A person's terminal, and a controller that looks every second while it ``lives``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.carrier = self.controller("c1")
+        self.election = Election(self.reports, "c1", clock=lambda: self.now, wall=lambda: self.now)
+        self.lives = False
+        self.ends_at = float("inf")
+        """When the person presses Ctrl-C."""
+        self.failures = 0
+
+    def start(self) -> None:
+        """Let a controller begin and lead."""
+        self.lives = True
+        self.wait(5.0)
+
+    def wait(self, seconds: float) -> bool:
+        """Let time pass; return whether the person wants to go."""
+        until = self.now + seconds
+        while self.now < until:
+            self.now += min(1.0, until - self.now)
+            for gateway in self.counters:
+                self.add(gateway, "2", "canary", ok=20 - self.failures, model_failed=self.failures)
+                self.add(gateway, "1", "stable", ok=80)
+            if self.lives and self.election.leads():
+                self.carrier(self.task())
+        return self.now >= self.ends_at
+
+    def do(self, command: Command) -> State | None:
+        """Type `canary COMMAND`."""
+        return carried_out(self, "e", Request(f"{command}-1", command, "ann"), self.wait, clock=lambda: self.now)
+
+    def run(self, *, mirror: float = 0.0) -> tuple[list[str], list[str], str]:
+        """Type `canary run`, and return decisions, problems and the last phase that were shown."""
+        asked = Request("run-1", "run", "ann", fresh(rules=Rules(200, 10.0, mirror=mirror)))
+        rollout_request.ask(self, "e", asked)
+        return self.follow(asked)
+
+    def follow(self, asked: Request | None = None) -> tuple[list[str], list[str], str]:
+        """Follow a rollout, and return decisions, problems and the last phase that were shown."""
+        decisions, problems, phase = [], [], ""
+        for progress in followed(self, "e", asked, self.wait, clock=lambda: self.now):
+            decisions += [one.what for one in progress.decisions]
+            problems += [progress.problem] if progress.problem not in ("", *problems[-1:]) else []
+            phase = "" if progress.state is None else progress.state.rollout.phase
+        return decisions, problems, phase
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """See ``Desk``."""
+    return Desk()
+
+
+@pytest.mark.parametrize("failures", [0, 10])
+def test_a_rollout_is_shown_from_start_to_end(desk: Desk, failures: int) -> None:
+    """Each decision once, as it is made."""
+    desk.start()
+    desk.failures = failures
+    decisions, problems, phase = desk.run()
+    told = (["start", "roll back"], "rolled_back") if failures else (["start", "step", "promote"], "promoted")
+    assert told == (decisions, phase)
+    assert ["waiting for the controller c1"] == problems or not problems
+
+
+def test_ctrl_c_leaves_it_running(desk: Desk) -> None:
+    """And whoever follows it again sees what was decided."""
+    desk.start()
+    desk.ends_at = desk.now + 8
+    assert (["start"], "running") == desk.run()[::2]
+    desk.ends_at = float("inf")
+    assert (["start", "step", "promote"], "promoted") == desk.follow()[::2]
+
+
+def test_a_controller_that_dies_is_said_and_the_next_one_goes_on(desk: Desk) -> None:
+    """The command only looks on."""
+    desk.start()
+    desk.ends_at = desk.now + 8
+    desk.run()
+    desk.lives, desk.ends_at = False, desk.now + 60
+    problems = desk.follow()[1]
+    assert problems
+    assert all("nobody guards it" in one and "(c1 did)" in one for one in problems)
+    desk.carrier, desk.ends_at, desk.lives = desk.controller("c2"), float("inf"), True
+    desk.election = Election(desk.reports, "c2", clock=lambda: desk.now, wall=lambda: desk.now)
+    assert "promoted" == desk.follow()[2]
+
+
+def test_without_a_controller_nobody_begins_it_and_nothing_is_left(desk: Desk) -> None:
+    """A controller that comes later must not begin what nobody waits for any more."""
+    with pytest.raises(DeployError, match=f"{NOBODY}: the request is withdrawn"):
+        desk.run()
+    assert 1000 + TAKEN_S <= desk.now < 1000 + TAKEN_S + 3
+    desk.start()
+    desk.wait(10)
+    assert ({}, None) == (record.states(desk.task()), desk.weights())
+
+
+def test_without_a_controller_it_says_so_at_once_and_one_that_comes_begins_it(desk: Desk) -> None:
+    """`up` has just been started in another terminal."""
+    desk.ends_at = desk.now + 3
+    decisions, problems, _ = desk.run()
+    assert not decisions
+    assert problems[0].startswith(NOBODY)
+    desk.ends_at = float("inf")
+    desk.start()
+    assert ["start", "step", "promote"] == desk.follow()[0]
+
+
+@pytest.mark.parametrize(("command", "phase"), [("pause", "paused"), ("promote", "promoted"), ("abort", "aborted")])
+def test_a_controller_carries_out_what_is_asked(desk: Desk, command: Command, phase: str) -> None:
+    """The command waits until it is done."""
+    desk.start()
+    desk.ends_at = desk.now + 8
+    desk.run()
+    desk.ends_at = float("inf")
+    state = desk.do(command)
+    assert state is not None
+    assert (phase, f"{command}-1") == (state.rollout.phase, state.rollout.handled)
+
+
+@pytest.mark.parametrize("is_hung", [False, True])
+def test_an_abort_without_a_controller_writes_weight_0_itself(desk: Desk, is_hung: bool) -> None:
+    """At once if none has written lately; a hung one gets the time in which another takes over. It ends it later."""
+    desk.start()
+    desk.ends_at = desk.now + 8
+    desk.run(mirror=5.0)
+    assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == desk.serving().shadows
+    desk.lives, desk.ends_at = False, float("inf")
+    carrier, desk.carrier = desk.carrier, lambda _task: False  # type: ignore[assignment]
+    if is_hung:
+        desk.lives = True
+    else:
+        desk.wait(21)
+    began = desk.now
+    assert desk.do("abort") is None
+    assert (began + ABORTED_S if is_hung else began) <= desk.now <= began + ABORTED_S * is_hung + 1
+    assert {"e/2": 0.0, "e/1": 1.0} == desk.weights()
+    assert ({}, ()) == (desk.serving().shadows, desk.serving().faults)
+    desk.carrier, desk.lives = carrier, True
+    desk.wait(30)
+    assert ("aborted", "requested by ann") == (desk.rollout().phase, desk.rollout().why)
+    assert {"e/2": 0.0, "e/1": 1.0} == desk.weights()
+
+
+def test_anything_else_without_a_controller_is_withdrawn(desk: Desk) -> None:
+    """It must not come true hours later."""
+    desk.start()
+    desk.ends_at = desk.now + 8
+    desk.run()
+    desk.lives, desk.ends_at = False, float("inf")
+    desk.wait(30)
+    with pytest.raises(DeployError, match=f"{NOBODY}: the request is withdrawn, nothing was changed"):
+        desk.do("promote")
+    desk.start()
+    desk.wait(30)
+    assert "promote" not in desk.decided()[:2]
+
+
+def test_an_abort_before_the_beginning_withdraws_the_request(desk: Desk) -> None:
+    """And a promotion is refused."""
+    desk.ends_at = desk.now + 2
+    desk.run()
+    with pytest.raises(DeployError, match="the rollout of e has not begun yet"):
+        desk.do("promote")
+    with pytest.raises(DeployError, match="the request is withdrawn"):
+        desk.do("abort")
+    desk.start()
+    desk.wait(10)
+    assert {} == record.states(desk.task())
+
+
+def test_what_does_not_run_cannot_be_promoted_or_aborted(desk: Desk) -> None:
+    """The message says whether there never was one, or how it ended."""
+    with pytest.raises(DeployError, match="there is no rollout of e"):
+        desk.do("abort")
+    desk.start()
+    desk.run()
+    with pytest.raises(DeployError, match="the rollout of e has ended: promoted"):
+        desk.do("abort")

@@ -1,0 +1,620 @@
+"""The controller carries out a rollout from start to end: one serving Task, two gateways with real metrics text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from deploy.controller import default_versions
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.carrier import GUARDED_S, SETTLED_S
+from deploy.controller.rollouts.gate import Gate
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.steps import Command, Rollout, Rules
+from gateway import preview
+from gateway.errors import RegistryUnavailable, SpecFault
+from gateway.registry import Record
+from gateway.spec import ShadowSpec, decode
+from tests.unit.deploy.controller.rollouts.world import ENDPOINTS, Killed, World, fresh
+
+
+@pytest.fixture
+def world() -> World:
+    """A world without a rollout."""
+    return World()
+
+
+def test_a_healthy_rollout_ends_with_the_new_version_as_the_default(world: World) -> None:
+    """Weights are written in ClearML's format, other canaries stay, gateways know the stable version.
+
+    At the end the canary is removed: the name means the new version from before that on.
+    """
+    controller = world.begin(fresh())
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+    assert {"e": "e/1"} == world.serving().stables
+    assert "promoted" == world.finish(controller).phase
+    assert ["start", "step", "promote"] == world.decided()
+    assert [{"e/2": 0.05, "e/1": 0.95}, {"e/2": 0.5, "e/1": 0.5}, None] == world.wrote
+    assert {"e/3": 1.0} == world.weights("other")
+    assert ("", 0.0) == (world.state().guard, world.state().guarded_until)
+    assert ({"e": "e/2"}, ()) == (world.serving().defaults, world.serving().faults)
+
+
+def test_a_rollout_names_its_guard_while_it_runs(world: World) -> None:
+    """The state is written three times within the time for which it counts as guarded."""
+    controller = world.begin(fresh(), world.controller("host 1a2b"))
+    for _ in range(3):
+        world.tick(controller)
+        assert "host 1a2b" == world.state().guard
+        assert world.now < world.state().guarded_until <= world.now + 30.0
+
+
+def test_a_promoted_name_means_the_new_version_at_every_moment(world: World) -> None:
+    """First the default is recorded, then the canary is removed; never does the name mean nothing."""
+    controller = world.begin(fresh())
+    world.ask("promote")
+    found, write = [], world.write
+
+    def writes(changed: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        for step in ({}, records), (changed, ()):
+            write(*step)
+            found.append(world.serving().bare_name("e"))
+
+    world.write = writes  # type: ignore[method-assign]
+    controller(world.task())
+    assert (2, "e/2", {"e": "e/2"}) == (len(found), found[-1], world.serving().defaults)
+
+
+def test_a_default_that_a_person_chose_since_is_not_overwritten(world: World) -> None:
+    """A controller that was killed between the promotion and its weights is continued by another."""
+    controller = world.begin(fresh())
+    world.ask("promote")
+    world.kill_in = 2
+    with pytest.raises(Killed):
+        controller(world.task())
+    world.now += 1
+    world.ledger.write([default_versions.chosen("e", "e/3", now=world.now, by="ann", why="default")])
+    world.tick(world.controller("another"))
+    assert (None, {"e": "e/3"}) == (world.weights(), world.serving().defaults)
+
+
+@pytest.mark.parametrize("foreign", [True, False])
+def test_a_name_that_no_default_would_answer_keeps_its_finished_canary(world: World, foreign: bool) -> None:
+    """A name that is no endpoint's, or one whose stable version is the endpoint without a version."""
+    name, stable = ("zc", "e/1") if foreign else ("e", "e")
+    bare = {"serving_url": "e", "version": "", "engine_type": "triton", "model_id": "m0"}
+    world.sections["endpoints"] = json.dumps(ENDPOINTS if foreign else {**ENDPOINTS, "e": bare})
+    controller = world.controller()
+    world.ask("run", Rollout(name, "e/2", stable, steps=(5.0, 100.0)), endpoint=name)
+    controller(world.task())
+    world.ask("promote", endpoint=name)
+    controller(world.task())
+    assert {"e/2": 1.0, stable: 0.0} == world.weights(name)
+    found = world.serving()
+    assert ("a finished canary, e/2 answers all", ()) == (found.bare_name(name), found.faults)
+
+
+@pytest.mark.parametrize("command", ["promote", "abort"])
+def test_a_request_for_a_rollout_is_none_for_the_next_one(world: World, command: Command) -> None:
+    """An old `promote` would send all requests to a version that was never compared."""
+    controller = world.begin(fresh())
+    world.ask(command)
+    world.tick(controller)
+    world.begin(replace(fresh(), canary="e/3", stable="e/1"), controller)
+    for _ in range(2):
+        world.tick(controller)
+    assert ("running", "e/3") == (world.rollout().phase, world.rollout().canary)
+    assert {"e/3": 0.05, "e/1": 0.95} == world.weights()
+
+
+def test_a_second_run_while_one_runs_is_refused(world: World) -> None:
+    """Only one rollout per route; the command says so before, this is for two at once."""
+    controller = world.begin(fresh())
+    world.ask("run", replace(fresh(), canary="e/3"))
+    world.tick(controller)
+    assert ("e/2", "run refused") == (world.rollout().canary, world.decided()[-1])
+    assert "e/2" == world.finish(controller).canary
+
+
+def test_a_bad_version_is_rolled_back_to_weight_zero(world: World) -> None:
+    """Within a few looks, with the evidence in the record."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    assert "rolled_back" == world.finish(controller, canary_failures=10).phase
+    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
+    assert "roll back" == world.decided()[-1]
+
+
+def test_a_canary_without_room_is_no_worse_than_stable_without_room(world: World) -> None:
+    """Refusals for lack of capacity are no failures, whether callers got them or stable answered instead."""
+    controller = world.begin(fresh())
+    for _ in range(20):
+        world.count("g1", 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}', 10)
+        if world.tick(controller).is_over:
+            break
+    assert (0, "promoted") == (world.rollout().gate.canary_failures, world.rollout().phase)
+
+
+@pytest.mark.parametrize("is_answered_by_stable", [True, False])
+def test_a_canary_that_never_has_room_is_rolled_back(world: World, is_answered_by_stable: bool) -> None:
+    """Both if callers got its refusals and if stable answered instead."""
+    controller = world.begin(fresh())
+    for _ in range(200):
+        if is_answered_by_stable:
+            world.count("g1", 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}', 50)
+        else:
+            world.add("g1", "2", "canary", overloaded=50)
+        world.add("g1", "1", "stable", ok=400)
+        world.now += 5
+        controller(world.task())
+        if world.rollout().is_over:
+            break
+    assert "rolled_back" == world.rollout().phase
+    assert "e/2 answered no request for" in world.rollout().why
+    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
+
+
+def test_fallbacks_count_against_the_canary(world: World) -> None:
+    """Callers got stable's answer, but the canary's failure counts."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    for _ in range(4):
+        world.count("g1", 'gateway_canary_fallbacks_total{endpoint="e",outcome="model_failed",version="2"}', 10)
+        world.add("g1", "1", "fallback", ok=10)
+        if world.tick(controller).is_over:
+            break
+    assert "rolled_back" == world.rollout().phase
+
+
+@pytest.mark.parametrize(("command", "phase", "weight"), [("pause", "paused", 5.0), ("abort", "aborted", 0.0)])
+def test_requests_are_carried_out_at_the_next_look(world: World, command: Command, phase: str, weight: float) -> None:
+    """From any machine."""
+    controller = world.begin(fresh())
+    world.ask(command)
+    done = world.tick(controller)
+    assert (phase, weight, "requested by ann") == (done.phase, done.weight, done.why)
+    assert {"e/2": weight / 100, "e/1": 1 - weight / 100} == world.weights()
+
+
+def test_somebody_elses_weights_are_respected(world: World) -> None:
+    """If the stock CLI changes the canary, the rollout pauses; resume restores its weights."""
+    controller = world.begin(fresh())
+    world.set_weights({"e/2": 0.2, "e/1": 0.8})
+    assert "paused" == world.tick(controller).phase
+    assert "were changed to e/2 0.2, e/1 0.8" in world.rollout().why
+    world.tick(controller)
+    assert {"e/2": 0.2, "e/1": 0.8} == world.weights()
+    world.ask("resume")
+    assert "running" == world.tick(controller).phase
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+    assert "running" == world.tick(controller).phase
+
+
+def test_a_version_that_is_removed_pauses_the_rollout(world: World) -> None:
+    """It may come back; until then its requests go to what is left."""
+    controller = world.begin(fresh())
+    world.sections["endpoints"] = json.dumps({url: one for url, one in ENDPOINTS.items() if url != "e/2"})
+    world.tick(controller)
+    assert ("paused", "e/2 was removed from the serving Task") == (world.rollout().phase, world.rollout().why)
+
+
+def test_a_gateway_that_cannot_be_read_holds_the_rollout(world: World) -> None:
+    """The rollout continues by itself afterwards."""
+    controller = world.begin(fresh())
+    world.down = {"g2"}
+    for _ in range(6):
+        rollout = world.tick(controller)
+    assert ("holding", 5.0) == (rollout.state, rollout.weight)
+    world.down = set()
+    assert 50.0 == world.tick(controller).weight
+
+
+def test_a_look_that_lacks_a_gateway_loses_none_of_its_requests(world: World) -> None:
+    """What it counted meanwhile is compared at the next look: every second look lacks one of two gateways."""
+    controller = world.begin(fresh(steps=(5.0, 100.0)))
+    world.tick(controller)
+    for number in range(8):
+        world.down = {"g2"} if number % 2 else set()
+        world.tick(controller, requests=10)
+    world.down = set()
+    world.tick(controller, requests=10)
+    world.now += GUARDED_S
+    controller(world.task())
+    assert 9 * 2 * 10 == world.rollout().gate.canary_requests
+
+
+def test_a_registry_outage_decides_nothing_and_loses_nothing(world: World) -> None:
+    """Traffic is unchanged, the rollout continues afterwards, and what was answered meanwhile counts."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    task = world.task()
+    world.is_up = False
+    for _ in range(3):
+        world.traffic()
+        controller(task)
+    world.is_up = True
+    assert 50.0 == world.tick(controller).weight
+    assert 4 * 200 == world.rollout().gate.canary_requests
+
+
+@pytest.mark.parametrize(
+    ("shares", "message"),
+    [
+        ([("e/2", -1.0), ("e/1", 2.0)], "zero or more"),
+        ([("e/2", 0.0), ("e/1", 0.0)], "only zero weights"),
+        ([("e/2", float("nan"))], "zero or more"),
+        ([("e/9", 1.0)], "no endpoint e/9"),
+        ([("e/1", 1.0), ("e/1", 1.0)], "named twice"),
+    ],
+)
+def test_weights_a_gateway_could_not_use_are_refused_at_once(
+    world: World, shares: list[tuple[str, float]], message: str
+) -> None:
+    """The command refuses them with the reason."""
+    with pytest.raises(SpecFault, match=message):
+        preview.check_weights(world.serving(), "e", shares)
+
+
+# --- mirrored requests ------------------------------------------------------------------------------------------------
+
+
+def mirrored(**rules: Any) -> Rollout:
+    """A rollout that compares what both versions answer to the same requests."""
+    return replace(fresh(gate=Gate(pairs=MirrorTest.of(0.1, 0.3))), rules=Rules(200, 10.0, mirror=5.0, **rules))
+
+
+def mirror(world: World, **outcomes: int) -> None:
+    """Count mirrored requests."""
+    for outcome, count in outcomes.items():
+        world.count("g1", f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}}', count)
+
+
+def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world: World) -> None:
+    """Stable's requests are mirrored to the canary; different scores alone are no different answer."""
+    controller = world.begin(mirrored())
+    assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == world.serving().shadows
+    world.finish(controller)
+    assert ({}, ()) == (world.serving().shadows, world.serving().faults)
+
+
+def test_more_is_mirrored_until_enough_was_compared(world: World) -> None:
+    """After that, the requested share is mirrored, and nothing after the rollout."""
+    controller = world.begin(mirrored(mirror_first=20.0))
+    assert {"e/1": ShadowSpec("e/1", "e/2", 20.0, 1.0)} == world.serving().shadows
+    world.tick(controller)
+    mirror(world, agreed=1_000)
+    shares = set()
+    while not world.tick(controller).is_over:
+        shares |= {shadow.percent for shadow in world.serving().shadows.values()}
+    assert {5.0} == shares
+    assert {} == world.serving().shadows
+
+
+def test_an_abort_ends_the_mirroring(world: World) -> None:
+    """The end of a rollout also ends its mirroring."""
+    controller = world.begin(mirrored(mirror_first=20.0))
+    world.ask("abort")
+    world.tick(controller)
+    assert {} == world.serving().shadows
+
+
+def test_a_shadow_that_somebody_configured_is_left_alone(world: World) -> None:
+    """It stays unchanged, even after the rollout, and its answers are compared."""
+    own = ShadowSpec("e", "e/2", 50.0, 0.1)
+    world.ledger.write([record.shadow("e", own)])
+    world.finish(world.begin(mirrored()))
+    assert {"e": own} == world.serving().shadows
+
+
+def test_answers_turned_round_at_random_are_found_where_no_label_is_more_frequent(world: World) -> None:
+    """A quarter of the mirrored answers differ, while errors, latency and shares of labels are unchanged."""
+    controller = world.begin(mirrored())
+    for _ in range(60):
+        mirror(world, agreed=30, differed=10, dropped=5)
+        if world.tick(controller).is_over:
+            break
+    assert "rolled_back" == world.rollout().phase
+    assert "mirrored requests (25.0%) differently from stable; 10.0% are permitted" in world.rollout().why
+    assert {} == world.serving().shadows
+
+
+def test_a_canary_that_fails_mirrored_requests_is_rolled_back(world: World) -> None:
+    """Stable answered each of them. 1.5 % is far below the share that may differ; its own callers are too few."""
+    controller = world.begin(mirrored())
+    for _ in range(20):
+        mirror(world, agreed=197, failed=3, dropped=40)
+        world.add("g1", "1", "stable", ok=1_000, model_failed=1)
+        world.now += 5
+        controller(world.task())
+        if world.rollout().is_over:
+            break
+    assert "rolled_back" == world.rollout().phase
+    assert "that stable had answered" in world.rollout().why
+
+
+def test_mirrored_requests_that_had_no_room_are_no_evidence(world: World) -> None:
+    """Dropped ones say nothing about the version, however many they are."""
+    controller = world.begin(mirrored())
+    for _ in range(20):
+        mirror(world, agreed=50, dropped=5_000)
+        if world.tick(controller).is_over:
+            break
+    assert "promoted" == world.rollout().phase
+
+
+@pytest.mark.parametrize("group", ['by="language",group="de"', 'by="label",group="FONTS"', 'by="length",group="long"'])
+def test_a_version_that_is_wrong_in_one_group_alone_is_rolled_back(world: World, group: str) -> None:
+    """One in twenty answers, fewer than may differ over all. The verdict names the group and what permits it."""
+    controller = world.begin(mirrored())
+    key = f'gateway_shadow_group_requests_total{{endpoint="e",outcome="differed",version="2",{group}}}'
+    for _ in range(30):
+        mirror(world, agreed=76, differed=4)
+        world.count("g1", key, 4)
+        if world.tick(controller).is_over:
+            break
+    named = group.replace('by="', "").replace('",group="', " ").removesuffix('"')
+    assert "rolled_back" == world.rollout().phase
+    assert f"mirrored requests with {named} (100.0%)" in world.rollout().why
+    assert "(--other-answers-in-group)" in world.rollout().why
+
+
+def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world: World) -> None:
+    """Renamed labels would otherwise look like a version that never gives stable's labels."""
+    names = {"bad": "NEGATIVE", "good": "POSITIVE"}
+    rules = Rules(200, 10.0, variable="predicted_label", names=names)
+    controller = world.begin(replace(fresh(gate=Gate(labels=LabelTest(0.1))), rules=rules))
+    for _ in range(12):
+        for version, values in (("1", ("NEGATIVE", "POSITIVE")), ("2", ("bad", "good"))):
+            for value in values:
+                of = f'endpoint="e",value="{value}",variable="predicted_label",version="{version}"'
+                world.count("g1", f"gateway_variable_enum_total{{{of}}}", 100)
+        if world.tick(controller).is_over:
+            break
+    assert "promoted" == world.rollout().phase
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ("{}", "verdict is no enum variable of e/1"),
+        ('{"e/*": {"endpoint": "e/*", "log_frequency": 0.5, "metrics": {"verdict": {"type": "enum", '
+         '"buckets": ["a", "b"]}}}}', "counted for 50% of the requests only"),
+    ],
+)  # fmt: skip
+def test_answers_that_are_not_all_counted_are_not_compared(world: World, metrics: str, message: str) -> None:
+    """Sampled counts would look like more evidence than there is."""
+    world.sections["metric_logging"] = metrics
+    with pytest.raises(SpecFault, match=message):
+        preview.check_counted(world.serving(), ["e/1"], "verdict")
+    preview.check_counted(world.serving(), ["e/1"], "predicted_label")
+
+
+def test_what_gateways_say_of_inputs_and_answers_is_recorded(world: World) -> None:
+    """Only for these two versions, not for others that are compared."""
+    controller = world.begin(fresh())
+    world.compared = [
+        {"endpoint": "e", "version": version, "beside": "1", "days": 40.0, "sentences": told, "alike": []}
+        for version, told in (("3", {"texts": "it gets other texts"}), ("2", {"answers": "it answers differently"}))
+    ]
+    world.tick(controller)
+    assert ["answers"] == list(world.rollout().differences)
+    assert "differs" == world.decided()[-1]
+
+
+# --- old copies that slow clients write back --------------------------------------------------------------------------
+
+
+def test_an_old_copy_that_a_slow_client_writes_back_is_put_right_once(world: World) -> None:
+    """The stock CLI had read the Task before the rollout began. The second time somebody has set them on purpose."""
+    stale, controller = dict(world.sections), world.begin(fresh())
+    world.tick(controller)
+    world.sections = dict(stale)
+    world.tick(controller)
+    assert world.weights() is None, "it is left alone for five seconds: its writer may still be writing"
+    world.tick(controller)
+    assert "put right" == world.decided()[-1]
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+    assert "running" == world.tick(controller).phase
+    world.sections = dict(stale)
+    assert "paused" == world.tick(controller).phase
+    assert world.weights() is None
+
+
+def test_an_old_copy_after_somebodys_will_is_not_fought(world: World) -> None:
+    """Other weights pause the rollout; later changes do not concern it."""
+    stale, controller = dict(world.sections), world.begin(fresh())
+    world.set_weights({"e/1": 1.0})
+    assert "paused" == world.tick(controller).phase
+    world.sections = stale
+    for _ in range(3):
+        world.tick(controller)
+    assert (None, "pause") == (world.weights(), world.decided()[-1])
+    world.ask("resume")
+    world.tick(controller)
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+
+
+@pytest.mark.parametrize("bad", [True, False])
+def test_an_old_copy_after_the_end_does_not_undo_it(world: World, bad: bool) -> None:
+    """A rolled back version gets its share again for seconds only, by this controller or the next one; once."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    stale = dict(world.sections)
+    world.finish(controller, canary_failures=10 if bad else 0)
+    ended = world.weights()
+    assert ({"e/2": 0.0, "e/1": 1.0} if bad else None) == ended
+    world.sections = dict(stale)
+    another = world.controller("another")
+    for _ in range(4):
+        world.tick(another)
+    assert (ended, "put right") == (world.weights(), world.decided()[-1])
+    world.sections = dict(stale)
+    for _ in range(4):
+        world.tick(another)
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights(), "somebody wants it so"
+
+
+def test_weights_that_were_replaced_long_ago_are_intended(world: World) -> None:
+    """No call of the stock CLI takes an hour."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    stale = dict(world.sections)
+    world.finish(controller, canary_failures=10)
+    world.now += 3601
+    world.sections = dict(stale)
+    for _ in range(3):
+        world.tick(controller)
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+
+
+def test_an_old_copy_whose_version_was_removed_is_left_alone(world: World) -> None:
+    """Weights for what does not exist would make the route answer nothing."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    stale = dict(world.sections)
+    world.finish(controller, canary_failures=10)
+    world.sections = {**stale, "endpoints": json.dumps({"e/2": ENDPOINTS["e/2"]})}
+    for _ in range(3):
+        world.tick(controller)
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+
+
+def test_weights_set_by_hand_after_the_end_count_at_once(world: World) -> None:
+    """And no old copy is put right any more."""
+    controller = world.begin(fresh())
+    world.tick(controller)
+    stale = dict(world.sections)
+    world.finish(controller, canary_failures=10)
+    world.set_weights({"e/2": 0.3, "e/1": 0.7})
+    world.tick(controller)
+    assert {} == world.state().replaced
+    world.sections = dict(stale)
+    for _ in range(3):
+        world.tick(controller)
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+
+
+def test_a_later_rollout_of_the_same_route_begins_as_any_other(world: World) -> None:
+    """The first one has ended; what it replaced may still come back."""
+    controller = world.begin(fresh())
+    stale = dict(world.sections)
+    world.finish(controller)
+    world.begin(Rollout("e", "e/3", "e/2", steps=(5.0, 100.0)), controller)
+    assert {"e/3": 0.05, "e/2": 0.95} == world.weights()
+    world.sections = stale
+    for _ in range(2):
+        world.tick(controller)
+    assert {"e/3": 0.05, "e/2": 0.95} == world.weights()
+    assert "running" == world.rollout().phase
+
+
+# --- writes that fail -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    """ClearML fails between the record of a step and its weights, or before both."""
+    controller = world.begin(fresh())
+    before, write, failed = dict(world.sections), world.write, []
+
+    def broken(changed: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        if not changed:
+            return write(changed, records)
+        if is_recorded:
+            write({}, records)
+        failed.append(changed)
+        raise RegistryUnavailable("away")
+
+    monkeypatch.setattr(world, "write", broken)
+    while not failed:
+        world.tick(controller)
+    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+    monkeypatch.setattr(world, "write", write)
+    rollout = world.tick(controller, requests=0)
+    assert ("running", {"e/2": 0.5, "e/1": 0.5}) == (rollout.phase, world.weights())
+    assert ["start", "step"] == world.decided()
+    world.tick(controller, requests=0)
+    world.sections = before  # the one old copy that is put right has not been used up
+    for _ in range(2):
+        world.tick(controller, requests=0)
+    assert "put right" == world.decided()[-1]
+    assert {"e/2": 0.5, "e/1": 0.5} == world.weights()
+
+
+def test_weights_that_somebody_sets_while_a_step_cannot_be_written_pause_the_rollout(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A repeated write must not overwrite weights that somebody has set since."""
+    controller, write = world.begin(fresh()), world.write
+
+    def broken(changed: Mapping[str, str], records: Sequence[Record] = ()) -> None:
+        write({}, records)
+        if changed:
+            raise RegistryUnavailable("away")
+
+    monkeypatch.setattr(world, "write", broken)
+    while world.rollout().weight == 5.0:
+        world.tick(controller)
+    monkeypatch.setattr(world, "write", write)
+    world.set_weights({"e/1": 1.0})
+    assert "paused" == world.tick(controller).phase
+    assert {"e/1": 1.0} == world.weights()
+
+
+def test_what_a_person_writes_while_the_controller_decides_counts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The Task is read again before each write: nothing is decided over a head."""
+    counted = world.fetch
+
+    def slow(url: str) -> str | None:
+        if url.startswith("g2") and world.now > 1007 and "abort" not in world.decided():
+            world.ask("abort")
+        return counted(url)
+
+    monkeypatch.setattr(world, "fetch", slow)
+    controller = world.begin(fresh())
+    for _ in range(6):
+        world.tick(controller)
+    assert ["start", "abort"] == world.decided()[:2]
+    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world: World) -> None:
+    """After each record, an old copy of the whole configuration is written."""
+    stale = dict(world.sections)
+    world.begin(fresh())
+    world.ask("abort")
+    world.ledger.write([record.shadow("e", ShadowSpec("e", "e/3", 5.0))])
+    world.sections = dict(stale)
+    asked = record.request(world.task(), "e")
+    assert ("e/2", "abort", {"e"}) == (
+        world.rollout().canary, asked and asked.command, set(decode(world.task()).shadows)
+    )  # fmt: skip
+
+
+def test_an_unreadable_record_or_request_is_said_once_and_stops_no_other(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody edited it in ClearML."""
+    world.ledger.write([Record("rollout", "a", {"phase": 3}), Record("rollout_request", "b", {"id": []})])
+    controller = world.begin(fresh())
+    for _ in range(3):
+        world.tick(controller)
+    assert 1 == sum("rollout of a: the record of the rollout of a cannot be read" in r.message for r in caplog.records)
+    assert "promoted" == world.finish(controller).phase
+
+
+def test_settling_takes_less_than_two_looks() -> None:
+    """What tests here count on."""
+    assert SETTLED_S <= 5.0

@@ -1,0 +1,72 @@
+"""The counts of a rollout, from the gateways' own metrics."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from deploy.controller.rollouts import steps
+from deploy.controller.rollouts.gate import Counts, Gate
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.source import Look, Version, between, parse
+from deploy.controller.rollouts.steps import Observation, Rollout, Rules
+
+
+def test_a_restarted_gateway_gives_nothing_for_one_interval() -> None:
+    """Counters that went back give neither a negative nor a huge number of requests."""
+    line = 'gateway_requests_total{{endpoint="e",outcome="ok",route="canary",version="2"}} {}\n'
+    looks = [Look({"g": parse(line.format(n), "e")}) for n in (100, 40, 70)]
+    version = Version("e", "2")
+    assert 0 == between(looks[0], looks[1], version, "canary").requests
+    assert 30 == between(looks[1], looks[2], version, "canary").requests
+
+
+def test_callers_mistakes_and_full_gateways_are_nobodys_failure() -> None:
+    """Only 5xx answers of the version count as failures; client errors do not even count as requests."""
+    text = "".join(
+        f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="canary",version="2"}} 10\n'
+        for outcome in ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
+    )
+    found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "2"), "canary")
+    assert (30, 20) == (found.requests, found.failures)
+
+
+def test_latency_buckets_become_counts_of_slower_answers() -> None:
+    """Prometheus counts faster answers, the gate needs slower ones."""
+    labels = 'endpoint="e",route="stable",version="1"'
+    text = "".join(
+        f'gateway_request_duration_seconds_bucket{{{labels},le="{le}"}} {n}\n'
+        for le, n in (("0.01", 70), ("0.1", 98), ("+Inf", 100))
+    )
+    found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "1"), "stable")
+    assert Counts(0, 0, 100, {0.01: 30, 0.1: 2}) == found
+
+
+def test_what_versions_answer_is_counted_by_value() -> None:
+    """Only the compared variable counts; values may be any text."""
+
+    def text(good, odd):
+        labels = 'endpoint="e",version="2",variable'
+        return (
+            f'gateway_variable_enum_total{{{labels}="predicted_label",value="good"}} {good}\n'
+            f'gateway_variable_enum_total{{{labels}="predicted_label",value="a}}, \\"b"}} {odd}\n'
+            f'gateway_variable_enum_total{{{labels}="other",value="good"}} {good}\n'
+        )
+
+    before, now = (Look({"g": parse(text(good, odd), "e")}) for good, odd in ((10.0, 1.0), (40.0, 3.0)))
+    version = Version("e", "2")
+    assert {"good": 30, 'a}, "b': 2} == between(before, now, version, "canary", "predicted_label").labels
+    assert {} == between(before, now, version, "canary").labels
+
+
+def test_a_version_that_answers_otherwise_is_rolled_back() -> None:
+    """If labels are compared, a shift is rolled back, and the record contains the shares."""
+    rules = Rules(min_requests=50, step_s=1.0, variable="predicted_label")
+    fresh = replace(Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), rules=rules, gate=Gate(labels=LabelTest(0.1)))
+    rollout = steps.begun(fresh, "r1", 0.0)
+    for _ in range(40):
+        seen = Observation(Counts(10, 0, labels={"A": 2, "B": 8}), Counts(90, 0, labels={"A": 72, "B": 18}))
+        rollout = steps.after_look(rollout, seen, 0.5)
+    assert "rolled_back" == rollout.phase
+    assert {"A": 0.2, "B": 0.8} == rollout.history[-1].evidence["label_shares"]["canary"]
+    assert rules == Rollout.from_json(json.loads(json.dumps(rollout.to_json()))).rules
