@@ -66,6 +66,19 @@ def test_every_setting_metric_and_error_is_documented() -> None:
     assert [] == [name for name in wanted if name not in everything]
 
 
+def test_every_setting_and_metric_that_a_page_names_exists() -> None:
+    """Settings, variables of the commands, metrics of the gateway, the controller and model sync."""
+    code = "".join(_text(path) for room in ("gateway", "deploy", "k8s") for path in (ROOT / room).rglob("*.[pty]*"))
+    known = {f"TRITON_GATEWAY_{name.upper()}" for name in Settings.model_fields} | {metric.name for metric in CATALOG}
+    pattern = r"\b(?:TRITON_GATEWAY_[A-Z_]+[A-Z]|(?:gateway|controller|model_sync)_[a-z_]+[a-z])\b"
+    assert [] == [
+        f"{page.name}: {name}"
+        for page in PAGES
+        for name in sorted(set(re.findall(pattern, page.read_text())))
+        if {name, re.sub(r"_(bucket|sum|count|total)$", "", name)}.isdisjoint(known) and name not in code
+    ]
+
+
 def test_every_header_that_code_names_is_documented_and_the_reverse() -> None:
     """Names begin with `x-`, or are in the catalogue; OpenAI's end with what they limit."""
     code = "".join(path.read_text() for path in (ROOT / "gateway").rglob("*.py") if path.name != "headers.py")
