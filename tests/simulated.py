@@ -26,7 +26,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
-from gateway.trace import BATCH, Flow
+from gateway.trace import BATCH, DEFAULT_FLOW, Flow
 from gateway.triton import choice
 
 REQUEST_S: Final = 90e-6
@@ -41,6 +41,28 @@ _CLIENT_S: Final = 100e-6
 """Seconds from an answer until the next request of its connection arrives."""
 MAX_ROWS: Final = 64
 CONNECTIONS: Final = (16, 32, 64, 128, 256)
+
+
+class _Teller:
+    """Waits for an entry in place of a request, and tells a function what became of it."""
+
+    def __init__(self, entry: Entry[Any], told: Callable[[Entry[Any], Any, Any], object]) -> None:
+        self._entry, self._told = entry, told
+
+    def go_on(self) -> None:
+        """See ``outcome.Waiter``."""
+        self._told(self._entry, self._entry.value, self._entry.error)
+
+
+def begin(
+    batcher: Batcher[Any], rows: Sequence[Any], deadline: float, told: Callable[[Entry[Any], Any, Any], object],
+    *, count: int = 0, kind: Any = None, flow: Flow = DEFAULT_FLOW,
+) -> Entry[Any]:  # fmt: skip
+    """Queue rows, and call ``told(entry, outputs, error)`` when they have ended. Raises as ``Batcher.add`` does."""
+    entry = Entry(rows, deadline, count=count, kind=kind, flow=flow)
+    entry.waiter = _Teller(entry, told)
+    batcher.add(entry)
+    return entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +379,7 @@ def load(
             if not has_ended:
                 loop.work(REQUEST_S / 2)
                 try:
-                    batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+                    begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered)
                 except Overloaded:
                     refused()
 
@@ -445,7 +467,7 @@ def open_load(
                 found.dropped += isinstance(error, Overloaded)
 
             try:
-                batcher.begin([Row(lengths(chance))], loop.time() + 60, answered)
+                begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered)
             except Overloaded:
                 refuse(sent)
             else:
@@ -464,7 +486,7 @@ def open_load(
                 if loop.time() < until:
                     loop.call_later(_CLIENT_S, fill, loop.time())
 
-            batcher.begin([Row(lengths(chance))], sent + 60, answered, flow=Flow(BATCH, ""))
+            begin(batcher, [Row(lengths(chance))], sent + 60, answered, flow=Flow(BATCH, ""))
 
         for _ in range(batch):
             loop.call_soon(fill, 0.0)

@@ -37,7 +37,7 @@ from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
 from gateway.batching.calls import CallInFlight, Load, OneServer
-from gateway.batching.entries import BatchLimits, Entry, OnDone, R, cut, merge, n_tokens, split
+from gateway.batching.entries import BatchLimits, Entry, R, cut, merge, n_tokens, split
 from gateway.batching.limit import WorkLimit
 from gateway.batching.order import FairOrder
 from gateway.batching.pressure import CEILINGS, Pressure
@@ -282,8 +282,8 @@ class Batcher(Generic[R]):
     ) -> tuple[Any, int, int]:  # fmt: skip
         """Return the outputs of ``rows`` in order, and the nanoseconds spent queued and inferring.
 
-        ``deadline`` is in loop time; ``count``, ``kind`` and ``flow`` are those of ``begin``; ``parent``: the
-        ``traceparent`` of calls, if it is not the current one. Awaits only outcomes. Rows that do not fit into
+        ``deadline``, ``count``, ``kind`` and ``parent`` are those of ``Entry``; ``flow`` decides who goes first (see
+        ``order``). Awaits only outcomes. Rows that do not fit into
         one call are spread over several, no more of them at a time than the servers have calls in flight: requests that
         come meanwhile take turns with them. Raises what ``run`` raises, ``Overloaded``, or ``DeadlineExceeded``.
         Cancelling removes what is queued, and cancels the calls that serve no other request.
@@ -292,7 +292,7 @@ class Batcher(Generic[R]):
         entries: list[Entry[R]] = []
         for group in groups:
             group_rows = rows if len(groups) == 1 else [rows[i] for i in group]
-            entries.append(Entry(group_rows, deadline, None, self._size, count, kind, parent, flow))
+            entries.append(Entry(group_rows, deadline, self._size, count, kind, parent, flow))
         parts: list[Any] = []
         ahead = max(self._max_calls, 1)
         try:
@@ -311,25 +311,11 @@ class Batcher(Generic[R]):
         return merge(parts, [i for group in groups for i in group], self._padding_side), queued, inferred
 
     def fits(self, rows: Sequence[R]) -> bool:
-        """Return whether ``rows`` fit into one call, as ``begin`` and ``add`` require."""
+        """Return whether ``rows`` fit into one call, as ``add`` requires."""
         return len(self._groups(rows)) == 1
 
     def _groups(self, rows: Sequence[R]) -> list[list[int]]:
         return [[0]] if len(rows) == 1 else split([self._size(row) for row in rows], self.limits)
-
-    def begin(
-        self, rows: Sequence[R], deadline: float, on_done: OnDone, *, count: int = 0, kind: Hashable = None,
-        flow: Flow = DEFAULT_FLOW,
-    ) -> Entry[R]:  # fmt: skip
-        """Queue ``rows`` and return their entry; the form of ``submit`` for callers without a coroutine.
-
-        ``on_done`` is called from the loop when they have ended, at the latest at ``deadline`` (loop time); ``abandon``
-        takes the entry back. One row may count as ``count`` rows. Entries of different ``kind`` do not share a call.
-        ``flow`` decides who goes first, see ``order``. Raises as ``add`` does.
-        """
-        entry = Entry(rows, deadline, on_done, self._size, count, kind, None, flow)
-        self.add(entry)
-        return entry
 
     def add(self, entry: Entry[R], now: float | None = None, *, is_admitted: bool = False) -> None:
         """Queue an entry. Raises ``Overloaded``, or ``DeadlineExceeded`` if it cannot be answered in time.
@@ -604,7 +590,7 @@ class Batcher(Generic[R]):
         """Forget an entry whose request has ended: frees its place, and cancels a call that served no other."""
         if not entry.is_over:
             call, entry.call = entry.call, None
-            entry.is_over, entry.on_done = True, None
+            entry.is_over = True
             self._vacate(entry, call)
 
     def _vacate(self, entry: Entry[R], call: CallInFlight | None) -> None:

@@ -59,15 +59,10 @@ class BatchLimits:
     """Whether a server merges calls whatever their lengths, as Triton's dynamic batcher can."""
 
 
-OnDone = Callable[["Entry[Any]", Any, Exception | None], None]
-"""``on_done(entry, outputs, None)`` or ``on_done(entry, None, error)``: called exactly once, when an entry ends."""
-
-
 class Entry(Outcome[Any], Generic[R]):
     """Rows of one request that go into the same call, and what that brings: the outputs, or an error.
 
-    The request awaits it; if it is interrupted there, the rows are taken back. ``on_done`` is for callers without a
-    coroutine.
+    The request awaits it; if it is interrupted there, the rows are taken back.
 
     ``size`` returns a row's cost without padding (its tokens). ``count`` is the number of rows, if it is not
     ``len(rows)``. Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. ``parent`` is the
@@ -76,7 +71,7 @@ class Entry(Outcome[Any], Generic[R]):
     """
 
     __slots__ = (
-        "batcher", "call", "count", "deadline", "flow", "infer_ns", "is_over", "kind", "longest", "on_done", "parent",
+        "batcher", "call", "count", "deadline", "flow", "infer_ns", "is_over", "kind", "longest", "parent",
         "queued_ns", "rows", "submitted", "tokens",
     )  # fmt: skip
 
@@ -84,7 +79,6 @@ class Entry(Outcome[Any], Generic[R]):
         self,
         rows: Sequence[R],
         deadline: float,
-        on_done: OnDone | None = None,
         size: Callable[[R], int] = n_tokens,
         count: int = 0,
         kind: Hashable = None,
@@ -97,7 +91,6 @@ class Entry(Outcome[Any], Generic[R]):
         self.batcher: Batcher[R] | None = None
         self.rows = rows
         self.deadline = deadline
-        self.on_done = on_done
         self.is_over = False
         self.kind = kind
         self.flow = flow
@@ -120,11 +113,8 @@ class Entry(Outcome[Any], Generic[R]):
             return
         self.is_over = True
         self.call = None
-        on_done, self.on_done = self.on_done, None  # it may refer to the entry, and a cycle waits for the collector
         try:
-            if on_done is not None:
-                on_done(self, outputs, error)
-            elif error is not None:
+            if error is not None:
                 self.set_exception(error)
             else:
                 self.set_result(outputs)

@@ -1,5 +1,5 @@
 """Handlers that answer requests: text, tensors, hooks, generated text.
 
 Owns an endpoint version's handler and leases. Made by ``control/assemble``, called by ``path``. They must never
-route, and never wait in ``start``.
+route, and know neither protocols nor transports.
 """

@@ -28,7 +28,7 @@ _log = logging.getLogger("triton_gateway.request")
 
 MAX_INLINE_BYTES: Final = 256 << 10
 """Work on at most this many bytes takes a few milliseconds and runs on the event loop."""
-BODY_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="edge")
+BODY_THREADS: Final = ThreadPoolExecutor(2, thread_name_prefix="bodies")
 """Threads for larger bodies: unpacking, and reading tensors.
 
 Code that runs here must let other threads run, as zlib and Python loops do. orjson holds the interpreter's lock:

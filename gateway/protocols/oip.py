@@ -1,6 +1,6 @@
 """The Open Inference Protocol (v2): names and descriptions of models, and inference.
 
-The REST edge (``http``) and the gRPC edge (``grpc``) use it. Inputs depend on the kind of endpoint:
+REST (``http``) and gRPC (``grpc``) use it. Inputs depend on the kind of endpoint:
 
 - A text task takes ``text`` (BYTES, tokenized by the gateway), or the model's own tensors, which it gets unchanged.
 - A model without a task gets its tensors unchanged.
@@ -222,7 +222,7 @@ def _config_type(datatype: str) -> str:
 
 
 class InferCall(TensorRequest, Call):
-    """One inference over REST. The gRPC edge's subclass renders the same tensors as a message."""
+    """One inference over REST. gRPC's subclass renders the same tensors as a message."""
 
     needs_outputs = True
 

@@ -24,6 +24,7 @@ from gateway.errors import (
     ModelNotReady,
 )
 from gateway.prices import Prices
+from tests.simulated import begin
 
 
 @dataclass
@@ -140,7 +141,7 @@ async def test_a_callback_that_raises_does_not_keep_the_next_one_from_its_outcom
         raise ValueError("the head made nothing of it")
 
     for on_done in (fails, lambda _entry, outputs, _error: told.append(outputs)):
-        batcher.begin([Row(4, 1)], asyncio.get_running_loop().time() + 5, on_done)
+        begin(batcher, [Row(4, 1)], asyncio.get_running_loop().time() + 5, on_done)
     await asyncio.sleep(0.05)
     assert len(told) == 1
 
@@ -243,7 +244,7 @@ async def test_closing_refuses_queued_requests_and_waits_for_running_calls() -> 
 
 
 def _entry(lengths: list[int]) -> Entry[Row]:
-    return Entry([Row(n) for n in lengths], 0.0, lambda *_: None)
+    return Entry([Row(n) for n in lengths], 0.0)
 
 
 _LENGTHS = st.lists(st.integers(1, 512), min_size=1, max_size=6)
@@ -297,7 +298,7 @@ def test_cut_makes_a_second_call_only_if_that_saves_more_than_its_price() -> Non
 
 def test_entries_of_different_kinds_never_share_a_call() -> None:
     """Tensors that cannot be stacked are of different kinds."""
-    waiting = [Entry([Row(1)], 0.0, lambda *_: None, kind=kind) for kind in ("a", "b", "a", "b")]
+    waiting = [Entry([Row(1)], 0.0, kind=kind) for kind in ("a", "b", "a", "b")]
     assert waiting[::2] == cut(waiting, BatchLimits(), _FIXED)
 
 
@@ -436,7 +437,7 @@ async def _outcomes(batcher: Any, *values: int, timeout: float = 5) -> list[Any]
         future.set_result(outputs if error is None else error)
 
     for value, future in zip(values, told, strict=True):
-        batcher.begin([Row(4, value)], loop.time() + timeout, partial(tell, future))
+        begin(batcher, [Row(4, value)], loop.time() + timeout, partial(tell, future))
     async with asyncio.timeout(5):
         return list(await asyncio.gather(*told))
 
@@ -498,7 +499,7 @@ async def test_a_call_goes_on_after_the_deadline_of_one_of_its_entries() -> None
     told: list[Any] = []
     patient = asyncio.create_task(ask(batcher, 2))
     await asyncio.sleep(0)
-    batcher.begin([Row(4, 1)], loop.time() + 0.03, lambda _e, _o, error: told.append(error))
+    begin(batcher, [Row(4, 1)], loop.time() + 0.03, lambda _e, _o, error: told.append(error))
     await asyncio.sleep(0.1)
     assert isinstance(told[0], DeadlineExceeded)
     calls.gate.set()
@@ -521,7 +522,7 @@ async def test_a_call_that_nobody_waits_for_before_it_begins_is_not_made() -> No
     calls = Calls()
     batcher = make(calls, max_in_flight=1)
     loop = asyncio.get_running_loop()
-    left = batcher.begin([Row(4, 1)], loop.time() + 5, lambda *_: None)
+    left = begin(batcher, [Row(4, 1)], loop.time() + 5, lambda *_: None)
     loop.call_soon(batcher.abandon, left)  # between the flush and the first step of the call's task
     await asyncio.sleep(0.01)
     assert batcher.is_idle

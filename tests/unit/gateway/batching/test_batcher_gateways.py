@@ -12,7 +12,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry, Gateways
 from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
-from tests.simulated import MAX_ROWS, Merging, Price, Row, Server, SimulatedLoop, simulate
+from tests.simulated import MAX_ROWS, Merging, Price, Row, Server, SimulatedLoop, begin, simulate
 
 LARGE = Price("large", 20e-3, 1.5e-3, 0.0)
 CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
@@ -62,7 +62,7 @@ def answered(gateways: int, times: float, *, is_merging: bool = False, skip: flo
                 batcher.pressure.press(loop.time())
                 return
             with contextlib.suppress(Overloaded):
-                batcher.begin([Row(12)], sent + 60, done)
+                begin(batcher, [Row(12)], sent + 60, done)
 
         loop.call_soon(arrive)
         await asyncio.sleep(STEP_S + SECONDS + 2)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, GatewayError
-from tests.simulated import SimulatedLoop, simulate
+from tests.simulated import SimulatedLoop, begin, simulate
 
 LIMITS = BatchLimits(max_rows=6, max_padded_tokens=200, max_in_flight=2)
 
@@ -103,7 +103,7 @@ def test_every_entry_ends_once_and_in_time(asked: list[Asked], fates: list[Fate]
             def on_done(_entry: Entry[Asked], output: Any, error: Exception | None) -> None:
                 told.append((one, output, error, loop.time()))
 
-            entry = batcher.begin([one], loop.time() + one.timeout, on_done, count=one.count, kind=one.kind)
+            entry = begin(batcher, [one], loop.time() + one.timeout, on_done, count=one.count, kind=one.kind)
             if one.leaves_after is not None:
                 loop.call_later(one.leaves_after, leave, one, entry)
 

@@ -15,7 +15,7 @@ from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import BackendRefused, DeadlineExceeded, Overloaded
 from gateway.trace import BATCH, CRITICAL, DEFAULT, Flow
-from tests.simulated import Price, Row, Server, SimulatedLoop, simulate
+from tests.simulated import Price, Row, Server, SimulatedLoop, begin, simulate
 
 PRICE = Price("a tenth of a second each", 0.1, 1e-4, 0.0, noise=0.0)
 ROWS = 4
@@ -49,7 +49,7 @@ class Stack:
             self.ended[name] = self.loop.time(), error
 
         try:
-            self.batcher.begin([Row(4)], self.loop.time() + within, told, flow=Flow(rank, ""))
+            begin(self.batcher, [Row(4)], self.loop.time() + within, told, flow=Flow(rank, ""))
         except (DeadlineExceeded, Overloaded) as error:
             self.ended[name] = self.loop.time(), error
 
@@ -219,7 +219,7 @@ def test_every_ended_request_frees_its_room_in_its_class() -> None:
             for rank in (BATCH, DEFAULT, CRITICAL) * 2:
                 stack.ask(f"{rank} within {within}", within=within, rank=rank)
         given_up = [
-            stack.batcher.begin([Row(4)], loop.time() + 60, lambda *_: None, flow=Flow(CRITICAL, "")) for _ in range(2)
+            begin(stack.batcher, [Row(4)], loop.time() + 60, lambda *_: None, flow=Flow(CRITICAL, "")) for _ in range(2)
         ]
         await asyncio.sleep(0.05)
         for entry in given_up:
@@ -289,7 +289,7 @@ async def patient(stack: Stack, callers: int, *, every: float) -> None:
 
     def ask() -> None:
         if not is_over:
-            stack.batcher.begin([Row(4)], stack.loop.time() + 60, lambda *_: ask())
+            begin(stack.batcher, [Row(4)], stack.loop.time() + 60, lambda *_: ask())
 
     for number in range(callers):
         stack.loop.call_later(number * every, ask)

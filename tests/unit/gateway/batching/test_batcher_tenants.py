@@ -14,7 +14,7 @@ from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
 from gateway.trace import DEFAULT, Flow
-from tests.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, simulate
+from tests.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, begin, simulate
 
 CHEAP = Price("cheap rows", 22e-3, 0.5e-3, 0.0)
 CAPACITY = MAX_ROWS / CHEAP.seconds(MAX_ROWS, 0)
@@ -63,7 +63,7 @@ def ask(rates: Mapping[str, float]) -> dict[str, Tenant]:
             tenant.asked += counts
             if not batcher.is_full(DEFAULT, name):
                 with contextlib.suppress(Overloaded):
-                    batcher.begin([Row(12)], now + 60, done, flow=Flow(DEFAULT, name))
+                    begin(batcher, [Row(12)], now + 60, done, flow=Flow(DEFAULT, name))
 
         for name in rates:
             loop.call_soon(arrive, name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import Any
 
@@ -9,6 +10,9 @@ import pytest
 
 from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
+from tests.core_client import in_memory
+from tests.unit.gateway.http.serving import post
+from tests.waiting import soon
 
 
 class Told(InternalCall):
@@ -30,3 +34,27 @@ async def test_a_large_answer_is_written_in_a_thread(stack: Any, rows: int, is_a
     reply = await stack.gateway.plane.answer_to(InternalAsk(call))
     assert rows == len(reply["results"])
     assert is_aside == (call.written_in != threading.get_ident())
+
+
+async def test_the_rows_of_a_client_that_left_are_taken_back(stack: Any) -> None:
+    """Those that wait leave the queue at once; a call that serves nobody else ends."""
+    stack.deploy("e")
+    await stack.served("e")
+    batcher = stack.gateway.table.current.endpoints["e"].batcher
+    stack.backend.hold = asyncio.Event()  # never set: no call returns by itself
+    connections = []
+    for _ in range(2):
+        _, connection = in_memory(stack.gateway.answer, stack.gateway.connections)
+        connection.data_received(post())
+        connections.append(connection)
+        await soon(lambda: batcher.queued_rows == 0 or bool(batcher._calls))
+    work = batcher.work
+    _, third = in_memory(stack.gateway.answer, stack.gateway.connections)
+    third.data_received(post())
+    assert batcher.work > work
+    third.connection_lost(None)
+    assert batcher.work == work
+    for connection in connections:
+        connection.connection_lost(None)
+    await soon(lambda: batcher.is_idle and batcher.work == 0)
+    assert 0 == stack.gateway.permits.in_flight

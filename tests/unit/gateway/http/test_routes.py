@@ -251,7 +251,7 @@ async def test_large_bodies_are_parsed_in_a_thread() -> None:
         statuses.append(await _ask(made, parse, body))
     assert [200, 200, 400] == statuses
     assert threading.main_thread().name == names[0]
-    assert all(name.startswith("edge") for name in names[1:])
+    assert all(name.startswith("bodies") for name in names[1:])
     assert (0, 0, 3) == (made.permits.in_flight, made.permits.held_bytes, len(made.ended))
 
 
