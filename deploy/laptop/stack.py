@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import shlex
-import shutil
 import signal
 import sys
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from deploy.controlplane import BadCredentials, Credentials, environment
-from deploy.laptop import parts, prometheus, relay
+from deploy.laptop import first_answer, prometheus, relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import read_endpoints
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
@@ -154,7 +153,6 @@ class Stack:
         options, state, screen = self._options, self._state, self._screen
         state.clear_scratch()
         state.scratch.mkdir()
-        await self._install()
         triton = detect_server(options.triton_grpc)
         is_embedded = self._is_embedded()
         bundle = await asyncio.to_thread(minilm.bundle, state.demo) if options.demo else None
@@ -197,14 +195,6 @@ class Stack:
         self._state.clear_scratch()
 
     # --- decisions ----------------------------------------------------------------------------------------------
-
-    async def _install(self) -> None:
-        """Install the packages that pip could not bring, if this is a virtual environment."""
-        starts = not self._options.triton_grpc and shutil.which("tritonserver") is None
-        lacking = parts.missing(demo=self._options.demo, triton=starts)
-        if lacking and parts.can_install():
-            log = self._state.logs / "pip.log"
-            await parts.install(lacking, env=self._options.environ, log=log, screen=self._screen)
 
     def _is_embedded(self) -> bool:
         """Return True if the embedded registry is used: no other server is configured, or the option demands it."""
@@ -402,15 +392,14 @@ class Stack:
     async def _show_demo(
         self, cli: ClearMLServing, task_id: str, endpoints: Mapping[str, str], bundle: Path, gateway: str
     ) -> None:
-        screen, state = self._screen, self._state
-        entry = await minilm.register(
-            cli, task_id, bundle, endpoints=endpoints, remembered=state.recall().get("demo", {}), say=screen.say,
-            live=screen.live,
-        )  # fmt: skip
-        state.remember(demo=entry)
-        answer = await minilm.first(gateway, state.sync_status, live=screen.live)
+        screen = self._screen
+        if minilm.ENDPOINT in endpoints:  # of an earlier start, or its user's own
+            screen.say(f"endpoint {minilm.ENDPOINT} is already registered (model {endpoints[minilm.ENDPOINT]})")
+        else:
+            await minilm.register(cli, task_id, bundle, say=screen.say, live=screen.live)
+        await first_answer.served(gateway, minilm.ENDPOINT, "", self._state.sync_status, live=screen.live)
         screen.say(f"{minilm.ENDPOINT} is served")
-        for line in await minilm.ask(gateway, answer, live=screen.live):
+        for line in await minilm.ask(gateway, live=screen.live):
             screen.show(f"  {line}")
 
     async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:

@@ -121,11 +121,6 @@ class Addresses:
     metrics: str
 
 
-def has_wheel() -> bool:
-    """Return True if the wheel is built for this machine."""
-    return this_system() in _SYSTEMS
-
-
 def this_system() -> str:
     """Return system and processor, e.g. ``Linux x86_64``."""
     return f"{platform.system()} {platform.machine()}"

