@@ -5,11 +5,12 @@ clients (`environment`). It never reads or writes a clearml.conf.
 """
 
 import json
-import os
 import secrets
 import string
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+
+from deploy.tools.folders import held, replace_file
 
 FILE_NAME = "credentials.json"
 MIN_KEY = 16
@@ -66,22 +67,10 @@ class Credentials:
             OSError: the directory cannot be written.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = state_dir / FILE_NAME
-        if not path.exists():
-            temporary = state_dir / f".{FILE_NAME}.{os.getpid()}.{secrets.token_hex(4)}"
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                json.dump(asdict(cls.generate()), file, indent=1)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                # link, not rename: the first writer wins, and no keys are replaced
-                os.link(temporary, path)
-            except FileExistsError:
-                pass
-            finally:
-                temporary.unlink()
-        return cls.load(state_dir)
+        with held(state_dir / f".{FILE_NAME}.lock"):
+            if not (state_dir / FILE_NAME).exists():
+                replace_file(state_dir / FILE_NAME, json.dumps(asdict(cls.generate()), indent=1))
+            return cls.load(state_dir)
 
 
 def fixed(state_dir: Path, *, access_key: str, secret_key: str) -> Credentials:
@@ -97,19 +86,8 @@ def fixed(state_dir: Path, *, access_key: str, secret_key: str) -> Credentials:
     if (kept.access_key, kept.secret_key) == (access_key, secret_key):
         return kept
     wanted = replace(kept, access_key=access_key, secret_key=secret_key)
-    write_private(state_dir / FILE_NAME, json.dumps(asdict(wanted), indent=1))
+    replace_file(state_dir / FILE_NAME, json.dumps(asdict(wanted), indent=1))
     return wanted
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only this user can read, in one atomic step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def client_config(credentials: Credentials, base_url: str) -> str:

@@ -6,7 +6,6 @@ socket, signals, and `endpoint.json`, which tells others where the server listen
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -22,9 +21,10 @@ from urllib.parse import urlsplit
 import uvicorn
 
 from deploy.controlplane.app import build
-from deploy.controlplane.credentials import BadCredentials, Credentials, client_config, write_private
+from deploy.controlplane.credentials import BadCredentials, Credentials, client_config
 from deploy.controlplane.envelope import StoreBusy
 from deploy.controlplane.store import Store
+from deploy.tools.folders import hold, replace_file
 from deploy.tools.local_names import is_loopback
 
 ENDPOINT_FILE = "endpoint.json"
@@ -89,8 +89,7 @@ def _serve(settings: ControlPlaneSettings) -> None:
         def announce() -> None:
             write_endpoint(endpoint, base_url)
             if settings.client_config is not None:
-                settings.client_config.parent.mkdir(parents=True, exist_ok=True)
-                write_private(settings.client_config, client_config(credentials, base_url))
+                replace_file(settings.client_config, client_config(credentials, base_url))
             _log.info("control plane ready at %s", base_url)
 
         config = uvicorn.Config(
@@ -149,9 +148,7 @@ def write_endpoint(path: Path, base_url: str) -> None:
     """Write where the server listens, atomically: a reader sees all of it or nothing."""
     base = base_url.rstrip("/")
     text = json.dumps({"api": base, "web": base, "files": f"{base}/files", "pid": os.getpid()}, indent=1)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    replace_file(path, text + "\n", mode=0o644)
 
 
 def read_endpoint(state_dir: Path) -> dict[str, str] | None:
@@ -189,8 +186,8 @@ def _locked(state_dir: Path) -> Iterator[None]:
     """
     with (state_dir / LOCK_FILE).open("a") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as exc:
+            hold(file, waits=False)
+        except BlockingIOError as exc:
             running = read_endpoint(state_dir)
             where = f" at {running['api']} (pid {running['pid']})" if running else ""
             raise StateInUse(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from deploy.controlplane import query
 from deploy.controlplane.api import projects
-from deploy.controlplane.api.call import Call, Handler, new_id
+from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.envelope import ApiError, JsonObject, missing_fields, too_short
 
 KIND = "models"
@@ -20,28 +20,13 @@ _EDITABLE = ("name", "comment", "tags", "system_tags", "framework", "design", "l
 
 def create(call: Call) -> JsonObject:
     """`{id, created: true}`."""
-    now = call.stamp()
     uri, name = call.text("uri"), call.text("name")
     if len(name) < MIN_NAME:
         raise too_short("name")
-    doc: JsonObject = {
-        "id": new_id(),
-        "company": call.identity.company,
-        "user": call.identity.user,
-        "name": name,
-        "created": now,
-        "tags": [],
-        "system_tags": [],
-        "design": {},
-        "labels": {},
-        "ready": call.flag("ready"),
-        "last_update": now,
-        "last_change": now,
-        "last_changed_by": call.identity.user,
-        "metadata": {},
-        "last_iteration": 0,
-        "last_metrics": {},
-    }
+    doc = call.new(
+        name, design={}, labels={}, ready=call.flag("ready"), last_change=call.stamp(),
+        last_changed_by=call.identity.user, metadata={}, last_iteration=0, last_metrics={},
+    )  # fmt: skip
     call.tx.put(KIND, doc | _fields(call) | {"uri": uri})
     return {"id": doc["id"], "created": True}
 

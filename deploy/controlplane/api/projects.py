@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from deploy.controlplane import query
-from deploy.controlplane.api.call import Call, Handler, new_id
+from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.envelope import ApiError, JsonObject
 from deploy.controlplane.store import Transaction
 
@@ -73,21 +73,8 @@ def touch(tx: Transaction, project_id: str | None, now: str) -> None:
 
 
 def _new(call: Call, name: str, parents: list[str]) -> JsonObject:
-    now = call.stamp()
-    return {
-        "id": new_id(),
-        "company": call.identity.company,
-        "user": call.identity.user,
-        "name": name,
-        "basename": name.rpartition("/")[2],
-        "description": "",
-        "created": now,
-        "tags": [],
-        "system_tags": [],
-        "last_update": now,
-        "featured": 9999,
-        "path": list(parents),
-    } | ({"parent": parents[-1]} if parents else {})
+    above = {"parent": parents[-1]} if parents else {}
+    return call.new(name, basename=name.rpartition("/")[2], description="", featured=9999, path=list(parents), **above)
 
 
 READS: Mapping[str, Handler] = {"projects.get_all": get_all, "projects.get_by_id": get_by_id}

@@ -9,7 +9,7 @@ from typing import Any
 
 from deploy.controlplane import query
 from deploy.controlplane.api import models, projects
-from deploy.controlplane.api.call import Call, Handler, new_id
+from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.envelope import ApiError, JsonObject, invalid_task_status, missing_fields, too_short
 from deploy.controlplane.store import Transaction
 
@@ -317,35 +317,13 @@ def _move(call: Call, status: str, time_field: str) -> JsonObject:
 
 
 def _new(call: Call, name: str, kind: str) -> JsonObject:
-    now = call.stamp()
-    return {
-        "id": new_id(),
-        "company": call.identity.company,
-        "user": call.identity.user,
-        "name": name,
-        "type": kind,
-        "status": "created",
-        "comment": "",
-        "report_assets": [],
-        "created": now,
-        "output": {},
-        "execution": _EMPTY_EXECUTION | {"artifacts": []},
-        "tags": [],
-        "system_tags": [],
-        "script": {"binary": "python", "repository": "", "entry_point": "", "requirements": {}},
-        "last_update": now,
-        "last_change": now,
-        "last_iteration": 0,
-        "last_metrics": {},
-        "unique_metrics": [],
-        "metric_stats": {},
-        "hyperparams": {},
-        "configuration": {},
-        "runtime": {},
-        "models": {"input": [], "output": []},
-        "container": {},
-        "last_changed_by": call.identity.user,
-    }
+    return call.new(
+        name, type=kind, status="created", comment="", report_assets=[], output={},
+        execution=_EMPTY_EXECUTION | {"artifacts": []},
+        script={"binary": "python", "repository": "", "entry_point": "", "requirements": {}}, last_change=call.stamp(),
+        last_changed_by=call.identity.user, last_iteration=0, last_metrics={}, unique_metrics=[], metric_stats={},
+        hyperparams={}, configuration={}, runtime={}, models={"input": [], "output": []}, container={},
+    )  # fmt: skip
 
 
 def _edited(doc: JsonObject, body: JsonObject) -> JsonObject:

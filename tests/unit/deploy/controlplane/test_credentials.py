@@ -28,7 +28,7 @@ def test_starters_at_the_same_time_get_the_same_credentials(tmp_path: Path) -> N
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: Credentials.load_or_create(tmp_path).access_key, range(16)))
     assert len(found) == 1
-    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert {path.name for path in tmp_path.iterdir()} == {FILE_NAME, f".{FILE_NAME}.lock"}
 
 
 def test_two_state_directories_have_different_secrets(tmp_path: Path) -> None:
