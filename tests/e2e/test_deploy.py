@@ -70,7 +70,7 @@ def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) 
     assert answer["label"] == local_answer(WORDS, body["text"])["label"]
     pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=30, check=True)
     assert answer["label"] == json.loads(pasted.stdout)["label"]
-    typed = re.findall(r"^\$ (clearml-serving .*)$", up.printed(), re.M)
+    typed = re.findall(r"^\$ (clearml-serving .*)$", up.err.read_text(), re.M)
     assert ["upload", "add"] == [shlex.split(line)[4] for line in typed]
 
 
