@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
-import numpy as np
-
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
-from gateway.metrics.drift import Floats, Shares
+from gateway.metrics.drift import Shares
 from gateway.objectives import BUDGET_S
 from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
@@ -26,7 +24,7 @@ STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
 BINS_S: Final = 3600.0
 """The time over which bins are shown: that of the recording rules."""
-_BINS_STEP_S: Final = 60.0
+_BINS_STEP_S: Final = 300.0
 _HISTORY: Final = 60
 """Steps in the history of rates: five minutes."""
 
@@ -77,8 +75,7 @@ class Live:
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
         self._budgets = Budgets(failures)
-        self._bins = BinCounts()
-        self._bins_seen: deque[tuple[float, Floats]] = deque()
+        self._bins_seen: deque[tuple[float, dict[tuple[str, ...], float]]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
         """Remember the counts at time ``now``."""
@@ -97,7 +94,7 @@ class Live:
             self._seen.popleft()
         self._budgets.sample(now, snapshot)
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
-            self._bins_seen.append((now, self._bins.of(snapshot)))
+            self._bins_seen.append((now, _bins(snapshot, pause)))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
                 self._bins_seen.popleft()
 
@@ -161,14 +158,19 @@ class Live:
 
         Only counts for the current reference are included.
         """
-        counts = self._bins.of(snapshot)
-        grown = counts - (_padded(self._bins_seen[0][1], counts) if self._bins_seen else counts)
+        now = _bins(snapshot, pause)
+        before = self._bins_seen[0][1] if self._bins_seen else now
+        grown = {key: value - before.get(key, 0.0) for key, value in now.items()}
+        news: dict[tuple[str, ...], dict[str, float]] = {}
+        for (name, *labels, value), number in grown.items():
+            if name == catalog.DRIFT_NEW.name:
+                news.setdefault((*labels,), {})[value] = number
         found = []
         for key, (ratios, size) in sorted(references(snapshot, pause).items()):
             pause()
             endpoint, version, variable, _ = key
-            seen = (*self._bins.numbers(key, ratios, grown).tolist(),)
-            shares = Shares((*ratios,), (*ratios.values(),), size, seen, self._bins.new(key, grown))
+            seen = tuple(grown.get((catalog.DRIFT_OBSERVATIONS.name, *key, bin_name), 0.0) for bin_name in ratios)
+            shares = Shares((*ratios,), (*ratios.values(),), size, seen, news.get(key, {}))
             found.append({
                 "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
                 "reference": shares.reference, "reference_size": size if math.isfinite(size) else None,
@@ -243,36 +245,15 @@ class Budgets:
         return {key: (bad, seen) for key, (bad, seen) in found.items()}
 
 
-class BinCounts:
-    """Finds the counts of drift bins among the counters of snapshots; series are only ever added."""
-
-    def __init__(self) -> None:
-        self.at: dict[tuple[str, ...], int] = {}
-        """The position of each bin's or new value's count in the result of ``of``, by its labels."""
-        self._new: dict[tuple[str, ...], list[str]] = {}
-        self._positions: list[int] = []
-        self._read = 0
-
-    def of(self, snapshot: Snapshot) -> Floats:
-        """Return the counts of all bins and new values."""
-        for position, series in enumerate(snapshot.counters[self._read :], self._read):
-            if series.metric in (catalog.DRIFT_OBSERVATIONS.name, catalog.DRIFT_NEW.name):
-                self.at[series.labels] = len(self._positions)
-                self._positions.append(position)
-                if series.metric == catalog.DRIFT_NEW.name:
-                    self._new.setdefault(series.labels[:-1], []).append(series.labels[-1])
-        self._read = len(snapshot.counters)
-        return snapshot.counts[np.array(self._positions, dtype=np.intp)]
-
-    def numbers(self, key: tuple[str, ...], names: Iterable[str], counts: Floats) -> Floats:
-        """Return the entries of ``counts`` (see ``of``) for the bins of one variable and reference; 0 if unknown."""
-        at = [self.at.get((*key, name)) for name in names]
-        return np.array([0.0 if i is None else counts[i] for i in at])
-
-    def new(self, key: tuple[str, ...], counts: Floats) -> dict[str, float]:
-        """Return the entries of ``counts`` for values that are not in the reference, by value."""
-        names = self._new.get(key, [])
-        return dict(zip(names, self.numbers(key, names, counts).tolist(), strict=True))
+def _bins(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], float]:
+    """Return the counts of the bins of drift, and of new values, by metric name and labels."""
+    names = (catalog.DRIFT_OBSERVATIONS.name, catalog.DRIFT_NEW.name)
+    found = {}
+    for (name, labels, _), value in snapshot.counted():
+        pause()
+        if name in names:
+            found[name, *labels] = value
+    return found
 
 
 def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:
@@ -289,10 +270,6 @@ def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[
         elif name == catalog.DRIFT_REFERENCE_SIZE.name:
             sizes[labels] = value
     return {key: (shares, sizes.get(key, math.inf)) for key, shares in ratios.items()}
-
-
-def _padded(counts: Floats, like: Floats) -> Floats:
-    return np.pad(counts, (0, len(like) - len(counts)))
 
 
 def _requests(snapshot: Snapshot, pause: Pause) -> Numbers:

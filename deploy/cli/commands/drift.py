@@ -90,7 +90,7 @@ def capture(
                 terminal.live(f"counting live requests for {left:.0f} s more", topic="counting")
                 time.sleep(min(1.0, left))
             terminal.clear()
-        now = counts.grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
+        now = _grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
         of = _named(now, url)
         url, found = _url(*of), drift_reference.of_counts(now, *of)
         if {variables.UNUSUAL, variables.COSINE} & found.keys():
@@ -252,6 +252,14 @@ def from_prometheus(url: str, window: str) -> Numbers:
         for one in answer.content["data"]["result"]:
             found[counts.series(name, one["metric"])] = float(one["value"][1])
     return found
+
+
+def _grown(now: Numbers, before: Numbers) -> Numbers:
+    """Return what was counted between two readings. A counter that fell was reset: its whole value counts."""
+    return {
+        key: value if key[0] in counts.GAUGES or value < before.get(key, 0.0) else value - before.get(key, 0.0)
+        for key, value in now.items()
+    }
 
 
 def _named(numbers: Numbers, url: str) -> tuple[str, str]:

@@ -158,11 +158,3 @@ class Gateways:
             del self._before[gone]
         missing = [address for address, text in zip(addresses, texts, strict=True) if text is None]
         return Look(grown, references(gauges), missing)
-
-
-def grown(now: Numbers, before: Numbers) -> dict[Series, float]:
-    """Return what one gateway counted between two readings. A counter that fell was reset: its whole value counts."""
-    return {
-        key: value if key[0] in GAUGES or value < before.get(key, 0.0) else value - before.get(key, 0.0)
-        for key, value in now.items()
-    }

@@ -204,15 +204,8 @@ class Variable:
     def visible(self) -> float:
         """Return the change in a share that would be found within a day; see ``Judged``."""
         both = self._lately * self._size / (self._lately + self._size)
-        return visible(both, len(self._gains) * self._alarm / _USUAL_STAKE)
-
-
-def visible(both: float, growth: float) -> float:
-    """Return the change in a share of one half with which ``both`` values multiply a stake by ``growth``.
-
-    ``both`` is ``n·m/(n+m)`` for ``n`` values compared with ``m``.
-    """
-    return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * math.log(growth) / both) / 2)) if both > 0 else 1.0
+        log_growth = math.log(len(self._gains) * self._alarm / _USUAL_STAKE)
+        return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * log_growth / both) / 2)) if both > 0 else 1.0
 
 
 def likelier(
