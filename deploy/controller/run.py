@@ -9,6 +9,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from deploy.controller import registry
@@ -39,10 +40,11 @@ def made(
     """
     me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
     seen = sources(gateways)
+    looking = ThreadPoolExecutor(1, thread_name_prefix="judging")
 
     def judging() -> Judging:
         counters = Gateways(lambda: addresses(gateways))
-        return Judging(store, counters, show, clock=time.monotonic, wall=time.time)
+        return Judging(store, counters, show, clock=time.monotonic, wall=time.time, begin=looking.submit)
 
     def show_rollouts(task: registry.ServingTask) -> bool:
         show(shown.families(task))

@@ -196,7 +196,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     judged: dict[Any, Any] = {}
     judging = Judging(
         registry, Gateways(lambda: [made.gateway]), judged.update, clock=lambda: EVERY_S * time.monotonic(),
-        wall=time.time,
+        wall=time.time, begin=lambda look: look(),
     )  # fmt: skip
     controller = probes.serve(0, lambda _: probes.text_answer(probes.metrics(dict(judged))), host="127.0.0.1")
 

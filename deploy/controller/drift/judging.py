@@ -51,14 +51,15 @@ def state(judged: Judged, endpoint_days: float, alarm_days: float) -> State:
 class Judging:
     """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds.
 
-    ``show`` is given the metrics of each look.
+    ``show`` is given the metrics of each look. ``begin`` runs a look: in a thread, so that gateways which do not answer
+    delay no other duty.
     """
 
     def __init__(
         self, store: Store, gateways: Gateways, show: Callable[[Families], None], *, clock: Callable[[], float],
-        wall: Callable[[], float], alarm_days: float = ALARM_DAYS,
+        wall: Callable[[], float], begin: Callable[[Callable[[], None]], object], alarm_days: float = ALARM_DAYS,
     ) -> None:  # fmt: skip
-        self._store, self._gateways, self._show = store, gateways, show
+        self._store, self._gateways, self._show, self._begin = store, gateways, show, begin
         self._clock, self._wall = clock, wall
         self._alarm_days = alarm_days
         self._due = -math.inf
@@ -70,14 +71,20 @@ class Judging:
 
     def __call__(self, _task: ServingTask) -> bool:
         """Judge, every fifteen seconds. Always returns False: nothing that the serving Task says changes."""
-        if self._clock() < self._due:
-            return False
-        self._due = self._clock() + EVERY_S
+        if self._clock() >= self._due:
+            self._due = math.inf  # until this look has ended
+            self._begin(self._look)
+        return False
+
+    def _look(self) -> None:
+        began = self._clock()
         try:
             self._judge()
         except GatewayError as error:
             log.warning("what the gateways count cannot be judged, or not be recorded: %s", error.message)
-        return False
+        except Exception:
+            log.exception("what the gateways count cannot be judged")
+        self._due = began + EVERY_S
 
     def _judge(self) -> None:
         now = self._wall()

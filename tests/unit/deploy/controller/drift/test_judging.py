@@ -37,7 +37,9 @@ class World:
         def show(families: Families) -> None:
             self.shown = dict(families)
 
-        return Judging(self.registry, gateways, show, clock=lambda: self.now, wall=lambda: self.now)
+        return Judging(
+            self.registry, gateways, show, clock=lambda: self.now, wall=lambda: self.now, begin=lambda look: look()
+        )  # fmt: skip
 
     def refer(self, bins: Bins) -> None:
         """Set the reference of the variable; the former one is no longer in use."""

@@ -51,7 +51,7 @@ class Trial:
         self.observer.watch.configure({"e/1": served}, {}, 1.0)
         self.judging = Judging(
             FakeRegistry(), Gateways(lambda: ["http://g"], fetch=lambda _: self.page()), self.show,
-            clock=lambda: self.now, wall=lambda: self.now,
+            clock=lambda: self.now, wall=lambda: self.now, begin=lambda look: look(),
         )  # fmt: skip
         self.judging({})
 
