@@ -11,8 +11,8 @@ from deploy.cli.commands._options import PORT, following_options, stop_on_signal
 @following_options
 @click.option(
     "--gateway", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True, metavar="URL",
-    help="Address of the gateways, whose counters decide about rollouts. A name may stand "
-    "for several. Keys: TRITON_GATEWAY_KEY, with the rights `metrics` and `status`.",
+    help="Address of the gateways, whose counters decide about rollouts and drift. A name may stand for several. "
+    "Keys: TRITON_GATEWAY_KEY, with the rights `metrics` and `status`.",
 )  # fmt: skip
 @click.option(
     "--health-port", type=PORT, default=None, envvar="TRITON_GATEWAY_CONTROLLER_HEALTH_PORT", show_envvar=True,
@@ -22,7 +22,7 @@ def command(
     serving_task_id: str, poll_s: float, files_rewrite: str, gateways: tuple[str, ...], health_port: int | None,
     log_format: str,
 ) -> int:  # fmt: skip
-    """Run the controller: number new models (auto-update), record defaults and changes, carry out rollouts.
+    """Run the controller: number new models (auto-update), record changes, carry out rollouts, judge drift.
 
     One is enough for a serving Task; of several, one decides, and another takes over within 20 seconds. While none
     runs, gateways and model syncs serve on, and nothing changes by itself. `up` runs it beside model sync.
