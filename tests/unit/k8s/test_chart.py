@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -73,3 +74,15 @@ def test_names_and_labels_are_those_of_every_chart() -> None:
         assert each["metadata"]["name"].startswith("a-serving")
         if each["kind"] == "Deployment":
             assert "helm.sh/chart" not in each["spec"]["template"]["metadata"]["labels"]
+
+
+def test_helm_test_asks_the_gateways_service() -> None:
+    """In a cluster; what `helm template` makes is applied, and would leave the pod there."""
+    found = {known: [each for each in plain(*TRIAL, *known, release="a") if each["kind"] == "Pod"]
+             for known in ((), ("--api-versions=v1/Pod",))}  # fmt: skip
+    assert [] == found.pop(())
+    [[tested]] = found.values()
+    assert "test" == tested["metadata"]["annotations"]["helm.sh/hook"]
+    [container] = tested["spec"]["containers"]
+    assert ["python", "-m", "deploy.probe", "http://a-triton-gateway:80/readyz"] == container["command"]
+    kubernetes_validate.validate(tested, "1.32.0", strict=True)

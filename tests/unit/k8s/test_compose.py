@@ -1,4 +1,4 @@
-"""docker-compose.yml and the Dockerfiles, as far as can be judged without an engine; `make containers` runs them."""
+"""docker-compose.yml and the Dockerfiles, as far as can be judged without an engine; `.ci/run containers` runs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The oldest Kubernetes that is promised, in every place that promises it, is the one that ``make cluster`` tries."""
+"""The oldest Kubernetes that is promised, in every place that promises it, is what ``.ci/run cluster`` tries."""
 
 from __future__ import annotations
 

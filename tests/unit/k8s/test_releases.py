@@ -95,8 +95,6 @@ def test_what_selects_tritons_selects_those_of_one_pool(helm: Render) -> None:
         selector = spec.get("podSelector", spec.get("selector"))
         assert "default" == selector.get("matchLabels", selector)[POOL], kind
     assert all(POOL not in selector for selector in selectors(named(objects, "Deployment", "triton-gateway")["spec"]))
-    [to] = named(objects, "NetworkPolicy", "triton-gateway")["spec"]["egress"][0]["to"]
-    assert POOL not in to["podSelector"]["matchLabels"], "gateways call the Tritons of every pool"
 
 
 def test_every_workload_says_which_release_it_belongs_to(helm: Render) -> None:

@@ -400,61 +400,7 @@ CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{ default (printf "dns:///%s:8001" $service) $.Values.triton.address }}
 {{- end }}
 
-{{- /* Pods of a Triton of ours, or the namespace of one that is not. */ -}}
-{{- define "triton-gateway.tritonPeer" -}}
-{{- $ := index . 0 -}}
-{{- if $.Values.triton.enabled -}}
-podSelector: {{ include "triton-gateway.selector" (list $ "triton") | nindent 2 }}
-{{- else -}}
-namespaceSelector:
-  matchLabels:
-    kubernetes.io/metadata.name: {{ required "triton.namespace: set the namespace of your Triton" $.Values.triton.namespace }}
-{{- end }}
-{{- end }}
-
-{{- define "triton-gateway.nameServiceEgress" -}}
-# name service
-- ports: [{protocol: UDP, port: 53}, {protocol: TCP, port: 53}]
-{{- end }}
-
-{{- /* The port of an address: what it says, or what its scheme means. */ -}}
-{{- define "triton-gateway.portOf" -}}
-{{- $parsed := urlParse . -}}
-{{- $said := regexFind ":[0-9]+$" $parsed.host | trimPrefix ":" -}}
-{{ default (get (dict "http" "80" "https" "443") $parsed.scheme | default "443") $said }}
-{{- end }}
-
 {{- /* Ports on one line, each with the protocol that the server would write: numbers or names. */ -}}
 {{- define "triton-gateway.ports" -}}
 [{{ range $index, $port := . }}{{ if $index }}, {{ end }}{protocol: TCP, port: {{ $port }}}{{ end }}]
-{{- end }}
-
-{{- /* (list addresses port…): these ports and those in the addresses, which have commas between them, on one line. */ -}}
-{{- define "triton-gateway.portsWith" -}}
-{{- $ports := rest . -}}
-{{- range splitList "," (index . 0) -}}
-{{- with regexFind ":[0-9]+$" (trim .) -}}
-{{- $ports = append $ports (trimPrefix ":" . | int) -}}
-{{- end -}}
-{{- end -}}
-{{ include "triton-gateway.ports" (uniq $ports) }}
-{{- end }}
-
-{{- /* What gateways, Tritons and model sync call beside each other: (list $ further address…). */ -}}
-{{- define "triton-gateway.clearmlEgress" -}}
-{{- $ := index . 0 -}}
-{{- $ports := list -}}
-{{- range $.Values.networkPolicy.ports -}}
-{{- $ports = append $ports (int .) -}}
-{{- end -}}
-{{- $server := include "triton-gateway.server" (list $) | fromJson -}}
-{{- range concat (list $server.apiHost $server.filesHost) (rest .) | compact -}}
-{{- $ports = append $ports (include "triton-gateway.portOf" . | int) -}}
-{{- end -}}
-{{ include "triton-gateway.nameServiceEgress" (list $) }}
-# ClearML's API and files, object storage, a collector of spans
-- ports: {{ include "triton-gateway.ports" (uniq $ports) }}
-{{- with $.Values.networkPolicy.extraEgress }}
-{{ toYaml . }}
-{{- end }}
 {{- end }}
