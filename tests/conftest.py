@@ -29,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # How long one example may take, or its drawing, says more about the machine's other work than about what is tested.
 hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("untimed")
+hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("untimed"), max_examples=50)
 
 # Every client of httpx reads the certificates of all authorities anew, 19 ms of CPU time each; nothing here asks them.
 _new_context = httpx._transports.default.create_ssl_context

@@ -57,7 +57,7 @@ MODULES: Final = {
 
 INSTALLS: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok")
 CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda", "kserve")
-"""What ``make installs`` and ``make cluster`` run."""
+"""What ``.ci/run installs`` and ``.ci/run cluster`` run."""
 
 _KSERVE: Final = "github.com/kserve/kserve@v0.20.0"
 
@@ -266,8 +266,8 @@ def _taken(theirs: Mapping[str, Any], wanted: str) -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Build programs and print where they are, or pin other versions."""
     parser = argparse.ArgumentParser(prog="python -m tests.cluster.programs", description=__doc__)
-    parser.add_argument("name", nargs="*", help=f"{', '.join(MODULES)}; those of make cluster if none is named")
-    parser.add_argument("--installs", action="store_true", help="those of `make installs`: all but autoscalers")
+    parser.add_argument("name", nargs="*", help=f"{', '.join(MODULES)}; those of .ci/run cluster if none is named")
+    parser.add_argument("--installs", action="store_true", help="those of `.ci/run installs`: all but autoscalers")
     parser.add_argument(
         "--pin", action="append", default=[], metavar="NAME=VERSION", help="write its go.mod and go.sum"
     )

@@ -1,6 +1,6 @@
 """docker-compose.yml brought up under podman, as it is: one request end to end, every target up, every board with data.
 
-Run by ``.ci/containers/run`` (``make containers``) in a network namespace of its own, after it has built the images;
+Run by ``.ci/containers/run`` (``.ci/run containers``) in a network namespace of its own, after it has built the images;
 never part of the usual run. Prometheus, Alertmanager and HAProxy are Debian's, Grafana is left out: its boards' queries
 are asked of the stack's Prometheus instead.
 """

@@ -23,7 +23,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), CHART / "REA
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_generated_tables_are_current(page: Path) -> None:
-    """`UPDATE_DOCS=1 make unit ARGS=tests/docs` rewrites them."""
+    """`UPDATE_DOCS=1 .venv/bin/python -m pytest tests/docs` rewrites them."""
     text = page.read_text()
     current = refresh(text)
     if os.environ.get("UPDATE_DOCS") and current != text:
@@ -141,9 +141,14 @@ def test_every_page_is_reachable_from_the_readme() -> None:
     assert [] == [p.name for p in PAGES if p not in seen]
 
 
-def test_make_targets_in_the_readme_exist() -> None:
-    """What the README says to type can be typed."""
-    makefile = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"`make (\w+)", (ROOT / "README.md").read_text()))
-    assert targets
-    assert [] == [t for t in targets if not re.search(rf"^{t}:", makefile, re.M)]
+def test_targets_and_parts_that_are_named_exist() -> None:
+    """Those of the Makefile, ten at most, and of `.ci/run`: wherever a page, a comment or a message names one."""
+    targets = set(re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.M))
+    parts = set(re.findall(r"^part_(\w+)\(\)", (ROOT / ".ci" / "run").read_text(), re.M))
+    assert len(targets) <= 10
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    texts = [ROOT / name for name in listed if name.endswith((".md", ".py", ".toml", ".txt", "Dockerfile"))]
+    for path in texts:
+        text = path.read_text()
+        assert set(re.findall(r"`make ([a-z]+)\b(?! sure)", text)) <= targets, path
+        assert set(re.findall(r"`\.ci/run ([a-z]+)\b", text)) <= parts, path

@@ -1,7 +1,7 @@
 """What README and docs tell to type is typed: page by page, beside one `triton-gateway up --demo`, and what comes is
 compared with what is shown (`…` is anything, a figure any figure).
 
-`make pages` runs it. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
+`.ci/run pages` runs it. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
 listed in ``UNTYPED`` with the reason; those lines are read by their programs in tests/docs/test_blocks.py.
 """
 
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 MODEL: Final = ROOT / "deploy" / "laptop" / "demo" / "words_model"
 
 UNTYPED: Final = {
-    r"^(kubectl|helm)": "needs a cluster: make cluster",
-    r"docker compose": "needs an engine: make containers",
+    r"^(kubectl|helm)": "needs a cluster: .ci/run cluster",
+    r"docker compose": "needs an engine: .ci/run containers",
     r"^tritonserver|^openssl|^chmod": "NVIDIA's container",
     r"^(make|pip) ": "installs, or starts what runs here already",
     r"^python -m benchmarks": "minutes to hours, on a machine without other work",

@@ -1,6 +1,6 @@
 """The README is typed as it stands, in a bare shell: a copy of the tracked files, no PATH to the product.
 
-Only what `make up` would download is there already: the environment is this test's own. `make pages` runs it.
+Only what `make up` would download is there already: the environment is this test's own. `.ci/run pages` runs it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The status page, judged by other people's accessibility checker (axe-core), in a browser.
 
-Widths 390, 800 and 1280 px, light and dark, with no endpoint, three and 300. Run by ``make clients``; needs npm, which
+Widths 390, 800 and 1280 px, light and dark, with no endpoint, three and 300. Run by ``.ci/run clients``; needs npm,
+which
 installs axe-core once, outside the repository. Where axe cannot tell a contrast (text that is scrolled out of sight),
 our own check of the page does (``test_page_fits_and_can_be_read_at_three_widths``).
 """

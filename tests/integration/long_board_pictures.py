@@ -1,6 +1,7 @@
 """Draws the boards' pictures in ``docs/images`` with Grafana's own components, from a real gateway and Prometheus.
 
-Run by ``make boards``; needs npm, which installs the components once, outside the repository, Chromium and Prometheus.
+Run by ``.ci/run boards``; needs npm, which installs the components once, outside the repository, Chromium
+and Prometheus.
 The gateway has a canary whose code fails on half of its requests, and traffic unlike the reference. It runs for two
 minutes. What Grafana itself does with a panel (options, transformations) is in ``tests/data/grafana/boards.jsx``.
 """

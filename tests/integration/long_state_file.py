@@ -1,7 +1,7 @@
 """``export``, ``diff`` and ``apply`` between two real control planes, as people type them, beside the stock CLI.
 
 Staging is as strict as a ClearML server, production is the embedded one: other ids, nothing shared but the file. Twenty
-commands that each load the clearml SDK: not collected by default, `make clients` runs it.
+commands that each load the clearml SDK: not collected by default, `.ci/run clients` runs it.
 """
 
 from __future__ import annotations

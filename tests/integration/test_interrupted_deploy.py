@@ -1,7 +1,7 @@
 """Ctrl-C in `deploy` while ClearML does what was asked: nothing of it stays, and what others register stays.
 
 Between the command and the embedded control plane stands a proxy that lets one call through, interrupts the command and
-never answers, so each run is ended in exactly that moment. What is exported is interrupted by `make models`.
+never answers, so each run is ended in exactly that moment. What is exported is interrupted by `.ci/run models`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 STAGES = {"models.create": "registered", "tasks.edit": "the endpoint is being added"}
 FEW = ("models.create", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("tasks.edit",)))
-"""The stages that are tried without `make models`, which does all of them."""
+"""The stages that are tried without `.ci/run models`, which does all of them."""
 
 
 class Proxy:

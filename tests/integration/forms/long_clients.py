@@ -1,4 +1,4 @@
-"""Clients that need an environment of their own, made from PyPI once: ``make clients`` runs this file.
+"""Clients that need an environment of their own, made from PyPI once: ``.ci/run clients`` runs this file.
 
 Those that get along with each other share one. KServe's SDK wants another numpy than the embedded Triton; perf_analyzer
 is a binary inside an older tritonclient (and needs Debian's libb64-0d). Not collected by default because each takes a

@@ -5,7 +5,7 @@ before each. The SDK asks Azure at its own addresses over TLS; a proxy of this t
 (``HTTPS_PROXY``), with a certificate that the test trusts. It asks Google where ``STORAGE_EMULATOR_HOST`` says, without
 keys: that server knows none, nor what the SDK asks before it uploads, whether it may, which this test answers, as it
 answers with Google's refusals where keys are refused. Not collected by default because that takes minutes:
-``make clients``.
+``.ci/run clients``.
 """
 
 from __future__ import annotations

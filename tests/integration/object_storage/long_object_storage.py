@@ -1,7 +1,7 @@
 """Models in a real S3-compatible store, uploaded by the unmodified SDK: fetched, refused, slow, cut off, away.
 
 The store is versitygw, with toxiproxy in front of it; both are built from their Go modules once and kept outside the
-repository (``tests/cluster/programs.py``). Not collected by default because that takes minutes: ``make clients``.
+repository (``tests/cluster/programs.py``). Not collected by default because that takes minutes: ``.ci/run clients``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Folders that nobody prepared, one command each: what is served answers as the pipeline of transformers does.
 
-With ``make models``: each is exported and judged, which takes half a minute. Ctrl-C at every step leaves nothing.
+With ``.ci/run models``: each is exported and judged, which takes half a minute. Ctrl-C at every step leaves nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Every text architecture of transformers, tiny: it becomes a bundle that answers as its pipeline does, or is refused
-with the reason in one sentence. ``make long`` does a few of them, ``make models`` the whole table.
+with the reason in one sentence. ``.ci/run long`` does a few of them, ``.ci/run models`` the whole table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every way in ``sabotage`` and ``hostile`` is refused: ``make long`` tries some of them, ``make models`` all."""
+"""Every way in ``sabotage`` and ``hostile`` is refused: ``.ci/run long`` tries some of them, ``.ci/run models`` all."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ Make = Callable[[], tuple[Any, Tokenizer, Mapping[str, str]]]
 
 
 FEW = ("DistilBert", *(pytest.param(name, marks=pytest.mark.long) for name in ("DebertaV2", "ModernBert")))
-"""The architectures that are exported without ``make models``, which does all of them: the most different ones."""
+"""The architectures that are exported without ``.ci/run models``, which does all of them: the most different ones."""
 IS_ALL = bool(os.environ.get("ALL_MODELS"))
 
 
