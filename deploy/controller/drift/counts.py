@@ -34,10 +34,12 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     BUCKETS: (*catalog.VARIABLE_SCALAR.labels, "le"),
 }
 """The samples that are judged, and the labels that name a series of each, in order."""
-_LINE: Final = re.compile(r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} (\S+)')
+_SERIES: Final = re.compile(r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}')
 _LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPE: Final = re.compile(r"\\(.)")
 _STARTS: Final = tuple(f"{name}{{" for name in LABELS)
+_OF_VARIABLES: Final = frozenset({BUCKETS, catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name})
+_MAX_KNOWN: Final = 500_000
 _AT_ONCE: Final = 8
 """Gateways that are asked at the same time."""
 
@@ -48,13 +50,24 @@ Key = tuple[str, str, str, str]
 """Endpoint, version, variable, and the name of its reference."""
 
 
-def parse(text: str) -> dict[Series, float]:
-    """Return the samples of ``LABELS`` in an exposition (Prometheus' text format)."""
+def parse(text: str, known: dict[str, Series] | None = None) -> dict[Series, float]:
+    """Return the samples of ``LABELS`` in an exposition (Prometheus' text format).
+
+    ``known`` remembers what series were read before, so that of the same ones only the numbers are read again.
+    """
+    known = {} if known is None else known
+    if len(known) > _MAX_KNOWN:
+        known.clear()
     found: dict[Series, float] = {}
     for line in text.splitlines():
-        if line.startswith(_STARTS) and (read := _LINE.match(line)) is not None:
-            labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(read[2])}
-            found[series(read[1], labels)] = float(read[3])
+        if line.startswith(_STARTS):
+            written, _, value = line.rpartition(" ")
+            if (key := known.get(written)) is None:
+                if (read := _SERIES.fullmatch(written)) is None:
+                    continue
+                labels = {name: _ESCAPE.sub(_unescaped, of) for name, of in _LABEL.findall(read[2])}
+                key = known[written] = series(read[1], labels)
+            found[key] = float(value)
     return found
 
 
@@ -133,6 +146,7 @@ class Gateways:
         self._addresses = addresses
         self._fetch = fetch
         self._before: dict[str, dict[Series, float]] = {}
+        self._known: dict[str, Series] = {}
 
     def look(self) -> Look:
         """Ask all gateways. Never raises."""
@@ -141,10 +155,17 @@ class Gateways:
             texts = list(asking.map(self._fetch, (f"{one.rstrip('/')}/metrics?detail=full" for one in addresses)))
         grown: dict[Series, float] = defaultdict(float)
         gauges: dict[Series, float] = {}
-        read = {address: parse(text) for address, text in zip(addresses, texts, strict=True) if text is not None}
+        read = {
+            address: parse(text, self._known)
+            for address, text in zip(addresses, texts, strict=True) if text is not None
+        }  # fmt: skip
         for address, numbers in read.items():
             gauges |= {key: value for key, value in numbers.items() if key[0] in GAUGES and value > 0}
-            counted = {key: value for key, value in numbers.items() if key[0] not in GAUGES}
+            counted = {
+                key: value for key, value in numbers.items()
+                # Of variables, versions are compared by the built-in ones only.
+                if key[0] not in GAUGES and (key[0] not in _OF_VARIABLES or key[3] in metrics.variables.KINDS)
+            }  # fmt: skip
             before = self._before.get(address)
             self._before[address] = counted
             if before is None or any(counted.get(key, 0.0) < value for key, value in before.items()):
