@@ -43,6 +43,8 @@ _TYPES: Final = {
     "tensor(int32)": "int32", "tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(bool)": "bool",
 }  # fmt: skip
 _SUFFIXES: Final = {".pkl": "sklearn", ".joblib": "sklearn", ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm"}
+_NAME: Final = "trial"
+"""The endpoint's name that the class sees."""
 _EXCERPT_LINES: Final = 2
 """The lines shown before and after the line of a fault."""
 
@@ -55,9 +57,7 @@ class Trial:
     body: object
     engine: str = ""
     bundle: Path | None = None
-    endpoint: str = "trial"
     timeout: float = 60.0
-    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,12 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
     session = _onnx_session(trial)
     engine = trial.engine or _guess_engine(trial, has_session=session is not None)
     endpoint: dict[str, object] = {
-        "engine_type": engine, "serving_url": trial.endpoint, "version": "", "model_id": None,
+        "engine_type": engine, "serving_url": _NAME, "version": "", "model_id": None,
         "preprocess_artifact": None, "input_size": [], "input_type": [], "input_name": [], "output_size": [],
         "output_type": [], "output_name": [], "auxiliary_cfg": None,
     }  # fmt: skip
-    program = Program(trial.endpoint, engine, trial.code.resolve(), _model_path(trial), endpoint)
-    pool = HookPool(program, PoolLimits(1, 1, trial.memory), send_request)
+    program = Program(_NAME, engine, trial.code.resolve(), _model_path(trial), endpoint)
+    pool = HookPool(program, PoolLimits(1, 1, 0), send_request)
     began = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
         try:

@@ -8,6 +8,7 @@ ClearML's names; empty ones are left out. Models are named by id and, for use on
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -238,6 +239,26 @@ def compared(now: Document, wanted: Document) -> list[Change]:
             else:
                 found += _changed(kind, key, here[key], there[key])
     return found
+
+
+class Planned(NamedTuple):
+    """What a file would change. ``task`` is what was read; ``kept``: entries that only it has and that stay."""
+
+    task: spec.ServingTask
+    wanted: Document
+    changes: list[Change]
+    kept: int
+
+
+def planned(store: Store, file: Path, *, prune: bool) -> Planned:
+    """Compare the Task with a file (``-``: standard input). Raises ``DeployError`` and the registry's errors."""
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    wanted = resolved(store, parsed(text, str(file)))
+    task = store.task()
+    now = document_of(store, task)
+    found = compared(now, wanted)
+    kept = 0 if prune else sum(change.what == "remove" for change in found)
+    return Planned(task, wanted, to_make(found, now, wanted, prune=prune), kept)
 
 
 def to_make(found: Sequence[Change], now: Document, wanted: Document, *, prune: bool) -> list[Change]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import re
 import shlex
 import signal
 import socket
@@ -13,7 +12,7 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import click
 from click.core import ParameterSource
@@ -121,41 +120,27 @@ def _default(value: object) -> str:
     return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
-def _age(settings: Any, text: str) -> float:
-    found = re.fullmatch(r"([0-9]+)\s*([dw])", text.strip())
-    if found:
-        return int(found[1]) * {"d": 86400.0, "w": 604800.0}[found[2]]
-    try:
-        return float(settings.parse_duration(text))
-    except ValueError:
-        raise ValueError(f"{text!r} is not an age; write 30m, 12h, 2d or 4w") from None
+class _Duration(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
+    """Seconds, written as `90s`, `10m` or `1h`; a bare number counts ``unit``."""
 
+    name = "duration"
 
-class _Quantity(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
-    """A number with a unit, as settings take it: ``parse(settings, text)`` raises ``ValueError``."""
-
-    def __init__(self, name: str, parse: Callable[[Any, str], float]) -> None:
-        self.name = name
-        self._parse = parse
+    def __init__(self, unit: Literal["s", "min"] = "s") -> None:
+        self._unit: Literal["s", "min"] = unit
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number. Raises a usage error that names the option if ``value`` is invalid."""
+        """Return the seconds. Raises a usage error that names the option if ``value`` is invalid."""
         from gateway import settings
 
         try:
-            return self._parse(settings, value)
+            return settings.parse_duration(value, bare_unit=self._unit)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text))
-"""Seconds, written as `90s`, `10m` or `1h`; a bare number counts seconds."""
-CLEARML_DURATION: Final = _Quantity("duration", lambda settings, text: settings.parse_duration(text, bare_unit="min"))
-"""The same; a bare number counts minutes, as in clearml-serving."""
-AGE: Final = _Quantity("age", _age)
-"""Seconds, written as durations are, or in days and weeks: `2d`, `4w`."""
-SIZE: Final = _Quantity("size", lambda settings, text: settings.parse_size(text))
-"""Bytes, written as `512M` or `2g`."""
+DURATION: Final = _Duration()
+CLEARML_DURATION: Final = _Duration("min")
+"""A bare number counts minutes, as in clearml-serving."""
 
 _DEFAULT_GATEWAY: Final = "http://127.0.0.1:8080"
 _GATEWAY_OF: Final = "[default: the one `up` uses, else http://127.0.0.1:8080]"
@@ -218,13 +203,8 @@ def following_options(function: F) -> F:
 def gateway_options(function: F) -> F:
     """Decorate a command with the options for one gateway; it gets ``gateway``, an address without a `/` at its end."""
 
-    @click.option(
-        "--url",
-        default="",
-        envvar="TRITON_GATEWAY_URL",
-        show_envvar=True,
-        help=f"Address of the gateway.  {_GATEWAY_OF}",
-    )
+    @click.option("--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
+                  help=f"Address of the gateway.  {_GATEWAY_OF}")  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, url: str, **kwargs: Any) -> Any:
         return function(*args, gateway=_addresses([url] if url else [])[0], **kwargs)

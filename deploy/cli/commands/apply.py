@@ -33,14 +33,9 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
     """
     from deploy.cli import state_file
 
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    document = state_file.parsed(text, str(file))
     with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
         store = open_registry()
-        wanted = state_file.resolved(store, document)
-        task = store.task()
-        now = state_file.document_of(store, task)
-    changes = state_file.to_make(state_file.compared(now, wanted), now, wanted, prune=prune)
+        task, wanted, changes, _ = state_file.planned(store, file, prune=prune)
     for change in changes:
         click.echo(change.described())
     if not changes:

@@ -29,16 +29,10 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
     """
     from deploy.cli import state_file
 
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
-        store = open_registry()
-        wanted = state_file.resolved(store, state_file.parsed(text, str(file)))
-        now = state_file.document_of(store, store.task())
-        found = state_file.compared(now, wanted)
-    changes = state_file.to_make(found, now, wanted, prune=prune)
+        _, _, changes, kept = state_file.planned(open_registry(), file, prune=prune)
     for change in changes:
         click.echo(change.described())
-    kept = 0 if prune else sum(change.what == "remove" for change in found)
     if kept:
         click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
     if not changes:

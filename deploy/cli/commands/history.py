@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from deploy.cli.commands._options import AGE, OpenRegistry, registry_options
+from deploy.cli.commands._options import DURATION, OpenRegistry, registry_options
 from deploy.tools.errors import DeployError, GatewayError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _KINDS = ("weight", "endpoint", "default", "key", "quota")
     "--endpoint", help="Show only changes to this endpoint, e.g. `sentiment`: its versions, weights, rule and shadow."
 )
 @click.option(
-    "--since", type=AGE, help="Show only changes up to this old: 30m, 12h, 2d, 4w.  [default: all that are kept]"
+    "--since", type=DURATION, help="Show only changes up to this old: 30m, 48h.  [default: all that are kept]"
 )
 @click.option(
     "--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Show only this kind of change. May be repeated."
@@ -54,7 +54,7 @@ def command(
     \b
     Examples:
       triton-gateway history
-      triton-gateway history --endpoint sentiment --since 2d
+      triton-gateway history --endpoint sentiment --since 48h
       triton-gateway history --kind key --kind quota --file keys.json
       triton-gateway history --kind weight --json | jq -r '.entries[] | [.at, .by, .after] | @tsv'
     """

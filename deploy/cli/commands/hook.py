@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from deploy.cli.commands._options import DURATION, SIZE, Group
+from deploy.cli.commands._options import DURATION, Group
 from deploy.cli.terminal import Terminal
 from deploy.tools.errors import DeployError
 
@@ -38,19 +38,14 @@ def command() -> None:
     type=click.Choice(["", "triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm"]),
     help="Engine that the class is written for.  [default: guessed from code and bundle]",
 )  # fmt: skip
-@click.option("--endpoint", default="trial", show_default=True, help="Value that the class sees as its serving_url.")
 @click.option(
     "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
     help="Address of a gateway that answers send_request.  [default: send_request returns None]",
 )  # fmt: skip
 @click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time limit of the request.")
-@click.option(
-    "--memory", default="0", type=SIZE, help="Memory limit of the process, e.g. 512M.  [default: half of the memory]"
-)
 @click.option("--json", "as_json", is_flag=True, help="Print only the answer, as JSON.")
 def test(
-    code: Path, body: str, bundle: Path | None, engine: str, endpoint: str, url: str, timeout: float, memory: int,
-    as_json: bool,
+    code: Path, body: str, bundle: Path | None, engine: str, url: str, timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a Preprocess class on one request, in a process as in a gateway, and show the answer and each stage's time.
 
@@ -76,7 +71,7 @@ def test(
         )
         return answer.content if answer is not None and answer.status == 200 else None
 
-    asked = trial.Trial(code, _body(body), engine, bundle, endpoint, timeout, memory)
+    asked = trial.Trial(code, _body(body), engine, bundle, timeout=timeout)
     try:
         with terminal.waiting(f"loading {code}"):
             report = asyncio.run(trial.run(asked, send_request))

@@ -62,12 +62,11 @@ def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
 
 def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> None:
     """The destination of the payload log is shown, and accuracies with their endpoint."""
-    share = {"value": 0.9, "low": 0.85, "high": 0.94, "answers": 1200}
     status = {
         "ready": True,
         "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full", "written": 101,
                         "lost": {"queue_full": 3800, "too_large": 2}},
-        "accuracy": [{"endpoint": "faq", "version": "2", "real": share, "expected": None}],
+        "accuracy": [{"endpoint": "faq", "version": "2", "value": 0.9, "low": 0.85, "high": 0.94, "labels": 1200}],
     }  # fmt: skip
     lines = describe("http://g", status, None)
     assert [
