@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,9 +63,27 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_configure(config: pytest.Config) -> None:
     """Where they are left out, every other case that does such a thing fails."""
     if "not outside" in config.getoption("markexpr"):
-        sys.addaudithook(_refuse)
+        config.pluginmanager.register(Guard())
 
 
-def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
-    if event in _FORBIDDEN or (event == "time.sleep" and arguments[0] > 0.02):
-        raise RuntimeError(f"{event} in make check: its file belongs into OUTSIDE of tests/unit/conftest.py")
+class Guard:
+    """Refuses, while a case runs, what the cases of ``OUTSIDE`` do."""
+
+    def __init__(self) -> None:
+        """Nothing runs yet."""
+        self._is_running = False
+        sys.addaudithook(self._look)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Look on from the first fixture to the last."""
+        self._is_running = True
+        try:
+            return (yield)
+        finally:
+            self._is_running = False
+
+    def _look(self, event: str, arguments: tuple[Any, ...]) -> None:
+        is_sleep = event == "time.sleep" and arguments[0] > 0.02
+        if (event in _FORBIDDEN or is_sleep) and self._is_running:
+            raise RuntimeError(f"{event} in make check: its file belongs into OUTSIDE of tests/unit/conftest.py")
