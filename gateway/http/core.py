@@ -18,6 +18,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable
+from time import perf_counter_ns
 from typing import Any, Final, cast
 from urllib.parse import unquote
 
@@ -463,6 +464,7 @@ class Connection(asyncio.Protocol):
         current = self._current
         if current is not None and not current.is_started:
             current.keep_alive &= self._keeps_alive or bool(self._waiting)
+            current.started_ns = current.ready_ns = perf_counter_ns()  # not the time behind earlier ones
             self._start(current)
 
     def _rested(self) -> None:

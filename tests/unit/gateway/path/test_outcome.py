@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from time import perf_counter_ns
 from typing import Any
 
 import pytest
@@ -120,3 +121,21 @@ async def test_an_http_1_0_client_gets_no_chunks() -> None:
     connection.data_received(b"GET / HTTP/1.0\r\n\r\n")
     assert ear.heard == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\na b"
     assert ear.is_closed
+
+
+async def test_a_requests_time_does_not_include_that_behind_earlier_ones_of_its_connection() -> None:
+    """It is counted from when it is their turn: for its deadline, its headers and its metrics."""
+    first, asked = Outcome[None](), list[Exchange]()
+
+    async def answer(exchange: Exchange) -> None:
+        asked.append(exchange)
+        if len(asked) == 1:
+            await first
+        exchange.reply(200, OK, b"ok")
+
+    _, connection = in_memory(answer)
+    connection.data_received(post() + post())
+    now = perf_counter_ns()
+    first.set_result(None)
+    await soon(lambda: len(asked) == 2)
+    assert asked[1].started_ns >= now
