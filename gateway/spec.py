@@ -566,6 +566,32 @@ def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
     return found
 
 
+_LAST_DECISIONS: Final = 6
+
+
+def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
+    """Return what the status shows of each rollout: where it is, who guards it, and its last decisions.
+
+    ``now``: Unix seconds; ``guard`` is empty if nobody guards it then. An unreadable record is left out.
+    """
+    found = []
+    for endpoint, stored in sorted(records_of(task, ROLLOUT).items()):
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            is_guarded = stored["phase"] in ("running", "paused") and float(stored["guarded_until"]) > now
+            found.append({
+                "endpoint": endpoint,
+                **{name: str(stored[name]) for name in ("canary", "stable", "phase", "state", "why")},
+                "weight": float(stored["weight"]), "steps": [float(step) for step in stored["steps"]],
+                "guard": str(stored["guard"]) if is_guarded else "",
+                "differences": {str(kind): str(how) for kind, how in stored["apart"].items()},
+                "decisions": [
+                    {"at": float(one["at"]), **{name: str(one[name]) for name in ("what", "why")},
+                     "weight": float(one["weight"])} for one in stored["history"][-_LAST_DECISIONS:]
+                ],
+            })  # fmt: skip
+    return found
+
+
 def own_names(endpoints: Iterable[str], canaries: Iterable[str], faults: Iterable[Fault]) -> set[str]:
     """Return the names that a configured endpoint or canary answers, even a broken one: they have no default."""
     subjects = (fault.subject.partition(" ") for fault in faults)

@@ -66,6 +66,8 @@ _WORST: Final = ("not served", "failing")
 
 _COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
 
+_UNDER_WAY: Final = ("running", "paused")
+
 _GOOD, _LOOK, _BAD = range(3)
 _CLASSES: Final = ("ok", "wait", "bad")
 
@@ -84,6 +86,7 @@ class _Row:
     beside: list[Values] = field(default_factory=list)
     """The comparisons of its canaries with the stable version."""
     curves: Sequence[Values] = ()
+    rollout: Values | None = None
     objectives: list[Values] = field(default_factory=list)
     accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -133,6 +136,8 @@ class _Row:
         if failed_successors:
             told = failed_successors[0]
             return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
+        if self.rollout is not None and self.rollout["phase"] in _UNDER_WAY and not self.rollout["guard"]:
+            return _LOOK, "unguarded", f"nobody looks after the canary {self.rollout['canary']}: no controller runs"
         spent = [one for one in self.objectives if is_spent(one)]
         if spent:
             return _LOOK, "budget spent", f"{described(spent[0])}: {left(spent[0])}"
@@ -210,6 +215,9 @@ def _rows(status: Values) -> list[_Row]:
         row(name).shares = shares
     for name, url in status.get("defaults", {}).items():
         row(name).default = url
+    for rollout in status.get("rollouts", ()):
+        if rollout["endpoint"] in found:
+            found[rollout["endpoint"]].rollout = rollout
     for name, curves in status.get("curves", {}).items():
         if name in found:
             found[name].curves = curves
@@ -335,6 +343,7 @@ def _inside(row: _Row, prefix: str) -> str:
         (default if row.default else "")
         + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
         + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
+        + ("" if row.rollout is None else _rollout(row.rollout))
         + _split(row.routes)
         + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
         + charts.curves(row.curves)
@@ -345,6 +354,34 @@ def _inside(row: _Row, prefix: str) -> str:
         )
         + _beside(row.pairs)
         + _drift(row.drifts)
+    )
+
+
+def _rollout(one: Values) -> str:
+    """Return where a rollout is, who guards it, the way back, and its last decisions with their reasons."""
+    is_under_way, name = one["phase"] in _UNDER_WAY, one["endpoint"]
+    steps = ", ".join(f"{step:g} %" for step in one["steps"])
+    guard = (
+        f"guarded by {_e(one['guard'])}"
+        if one["guard"]
+        else ("<span class=bad>nobody guards it: start <code>triton-gateway controller</code></span>")
+    )
+    back = {"promoted": f"triton-gateway default {name} {one['stable'].rpartition('/')[2]}"} | dict.fromkeys(
+        _UNDER_WAY, f"triton-gateway canary abort --endpoint {name}"
+    )
+    lines = [
+        f"<tr><td class=dim>{datetime.fromtimestamp(said['at'], UTC):%m-%d %H:%M:%S}</td><td>{_e(said['what'])}</td>"
+        f"<td class=n>{said['weight']:g} %</td><td>{_e(said['why'])}</td></tr>"
+        for said in reversed(one["decisions"])
+    ]
+    return (
+        f"<h3>Rollout of <code>{_e(one['canary'])}</code> beside <code>{_e(one['stable'])}</code></h3>"
+        f"<p>{_e(one['phase'].replace('_', ' '))}, {one['weight']:g} % of steps {steps}"
+        + (f", {_e(one['state'])}; {guard}" if is_under_way else "")
+        + f"</p><p>{_e(one['why'])}</p>"
+        + "".join(f"<p class=wait>{_e(how)}</p>" for how in one["differences"].values())
+        + (f"<p class=dim>The way back: <code>{_e(back[one['phase']])}</code></p>" if one["phase"] in back else "")
+        + _table("Decisions, UTC", ("At", "Decision", "Weight", "Why"), lines, (2,))
     )
 
 

@@ -38,7 +38,7 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import Fault, ServingSpec, ServingTask, decode, guarded_until
+from gateway.spec import Fault, ServingSpec, ServingTask, decode, guarded_until, rollouts
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -324,6 +324,7 @@ class Reconciler:
             **status.of_versions(
                 self.versions.served(), self.versions.pending(), self._table.current, self._probe.lacking()
             ),
+            "rollouts": [] if self._newest is None else rollouts(self._newest, time.time()),
             "shadows": self._mirror.status(),
             "registry": {"last_contact": self.last_contact or None, "error": self._health.registry_error or None},
             "triton": answers,

@@ -514,6 +514,40 @@ def test_curves_say_their_newest_values_and_no_traffic_is_no_number() -> None:
     )
 
 
+def rollout(**more: Any) -> dict[str, Any]:
+    """Return a rollout of `e/2` beside `e/1` as the status has it."""
+    return {
+        "endpoint": "e", "canary": "e/2", "stable": "e/1", "phase": "running", "state": "holding", "why": EVIL,
+        "weight": 5.0, "steps": [1.0, 5.0, 100.0], "guard": "controller-a", "differences": {"texts": EVIL},
+        "decisions": [{"at": 1_700_000_000.0, "what": "start", "weight": 1.0, "why": EVIL}], **more,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "word", "said", "not_said"),
+    [
+        ({}, ">serving<", ["running, 5 % of steps 1 %, 5 %, 100 %", "guarded by controller-a",
+                           "canary abort --endpoint e"], "nobody"),
+        ({"guard": ""}, ">unguarded<", ["nobody looks after the canary e/2", "start <code>triton-gateway controller"],
+         "guarded by"),
+        ({"phase": "promoted", "guard": "", "weight": 100.0}, ">serving<", ["promoted", "triton-gateway default e 1"],
+         "canary abort"),
+        ({"phase": "rolled_back", "guard": "", "weight": 0.0}, ">serving<", ["rolled back, 0 %"], "The way back"),
+    ],
+    ids=["running", "unguarded", "promoted", "rolled back"],
+)  # fmt: skip
+def test_a_rollout_is_shown_with_its_guard_its_reasons_and_the_way_back(
+    more: dict[str, Any], word: str, said: list[str], not_said: str
+) -> None:
+    """A canary that nobody guards is a warning; one that has ended needs no guard."""
+    page = render_live(status_of(endpoint("e")) | {"rollouts": [rollout(**more)]}, "/serve/", ("e",))
+    assert word in page
+    assert [] == [one for one in said if one not in page]
+    assert not_said not in page
+    assert html.escape(EVIL) in page
+    assert EVIL not in page
+
+
 _ASKED = """
 const asked=[];window.fetch=async(at,how)=>{asked.push([String(at),how?.method||'GET',how?.body||'']);
 return String(at).endsWith('lineage')?new Response(JSON.stringify({model:{name:'m'},task:{name:'training',id:'t1'},
@@ -552,7 +586,8 @@ def pages_by_size() -> dict[int, str]:
         0: render_page(status_of(), "/serve/"),
         3: render_page(
             found | {"compared": [{**STATUS["compared"][0], "endpoint": "adrift"}],
-                     "curves": {"adrift": CURVES}}, "/serve/",
+                     "curves": {"adrift": CURVES}, "rollouts": [rollout(endpoint="adrift", why="w", guard="")]},
+            "/serve/",
             ("adrift", "failing"),
         ),
         300: render_page(status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "/serve/", ("e007",)),

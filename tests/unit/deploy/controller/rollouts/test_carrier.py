@@ -19,7 +19,7 @@ from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from gateway import preview
 from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.registry import Record
-from gateway.spec import ShadowSpec, decode
+from gateway.spec import ShadowSpec, decode, rollouts
 from tests.unit.deploy.controller.rollouts.world import ENDPOINTS, Killed, World, fresh
 
 
@@ -52,6 +52,19 @@ def test_a_rollout_names_its_guard_while_it_runs(world: World) -> None:
         world.tick(controller)
         assert "host 1a2b" == world.state().guard
         assert world.now < world.state().guarded_until <= world.now + 30.0
+
+
+def test_gateways_show_what_the_controller_records(world: World) -> None:
+    """Phase, weight, reasons and the guard, which is nobody once its time is over."""
+    controller = world.begin(fresh(), world.controller("host 1a2b"))
+    world.tick(controller)
+    (shown,) = rollouts(world.task(), world.now)
+    assert ("running", 5.0, "host 1a2b", ["start"]) == (
+        shown["phase"], shown["weight"], shown["guard"], [one["what"] for one in shown["decisions"]]
+    )  # fmt: skip
+    assert [""] == [one["guard"] for one in rollouts(world.task(), world.now + 3600)]
+    world.finish(controller)
+    assert [("promoted", "")] == [(one["phase"], one["guard"]) for one in rollouts(world.task(), world.now)]
 
 
 def test_a_promoted_name_means_the_new_version_at_every_moment(world: World) -> None:
