@@ -1,0 +1,131 @@
+"""A rollout on a real control plane, carried out by real controllers: one is killed, another ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from deploy.controller.rollouts import record
+from deploy.controller.rollouts.record import State
+from gateway.registry.clearml import ClearMLRegistry
+from gateway.spec import decode
+from tests.control_planes import control_plane
+from tests.stock import Client, ended
+from tests.waiting import until
+
+pytestmark = pytest.mark.integration
+
+HOOK = "class Preprocess:\n    def process(self, data, state, collect=None):\n        return data\n"
+
+
+class Gateway(ThreadingHTTPServer):
+    """What a controller asks of a gateway. While it is busy, each look finds forty more requests to both versions."""
+
+    daemon_threads = True
+
+    def __init__(self, registry: ClearMLRegistry) -> None:
+        self.registry = registry
+        self.is_busy, self.requests = False, 0
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        """Its address."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def answer(self, path: str) -> str:
+        """Return the body for a path."""
+        if path.startswith("/v1/status"):
+            return json.dumps({"canaries": {"e": record.weights(decode(self.registry.task()), "e")}})
+        self.requests += 40 if self.is_busy else 0
+        counter = 'gateway_requests_total{{endpoint="e",outcome="ok",route="{}",version="{}"}} {}\n'
+        return counter.format("canary", "2", self.requests) + counter.format("stable", "1", self.requests)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        gateway = self.server
+        assert isinstance(gateway, Gateway)
+        body = gateway.answer(self.path).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json" if self.path.startswith("/v1") else "text/plain")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Be quiet."""
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """One serving Task with ``e/1`` and ``e/2``."""
+    with control_plane(tmp_path / "state") as server:
+        found = Client(server, tmp_path)
+        (tmp_path / "hook.py").write_text(HOOK)
+        found.create("killed")
+        for version in "12":
+            found.add("e", "--version", version, "--preprocess", "hook.py", engine="custom")
+        with found.here():
+            yield found
+
+
+@contextlib.contextmanager
+def listening(gateway: Gateway) -> Iterator[Gateway]:
+    """Serve until the end of the context."""
+    threading.Thread(target=gateway.serve_forever, daemon=True).start()
+    try:
+        yield gateway
+    finally:
+        gateway.shutdown()
+        gateway.server_close()
+
+
+def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) -> None:
+    """The command follows it all the while, and prints each decision once."""
+    registry = ClearMLRegistry(client.task)
+    task = {"CLEARML_SERVING_TASK_ID": client.task}
+
+    def state() -> State | None:
+        return record.read(registry.task(), "e")
+
+    def guard(other: str = "") -> str:
+        found = state()
+        return found.guard if found is not None and found.rollout.weight == 50 and found.guard != other else ""
+
+    with contextlib.ExitStack() as stack:
+        gateway = stack.enter_context(listening(Gateway(registry)))
+
+        def ours(*arguments: str) -> subprocess.Popen[str]:
+            return client.start("-m", "deploy.cli.main", *arguments, "--gateway", gateway.url, **task)  # type: ignore[arg-type]
+
+        def controller() -> subprocess.Popen[str]:
+            process = ours("controller", "--poll-frequency", "1s")
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        one = controller()
+        follows = ours(
+            "canary", "run", "--endpoint", "e", "--to", "2", "--from", "1", "--steps", "50,100",
+            "--min-requests", "20", "--step-time", "2s", "--label-shift", "0",
+        )  # fmt: skip
+        stack.callback(follows.kill)
+        first = until(guard, what="the first step")
+        until(lambda: record.weights(decode(registry.task()), "e") == {"e/2": 0.5, "e/1": 0.5}, what="its weights")
+        controller()
+        one.kill()
+        until(lambda: guard(first), what="another guard")
+        gateway.is_busy = True
+        printed = ended(follows)
+    assert ["start", "promote"] == [line.split("%  ")[1].partition(":")[0] for line in printed.splitlines()]
+    until(lambda: record.weights(decode(registry.task()), "e") is None, what="the canary's end")
+    assert ({"e": "e/2"}, ()) == (dict(decode(registry.task()).defaults), decode(registry.task()).faults)
