@@ -331,20 +331,10 @@ class Enum(Variable):
         if len(self._pending) >= MAX_PENDING:
             self.flush()
 
-    def begin(self) -> None:
-        """Reset to zero."""
-        self._pending = []
-        for count in self._known.values():
-            count.value = 0
-
     def flush(self) -> None:
         """Count the collected values."""
         pending, self._pending = self._pending, []
-        self.take_counts(Counter(pending))
-
-    def take_counts(self, times_of: Mapping[str, int]) -> None:
-        """Count each category the given number of times."""
-        for category, times in times_of.items():
+        for category, times in Counter(pending).items():
             self._count(category).value += times
             if self._drift is not None:
                 self._drift.category(category, times)

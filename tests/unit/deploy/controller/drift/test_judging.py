@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from deploy.controller.drift.counts import Gateways
 from deploy.controller.drift.judging import EVERY_S, Families, Judging
+from gateway.control.reports import Reports
 from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Bins
 from gateway.registry import Record
@@ -225,3 +227,18 @@ def test_a_canary_that_gets_other_texts_is_told_beside_its_stable_version(world:
     assert ("2", "1") == (told["version"], told["beside"])
     assert "it gets other texts than stable (language: de 50.0%, stable 10.0%)" in told["sentences"]["texts"]
     assert world.shown[catalog.COMPARED_EVIDENCE]["e", "2", "1", "texts"] > drift.ALARM_DAYS
+
+
+async def test_gateways_read_what_is_recorded(world: World) -> None:
+    """For the page and `/v1/status`; not when the controller has been away for hours."""
+    world.look()
+    world.label("http://a", "A", "A", 3)
+    for _ in range(30):
+        world.look(60.0, 90, 10)
+    with ThreadPoolExecutor(1) as pool:
+        found = await Reports(world.registry.reports, pool, wall=lambda: world.now).judged()
+        old = await Reports(world.registry.reports, pool, wall=lambda: world.now + 86_400).judged()
+    (told,) = found.variables.values()
+    assert (("e", "1", "animal", BINS.id), "drift", 30.0) == (*found.variables, told["state"], told["alarm_days"])
+    assert "100.0% right by labels (43.9% to 100.0%, 3 labels)" == drift.right_in_words(found.accuracy[0])
+    assert ({}, [], []) == old
