@@ -123,8 +123,8 @@ class _Row:
     @cached_property
     def state(self) -> tuple[int, str, str]:
         """Return the level (good, warning, bad), the state as a word, and the reason."""
-        broken = [p for p in self.pending if p["state"] != "building"]
-        failed_successors = [e for e in self.served if e["successor"] and e["successor"]["state"] != "building"]
+        broken = [p for p in self.pending if p["state"] != "pending"]
+        failed_successors = [e for e in self.served if e["successor"] and e["successor"]["state"] != "pending"]
         why = [f"{broken[0]['url']}: {broken[0]['reason']}"] if broken else []
         failing = [self.failing] if self.failed >= _FAILED[1] else []
         if broken and not self.served:
@@ -332,8 +332,8 @@ def _inside(row: _Row, prefix: str) -> str:
         for ep in row.served
     ]
     versions += [
-        f"<tr><td><code>{_e(p['url'])}</code></td><td class={'wait' if p['state'] == 'building' else 'bad'}>"
-        f"{_e(p['phase'] if p['state'] == 'building' else p['state'])}</td><td></td><td></td>"
+        f"<tr><td><code>{_e(p['url'])}</code></td><td class={'wait' if p['state'] == 'pending' else 'bad'}>"
+        f"{_e(p['phase'] if p['state'] == 'pending' else p['state'])}</td><td></td><td></td>"
         f"<td>{_e(p['reason'])}</td></tr>"
         for p in row.pending
     ]
@@ -602,7 +602,7 @@ def _successor(endpoint: Values) -> str:
     if successor is None:
         return ""
     text = _e(f"{successor['state']}: {successor['reason']}")
-    return f"<span class={'wait' if successor['state'] == 'building' else 'bad'}>new version {text}</span>"
+    return f"<span class={'wait' if successor['state'] == 'pending' else 'bad'}>new version {text}</span>"
 
 
 def _table(

@@ -28,7 +28,7 @@ from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.turns import Turns
-from gateway.control.version import PendingName
+from gateway.control.version import PendingName, Progress
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.handlers.cache import CachedHandler
 from gateway.handlers.endpoint import Endpoint, Handler, Identity
@@ -165,7 +165,7 @@ class Assembler:
     async def build(
         self,
         plan: EndpointPlan,
-        progress: Callable[[str], None],
+        progress: Progress,
         *,
         validating: Callable[[], None] = unhurried,
         record: ModelRecord | None = None,
@@ -173,15 +173,15 @@ class Assembler:
     ) -> Endpoint:
         """Return an endpoint that has answered its validation requests. Raises ``GatewayError``.
 
-        ``progress`` is called with a description of each step, ``validating`` before the first request. ``record`` is
-        the model's record, if not the registry's current one. ``recent`` are bodies that a version of the same endpoint
+        ``progress`` is called with each step, ``validating`` before the first request. ``record`` is the model's
+        record, if not the registry's current one. ``recent`` are bodies that a version of the same endpoint
         has answered; a version whose code fails on one is refused. If the build fails or is cancelled, everything that
         it opened is closed.
         """
         spec = plan.spec
         bundle: _Bundle | None = None
         if spec.model_id:
-            progress("downloading the model")
+            progress("Fetched", "downloading the model")
             # Triton reads the weights of its models itself; all other engines need them here.
             weights = spec.engine != "triton"
             record, bundle = await self._bundle(spec.model_id, record, spec.url, weights=weights)
@@ -189,14 +189,14 @@ class Assembler:
         # Versions of auto-update use the code in their bundle and fall back to the rule's code. For other endpoints the
         # code configured for the endpoint takes precedence over code in the bundle.
         if spec.preprocess is not None and (code_path is None or not spec.is_auto):
-            progress("downloading the preprocess code")
+            progress("Fetched", "downloading the preprocess code")
             code_path = await run_in(self._control.builds, self._cache.at_hand, spec.preprocess)
             if code_path is None:
                 code_path = await run_in(self._control.downloads, self._cache.artifact, spec.preprocess)
         if record is not None and bundle is not None and code_path is not None and not weights:
             is_own = code_path == bundle.code
             if await run_in(self._control.builds, _reads_model, code_path):
-                progress("downloading the model, which its code reads")
+                progress("Fetched", "downloading the model, which its code reads")
                 record, bundle = await self._bundle(record.id, record, spec.url, weights=True)
                 code_path = bundle.code if is_own else code_path
         call: TritonCall | None = None
@@ -208,12 +208,12 @@ class Assembler:
                 backend = self._backend_for(plan.triton_address, plan.triton_compression)
                 copies = copies_of(spec.option("replicas"))
                 opened.leave = backend.place(triton_name, is_cold=bool(spec.option("unload_after")), copies=copies)
-                progress("waiting for Triton to load the model")
+                progress("Loaded", "waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
                 pressure = self._limits.pressure.below()
                 call = TritonCall(backend, triton_name, info.inputs, outputs, info, pressure)
-            progress("loading and warming up")
+            progress("Loaded", "loading and warming up")
             new = await self._make_handler(spec, bundle, code_path, call, info, opened)
             # A hook is run for callers only, because it may have side effects.
             runs = new.details.get("task") in HEADS or new.details.get("task") == "tensors"
@@ -396,14 +396,14 @@ class Assembler:
 
         return send
 
-    async def _ready(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
+    async def _ready(self, backend: Backend, model: str, progress: Progress) -> ModelInfo:
         self._asking += 1
         try:
             return await self._wait_and_describe(backend, model, progress)
         finally:
             self._asking -= 1
 
-    async def _wait_and_describe(self, backend: Backend, model: str, progress: Callable[[str], None]) -> ModelInfo:
+    async def _wait_and_describe(self, backend: Backend, model: str, progress: Progress) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
         asked, times_refused, known_at = 0.0, 0, -1.0
@@ -419,7 +419,7 @@ class Assembler:
                 times_refused += bool(refusal)
                 if refusal and times_refused > 1:
                     raise SpecFault(refusal, hint="fix it and register it again")
-                progress(missing.reason or await backend.why_not_ready(model))
+                progress("Loaded", missing.reason or await backend.why_not_ready(model))
             if now > until:
                 missing = await self._reports.why_missing(model)
                 reason = missing.reason or await backend.why_not_ready(model)

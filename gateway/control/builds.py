@@ -11,13 +11,14 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from gateway.control.assemble import Assembler
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
-from gateway.control.version import State, Version, Versions
+from gateway.control.version import Phase, Version, Versions
 from gateway.errors import (
     AnswersDisagree,
     ContentChanged,
@@ -80,7 +81,7 @@ class Builds:
         begun = 0
         while self._waiting and begun < _BEGUN_AT_ONCE:
             version = self._waiting.popleft()
-            if version.state is State.GONE:
+            if version.phase is Phase.GONE:
                 continue
             task = asyncio.create_task(self._work(version), name=f"build {version.url}")
             self._tasks[version] = task
@@ -109,7 +110,7 @@ class Builds:
     async def _work(self, version: Version) -> None:
         plan, versions, said = version.plan, self._versions, ""
         assert plan is not None  # noqa: S101 - a refused version is never built
-        is_restored = version.state is State.RESTORING
+        is_restored = version.is_restored
         while True:
             versions.building(version)
             try:
@@ -124,7 +125,7 @@ class Builds:
                 _log.exception("building %s failed unexpectedly", version.url)
             else:
                 break
-            if version.state is State.GONE:
+            if version.phase is Phase.GONE:
                 return  # the version was given up, and the cancelled work raised an error of its own
             versions.failed(version, reason, is_final=is_final)
             if not is_restored:
@@ -151,14 +152,14 @@ class Builds:
                 raise FailsOnRequests(known.reason, hint="it is tried again with the next request that is answered")
         return await self._assembler.build(
             plan,
-            lambda step: versions.step(version, step),
-            validating=lambda: versions.validating(version),
+            partial(versions.step, version),
+            validating=lambda: versions.loaded(version),
             recent=recent,
         )
 
     async def _restored(self, version: Version, plan: EndpointPlan) -> Endpoint:
         record = version.last_good.record if version.last_good is not None else None
-        return await self._assembler.build(plan, lambda step: self._versions.step(version, step), record=record)
+        return await self._assembler.build(plan, partial(self._versions.step, version), record=record)
 
 
 def recent_bodies(versions: Versions, version: Version) -> list[bytes]:

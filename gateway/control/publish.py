@@ -15,7 +15,7 @@ from typing import Any, Final
 from gateway.control.assemble import assemble_snapshot
 from gateway.control.compile import Plan
 from gateway.control.last_good import LastGood
-from gateway.control.version import State, Version, Versions
+from gateway.control.version import Version, Versions
 from gateway.handlers.endpoint import Endpoint
 from gateway.metrics.declared import frequency_of
 from gateway.metrics.drift import References
@@ -94,7 +94,7 @@ class RoutePublisher:
             self._watch_due = asyncio.get_running_loop().call_soon(self.watch)
 
     def _serve(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> None:
-        former, is_restored = self._versions.serving(version.url), version.state is State.RESTORING
+        former, is_restored = self._versions.serving(version.url), version.is_restored
         if not self._versions.serve(version, endpoint, last_good):
             self._in_background(endpoint.retire(), version.url)
         elif is_restored:

@@ -59,4 +59,4 @@ class Standing:
         """Return the urls that were served before this process started and are in their first build."""
         pending = self._versions.pending()
         known = [url for url in sorted(self.previously_served or ()) if self._versions.may_still_serve(url)]
-        return [url for url in known if url in pending and pending[url].state == "building"]
+        return [url for url in known if url in pending and pending[url].state == "pending"]

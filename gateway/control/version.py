@@ -1,9 +1,11 @@
-"""The versions of every url: the state of each, the permitted moves, and what is served meanwhile. Pure.
+"""The versions of every url: the phase of each, the permitted moves, and what is served meanwhile. Pure.
 
-    waiting ──► building ──► validating ──► serving ──► retiring ──► gone
-                 ▲    │          │             ▲
-                 │    ▼          │         restoring
-                failed ◄─────────┘
+    pending ──► loaded ──► serving ──► retiring ──► gone
+       ▲          │
+       └──────────┘
+
+What is known about a version on its way are its conditions: Fetched, Loaded, Validated. A version has failed if it is
+pending with a condition that is not ok, and it is refused if that is final.
 
 Each url has the ``wanted`` version, which the serving Task asks for. Until that one serves, the url may also have a
 ``former`` version: the one served before, still in service or being restored after a restart. ``reconcile`` moves
@@ -11,7 +13,7 @@ versions; routes, readiness, status and page read these objects, so they cannot 
 
 Invariants after every call, for every url (checked by a property test over random events):
 
-- each version is in exactly one state, and reached it by a move in ``FOLLOWS``;
+- each version is in exactly one phase, and reached it by a move in ``FOLLOWS``;
 - at most one version serves; it stays until its successor serves or the url is removed;
 - a version has an endpoint exactly while it serves or retires, and each endpoint that served is closed once.
 """
@@ -19,9 +21,9 @@ Invariants after every call, for every url (checked by a property test over rand
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal, get_args
 
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
@@ -29,61 +31,74 @@ from gateway.handlers.endpoint import Endpoint
 from gateway.path.routing.snapshot import Pending
 
 
-class State(StrEnum):
-    """The state of a version."""
+class Phase(StrEnum):
+    """Where a version is."""
 
-    WAITING = "waiting"
-    """Configured; its build has not begun."""
-    BUILDING = "building"
-    """Its files are being fetched, Triton loads its model, its code is loaded."""
-    VALIDATING = "validating"
+    PENDING = "pending"
+    """Configured; its files are being fetched, Triton loads its model, its code is loaded; or that has failed."""
+    LOADED = "loaded"
     """It answers its first requests, which come from the gateway; then it serves from the next swap of the routes."""
-    RESTORING = "restoring"
-    """It served before this process started. The Task wants another version; this one is built to serve until then."""
     SERVING = "serving"
-    FAILED = "failed"
-    """The last attempt failed; another one follows after a pause."""
-    REFUSED = "refused"
-    """Its configuration is invalid; nothing is tried until the configuration changes."""
     RETIRING = "retiring"
     """No longer in the routes; its last requests are being answered."""
     GONE = "gone"
 
 
-FOLLOWS: Final[Mapping[State, frozenset[State]]] = {
-    State.WAITING: frozenset({State.BUILDING, State.GONE}),
-    State.BUILDING: frozenset({State.VALIDATING, State.FAILED, State.GONE}),
-    State.VALIDATING: frozenset({State.SERVING, State.FAILED, State.GONE}),
-    State.RESTORING: frozenset({State.SERVING, State.GONE}),
-    State.SERVING: frozenset({State.RETIRING}),
-    State.FAILED: frozenset({State.BUILDING, State.GONE}),
-    State.REFUSED: frozenset({State.GONE}),
-    State.RETIRING: frozenset({State.GONE}),
-    State.GONE: frozenset(),
+FOLLOWS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    Phase.PENDING: frozenset({Phase.LOADED, Phase.GONE}),
+    Phase.LOADED: frozenset({Phase.SERVING, Phase.PENDING, Phase.GONE}),
+    Phase.SERVING: frozenset({Phase.RETIRING}),
+    Phase.RETIRING: frozenset({Phase.GONE}),
+    Phase.GONE: frozenset(),
 }
-"""The states that may follow each state."""
+"""The phases that may follow each phase."""
+
+ConditionName = Literal["Fetched", "Loaded", "Validated"]
+Progress = Callable[[ConditionName, str], None]
+"""Gets the condition that an attempt works for, and what it does."""
+_CONDITIONS: Final[tuple[ConditionName, ...]] = get_args(ConditionName)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One thing that is known about a version: whether it holds, why not, and since when (Unix seconds).
+
+    ``is_final``: another attempt would fail everywhere; the configuration or the model must change first.
+    """
+
+    ok: bool
+    reason: str
+    since: float
+    is_final: bool = False
 
 
 class Version:
     """One version of one url. Only ``Versions`` changes it."""
 
     __slots__ = (
-        "attempts", "endpoint", "failures", "is_final", "last_good", "plan", "reason", "since", "state", "status",
-        "url",
+        "attempts", "conditions", "doing", "endpoint", "failures", "is_final", "is_restored", "last_good", "phase",
+        "plan", "reason", "since", "status", "url",
     )  # fmt: skip
 
-    def __init__(self, url: str, plan: EndpointPlan | None, state: State, since: float, reason: str = "") -> None:
+    def __init__(
+        self, url: str, plan: EndpointPlan | None, since: float, reason: str = "", *, is_restored: bool = False
+    ) -> None:
         self.url = url
         self.plan = plan
         """How to build it; None if it is refused."""
-        self.state = state
+        self.phase = Phase.PENDING
         self.since = since
-        """When it entered this state (Unix seconds)."""
+        """When it entered this phase (Unix seconds)."""
+        self.is_restored = is_restored
+        """It served before this process started. The Task wants another version; it is built to serve until then."""
+        self.conditions: dict[ConditionName, Condition] = {}
+        self.doing: ConditionName = "Fetched"
+        """The condition that the present attempt is working for."""
         self.reason = reason
         """What it is doing, or why it failed. A failure's reason stays during later attempts, until it serves."""
         self.attempts = 0
         self.failures = 0
-        self.is_final = state is State.REFUSED
+        self.is_final = plan is None
         """Another attempt would fail everywhere: the configuration or the model must change first."""
         self.endpoint: Endpoint | None = None
         self.last_good: LastGood | None = None
@@ -98,10 +113,10 @@ class Version:
     @property
     def may_still_serve(self) -> bool:
         """Whether it may still serve without a change of the configuration."""
-        return not self.is_final and not (self.state is State.RESTORING and self.failures)
+        return not self.is_final and not (self.is_restored and self.failures)
 
     def __repr__(self) -> str:
-        return f"<{self.url} {self.fingerprint[:8]} {self.state}>"
+        return f"<{self.url} {self.fingerprint[:8]} {self.phase}>"
 
 
 class PendingStatus:
@@ -119,13 +134,13 @@ class PendingStatus:
 
     @property
     def state(self) -> str:
-        """``building``, ``failed`` or ``refused``. A failed version stays ``failed`` during later attempts, until it
-        serves.
+        """``failed`` or ``refused`` (its configuration is invalid), else its phase. A failed version stays ``failed``
+        during later attempts, until it serves.
         """
         version = self._version
-        if version.state is State.REFUSED:
+        if version.plan is None:
             return "refused"
-        return "failed" if version.failures else "building"
+        return "failed" if version.failures else "pending"
 
     @property
     def reason(self) -> str:
@@ -144,10 +159,11 @@ class PendingStatus:
         return plan is None or not plan.spec.version
 
     def shown(self) -> dict[str, object]:
-        """Return the status as JSON values; ``phase``, ``since`` and ``attempts`` add detail to ``state``."""
+        """Return the status as JSON values; ``phase``, ``conditions``, … add detail to ``state``."""
         version = self._version
         return {
-            "state": self.state, "reason": version.reason, "is_final": version.is_final, "phase": str(version.state),
+            "state": self.state, "reason": version.reason, "is_final": version.is_final, "phase": str(version.phase),
+            "conditions": {name: asdict(one) for name, one in version.conditions.items()},
             "since": version.since, "attempts": version.attempts,
         }  # fmt: skip
 
@@ -171,11 +187,11 @@ class PendingName:
 
     @property
     def state(self) -> str:
-        """``building`` while one of its versions is; else ``failed``, or ``refused`` for a rule that is invalid."""
+        """``pending`` while one of its versions is; else ``failed``, or ``refused`` for a rule that is invalid."""
         if self._fault and self._is_final:
             return "refused"
-        is_building = any(version.state == "building" for version in self._versions)
-        return "building" if is_building and not self._fault else "failed"
+        is_pending = any(version.state == "pending" for version in self._versions)
+        return "pending" if is_pending and not self._fault else "failed"
 
     @property
     def reason(self) -> str:
@@ -190,7 +206,7 @@ class PendingName:
 
     def shown(self) -> dict[str, object]:
         """Return the status as JSON values."""
-        return {"state": self.state, "reason": self.reason, "is_final": self.is_final, "phase": self.state}
+        return {"state": self.state, "reason": self.reason, "is_final": self.is_final, "phase": "pending"}
 
 
 @dataclass(slots=True)
@@ -252,7 +268,7 @@ class Versions:
                 continue
             if known.wanted is not None and known.wanted.fingerprint == former.plan.fingerprint:
                 continue
-            known.former = Version(url, former.plan, State.RESTORING, self._clock())
+            known.former = Version(url, former.plan, self._clock(), is_restored=True)
             known.former.last_good = former
             begun.append(known.former)
         self._families = {}
@@ -264,12 +280,12 @@ class Versions:
         of = self._urls.setdefault(url, _Url())
         if of.wanted is not None and of.wanted.fingerprint == plan.fingerprint:
             return []
-        if of.former is not None and of.former.fingerprint == plan.fingerprint and of.former.state is State.SERVING:
+        if of.former is not None and of.former.fingerprint == plan.fingerprint and of.former.phase is Phase.SERVING:
             # Back to the version that serves: its successor is no longer wanted.
             former, of.former = of.former, None
             self._replace_wanted(of, former)
             return []
-        version = Version(url, plan, State.WAITING, self._clock(), "starting")
+        version = Version(url, plan, self._clock(), "starting")
         self._replace_wanted(of, version)
         if of.former is not None and of.former.fingerprint == plan.fingerprint:
             self._leave(of.former)  # it is being restored; the new version builds the same plan
@@ -278,8 +294,8 @@ class Versions:
 
     def _refuse(self, url: str, reason: str) -> None:
         of = self._urls.setdefault(url, _Url())
-        if of.wanted is None or of.wanted.state is not State.REFUSED:
-            self._replace_wanted(of, Version(url, None, State.REFUSED, self._clock(), reason))
+        if of.wanted is None or of.wanted.plan is not None:
+            self._replace_wanted(of, Version(url, None, self._clock(), reason))
         elif of.wanted.reason != reason:
             of.wanted.reason, of.wanted.since = reason, self._clock()
 
@@ -287,18 +303,18 @@ class Versions:
         before, of.wanted = of.wanted, version
         if before is None:
             return
-        if before.state is State.SERVING:
+        if before.phase is Phase.SERVING:
             of.former = before  # no other version can be former: a serving version has none
         else:
             self._leave(before)
 
     def _leave(self, version: Version) -> None:
-        if version.state is State.SERVING:
-            self._move(version, State.RETIRING)
+        if version.phase is Phase.SERVING:
+            self._move(version, Phase.RETIRING)
             self._retiring.add(version)
             self.leaving.append(version)
         else:
-            self._move(version, State.GONE)
+            self._move(version, Phase.GONE)
             self._give_up(version)
 
     # Progress of builds
@@ -306,25 +322,34 @@ class Versions:
     def building(self, version: Version) -> None:
         """Begin an attempt to build or restore a version."""
         version.attempts += 1
-        if version.state is not State.RESTORING:
-            self._move(version, State.BUILDING)
+        version.doing = "Fetched"
 
-    def step(self, version: Version, reason: str) -> None:
-        """Set what the attempt is doing; a failed version keeps the reason of its failure."""
+    def step(self, version: Version, condition: ConditionName, reason: str) -> None:
+        """Set which condition the attempt works for, and how; a failed version keeps the reason of its failure."""
+        version.doing = condition
+        for name in _CONDITIONS[: _CONDITIONS.index(condition)]:
+            self._know(version, name, Condition(ok=True, reason="", since=self._clock()))
         if not version.failures:
             version.reason = reason
 
-    def validating(self, version: Version) -> None:
+    def loaded(self, version: Version) -> None:
         """Enter the validation of an attempt."""
-        if version.state is State.BUILDING:
-            self._move(version, State.VALIDATING)
+        if version.phase is Phase.PENDING:
+            self._move(version, Phase.LOADED)
+            self.step(version, "Validated", "validating")
 
     def failed(self, version: Version, reason: str, *, is_final: bool = False) -> None:
         """Record that the attempt failed."""
         version.failures += 1
         version.reason, version.is_final = reason, is_final
-        if version.state is not State.RESTORING:
-            self._move(version, State.FAILED)
+        self._know(version, version.doing, Condition(ok=False, reason=reason, since=self._clock(), is_final=is_final))
+        if version.phase is Phase.LOADED:
+            self._move(version, Phase.PENDING)
+
+    def _know(self, version: Version, name: ConditionName, condition: Condition) -> None:
+        known = version.conditions.get(name)
+        if known is None or replace(known, since=condition.since) != condition:
+            version.conditions[name] = condition
 
     def successor_failed(self, version: Version, reason: str) -> None:
         """Remember, also across restarts, that ``version`` failed on a request that the serving version answers."""
@@ -337,10 +362,11 @@ class Versions:
 
         Returns False if the version is no longer wanted; the caller must then close the endpoint.
         """
-        if version.state is State.GONE:
+        if version.phase is Phase.GONE:
             return False
-        self.validating(version)
-        self._move(version, State.SERVING)
+        self.loaded(version)
+        self._know(version, "Validated", Condition(ok=True, reason="", since=self._clock()))
+        self._move(version, Phase.SERVING)
         version.endpoint = endpoint
         version.reason, version.failures, version.is_final = "", 0, False
         version.last_good = last_good
@@ -352,7 +378,7 @@ class Versions:
 
     def closed(self, version: Version) -> None:
         """Record that the last request was answered and the endpoint closed."""
-        self._move(version, State.GONE)
+        self._move(version, Phase.GONE)
         self._retiring.discard(version)
         version.endpoint = None
 
@@ -360,13 +386,13 @@ class Versions:
         """Want nothing: every version leaves."""
         self.configure({}, {})
 
-    def _move(self, version: Version, state: State) -> None:
-        if state not in FOLLOWS[version.state]:
-            raise AssertionError(f"{version!r} cannot become {state}")
-        before, version.state, version.since = version.state, state, self._clock()
-        if state is State.SERVING:
+    def _move(self, version: Version, phase: Phase) -> None:
+        if phase not in FOLLOWS[version.phase]:
+            raise AssertionError(f"{version!r} cannot become {phase}")
+        before, version.phase, version.since = version.phase, phase, self._clock()
+        if phase is Phase.SERVING:
             self._served[version.url] = version
-        elif before is State.SERVING and self._served.get(version.url) is version:
+        elif before is Phase.SERVING and self._served.get(version.url) is version:
             del self._served[version.url]
 
     # Queries
@@ -405,7 +431,7 @@ class Versions:
         """Return the status of each wanted version that does not serve, by url."""
         return {
             url: of.wanted.status
-            for url, of in self._urls.items() if of.wanted is not None and of.wanted.state is not State.SERVING
+            for url, of in self._urls.items() if of.wanted is not None and of.wanted.phase is not Phase.SERVING
         }  # fmt: skip
 
     def family(self, name: str) -> list[Version]:

@@ -309,7 +309,7 @@ CONFIGURATION_FAULTS: Final = Metric(
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
     "gateway_endpoint_ready", "gauge",
-    "1: this version is served. 0: it is building or has failed. NaN: it is no longer configured.",
+    "1: this version is served. 0: it is pending, or has failed. NaN: it is no longer configured.",
     ("endpoint", "version"),
 )  # fmt: skip
 LAST_CONTACT: Final = Metric(

@@ -161,7 +161,7 @@ def index(snapshot: Snapshot, *, only_ready: bool) -> list[dict[str, str]]:
             {
                 "name": pending.url,
                 "version": "",
-                "state": "LOADING" if pending.state == "building" else "UNAVAILABLE",
+                "state": "LOADING" if pending.state == "pending" else "UNAVAILABLE",
                 "reason": pending.reason,
             }
             for url, pending in snapshot.pending.items()

@@ -106,7 +106,7 @@ class Stack:
         await self.until(
             lambda: (
                 set(self.gateway.table.current.endpoints) == set(urls)
-                and not any(p.state == "building" for p in self.gateway.table.current.pending.values())
+                and not any(p.state == "pending" for p in self.gateway.table.current.pending.values())
             )
         )
 

@@ -77,7 +77,7 @@ async def test_changed_model_is_swapped_without_a_failed_request(stack: Any) -> 
     callers = [asyncio.create_task(load()) for _ in range(4)]
     stack.add_text_model("m2")
     stack.registry.add_endpoint("e", "m2")
-    await stack.until(lambda: stack.state("e")[0] == "building")
+    await stack.until(lambda: stack.state("e")[0] == "pending")
     assert "m1" == stack.gateway.table.current.endpoints["e"].identity.model_id
     stack.load("e")
     await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m2")

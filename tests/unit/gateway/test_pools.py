@@ -151,7 +151,7 @@ async def test_an_endpoint_moves_to_another_pool_without_a_gap(stack: Any) -> No
     await stack.served("e")
     a10 = stack.backends["a:8001"] = FakeBackend()
     stack.registry.add_endpoint("e", "m1", **on("a10"))
-    await stack.until(lambda: stack.state("e")[0] == "building")
+    await stack.until(lambda: stack.state("e")[0] == "pending")
     assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
     assert [] == a10.calls
     a10.models = stack.backend.models

@@ -86,7 +86,7 @@ async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) 
         stack.load("slow")
         await stack.until(lambda: "slow" in stack.gateway.table.current.endpoints)
     assert [] == sampler.refused
-    assert any(text.startswith("slow is building: ") for text in degraded)
+    assert any(text.startswith("slow is pending: ") for text in degraded)
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
 
 
@@ -247,7 +247,7 @@ async def test_a_starting_gateway_waits_for_earlier_endpoints(make_stack: Any) -
         code, body = await readyz(stack)
         assert 503 == code
         assert 1 == len(body["reasons"])
-        assert body["reasons"][0].startswith("waiting for what was served before: slow (is building: ")
+        assert body["reasons"][0].startswith("waiting for what was served before: slow (is pending: ")
         stack.backend.models[stack.triton_name("slow")] = loaded
         await stack.until(lambda: "slow" in second.table.current.endpoints)
         code, body = await readyz(stack)
@@ -324,7 +324,7 @@ async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any, monke
     async with starting(stack.gateway):
         await stack.until(lambda: stack.gateway.health.reasons() == [])
         assert ["fast"] == list(stack.gateway.table.current.endpoints)
-        assert (await readyz(stack))[1]["degraded"][0].startswith("slow is building: ")
+        assert (await readyz(stack))[1]["degraded"][0].startswith("slow is pending: ")
         stack.load("slow")
 
 

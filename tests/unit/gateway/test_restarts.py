@@ -25,7 +25,7 @@ async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_s
         await stack.served("e", "other")
         stack.add_text_model("m2")
         stack.registry.add_endpoint("e", "m2")  # Triton never gets it
-        await stack.until(lambda: stack.state("e")[0] == "building")
+        await stack.until(lambda: stack.state("e")[0] == "pending")
         assert "m1" == await model_of(stack, stack.gateway, "e")
     for _ in range(2):  # a second restart finds it as the first one did
         second = stack.gateway = stack.new_gateway()
@@ -33,7 +33,7 @@ async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_s
         async with second.running():
             await stack.until(lambda: {"e", "other"} == set(stack.gateway.table.current.endpoints))
             assert "m1" == await model_of(stack, second, "e")
-            assert "building" == stack.state("e")[0]
+            assert "pending" == stack.state("e")[0]
             assert second.health.reasons() == []
     third = stack.gateway = stack.new_gateway()
     stack.backend.is_up = True
@@ -52,7 +52,7 @@ async def test_an_endpoint_that_was_removed_does_not_come_back(make_stack: Any) 
         await stack.served("e")
         stack.add_text_model("m2")
         stack.registry.add_endpoint("e", "m2")
-        await stack.until(lambda: stack.state("e")[0] == "building")
+        await stack.until(lambda: stack.state("e")[0] == "pending")
     del stack.registry.endpoints["e"]
     stack.backend.is_up = True
     second = stack.gateway = stack.new_gateway()

@@ -66,7 +66,7 @@ def test_names_are_escaped_everywhere() -> None:
         assert 1 == Tags(render_page(STATUS, f"/{EVIL}/", opened)).tags.count("script")
 
 
-@pytest.mark.parametrize(("degraded", "said"), [([], ">ready<"), (["e is building: x"], ">ready, degraded<")])
+@pytest.mark.parametrize(("degraded", "said"), [([], ">ready<"), (["e is pending: x"], ">ready, degraded<")])
 def test_a_ready_gateway_shows_whether_it_is_degraded(degraded: list[str], said: str) -> None:
     """Versions that are not served are in the list of endpoints."""
     assert said in render_page({**STATUS, "ready": True, "degraded": degraded}, "/serve/")

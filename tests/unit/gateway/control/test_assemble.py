@@ -35,6 +35,10 @@ from tests.encoder import encoder
 from tests.inline import Inline
 
 
+def _ignore(_condition: str, _step: str) -> None:
+    """Take a build's progress."""
+
+
 class Threads(ControlThreads):
     def __init__(self) -> None:
         self.builds = self.downloads = self.installs = cast("Any", Inline())
@@ -110,7 +114,7 @@ async def test_a_build_cancelled_at_any_step_leaves_nothing_open(tmp_path: Path)
     steps = 0
     while True:
         before = len(hooks.started)
-        build = asyncio.ensure_future(assembler.build(plan, lambda _step: None, recent=[b'{"x": 2}']))
+        build = asyncio.ensure_future(assembler.build(plan, _ignore, recent=[b'{"x": 2}']))
         for _ in range(steps):
             await asyncio.sleep(0)
         if build.done():
@@ -144,7 +148,7 @@ async def test_a_build_that_fails_leaves_nothing_open(
     if what != "the samples":
         monkeypatch.setattr(assemble.validate, "example", fails)
     with pytest.raises(GatewayError):
-        await assembler.build(plan, lambda _step: None)
+        await assembler.build(plan, _ignore)
     assert [1] == [handler.closed for handler in hooks.started]
 
 
@@ -152,7 +156,9 @@ async def test_validation_is_reported_before_the_first_request(tmp_path: Path) -
     """The status shows that a version is being validated while that goes on."""
     assembler, plan, hooks = made(tmp_path, {"x": 1})
     recent: list[object] = []
-    await assembler.build(plan, recent.append, validating=lambda: recent.append(len(hooks.started)))
+    await assembler.build(
+        plan, lambda _condition, step: recent.append(step), validating=lambda: recent.append(len(hooks.started))
+    )
     assert ["downloading the model", "loading and warming up", 1] == recent
 
 
@@ -175,13 +181,13 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
     name = triton_model_name(spec.endpoints["t"], registry.model("m"))
     if is_loaded:
         backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
-        endpoint = await assembler.build(plan, lambda _step: None)
+        endpoint = await assembler.build(plan, _ignore)
         assert {name: [(True, 2)]} == backend.placed
         await endpoint.retire()
     else:
         backend.refusals[name] = "not a model"
         with pytest.raises(GatewayError):
-            await assembler.build(plan, lambda _step: None)
+            await assembler.build(plan, _ignore)
     assert {} == backend.placed
 
 
@@ -213,7 +219,7 @@ async def test_calls_that_requests_wait_for_are_counted(
     spec = decode(registry.task())
     name = triton_model_name(spec.endpoints["t"], registry.model("m"))
     backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
-    endpoint = await assembler.build(compile_spec(spec, default_triton="t:8001").endpoints["t"], lambda _step: None)
+    endpoint = await assembler.build(compile_spec(spec, default_triton="t:8001").endpoints["t"], _ignore)
     for rows in (1, 3):
         await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5)
     assert [(name, 1), (name, 3)] == backend.calls
@@ -236,7 +242,7 @@ async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_
         return False
 
     backend.is_ready = is_ready  # type: ignore[method-assign]
-    waiting = [asyncio.create_task(assembler._ready(backend, f"m{i}", lambda _step: None)) for i in range(1000)]
+    waiting = [asyncio.create_task(assembler._ready(backend, f"m{i}", _ignore)) for i in range(1000)]
     await asyncio.sleep(0)
     began = asyncio.get_running_loop().time()
     await asyncio.sleep(0.7)  # three times over, had each of them asked at the pace of one

@@ -22,7 +22,7 @@ from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
-from gateway.control.version import State, Versions
+from gateway.control.version import Phase, Progress, Versions
 from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
 from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
@@ -72,7 +72,7 @@ class FakeAssembler:
         self.given_up.append(plan.spec.url)
 
     async def build(
-        self, plan: EndpointPlan, progress: Callable[[str], None], *, validating: Callable[[], None] = lambda: None,
+        self, plan: EndpointPlan, progress: Progress, *, validating: Callable[[], None] = lambda: None,
         record: object = None, recent: Sequence[bytes] = (),
     ) -> Endpoint:  # fmt: skip
         del record
@@ -80,7 +80,7 @@ class FakeAssembler:
         self.begun.append(url)
         self.recent.append(recent)
         self.ticks[self.tick] = self.ticks.get(self.tick, 0) + 1
-        progress("building it")
+        progress("Fetched", "building it")
         if url in self.waits:
             await self.waits[url].wait()
         if url in self.fails:
@@ -176,7 +176,7 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         await world.until(lambda: world.assembler.begun == ["a"])
         routes = world.table.current
         [told] = world.follower.status()["pending"]
-        assert ("building", "building it", "building", 1) == tuple(
+        assert ("pending", "building it", "pending", 1) == tuple(
             told[name] for name in ("state", "reason", "phase", "attempts")
         )
         world.assembler.fails["a"] = SpecFault("no such model", hint="register it")
@@ -213,7 +213,7 @@ async def test_a_cancelled_build_that_raises_its_own_error_is_given_up(world: Wo
     world.assembler.build = build  # type: ignore[method-assign,assignment]
     world.want("a")
     async with world.running():
-        await world.until(lambda: [one.state for one in world.follower.versions] == [State.BUILDING])
+        await world.until(lambda: [one.attempts for one in world.follower.versions] == [1])
         [task] = world.follower._builds._tasks.values()
         world.want()
         await world.until(task.done)
@@ -233,7 +233,7 @@ async def test_an_endpoint_that_is_ready_too_late_is_closed(world: World) -> Non
         world.follower.versions.configure({"a": cast("EndpointPlan", version.plan)}, {})
         await world.until(lambda: late.closed == 1)
         assert [version] == list(world.follower.versions)
-        assert State.SERVING is version.state
+        assert Phase.SERVING is version.phase
 
 
 async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it_is_stored(

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
-from gateway.control.version import FOLLOWS, State, Version, Versions
+from gateway.control.version import FOLLOWS, Condition, Phase, Version, Versions
 from gateway.spec import EndpointSpec
 
 
@@ -40,24 +40,30 @@ class World:
 
     def serve(self, version: Version) -> Any:
         endpoint: Any = object()
-        if version.state is not State.RESTORING:
-            self.versions.building(version)
+        self.versions.building(version)
         assert self.versions.serve(version, endpoint, LastGood(cast("EndpointPlan", version.plan), None))
         return endpoint
 
 
-def test_a_version_goes_from_waiting_to_serving() -> None:
-    """Each state has the time of its beginning."""
+def test_a_version_goes_from_pending_to_serving() -> None:
+    """Each phase has the time of its beginning, and each condition that holds, too."""
     world = World()
     [version] = world.want(e="a")
-    seen = [version.state]
-    for number, event in enumerate((world.versions.building, world.versions.validating), 1):
-        world.now = number
-        event(version)
-        assert number == version.since
-        seen.append(version.state)
+    world.versions.building(version)
+    world.versions.step(version, "Fetched", "downloading")
+    assert ("pending", {}) == (version.phase, version.conditions)
+    world.now = 1
+    world.versions.step(version, "Loaded", "waiting for Triton")
+    assert {"Fetched": Condition(ok=True, reason="", since=1)} == version.conditions
+    world.now = 2
+    world.versions.loaded(version)
+    assert ("loaded", 2) == (version.phase, version.since)
+    world.now = 3
     assert world.versions.serve(version, cast("Any", "endpoint"), last_good("e", "a"))
-    assert ["waiting", "building", "validating", "serving"] == [*seen, version.state]
+    assert ("serving", 3) == (version.phase, version.since)
+    assert {"Fetched": (True, 1), "Loaded": (True, 2), "Validated": (True, 3)} == {
+        name: (one.ok, one.since) for name, one in version.conditions.items()
+    }
     assert {"e": "endpoint"} == world.versions.endpoints()
     assert {} == world.versions.pending()
 
@@ -75,7 +81,7 @@ def test_the_former_version_serves_until_its_successor_does() -> None:
     world.serve(second)
     assert [first] == world.versions.leaving
     world.versions.closed(first)
-    assert (State.GONE, None) == (first.state, first.endpoint)
+    assert (Phase.GONE, None) == (first.phase, first.endpoint)
 
 
 def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
@@ -83,11 +89,17 @@ def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
     world = World()
     [version] = world.want(e="a")
     world.versions.building(version)
-    world.versions.failed(version, "no model")
+    world.versions.failed(version, "no model", is_final=True)
     world.versions.building(version)
-    world.versions.step(version, "downloading")
+    world.versions.step(version, "Fetched", "downloading")
     shown = version.status.shown()
-    assert ("failed", "no model", "building", 2) == tuple(shown[k] for k in ("state", "reason", "phase", "attempts"))
+    assert ("failed", "no model", "pending", 2) == tuple(shown[k] for k in ("state", "reason", "phase", "attempts"))
+    failed = {"Fetched": {"ok": False, "reason": "no model", "since": 0.0, "is_final": True}}
+    assert failed == shown["conditions"]
+    world.versions.loaded(version)
+    world.versions.failed(version, "wrong answer")
+    assert [True, True, False] == [one.ok for one in version.conditions.values()]
+    assert ("pending", "wrong answer") == (version.phase, version.conditions["Validated"].reason)
 
 
 def test_going_back_to_the_serving_version_builds_nothing() -> None:
@@ -121,7 +133,7 @@ def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> N
     begun = world.versions.configure(
         {"e": plan("e", "b"), "f": plan("f", "a")}, {}, {"e": last_good("e", "a"), "f": last_good("f", "a")}
     )
-    assert ["e waiting", "f waiting", "e restoring"] == [f"{one.url} {one.state}" for one in begun]
+    assert [("e", False), ("f", False), ("e", True)] == [(one.url, one.is_restored) for one in begun]
     wanted, _, former = begun
     world.serve(former)
     assert former is world.versions.serving("e")
@@ -140,15 +152,16 @@ def test_a_version_that_is_ready_too_late_is_not_served() -> None:
     assert (None, {}) == (version.endpoint, world.versions.endpoints())
 
 
-@pytest.mark.parametrize("state", list(State))
-def test_moves_outside_the_table_are_impossible(state: State) -> None:
+@pytest.mark.parametrize("phase", list(Phase))
+def test_moves_outside_the_table_are_impossible(phase: Phase) -> None:
     """Every move is checked against the table."""
     versions = Versions(lambda: 0.0, lambda _: None)
-    for follower in State:
-        version = Version("e", None, state, 0.0)
-        if follower in FOLLOWS[state]:
+    for follower in Phase:
+        version = Version("e", None, 0.0)
+        version.phase = phase
+        if follower in FOLLOWS[phase]:
             versions._move(version, follower)
-            assert version.state is follower
+            assert version.phase is follower
         else:
             with pytest.raises(AssertionError, match="cannot become"):
                 versions._move(version, follower)
@@ -191,28 +204,28 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def build(self, data: Any) -> None:
         version = self._any(data)
-        if version.state in (State.WAITING, State.FAILED, State.RESTORING):
+        if version.phase is Phase.PENDING:
             self.versions.building(version)
 
     @precondition(lambda self: self.worked)
     @rule(data=st.data(), is_final=st.booleans())
     def fail(self, data: Any, is_final: bool) -> None:
         version = self._any(data)
-        if version.state in (State.BUILDING, State.VALIDATING, State.RESTORING):
+        if version.phase in (Phase.PENDING, Phase.LOADED):
             self.versions.failed(version, "failed", is_final=is_final)
 
     @precondition(lambda self: self.worked)
     @rule(data=st.data())
     def validate(self, data: Any) -> None:
         version = self._any(data)
-        if version.state is State.BUILDING:
-            self.versions.validating(version)
+        if version.phase is Phase.PENDING:
+            self.versions.loaded(version)
 
     @precondition(lambda self: self.worked)
     @rule(data=st.data())
     def serve(self, data: Any) -> None:
         version = self._any(data)
-        if version.state in (State.BUILDING, State.VALIDATING, State.RESTORING, State.GONE) and not version.endpoint:
+        if version.phase in (Phase.PENDING, Phase.LOADED, Phase.GONE) and not version.endpoint:
             endpoint: Any = object()
             if self.versions.serve(version, endpoint, LastGood(cast("EndpointPlan", version.plan), None)):
                 self.open.add(endpoint)
@@ -230,14 +243,14 @@ class AnyOrder(RuleBasedStateMachine):
         for url in self.versions.urls:
             of = list(self.versions.of(url))
             seen += of
-            assert sum(version.state is State.SERVING for version in of) <= 1
+            assert sum(version.phase is Phase.SERVING for version in of) <= 1
             assert len(of) <= 2
             for version in of:
-                assert version.state not in (State.RETIRING, State.GONE)
-                assert (version.endpoint is not None) == (version.state is State.SERVING)
-            assert [url in self.versions.pending()] == [of[0].state is not State.SERVING]
+                assert version.phase not in (Phase.RETIRING, Phase.GONE)
+                assert (version.endpoint is not None) == (version.phase is Phase.SERVING)
+            assert [url in self.versions.pending()] == [of[0].phase is not Phase.SERVING]
         assert len(seen) == len(set(seen))
-        assert {version for version in self.worked if version.state is State.GONE} >= set(self.world.given_up) - {
+        assert {version for version in self.worked if version.phase is Phase.GONE} >= set(self.world.given_up) - {
             version for version in self.world.given_up if version.plan is None
         }
 
@@ -249,7 +262,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def work_goes_on_for_what_is_wanted_only(self) -> None:
-        alive = {version for version in self.versions if version.state not in (State.SERVING, State.REFUSED)}
+        alive = {one for one in self.versions if one.phase is not Phase.SERVING and one.plan is not None}
         assert alive <= set(self.worked)
         assert not alive & set(self.world.given_up)
 

@@ -154,7 +154,7 @@ async def test_a_new_endpoint_does_not_make_the_server_unready(stack: Any, calle
     """`ServerReady` is `/readyz`."""
     stack.add_text_model("m2")
     stack.registry.add_endpoint("new", "m2")  # Triton does not get it
-    await stack.until(lambda: stack.state("new")[0] == "building")
+    await stack.until(lambda: stack.state("new")[0] == "pending")
     assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
 
 
