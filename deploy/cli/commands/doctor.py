@@ -42,7 +42,7 @@ def command(
     kube: bool, namespace: str, context: str, values: str, kubectl: str, state_dir: Path, triton_grpc: str,
     serving_task_id: str, as_json: bool,
 ) -> int:  # fmt: skip
-    """Check this machine: packages, Triton, disk, registry and pools. With --kube, check a cluster instead.
+    """Check this machine: Triton, registry and pools. With --kube, check a cluster instead.
 
     \b
     Examples:

@@ -1,8 +1,7 @@
-"""Checks of this machine: packages, the embedded Triton's needs, disk, the serving Task, pools, Triton."""
+"""Checks of this machine: the embedded Triton's needs, the serving Task, pools, Triton."""
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -19,26 +18,17 @@ from deploy.sync.client import AdminClient
 from deploy.sync.doors import REMEDY, open_doors
 from deploy.tools import ports
 from deploy.tools.errors import GatewayError, RegistryRefused
-from deploy.tools.extras import requirements
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, detect_server
 from gateway import pools, triton
 
-EXTRAS: Final = {
-    "controlplane": "the embedded control plane (`up`, `controlplane`)",
-    "triton": "the embedded Triton for CPUs (`up`)", "cli": "the stock clearml-serving CLI (`up`)",
-    "laptop": "everything on one machine (`up --demo`)", "bundles": "making bundles of models (`optimize`)",
-}  # fmt: skip
-"""Extra → what it is for."""
-NEEDS_SHM_MB, NEEDS_DISK_MB = 64, 1000
-"""What Triton's python backend needs of shared memory, and models and logs of the disk."""
+NEEDS_SHM_MB: Final = 64
+"""Shared memory that Triton's python backend needs."""
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
 
 def check(state_dir: Path, triton_grpc: str, task_id: str, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check this machine, cheapest checks first."""
-    yield from packages(requirements())
     yield from triton_server(triton_grpc, environ)
-    yield disk(state_dir)
     yield from clearml(task_id, environ)
     key_file = triton.key.key_file(environ.get("TRITON_GATEWAY_TRITON_KEY_FILE", ""), state_dir)
     if triton_grpc:
@@ -51,19 +41,6 @@ def check(state_dir: Path, triton_grpc: str, task_id: str, environ: Mapping[str,
         grpc = int(known.get("triton_grpc", 0))
         if grpc and not ports.is_free("127.0.0.1", grpc):
             yield from triton_at(f"127.0.0.1:{grpc}", http=str(known.get("triton_http", 0)), key_file=key_file)
-
-
-def packages(required: Mapping[str, list[str]]) -> Iterator[Finding]:
-    """Check that the packages of each extra are installed."""
-    for extra, purpose in EXTRAS.items():
-        lacking = [name for name in required.get(extra, ()) if not _version(name)]
-        if lacking:
-            yield Finding(
-                f"extra {extra}", "note", f"not installed: {', '.join(lacking)}; needed for {purpose}",
-                f'pip install "triton-gateway[{extra}]"',
-            )  # fmt: skip
-        else:
-            yield Finding(f"extra {extra}", "ok", purpose)
 
 
 def _version(name: str) -> str:
@@ -133,17 +110,6 @@ def missing_libraries(program: Path, *folders: Path) -> list[str]:
     except (OSError, subprocess.TimeoutExpired):
         return []
     return _MISSING_LIBRARY.findall(done.stdout)
-
-
-def disk(state_dir: Path) -> Finding:
-    """Check that the state directory can be written and has enough space."""
-    folder = next(path for path in (state_dir, *state_dir.absolute().parents) if path.exists())
-    free = shutil.disk_usage(folder).free >> 20
-    if os.access(folder, os.W_OK) and free >= NEEDS_DISK_MB:
-        return Finding("state directory", "ok", f"{state_dir}, {free / 1024:.0f} GB free")
-    why = f"{free} MB are free in {folder}; {NEEDS_DISK_MB} MB are needed"
-    why = why if os.access(folder, os.W_OK) else f"{folder} cannot be written"
-    return Finding("state directory", "missing", why, "free some space, or choose another with --state-dir")
 
 
 def clearml(
