@@ -160,6 +160,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         weighted = [url for url, share in dict(shares).items() if share]
         is_over = len(weighted) == 1 < len(shares)
         lines.append(f"canary {name}: " + (f"finished, {weighted[0]} answers all" if is_over else json.dumps(shares)))
+    lines += [_rollout(one) for one in gateway.get("rollouts", ()) if one.get("phase") in ("running", "paused")]
     lines += [
         f"note {e.get('url')}: its graph answers one vector per token, and the gateway pools them. This costs CPU, "
         "more for longer texts. `triton-gateway deploy` of the same files makes a graph that pools itself"
@@ -199,6 +200,11 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         lines.append(f"sync: {triton}")
     registry = (sync or {}).get("registry", {}).get("error")
     return [*lines, f"sync: the registry cannot be read: {registry}"] if registry else lines
+
+
+def _rollout(one: Mapping[str, Any]) -> str:
+    guard = f"guarded by {one['guard']}" if one.get("guard") else "nobody guards it"
+    return f"rollout {one['endpoint']}: {one['canary']} has {one['weight']:g} %, {one['phase']}, {guard}: {one['why']}"
 
 
 def _grouped(told: Iterable[tuple[str, str]]) -> list[str]:
