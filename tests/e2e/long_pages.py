@@ -36,7 +36,7 @@ UNTYPED: Final = {
     r"canary pause": "needs a rollout that runs",
     r"gateway-\d:8080|gateway:8080|prometheus:9090": "somebody's servers",
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/http",
-    r"--deploy\b|distilbert/": "needs a network, or torch",
+    r"optimized/|distilbert/": "needs a network, or torch",
     r"auto-update": "goes on with every model that is published: tests/integration/test_auto_update.py",
     r"v1/feedback": "the endpoint of that page is the reader's: tests/unit/gateway/admin/test_feedback.py",
     r"serve/(demo|my-model)\b": "of the compose stack",
