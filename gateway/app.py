@@ -54,7 +54,7 @@ from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import Bridge, Receive, Scope, Send
 from gateway.http.browsers import explained, wants_page
 from gateway.http.connections import Connections, HeadLimits, room_for_connections
-from gateway.http.exchange import Answering, Exchange
+from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
 from gateway.memory import Leftovers, resident
@@ -65,6 +65,7 @@ from gateway.metrics.workers import Parent
 from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
+from gateway.path.ask import Serving
 from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, RequestSpans, serve
 from gateway.path.shadow import Mirror
@@ -204,7 +205,7 @@ class Gateway:
         self._operations = Bridge(self._operate)
         self.tasks = self._operations.tasks
 
-    def answer(self, exchange: Exchange) -> Answering | None:
+    def answer(self, exchange: Exchange) -> Serving | None:
         """Answer one request: see ``http.core.Answer``."""
         reading = self._addresses.at(exchange.path, exchange.query)
         if (

@@ -41,10 +41,6 @@ class Outcome(Generic[T]):
         self.value: Any = None
         self.error: BaseException | None = None
 
-    def done(self) -> bool:
-        """Return whether it is set."""
-        return self.is_set
-
     def set_result(self, value: T) -> None:
         """Set it, and run the coroutine that waits for it."""
         self.value = value

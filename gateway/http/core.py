@@ -38,15 +38,16 @@ from gateway.errors import (
 )
 from gateway.http.certificates import names_of_peer
 from gateway.http.connections import NO_ROOM, NOT_READ, NOTHING_ASKED, Connections, TimeoutQueue
-from gateway.http.exchange import STATUS_LINES, Answering, Exchange
+from gateway.http.exchange import STATUS_LINES, Exchange
 from gateway.http.problems import problem
 from gateway.outcome import Outcome
+from gateway.path.ask import Serving
 from gateway.trace import new_id
 
 BETWEEN, HEAD, BODY = range(3)
 """What the parser reads: nothing yet, a head, or a body."""
 
-Answer = Callable[[Exchange], Answering | None]
+Answer = Callable[[Exchange], Serving | None]
 """Answers a request: returns its coroutine, or None if a task of its own answers it (see ``bridge``)."""
 
 _MAX_URL_BYTES: Final = 65_535
@@ -502,7 +503,7 @@ class Connection(asyncio.Protocol):
     def _wake_writers(self) -> None:
         waiters, self._until_read = self._until_read, []
         for waiter in waiters:
-            if not waiter.done():
+            if not waiter.is_set:
                 waiter.set_result(None)
 
     # --- refusals of the connection -----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from gateway.http.browsers import as_page, wants_page
 from gateway.http.problems import problem
 from gateway.http.replies import HeaderList, head_of, labels, quota_lines, served_by, timeout_of
 from gateway.outcome import Outcome, in_thread
-from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, Serving, gone
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, gone
 from gateway.path.call import Call, Headers
 from gateway.trace import clean_id, new_id, parse_traceparent
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from gateway.http.addresses import Reading
     from gateway.http.core import Connection
 
-Answering = Serving
 _log = logging.getLogger("triton_gateway.http")
 
 STATUS_LINES: Final = {
@@ -128,7 +127,7 @@ class Exchange(Ask):
         waiter = self._wants_body
         if waiter is not None and (self._parts or (self.is_whole and not self._is_read) or self.has_left):
             self._wants_body = None
-            if not waiter.done():
+            if not waiter.is_set:
                 waiter.set_result(None)
 
     async def receive(self) -> MutableMapping[str, Any]:

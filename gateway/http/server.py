@@ -16,7 +16,8 @@ from typing import Final, Protocol
 
 from gateway.http.connections import Connections
 from gateway.http.core import Connection
-from gateway.http.exchange import Answering, Exchange
+from gateway.http.exchange import Exchange
+from gateway.path.ask import Serving
 
 _log = logging.getLogger("triton_gateway.http")
 
@@ -34,7 +35,7 @@ class Served(Protocol):
     tasks: set[asyncio.Task[None]]
     """Tasks that answer requests."""
 
-    def answer(self, exchange: Exchange) -> Answering | None:
+    def answer(self, exchange: Exchange) -> Serving | None:
         """See ``core.Answer``."""
         ...
 

@@ -61,8 +61,6 @@ class Ask(Trace, Permit):
         "permits", "rendered", "spare", "timeout", "with_version",
     )  # fmt: skip
 
-    is_whole = True
-    """Whether the whole body was received."""
     can_stream = False
     """Whether the transport sends an answer in pieces."""
     is_unread = False
