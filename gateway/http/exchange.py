@@ -326,6 +326,7 @@ class Exchange(Ask):
         """End the exchange: nothing works on it any more. An answer that was not finished closes the connection."""
         super().over(failure)
         self._parts.clear()
+        self.headers = []
         if not (self.has_ended or self.has_left):
             if self.has_begun:
                 self._connection.abort()
