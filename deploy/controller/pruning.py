@@ -19,6 +19,8 @@ log = logging.getLogger("triton_gateway.controller")
 EVERY_S: Final = 600.0
 UNUSED_S: Final = 3600.0
 """Seconds after which a record that nothing names is unused: its writer's clock may differ, or the Task be behind."""
+WISHES_S: Final = 86400.0
+"""Seconds after which a gateway's wish for a model that was unloaded is over: model sync reads it within seconds."""
 _OF_ENDPOINTS: Final[tuple[Kind, ...]] = ("rollout", "rollout_request", "objective", "shadow")
 """Kinds of records whose keys are endpoints, versions or routes; with defaults and numbers, which others remove."""
 
@@ -44,6 +46,7 @@ class Pruner:
             return False  # the Task cannot be read completely
         unused = self._abandoned(task, serving)
         unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)
+        unused["wish"] = [k for k, one in spec.records_of(task, "wish").items() if _time(one) < self._wall() - WISHES_S]
         try:
             for kind, keys in unused.items():
                 self._store.ledger.remove(kind, keys)

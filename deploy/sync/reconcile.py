@@ -24,7 +24,7 @@ from deploy.sync.daemon_threads import DaemonPool
 from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
 from deploy.sync.members import look_up
-from deploy.sync.model_folder.build import Build, Builder
+from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Action, Observed, Situation, dispensable, plan
 from deploy.sync.report import Reporter
 from deploy.sync.repository import ModelRepository, OnDisk
@@ -164,7 +164,7 @@ class ModelSync:
         observed = self._observe(desired)
         wanted = {name: target.wanted for name, target in desired.targets.items()}
         wishes = desired.wishes
-        self._cold = {n: at for n, at in self._cold.items() if n in wanted and wishes.get(n) == at}
+        self._cold = {n: at for n, at in self._cold.items() if n in wanted and wishes.get(n, at) == at}
         now = self._clock()
         situation = Situation(
             triton_answers=self._triton_answers,
@@ -354,12 +354,7 @@ class ModelSync:
                 folder = self._cache.model(target.record)
                 files = self._builder.build(name, target.endpoint, target.record, folder)
                 marker = OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances)
-                if self._is_alike(marker, files, folder):
-                    self._repository.mark(marker)
-                    if self._is_held(name):
-                        return
-                else:
-                    self._repository.write(marker, files.config, folder, files.linked, files.texts)
+                self._repository.write(marker, files.config, folder, files.linked, files.texts)
             elif action.kind == "load":
                 if target is not None:
                     self._progress(target, "loading")
@@ -371,15 +366,6 @@ class ModelSync:
                 self._wait(lambda: self._is_unloaded(name), f"{name} does not unload: it still answers requests")
             elif action.kind == "remove":
                 self._repository.remove(name)
-
-    def _is_alike(self, marker: OnDisk, files: Build, folder: Path) -> bool:
-        """Return True if another release wrote the same content: then Triton need not load the model again."""
-        disk = self._repository.models().get(marker.name)
-        return (
-            disk is not None and disk.recipe != marker.recipe  # equal recipe: written for another reason
-            and disk.instances == marker.instances
-            and self._repository.holds(marker.name, files.config, folder, files.linked, files.texts)
-        )  # fmt: skip
 
     def _load(self, name: str) -> None:
         self._triton.index()  # raises if Triton is away already, which is not this model's fault

@@ -7,11 +7,9 @@ models. It never changes a file of the cache: Triton gets hard links to immutabl
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import errno
 import fcntl
-import filecmp
 import functools
 import json
 import logging
@@ -129,29 +127,6 @@ class ModelRepository:
                 shutil.rmtree(part, ignore_errors=True)
                 raise
 
-    def holds(self, name: str, config: str, source: Path, files: Mapping[str, str], texts: Mapping[str, str]) -> bool:
-        """Return True if ``write`` with the same arguments would change nothing that Triton runs.
-
-        Programs are compared without comments and docstrings.
-        """
-        root = self._root / name
-        with _reporting_os_errors(f"cannot read model {name} in {self._root}"):
-            there = {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
-            if there - {MARKER} != {*files, *texts, "config.pbtxt"}:
-                return False
-            return all(
-                _is_same_text(target, (root / target).read_text("utf-8", "replace"), text)
-                for target, text in {**texts, "config.pbtxt": config}.items()
-            ) and all(
-                (root / target).samefile(source / origin) or filecmp.cmp(root / target, source / origin, shallow=False)
-                for target, origin in files.items()
-            )
-
-    def mark(self, model: OnDisk) -> None:
-        """Replace the marker of an existing model. Raises ``RepositoryUnusable``."""
-        with _reporting_os_errors(f"cannot write to model {model.name} in {self._root}"):
-            folders.replace_file(self._root / model.name / MARKER, _marker(model), mode=0o644)
-
     def remove(self, name: str) -> None:
         """Remove a model of ours in one rename, then delete its files."""
         with _reporting_os_errors(f"cannot remove model {name} from {self._root}"):
@@ -192,24 +167,6 @@ def _log_copied(cache: str, repository: str, reason: str) -> None:
 
 def _marker(model: OnDisk) -> str:
     return json.dumps(asdict(model), indent=1)
-
-
-def _is_same_text(name: str, old: str, new: str) -> bool:
-    return old == new or (name.endswith(".py") and _meaning(old) == _meaning(new))
-
-
-def _meaning(program: str) -> str:
-    """Return a program's syntax without comments and docstrings; the text itself if it cannot be parsed."""
-    try:
-        tree = ast.parse(program)
-    except SyntaxError:
-        return program
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and ast.get_docstring(
-            node, clean=False
-        ) is not None:  # fmt: skip
-            node.body = node.body[1:]
-    return ast.dump(tree)
 
 
 def _place(root: Path, origin: Path, target: Path) -> None:

@@ -1,8 +1,9 @@
 """Asks model sync, through the registry, to load models that were unloaded while idle and are called again.
 
 A wish is a record beside the serving Task, keyed by the model's name in Triton. Gateways that want the same model write
-the same record. The model sync beside each Triton of the pool reads it with its next look at the Task. Gateway and
-model sync need no connection to each other, and the gateway needs no right to load models.
+the same record. The model sync beside each Triton of the pool reads it with its next look at the Task. The controller
+removes old ones. Gateway and model sync need no connection to each other, and the gateway needs no right to load
+models.
 """
 
 from __future__ import annotations
@@ -24,8 +25,6 @@ _AGAIN_S: Final = 10.0
 """A wish is written again after this time if the model is still not loaded."""
 _RETRY_S: Final = 1.0
 """Pause after a failed write."""
-_FORGOTTEN_S: Final = 7 * 24 * 3600.0
-"""Wishes older than this are deleted."""
 
 
 class Wishes:
@@ -65,8 +64,6 @@ class Wishes:
         at = self._wall()
         try:
             self._ledger.write([Record(KIND, model, {"at": at}) for model in sorted(models)])
-            stored = self._ledger.read().get(KIND, {})
-            self._ledger.remove(KIND, [model for model, one in stored.items() if at - one["at"] > _FORGOTTEN_S])
         except GatewayError as error:
             if str(error) != self._problem:
                 self._problem = str(error)
@@ -74,7 +71,5 @@ class Wishes:
             again = self._clock() - _AGAIN_S + _RETRY_S
             self._told |= dict.fromkeys(models, again)
             return
-        except (KeyError, TypeError):  # a record of another writer; it stays
-            pass
         self._problem = ""
         _log.info("model sync is asked to load %s", ", ".join(sorted(models)))

@@ -56,6 +56,13 @@ def test_what_no_endpoint_or_number_names_goes_after_an_hour(world: World) -> No
     assert not world.pruner(world.task())
 
 
+def test_old_wishes_go(world: World) -> None:
+    """Or the names of replaced models would stay for ever."""
+    world.ledger.write([Record("wish", key, {"at": world.now - age}) for key, age in (("old", 90_000), ("new", 9_000))])
+    assert world.pruner(world.task())
+    assert {"new"} == world.ledger.read()["wish"].keys()
+
+
 def test_records_of_an_endpoint_that_comes_back_within_the_hour_stay(world: World) -> None:
     """Tools remove and add in two steps; and it may be removed again much later."""
     for is_there in (False, True, False, False):

@@ -82,25 +82,6 @@ def test_a_new_build_replaces_the_old_one_of_the_same_name(repository, source):
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "files", "text", "is_held"),
-    [
-        ("c", {"1/model.onnx": "net.onnx"}, '"""Says more."""\nx = 1  # one\n', True),
-        ("c", {"1/model.onnx": "net.onnx"}, "x = 2", False),
-        ("c", {"1/model.onnx": "net.onnx"}, "x = ", False),
-        ("d", {"1/model.onnx": "net.onnx"}, "x = 1", False),
-        ("c", {"1/model.onnx": "other.onnx"}, "x = 1", False),
-        ("c", {"1/model.onnx": "net.onnx", "1/more": "net.onnx"}, "x = 1", False),
-        ("c", {}, "x = 1", False),
-    ],
-)
-def test_what_would_be_written_is_held_against_what_is_there(repository, source, config, files, text, is_held):
-    """Programs by what they do."""
-    (source / "other.onnx").write_bytes(b"weightS")
-    repository.write(MODEL, "c", source, {"1/model.onnx": "net.onnx"}, {"1/model.py": "x = 1"})
-    assert is_held == repository.holds("a-1", config, source, files, {"1/model.py": text})
-
-
 def test_a_failed_write_leaves_nothing(repository, source, tmp_path):
     """Neither in the repository nor aside."""
     with pytest.raises(ControlError, match="cannot write model a-1"):

@@ -77,14 +77,3 @@ def test_an_unreachable_registry_is_tried_again_with_the_next_request() -> None:
     world.wishes.make("a")
     world.thread.run()
     assert {"a": 1001.5} == world.stored()
-
-
-def test_old_wishes_are_deleted() -> None:
-    """Otherwise the names of replaced models would stay for ever."""
-    world = World()
-    world.wishes.make("old")
-    world.thread.run()
-    world.now += 8 * 24 * 3600
-    world.wishes.make("new")
-    world.thread.run()
-    assert ["new"] == list(world.stored())
