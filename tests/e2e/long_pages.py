@@ -34,7 +34,6 @@ UNTYPED: Final = {
     r"triton-gateway (up|serve|sync|controlplane|optimize)\b": "stays in front, or takes minutes",
     r"canary run (?!--endpoint mood)|drift (capt|rep)|doctor --kube|boards push": "takes traffic, or a server",
     r"canary pause": "needs a rollout that runs",
-    r"gateway-\d:8080|gateway:8080|prometheus:9090": "somebody's servers",
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/http",
     r"optimized/|distilbert/": "needs a network, or torch",
     r"auto-update": "goes on with every model that is published: tests/integration/test_auto_update.py",
