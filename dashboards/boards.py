@@ -341,8 +341,8 @@ CANARY: Final = Board(
             Panel("Evidence against the canary", "At the red line the rollout is rolled back.",
                   (Query(by(("endpoint", "version"), f"{catalog.ROLLOUT_EVIDENCE.name}{{{_BY_ENDPOINT}}}", "max"),
                          "{{endpoint}} {{version}}"),), unit="short", thresholds=((100.0, _RED),)),
-            _lines("Rollout without a runner", "Time since somebody last ran a rollout that has not ended, up to an "
-                   "hour. From two minutes on an alert says so; `canary run` continues it.",
+            _lines("Rollout without a guard", "Time since a rollout that has not ended was last guarded, up to an "
+                   "hour. From half a minute on an alert says so; a controller that runs again continues it.",
                    f"clamp(time() - {by(('endpoint',), _GUARDED, 'max')}, 0, 3600)", "{{endpoint}}", "s"),
             _lines("Mirrored requests", "Requests also answered by the shadow version, whose answers no caller gets. "
                    "Dropped first under load.",
