@@ -20,8 +20,8 @@ STUCK: Final = "answers, but its streams are stuck"
 """What a Triton does that answers calls but no streams."""
 
 
-class Standing(Protocol):
-    """The state of the served urls, for readiness; implemented by ``control.standing``."""
+class ServedUrls(Protocol):
+    """The state of the served urls, for readiness; implemented by ``control.served_urls``."""
 
     def needs(self) -> Mapping[str, str]:
         """Return every served url with the address of the Triton it needs; an empty address if it needs none."""
@@ -49,12 +49,12 @@ class Health:
 
     __slots__ = (
         "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools",
-        "registry_error", "standing", "stuck", "waits_for_tritons",
+        "registry_error", "served_urls", "stuck", "waits_for_tritons",
     )  # fmt: skip
 
     def __init__(self, latch: bytearray | mmap.mmap | None = None) -> None:
         self._latch = bytearray(1) if latch is None else latch
-        self.standing: Standing | None = None
+        self.served_urls: ServedUrls | None = None
         """None until the serving Task is followed."""
         self.registry_error = ""
         """Why the serving Task cannot be read now; empty if it can."""
@@ -89,43 +89,43 @@ class Health:
 
     def degraded(self) -> list[str]:
         """Return what the process cannot do, even if it is ready."""
-        standing = self.standing
-        if standing is None:
+        served_urls = self.served_urls
+        if served_urls is None:
             return []
         found = []
         if self.registry_error and self.first_sync_done:
             found.append(f"the configuration may be out of date: {self.registry_error}")
-        needs = standing.needs()
+        needs = served_urls.needs()
         for address in self._down():
             urls = [url for url, needed in needs.items() if needed == address]
             lost = f": {_listed(urls)} cannot be answered" if urls else ""
             found.append(f"{self._named(address)} does not answer{lost}")
         found += [f"Triton at {address} {STUCK}: no text is generated there until it is restarted"
                   for address in self.stuck]  # fmt: skip
-        unserved = standing.unserved()
+        unserved = served_urls.unserved()
         found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
         if len(unserved) > _MAX_LISTED:
             found.append(f"{len(unserved) - _MAX_LISTED} more are not served: see /v1/status")
-        if missing := standing.missing():
+        if missing := served_urls.missing():
             found.append(f"pinned but not served: {_listed(missing)}")
         return found
 
     def _unready(self) -> list[str]:
-        standing = self.standing
-        if standing is None or not self.first_sync_done:
+        served_urls = self.served_urls
+        if served_urls is None or not self.first_sync_done:
             because = f": {self.registry_error}" if self.registry_error else ""
             return [f"the serving Task has not been read yet{because}"]
         found = []
         if not self.has_been_ready:
-            if awaited := standing.awaited():
-                unserved = standing.unserved()
+            if awaited := served_urls.awaited():
+                unserved = served_urls.unserved()
                 told = [f"{url} ({unserved.get(url, 'starting')})" for url in awaited]
                 found.append(f"waiting for what was served before: {_listed(told)}")
-            if missing := standing.missing():
+            if missing := served_urls.missing():
                 found.append(f"pinned but not served: {_listed(missing)}")
-        needs = standing.needs()
+        needs = served_urls.needs()
         if not needs:
-            if unserved := standing.unserved():
+            if unserved := served_urls.unserved():
                 told = [f"{url} {reason}" for url, reason in unserved.items()]
                 found.append(f"no endpoint is served: {_listed(told)}")
             else:

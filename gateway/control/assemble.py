@@ -24,10 +24,10 @@ from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
+from gateway.control.places import Places
 from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
-from gateway.control.turns import Turns
 from gateway.control.version import PendingName, Progress
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.handlers.cache import CachedHandler
@@ -64,7 +64,7 @@ _POLLS_APART_S: Final = 0.005
 """Pause between readiness checks over all versions that wait: more would keep the loop busy with a thousand of them."""
 _AT_A_TIME: Final = 8
 """Versions that send their first requests to Triton at the same time."""
-_TURN_S: Final = 2.0
+_PLACE_S: Final = 2.0
 """After this time the next version may begin, although the slow one continues."""
 _MAX_SCORES: Final = 1 << 24
 """Most scores over a vocabulary in one answer of a model: 64 MiB of float32."""
@@ -144,7 +144,7 @@ class Assembler:
         self._control = control
         self._asking = 0
         """Number of builds that wait for Triton."""
-        self._turns = Turns(_AT_A_TIME, _TURN_S)
+        self._places = Places(_AT_A_TIME, _PLACE_S)
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
 
@@ -218,7 +218,7 @@ class Assembler:
             # A hook is run for callers only, because it may have side effects.
             runs = new.details.get("task") in HEADS or new.details.get("task") == "tensors"
             stored = bundle.samples if bundle is not None else None
-            async with self._turns.taken():
+            async with self._places.taken():
                 validating()
                 await new.validate(recent)
                 details = {**new.details, **await validate.example(new.plain, stored, new.details, runs=runs)}
@@ -428,7 +428,7 @@ class Assembler:
                     hint="look at the model sync's log and status",
                 )
             await asyncio.sleep(pause)
-        async with self._turns.taken():
+        async with self._places.taken():
             return await backend.describe(model)
 
 

@@ -25,7 +25,7 @@ from gateway.control.last_good import LastGood
 from gateway.control.publish import RoutePublisher
 from gateway.control.records import ModelRecords
 from gateway.control.saved_state import SavedState
-from gateway.control.standing import Standing
+from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import Versions
@@ -107,14 +107,14 @@ class Reconciler:
         self._probe = TritonProbe(tritons, self.versions, health, observer)
         self._references = references
         self._mirror = mirror
-        self.standing = health.standing = Standing(self.versions, table, settings.pinned)
+        self.served_urls = health.served_urls = ServedUrls(self.versions, table, settings.pinned)
         self._threads = threads
         self._publisher = RoutePublisher(
             self.versions, lambda: self._plan, table, observer, mirror, references,
             metric_log_frequency=settings.metric_log_frequency, published=self._published,
         )  # fmt: skip
         self._saved_state = SavedState(
-            store, records, assembler, threads, self.standing, self.versions,
+            store, records, assembler, threads, self.served_urls, self.versions,
             task=lambda: self._task, plan=lambda: self._plan, settled=settled,
         )  # fmt: skip
         self._housekeeping = Housekeeping(self._saved_state.save, self._saved_state.prune)
@@ -143,7 +143,7 @@ class Reconciler:
         # A model that has been deleted from the registry is still served from the cache.
         stored = await self._local(self._store.load)
         self._records.learn(stored[1] if stored is not None else {})
-        self.standing.previously_served = await self._local(self._store.served)
+        self.served_urls.previously_served = await self._local(self._store.served)
         try:
             await self._first_look()
             while True:
@@ -272,7 +272,7 @@ class Reconciler:
         self._task, self._plan = task, plan
         begun = self.versions.configure(plan.endpoints, refusals(plan.faults), self._restored)
         self._restored = None
-        self.standing.configured()
+        self.served_urls.configured()
         self._publisher.soon()
         self._builds.begin(begun)
         return True
@@ -289,7 +289,7 @@ class Reconciler:
     def _published(self, served: int) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
-            self.standing.begin_wait(STARTUP_WAIT_S)
+            self.served_urls.begin_wait(STARTUP_WAIT_S)
         self._health.note()
         if served:
             self._saved_state.new_endpoints += served

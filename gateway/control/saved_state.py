@@ -15,7 +15,7 @@ from gateway.control.assemble import Assembler
 from gateway.control.compile import Plan
 from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
-from gateway.control.standing import Standing
+from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.version import Versions
 from gateway.pace import Pace
@@ -38,14 +38,14 @@ class SavedState:
 
     def __init__(
         self, store: SpecStore, records: ModelRecords, assembler: Assembler, threads: ControlThreads,
-        standing: Standing, versions: Versions, *, task: Callable[[], ServingTask | None],
+        served_urls: ServedUrls, versions: Versions, *, task: Callable[[], ServingTask | None],
         plan: Callable[[], Plan | None], settled: Callable[[], None],
     ) -> None:  # fmt: skip
         self._store = store
         self._records = records
         self._assembler = assembler
         self._threads = threads
-        self._standing = standing
+        self._served_urls = served_urls
         self._versions = versions
         self._task = task
         self._plan = plan
@@ -59,7 +59,7 @@ class SavedState:
         task = self._task()
         if task is None:
             return
-        served = sorted({*(self._standing.previously_served or ()), *self._versions.served()})
+        served = sorted({*(self._served_urls.previously_served or ()), *self._versions.served()})
         former = self._versions.last_good()
         try:
             await run_in(self._threads.local, self._store_all, task, self._records.known(), former, served)

@@ -18,9 +18,9 @@ import pytest
 import tritonclient.grpc as triton
 
 from deploy.sync.client import AdminClient
-from deploy.sync.doors import open_doors
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.open_addresses import open_addresses
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.stubs import count_stubs
 from deploy.tools.errors import PortTaken
@@ -224,7 +224,7 @@ def test_only_who_has_the_key_may_load_models(tmp_path, repository):
         with pytest.raises(BackendRefused, match="refuses the key in"):
             AdminClient(addresses.grpc, key_file=wrong).load("tokens")
         assert not proof.exists()
-        assert [] == open_doors(addresses.grpc, addresses.http)
+        assert [] == open_addresses(addresses.grpc, addresses.http)
         # with it, all of that works; inference needs none
         owner.load("tokens")
         assert "ready" == owner.index()["tokens"].state
@@ -259,6 +259,6 @@ def test_a_load_starts_each_instance_once(tmp_path, embedded_triton):
 
 def test_an_open_triton_is_found_open(tmp_path, embedded_triton):
     """What `doctor` tries: both protocols let anybody in where there is no key."""
-    assert [f"gRPC {embedded_triton.grpc}", f"HTTP {embedded_triton.http}"] == open_doors(
+    assert [f"gRPC {embedded_triton.grpc}", f"HTTP {embedded_triton.http}"] == open_addresses(
         embedded_triton.grpc, embedded_triton.http
     )

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from deploy.cli.doctor.local import triton_at
 from deploy.sync.client import AdminClient
-from deploy.sync.doors import main as look_for_doors
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
+from deploy.sync.open_addresses import main as look_for_open_addresses
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.tools import ports
 from gateway.errors import BackendRefused, BackendUnavailable
@@ -202,7 +202,7 @@ def test_doctor_looks_through_tls(
     assert ["ok", "ok"] == [found[name].state for name in (f"Triton at {secured.grpc}", "who may load models")]
     for name, value in secured.environ().items():
         monkeypatch.setenv(name, value)
-    assert "" == look_for_doors(secured.grpc, secured.http)
+    assert "" == look_for_open_addresses(secured.grpc, secured.http)
     assert "" == capsys.readouterr().out
 
 

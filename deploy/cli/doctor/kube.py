@@ -155,7 +155,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
     if not deployments:
         yield Finding("deployments", "note", "none yet", "helm install (docs/kubernetes.md)")
         return
-    yield from _doors(kubectl, deployments)
+    yield from _open_addresses(kubectl, deployments)
     troubles = [(str(pod["metadata"]["name"]), why)
                 for pod in kubectl.json("get", "pods", label).get("items", []) for why in _troubles(pod)]  # fmt: skip
     for each in deployments:
@@ -169,7 +169,7 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _doors(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Finding]:
+def _open_addresses(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Finding]:
     """Check from model sync's container whether its Triton loads models without a key, and which version it is."""
     # by label: names differ by release
     labels = {str(one["metadata"]["name"]): one["metadata"].get("labels", {}) for one in deployments}
@@ -177,7 +177,7 @@ def _doors(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Finding]
     if not triton:
         return
     run = ("exec", f"deployment/{triton}", "--container=sync", "--", "python")
-    code, out, error = kubectl(*run, "-m", "deploy.sync.doors", "127.0.0.1:8001", "127.0.0.1:8000")
+    code, out, error = kubectl(*run, "-m", "deploy.sync.open_addresses", "127.0.0.1:8001", "127.0.0.1:8000")
     if code != 0:
         remedy = "this check needs the permission for pods/exec and a Triton that answers"
         yield Finding("who may load models", "note", f"could not be checked: {_last(error)}", remedy)

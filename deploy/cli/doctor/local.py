@@ -15,7 +15,7 @@ from deploy.cli import serving_task
 from deploy.cli.doctor import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.sync.client import AdminClient
-from deploy.sync.doors import REMEDY, open_doors
+from deploy.sync.open_addresses import REMEDY, open_addresses
 from deploy.tools import ports
 from deploy.tools.errors import GatewayError, RegistryRefused
 from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, detect_server
@@ -163,11 +163,11 @@ def pools_of(named: set[str], text: str) -> Iterator[Finding]:
             yield Finding(f"pool {name}", "ok", address)
 
 
-def who_may_load(doors: list[str]) -> Finding:
+def who_may_load(addresses: list[str]) -> Finding:
     """Return the finding on the addresses at which a Triton loads models without a key."""
-    if not doors:
+    if not addresses:
         return Finding("who may load models", "ok", "only callers with Triton's key")
-    who = f"anyone who can reach {' or '.join(doors)}, and can therefore run code there"
+    who = f"anyone who can reach {' or '.join(addresses)}, and can therefore run code there"
     return Finding("who may load models", "missing", who, REMEDY)
 
 
@@ -194,5 +194,5 @@ def triton_at(
     finally:
         client.close()
     hosts = triton.addresses.http_hosts(grpc, http)
-    yield who_may_load(open_doors(grpc, "{}:{}".format(*hosts[0]) if hosts else "", tls))
+    yield who_may_load(open_addresses(grpc, "{}:{}".format(*hosts[0]) if hosts else "", tls))
     yield version_of(f"Triton at {address}", version)

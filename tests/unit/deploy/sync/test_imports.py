@@ -9,7 +9,7 @@ FOREIGN = ("torch", "transformers", "fastapi", "starlette", "uvicorn", "onnxrunt
 
 SCRIPT = f"""
 import sys
-import deploy.cli.main, deploy.cli.commands.sync, deploy.sync.run, deploy.sync.doors
+import deploy.cli.main, deploy.cli.commands.sync, deploy.sync.run, deploy.sync.open_addresses
 print(*sorted(set(sys.modules) & set({FOREIGN!r})))
 """
 

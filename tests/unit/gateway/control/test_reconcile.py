@@ -183,7 +183,7 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         world.assembler.waits["a"].set()
         await world.until(lambda: routes.pending["a"].state == "failed")
         assert routes is world.table.current  # nothing was published: the object says it
-        assert {"a": "has failed: no such model; register it"} == world.follower.standing.unserved()
+        assert {"a": "has failed: no such model; register it"} == world.follower.served_urls.unserved()
         assert world.follower.status()["pending"][0]["is_final"]
 
 
@@ -254,7 +254,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         world.assembler.fails["a"] = SpecFault("it cannot be built")
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
         await world.until(
-            lambda: world.follower.standing.unserved() == {} and "a" in world.follower.versions.last_good()
+            lambda: world.follower.served_urls.unserved() == {} and "a" in world.follower.versions.last_good()
         )
         monkeypatch.setattr(world.follower._saved_state, "_store_all", slow)
         world.follower._housekeeping.save_soon()

@@ -1,4 +1,4 @@
-"""Which urls are served and which are awaited, as readiness asks (``health.Standing``). Reads ``versions``."""
+"""Which urls are served and which are awaited, as readiness asks (``health.ServedUrls``). Reads ``versions``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gateway.control.version import Versions
 from gateway.path.routing.table import RoutingTable
 
 
-class Standing:
+class ServedUrls:
     """Answers the questions of readiness. For use by one event loop. ``pinned``: paths that must have a route."""
 
     def __init__(self, versions: Versions, table: RoutingTable, pinned: Sequence[str]) -> None:

@@ -1,8 +1,8 @@
 """Checks whether anybody can load models into a Triton, by trying without a key and without changing anything.
 
-``doctor`` calls ``open_doors``. ``doctor --kube`` runs ``python -m deploy.sync.doors GRPC HTTP`` in model sync's
-container, next to the Triton, with that container's ``TRITON_TLS`` variables. It tries to read the repository index,
-which Triton protects together with loading.
+``doctor`` calls ``open_addresses``. ``doctor --kube`` runs ``python -m deploy.sync.open_addresses GRPC HTTP`` in model
+sync's container, next to the Triton, with that container's ``TRITON_TLS`` variables. It tries to read the repository
+index, which Triton protects together with loading.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PATIENCE_S: Final = 3.0
 REMEDY: Final = "start it with a key: docs/triton.md#who-may-load-models"
 
 
-def open_doors(grpc: str, http_address: str = "", tls: Tls | None = None) -> list[str]:
+def open_addresses(grpc: str, http_address: str = "", tls: Tls | None = None) -> list[str]:
     """Return the addresses (``gRPC HOST:PORT``, ``HTTP HOST:PORT``) where models can be loaded without a key.
 
     An address that does not answer does not count as open. ``tls`` is for gRPC; Triton's HTTP has none.
@@ -55,10 +55,10 @@ def main(grpc: str, http_address: str = "") -> str:
     A Triton that does not answer has no open address, which says nothing about it once it answers.
     """
     tls = tls_in_environment(os.environ)
-    doors = open_doors(grpc, http_address, tls)
-    for door in doors:
-        print(door)  # noqa: T201 - read by `doctor --kube`
-    if doors:
+    found = open_addresses(grpc, http_address, tls)
+    for address in found:
+        print(address)  # noqa: T201 - read by `doctor --kube`
+    if found:
         return ""
     client = AdminClient(grpc, tls=tls)
     try:

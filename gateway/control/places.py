@@ -1,7 +1,7 @@
 """Limits how many builds send their first requests to Triton at a time.
 
 When a Triton has loaded all models, each gateway replica has hundreds of versions to describe and to warm up. Sent all
-at once, some of these calls would time out and be repeated. A turn also has a time limit: after it the next version
+at once, some of these calls would time out and be repeated. A place also has a time limit: after it the next version
 begins while the slow one continues, so a version that hangs delays the others only briefly.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turns:
-    """At most ``count`` turns at a time, each of at most ``seconds``. For use by one event loop."""
+class Places:
+    """At most ``count`` places at a time, each of at most ``seconds``. For use by one event loop."""
 
     def __init__(self, count: int, seconds: float) -> None:
         self._free = asyncio.Semaphore(count)
@@ -21,7 +21,7 @@ class Turns:
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[None]:
-        """Wait for a turn and hold it until the block ends or its time is over."""
+        """Wait for a place and hold it until the block ends or its time is over."""
         await self._free.acquire()
         is_over = False
 

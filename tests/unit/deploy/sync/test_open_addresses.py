@@ -1,4 +1,4 @@
-"""Open doors of a Triton, as `doctor --kube` hears of them."""
+"""Open addresses of a Triton, as `doctor --kube` hears of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from deploy.sync.doors import main
+from deploy.sync.open_addresses import main
 
 
 def test_a_triton_that_does_not_answer_is_not_called_closed(capsys: pytest.CaptureFixture[str]) -> None:
