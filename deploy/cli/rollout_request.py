@@ -10,7 +10,7 @@ from typing import Final
 from deploy.controller import election
 from deploy.controller.rollouts import record, steps
 from deploy.controller.rollouts.record import Request, State
-from deploy.tools.errors import DeployError
+from deploy.tools.errors import DeployError, RegistryUnavailable
 
 Stop = Callable[[float], bool]
 """Waits for seconds; returns True if the person wants to go."""
@@ -49,8 +49,14 @@ def followed(
     until, marker, state = clock() + TAKEN_S, "", None
     while True:
         now = clock()
-        if (latest := store.marker()) != marker or wanted is not None:
-            marker, state = latest, record.read(store.task(), endpoint)
+        try:
+            if (latest := store.marker()) != marker or wanted is not None:
+                state, marker = record.read(store.task(), endpoint), latest
+        except RegistryUnavailable as error:
+            yield Progress(state, problem=f"waiting for ClearML: {error.message}")
+            if stop(LOOK_S):
+                return
+            continue
         if wanted is not None and record.is_waiting(wanted, state):
             if now >= until:
                 _withdraw(store, endpoint, wanted)

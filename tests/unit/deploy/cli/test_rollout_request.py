@@ -90,6 +90,24 @@ def test_ctrl_c_leaves_it_running(desk: Desk) -> None:
     assert (["start", "step", "promote"], "promoted") == desk.follow()[::2]
 
 
+def test_a_registry_that_is_away_is_said_and_waited_for(desk: Desk) -> None:
+    """The rollout goes on by itself afterwards, and no decision is missed."""
+    desk.start()
+    desk.ends_at = desk.now + 8
+    desk.run()
+    desk.ends_at, lives = desk.now + 5, desk.wait
+
+    def away(seconds: float) -> bool:
+        desk.is_up = False
+        desk.lives = False
+        return lives(seconds)
+
+    desk.wait = away  # type: ignore[method-assign]
+    assert ["waiting for ClearML: the fake registry is down"] == desk.follow()[1][-1:]
+    desk.wait, desk.is_up, desk.lives, desk.ends_at = lives, True, True, float("inf")  # type: ignore[method-assign]
+    assert (["start", "step", "promote"], "promoted") == desk.follow()[::2]
+
+
 def test_a_controller_that_dies_is_said_and_the_next_one_goes_on(desk: Desk) -> None:
     """The command only looks on."""
     desk.start()
