@@ -1,6 +1,6 @@
 """Which signal should gateways scale on: how many requests are late or fail, and how soon are replicas added?
 
-Releases of the chart run on a real Kubernetes (``tests/cluster``) with a real Prometheus, prometheus-adapter and KEDA.
+Releases of the chart run on a real Kubernetes (``tests/cluster``) with a real Prometheus and KEDA.
 Its pods are simulated: an exporter publishes the metrics that a load would cause (``benchmarks/autoscale``).
 """
 
