@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -24,7 +25,8 @@ from deploy.sync.status import read_status
 from deploy.sync.stubs import count_stubs
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.reports import why_missing
+from gateway.registry.ledger import Record
+from gateway.registry.reports import read, why_missing
 from gateway.spec import ModelRecord, ServingTask
 from gateway.testing import FakeLedger
 from tests.waiting import LIMIT_S
@@ -328,6 +330,15 @@ def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stay
     world.registry.add("a", path)
     world.wait(lambda: world.ready("a"))
     name, first = world.models()["a"]["name"], path.read_bytes()
+
+    def reported():
+        told = read(world.registry.reports.read()).values()
+        return [one.sha256 for models in told for one in models if one.name == name and one.sha256]
+
+    world.wait(reported)
+    assert [hashlib.sha256(first).hexdigest()] == reported()
+    content = {"name": "a", "uri": path.as_uri(), "sha256": reported()[0]}  # as the controller records it
+    world.registry.ledger.write([Record("content_hash", "m0", content)])
     world.end()
     path.write_bytes(world.make("two").read_bytes() + b"another upload")
     shutil.rmtree(world.state / "cache")
