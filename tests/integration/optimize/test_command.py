@@ -106,7 +106,8 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     code = (
         "import json, sys; from gateway.registry.clearml import ClearMLRegistry; from gateway.registry import"
         " lineage_of; from gateway.spec import decode\n"
-        "r = ClearMLRegistry(sys.argv[1]); m = r.model(sys.argv[2]); l = lineage_of(r, sys.argv[2])\n"
+        "r = ClearMLRegistry(sys.argv[1]); l = lineage_of(r, sys.argv[2])\n"
+        "m = r.call('models', 'get_by_id', {'model': sys.argv[2]})['model']\n"
         "e = decode(r.task()).endpoints\n"
         "print(json.dumps({'model': m, 'lineage': l, 'served': {k: v.model_id for k, v in e.items()},"
         " 'aux': e['tiny/1'].auxiliary_json}))"
