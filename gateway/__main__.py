@@ -90,7 +90,7 @@ def _require_exporter() -> None:
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
-                '"triton-gateway[otel]"`, or unset it'
+                '".[otel]"`, or unset it'
             ) from error
 
 

@@ -203,9 +203,7 @@ def _onnx_session(trial: Trial) -> Any:
     try:
         runtime = importlib.import_module("onnxruntime")
     except ImportError as error:
-        raise ControlError(
-            "running the model here needs onnxruntime", hint='run `pip install "triton-gateway[triton]"`'
-        ) from error
+        raise ControlError("running the model here needs onnxruntime", hint='run `pip install ".[triton]"`') from error
     try:
         return runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
     except Exception as error:  # its errors have no common base but this

@@ -63,5 +63,5 @@ def refusal(name: str, error: Exception) -> DeployError:
 def _without_package(name: str) -> MissingPart:
     return MissingPart(
         f"there is no folder {name}, and hub names need huggingface_hub",
-        hint='run `pip install "triton-gateway[bundles]"`',
+        hint='run `pip install ".[bundles]"`',
     )

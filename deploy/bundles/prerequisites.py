@@ -27,7 +27,7 @@ def check(
     if is_served_here and given.kind in IN_PYTHON and util.find_spec(given.kind) is None:
         raise MissingPart(
             f"{given.given} needs {given.kind}, which is not installed",
-            hint='run `pip install "triton-gateway[engines]"`',
+            hint='run `pip install ".[engines]"`',
         )
     if given.kind != "transformers":
         return
@@ -46,7 +46,7 @@ def require(*, openvino: bool) -> None:
     if missing:
         raise MissingPart(
             f"exporting a model needs {', '.join(missing)}",
-            hint='run `pip install "triton-gateway[bundles]"`. On Linux this installs torch with 4.6 GB of CUDA '
+            hint='run `pip install ".[bundles]"`. On Linux this installs torch with 4.6 GB of CUDA '
             "libraries; for the CPU wheel alone, add `--extra-index-url` with the address that pytorch.org/get-started "
             "shows for CPU. A model that is already an ONNX file needs no torch",
         )

@@ -93,7 +93,7 @@ class ClearMLServing:
         time (it retries an unreachable server silently).
         """
         if util.find_spec("clearml_serving") is None:
-            raise MissingPart("clearml-serving is not installed", hint='run `pip install "triton-gateway[cli]"`')
+            raise MissingPart("clearml-serving is not installed", hint='run `pip install ".[cli]"`')
         shown = f"clearml-serving {' '.join(_shown(arguments))}"
         argv = [sys.executable, "-P", *PROGRAM, *arguments]
         code, output = await processes.output_of(argv, env=self.env, log=self.log, timeout=self.timeout)

@@ -37,10 +37,10 @@ def remedy(module: str, command: str = "") -> str:
     wanted = _normal(_DISTRIBUTIONS.get(top, top))
     required = requirements()
     if wanted in required[""]:
-        return f'run `pip install "{PACKAGE}"`, which brings it'
+        return "run `pip install .`, which brings it"
     names = [OF_COMMAND.get(command, ""), *sorted(required, key=lambda name: len(required[name]))]
     found = next((name for name in names if wanted in required.get(name, ())), "")
-    return f'run `pip install "{PACKAGE}[{found}]"`' if found else f"run `pip install {wanted}`"
+    return f'run `pip install ".[{found}]"`' if found else f"run `pip install {wanted}`"
 
 
 def requirements() -> Mapping[str, list[str]]:

@@ -141,7 +141,7 @@ def choose_server(
         )
     if wheel is None:
         alone = tuple(map(int, python.split("."))) >= WITHOUT_NUMPY_1
-        install = f"pip install --no-deps {WHEEL}" if alone else 'pip install "triton-gateway[triton]"'
+        install = f"pip install --no-deps {WHEEL}" if alone else 'pip install ".[triton]"'
         raise TritonMissing(
             f"no Triton found: install one for CPUs with {install}, "
             "or point --triton-grpc (CLEARML_DEFAULT_TRITON_GRPC_ADDR) at a running one"

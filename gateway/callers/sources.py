@@ -108,7 +108,7 @@ def shared_quotas_of(
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"TRITON_GATEWAY_QUOTA_STORE is set, but {error.name} is not installed; run `pip install "
-            '"triton-gateway[redis]"`, or unset it'
+            '".[redis]"`, or unset it'
         ) from error
     return SharedQuotas(RedisStore(address, password), report)
 

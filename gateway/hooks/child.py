@@ -103,7 +103,7 @@ class _Process:
         if self._engine in engines.ENGINES and (missing := engines.missing_package(self._engine)):
             raise UserCodeLoadError(
                 f"engine {self._engine} needs the package {missing}", stage="load",
-                hint='install it where the gateway runs: pip install "triton-gateway[engines]"',
+                hint='install it where the gateway runs: pip install ".[engines]"',
             )  # fmt: skip
         if head["code"]:
             self._code = UserCode.load(

@@ -43,7 +43,7 @@ def load_model(engine: str, path: Path | None) -> Any:
     missing = missing_package(engine)
     if missing:
         raise UserCodeLoadError(
-            f"engine {engine} needs the package {missing}", stage="load", hint='pip install "triton-gateway[engines]"'
+            f"engine {engine} needs the package {missing}", stage="load", hint='pip install ".[engines]"'
         )
     if path is None:
         raise UserCodeLoadError(

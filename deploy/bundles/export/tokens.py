@@ -125,7 +125,7 @@ def _from_transformers(folder: Path) -> Any:
     if needs_pieces and util.find_spec("sentencepiece") is None:
         raise MissingPart(
             f"this model's tokenizer ({pieces}) needs sentencepiece, which is not installed",
-            hint='run `pip install "triton-gateway[bundles]"`',
+            hint='run `pip install ".[bundles]"`',
         )
     from transformers import AutoTokenizer
 

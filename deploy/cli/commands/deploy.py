@@ -44,7 +44,7 @@ def command(
     with its tokenizer beside it; a bundle made by `optimize`; the id of a ClearML model; a scikit-learn, XGBoost or
     LightGBM file.
 
-    Only an export needs torch (`pip install "triton-gateway[bundles]"`); it makes exact ONNX Runtime. For a faster
+    Only an export needs torch (`pip install ".[bundles]"`); it makes exact ONNX Runtime. For a faster
     bundle, run `optimize` first, and deploy its folder. Each change to the registry is printed as the `clearml-serving`
     command that does the same. Ctrl-C undoes what was registered.
 

@@ -63,7 +63,7 @@ def bundle(root: Path) -> Path:
     """Return the folder of the demo's bundle below ``root``; it is made if it is missing. Raises ``MissingPart``."""
     source = packaged_model()
     if util.find_spec("clearml_serving") is None:
-        raise MissingPart("the demo needs clearml-serving", hint='run `pip install "triton-gateway[laptop]"`')
+        raise MissingPart("the demo needs clearml-serving", hint='run `pip install ".[laptop]"`')
     graph = GRAPH.read_bytes()
     folder = root / f"minilm-{hashlib.sha256(REQUIREMENT.encode() + graph).hexdigest()[:12]}"
     if not folder.is_dir():

@@ -321,7 +321,7 @@ def _fail(address: str, reason: str) -> NoReturn:
     if extra and re.search(r"not found\. Please install|No module named", reason):
         raise RegistryRefused(
             f"{address} cannot be read: the library for {extra}:// is not installed",
-            hint=f'pip install "triton-gateway[{extra}]", or build the image with --build-arg EXTRAS={extra}',
+            hint=f'pip install ".[{extra}]", or build the image with --build-arg EXTRAS={extra}',
         )
     error: type[GatewayError] = RegistryUnavailable
     if re.search(r"(?i)missing key|missing account|configuration for|credential|forbidden|denied|\b40[134]\b", reason):

@@ -71,7 +71,7 @@ WITHOUT_IMPORT = {
     "opentelemetry-exporter-otlp-proto-grpc": "the OpenTelemetry SDK finds it by its entry point",
 }
 
-TOOLS = ("dev", "docs")
+TOOLS = ("check", "dev", "docs")
 """Extras of what is run on this project and imported by none of it."""
 
 
@@ -147,12 +147,12 @@ def test_every_extra_that_is_named_somewhere_exists() -> None:
 @pytest.mark.parametrize(
     ("module", "command", "remedy"),
     [
-        ("starlette", "controlplane", '"triton-gateway[controlplane]"'),
-        ("starlette", "up", '"triton-gateway[laptop]"'),
-        ("onnxruntime", "triton", '"triton-gateway[triton]"'),
-        ("torch", "optimize", '"triton-gateway[bundles]"'),
-        ("opentelemetry.sdk", "serve", '"triton-gateway[otel]"'),
-        ("google.protobuf", "sync", '"triton-gateway"'),
+        ("starlette", "controlplane", '".[controlplane]"'),
+        ("starlette", "up", '".[laptop]"'),
+        ("onnxruntime", "triton", '".[triton]"'),
+        ("torch", "optimize", '".[bundles]"'),
+        ("opentelemetry.sdk", "serve", '".[otel]"'),
+        ("google.protobuf", "sync", "`pip install .`"),
         ("nobodys", "up", "`pip install nobodys`"),
     ],
 )

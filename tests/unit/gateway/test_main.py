@@ -120,7 +120,7 @@ def test_a_collector_without_the_extra_is_one_line_with_the_install_command(
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "0")
     assert 2 == main()
     (line,) = capsys.readouterr().err.splitlines()
-    assert 'pip install "triton-gateway[otel]"' in line
+    assert 'pip install ".[otel]"' in line
 
 
 def test_a_misspelled_variable_is_warned_about(

@@ -83,4 +83,4 @@ def test_without_its_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(MissingPart, match="huggingface_hub") as told:
         ask("someone/tiny")
-    assert "triton-gateway[bundles]" in told.value.hint
+    assert ".[bundles]" in told.value.hint

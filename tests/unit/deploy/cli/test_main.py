@@ -261,10 +261,10 @@ def test_terminal_without_utf_8_shows_every_line() -> None:
 @pytest.mark.parametrize(
     ("module", "line"),
     [
-        ("starlette.routing", 'package starlette is not installed; run `pip install "triton-gateway[controlplane]"`'),
-        ("jwt.utils", 'package jwt is not installed; run `pip install "triton-gateway"`, which brings it'),
-        ("grafana_client", 'run `pip install "triton-gateway[grafana]"`'),
-        ("orjson", 'run `pip install "triton-gateway"`, which brings it'),
+        ("starlette.routing", 'package starlette is not installed; run `pip install ".[controlplane]"`'),
+        ("jwt.utils", "package jwt is not installed; run `pip install .`, which brings it"),
+        ("grafana_client", 'run `pip install ".[grafana]"`'),
+        ("orjson", "run `pip install .`, which brings it"),
         ("somebodys", "the Python package somebodys is not installed; run `pip install somebodys`"),
     ],
 )

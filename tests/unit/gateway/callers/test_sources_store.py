@@ -61,7 +61,7 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "redis", None)
     assert 2 == run(Settings(**keys, quota_store="redis://h"))
-    assert 'pip install "triton-gateway[redis]"' in capsys.readouterr().err
+    assert 'pip install ".[redis]"' in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
