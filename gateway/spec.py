@@ -138,7 +138,7 @@ class Content:
     found: str = ""
     """SHA-256 of other bytes that are at this address now; empty if there are none."""
     newer: tuple[str, ...] = ()
-    """Models (name and id) that were registered at this address later, before these bytes were seen."""
+    """Models (name and id) that were registered at this address later, before these bytes were seen; the first few."""
     at: float = 0.0
     """When it was recorded (Unix seconds)."""
 
@@ -516,7 +516,7 @@ def _overwritten(task: ServingTask, endpoints: Mapping[str, EndpointSpec]) -> It
 
 
 def _shared_address(content: Content) -> str:
-    more = f" and {len(content.newer) - _MAX_LISTED} more" if len(content.newer) > _MAX_LISTED else ""
+    more = " and more" if len(content.newer) > _MAX_LISTED else ""
     return (
         f"was registered before others at its address ({', '.join(content.newer[:_MAX_LISTED])}{more} are all at "
         f"{content.uri}): unless all uploads had the same bytes, the last one has overwritten the others. Upload each "

@@ -25,6 +25,8 @@ log = logging.getLogger("triton_gateway.controller")
 EVERY_S: Final = 30.0
 SOON_S: Final = 5.0
 """Pause while a model has no content yet."""
+_MAX_NAMED: Final = 6
+"""Models that a record names of those at one address: each of hundreds would otherwise name all others."""
 _NAMES_CONTENT: Final = re.compile(r"-[0-9a-f]{16}\.zip$")
 """The end of an address that says what is there, because ``registry/pack`` made its name."""
 
@@ -83,7 +85,7 @@ class ContentKeeper:
                 content = replace(content, found=self._found(content, hashes, newest))
             else:
                 sha256, parts = hashes[0] if hashes else ("" if runs else self._look(model.uri, newest), "")
-                names = tuple(f"{m.name} ({m.id})" for m in newer)
+                names = tuple(f"{m.name} ({m.id})" for m in newer[:_MAX_NAMED])
                 content = spec.Content(
                     model.id, model.name, model.uri, sha256, parts, stated=model.sha256 or "", newer=names,
                     at=round(self._wall(), 3),

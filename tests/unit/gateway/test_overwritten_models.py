@@ -118,8 +118,8 @@ def test_every_gateway_reports_what_the_controller_found(registry: FakeRegistry,
     assert "" == faults(registry)
     record(registry, tmp_path, found="c" * 64)
     assert "model film (m) was registered with sha256 a7937b64b8ca…, the file store now gives cccc" in faults(registry)
-    record(registry, tmp_path, newer=tuple(f"m{number}" for number in range(300)))
-    assert "m0, m1, m2, m3, m4 and 295 more are all at file://" in faults(registry)
+    record(registry, tmp_path, newer=tuple(f"m{number}" for number in range(6)))
+    assert "m0, m1, m2, m3, m4 and more are all at file://" in faults(registry)
     registry.endpoints.clear()
     assert "" == faults(registry)
 

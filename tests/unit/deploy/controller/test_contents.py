@@ -104,6 +104,13 @@ def test_a_model_that_had_company_before_anybody_looked_is_named_with_it(world: 
     assert ["model s (s)"] == world.faults
 
 
+def test_a_record_names_a_few_of_many_models_at_its_address(world: World) -> None:
+    """Each of hundreds would otherwise name all the others, and the records would outgrow their document."""
+    for number in range(30):
+        world.add_model(f"n{number}", world.folder / "s", created=f"2026-01-02T00:{number:02d}")
+    assert 6 == len(world.look()["s"].newer)
+
+
 def test_a_model_at_a_new_address_is_another_model(world: World) -> None:
     """A person has uploaded it again."""
     world.look()
