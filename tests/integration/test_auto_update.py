@@ -90,9 +90,9 @@ def test_published_models_become_versions(client):
     (client.folder / "empty").mkdir()
     client.upload("my model", "empty", project="auto")
     gone = ("from gateway.registry.clearml import ClearMLRegistry; import sys; r = ClearMLRegistry(sys.argv[1]);"
-            "uri = r.model(sys.argv[2])['uri']; name = r.model(sys.argv[2])['name'];"
+            "uri = r.model(sys.argv[2]).uri; name = r.model(sys.argv[2]).name;"
             "new = r.call('models', 'create', {'name': name, 'uri': uri + '-gone', 'project':"
-            "r.model(sys.argv[2])['project']});"
+            "r.model(sys.argv[2]).project});"
             "r.call('models', 'set_ready', {'model': new['id'], 'publish_task': False})")  # fmt: skip
     client.run(*warm.program(gone), service, fourth)
     assert {"grp/m/2": second, "grp/m/4": fourth} == versions(client.run(*warm.program(WRITER), service))

@@ -32,6 +32,7 @@ from gateway.settings import Settings
 from gateway.spans import exporting
 from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeRegistry
+from gateway.trace import Trace
 from gateway.triton.backend import TritonBackend
 from tests.core_client import CoreTransport
 from tests.sites import Asked, site
@@ -193,7 +194,8 @@ async def test_spans_leave_over_grpc_with_the_names_of_the_environment(
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
     spans = exporting("grpc", version="1", instance="test")
     for _ in range(5):
-        trace = spans.begin("id")
+        trace = Trace("id")
+        spans.begin(trace)
         trace.url, trace.prepare_ns = "e", 1000
         trace.close()
         spans.finished(trace)

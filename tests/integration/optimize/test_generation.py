@@ -345,7 +345,7 @@ def endpoints(environment: dict[str, str], task: str, place: Path) -> dict[str, 
     """What ClearML holds of the endpoints, model and name aside."""
     code = (
         "import json, sys; from gateway.registry.clearml import ClearMLRegistry\n"
-        "print(json.dumps(ClearMLRegistry(sys.argv[1]).task()['configuration']['endpoints']['value']))"
+        "print(json.dumps(ClearMLRegistry(sys.argv[1]).task().sections['endpoints']))"
     )
     asked = subprocess.run(
         [sys.executable, *warm.program(code), task], cwd=place, text=True, capture_output=True, check=True,
