@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from deploy.controller.rollouts import steps
+from deploy.controller.rollouts.record import Request, State, asked, stored
 from deploy.controller.run import made
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.reconcile import ModelSync
@@ -121,7 +123,7 @@ class World:
 
 
 async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_path: Path) -> None:
-    """Auto-update, a default, contents, weights that a stale stock client overwrote, a key, a cold model, a silence."""
+    """Auto-update, a default, contents, a rollout's end, a key, a cold model, a silence."""
     with control_plane(tmp_path / "state") as server:
         client = Client(server, tmp_path)
         client.create("writers")
@@ -142,11 +144,13 @@ async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_p
                 await world.until(lambda: model in world.records("content_hash"), "a content")
                 client.upload("newest", tiny.multiplying(tmp_path / "newest.onnx", 3.0), project="auto")
                 await world.until(lambda: "auto/1" in served.current.endpoints, "auto-update")
-                stale = person.task().sections["canary"]
                 client.ours("canary", "set", "--endpoint", "e", "2=10", "1=90")
                 await world.until(lambda: served.current.canaries["e"].shares.get("e/2") == 0.1, "decided weights")
-                person.write({"canary": stale})
-                await world.until(lambda: person.task().sections["canary"] != stale, "weights that are put right")
+                # a rollout that another controller began, and a person's request to end it
+                begun = State(steps.begun(steps.Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), "first", time.time()))
+                person.ledger.write([stored(begun), asked("e", Request("second", "abort", "ann"))])
+                weighted = person.task().sections["canary"]
+                await world.until(lambda: person.task().sections["canary"] != weighted, "weights of an ended rollout")
                 client.ours("keys", "create", "--registry", "--pepper-file", str(tmp_path / "pepper"), "--tenant", "a")
                 cold = world.names()["e/1"]
                 world.wishes.make(cold)
@@ -161,5 +165,6 @@ async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_p
     homes = {"Task triton-gateway-records", "Task triton-gateway-reports"}  # made by whoever writes there first
     assert ({"wish"}, {"report"}) == (written["gateway"] - homes, written["sync"] - homes)
     assert written["controller"] >= {
-        "leader", "version_number", "content_hash", "default_version", "section model_monitoring_eps", "section canary",
+        "leader", "version_number", "content_hash", "default_version", "rollout", "section model_monitoring_eps",
+        "section canary",
     }  # fmt: skip
