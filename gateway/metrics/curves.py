@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
-from gateway.metrics.live import quantile
+from gateway.metrics.live import Numbers, counted, growth, quantile
 from gateway.pace import unhurried
 
 POINT_S: Final = 15.0
@@ -22,7 +22,6 @@ QUANTILES: Final = (0.5, 0.95, 0.99)
 
 _Key = tuple[str, str]
 """Endpoint and version."""
-_Counts = dict[tuple[str, ...], tuple[float, ...]]
 _Point = tuple[float | None, ...]
 """Requests per second, share of failures, the ``QUANTILES`` and the means of the ``STAGES`` in seconds."""
 
@@ -32,23 +31,21 @@ class Curves:
 
     def __init__(self, failures: Collection[str]) -> None:
         self._failures = frozenset(failures)
-        self._before: tuple[float, _Counts] | None = None
+        self._before: tuple[float, Numbers] | None = None
         self._points: deque[tuple[float, dict[_Key, _Point]]] = deque(maxlen=_POINTS)
 
     def sample(self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> None:
         """Remember the numbers, if the last point is ``POINT_S`` old; ``now`` in seconds of a monotonic clock."""
         if self._before is not None and now - self._before[0] < POINT_S:
             return
-        counts = _counts(snapshot, pause)
+        counts = counted(snapshot, catalog.STAGE_SECONDS, pause)
         if self._before is not None:
             then, before = self._before
-            grown: dict[_Key, list[tuple[tuple[str, ...], tuple[float, ...]]]] = {}
-            for key, values in counts.items():
-                old = before.get(key, (0.0,) * len(values))
-                if values != old:
-                    more = tuple(a - b for a, b in zip(values, old, strict=True))
-                    grown.setdefault((key[1], key[2]), []).append((key, more))
-            self._points.append((now, {of: self._point(found, now - then) for of, found in grown.items()}))
+            versions: dict[_Key, list[tuple[tuple[str, ...], tuple[float, ...]]]] = {}
+            for key, more in growth(counts, before).items():
+                if any(more):
+                    versions.setdefault((key[1], key[2]), []).append((key, more))
+            self._points.append((now, {of: self._point(found, now - then) for of, found in versions.items()}))
         self._before = now, counts
 
     def of(self, endpoint: str, now: float) -> list[dict[str, Any]]:
@@ -89,22 +86,6 @@ class Curves:
         return (
             _rounded(asked / seconds), _rounded(failed / asked if asked else None), *map(_rounded, (*quantiles, *means))
         )  # fmt: skip
-
-
-def _counts(snapshot: Snapshot, pause: Callable[[], None]) -> _Counts:
-    """Return the numbers of requests, answers' times (by bucket) and stages (sum and number), by metric and labels."""
-    found: _Counts = {}
-    for (name, labels, _), value in snapshot.counted():
-        pause()
-        if name in (catalog.REQUESTS.name, catalog.FALLBACKS.name):
-            found[name, *labels] = (value,)
-    for (name, labels, _), numbers in snapshot.distributed():
-        pause()
-        if name == catalog.REQUEST_SECONDS.name:
-            found[name, *labels] = (*numbers[:-1].tolist(),)
-        elif name == catalog.STAGE_SECONDS.name:
-            found[name, *labels] = float(numbers[-1]), float(numbers[:-1].sum())
-    return found
 
 
 def _rounded(value: float | None) -> float | None:

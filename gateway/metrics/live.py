@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import Shares
 from gateway.objectives import BUDGET_S
 from gateway.pace import unhurried
@@ -79,7 +80,7 @@ class Live:
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
         """Remember the counts at time ``now``."""
-        current = _requests(snapshot, pause)
+        current = counted(snapshot, catalog.BATCH_ROWS, pause)
         if self._seen:
             then, before = self._seen[-1]
             seconds = max(now - then, 0.1)
@@ -109,7 +110,7 @@ class Live:
         buckets: dict[tuple[str, ...], Sequence[float]] = {}
         calls: dict[tuple[str, ...], Sequence[float]] = {}
         totals: dict[str, float] = {}
-        for (kind, *labels), values in _grown(_requests(snapshot, pause), before).items():
+        for (kind, *labels), values in growth(counted(snapshot, catalog.BATCH_ROWS, pause), before).items():
             if not any(values):
                 continue
             if kind == catalog.REQUESTS.name:
@@ -272,7 +273,11 @@ def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[
     return {key: (shares, sizes.get(key, math.inf)) for key, shares in ratios.items()}
 
 
-def _requests(snapshot: Snapshot, pause: Pause) -> Numbers:
+def counted(snapshot: Snapshot, mean: Metric, pause: Pause) -> Numbers:
+    """Return what is counted of requests, by metric and labels: numbers, and times of answers by bucket.
+
+    Of the histogram ``mean`` the sum and the number of its values are enough.
+    """
     found: Numbers = {}
     for (name, labels, _), value in snapshot.counted():
         pause()
@@ -282,12 +287,13 @@ def _requests(snapshot: Snapshot, pause: Pause) -> Numbers:
         pause()
         if name == catalog.REQUEST_SECONDS.name:
             found[name, *labels] = (*numbers[:-1].tolist(),)
-        elif name == catalog.BATCH_ROWS.name:
+        elif name == mean.name:
             found[name, *labels] = (float(numbers[-1]), float(numbers[:-1].sum()))
     return found
 
 
-def _grown(current: Numbers, before: Numbers) -> Numbers:
+def growth(current: Numbers, before: Numbers) -> Numbers:
+    """Return what has come since ``before``; what was not there then counts from 0."""
     return {
         key: tuple(a - b for a, b in zip(values, before.get(key, (0.0,) * len(values)), strict=True))
         for key, values in current.items()
