@@ -18,6 +18,7 @@ import secrets
 import shlex
 import signal
 import tempfile
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,10 +28,11 @@ from typing import Final
 from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
+from deploy.controller import default_versions
 from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import Screen, run_ours
-from deploy.tools import proxies
+from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import registry, spec
@@ -132,6 +134,7 @@ class Deployment:
             remove = serving.command_line(["--id", self._task_id, "model", "remove", "--endpoint", url])
             screen.say(f"stopped waiting: {url} stays registered; to remove it: {remove}")
             raise
+        self._await_name(wanted.endpoint, url)
         default = self._store.spec().defaults.get(wanted.endpoint)
         if default not in (None, url):
             name, _, number = url.rpartition("/")
@@ -140,6 +143,19 @@ class Deployment:
                 f"{name} {number}` or `triton-gateway canary run --endpoint {name} --to {number}`"
             )
         return url
+
+    def _await_name(self, endpoint: str, url: str) -> None:
+        """Wait until the gateway answers the bare name: the controller records a first version at its next look."""
+        until = time.monotonic() + default_versions.RECORDED_S
+        while url != endpoint and time.monotonic() < until:
+            answer = http_client.call_gateway(f"{self._wanted.gateway}/v1/status")
+            content = answer.content if answer is not None and answer.status == 200 else None
+            if not isinstance(content, Mapping):
+                return  # a key without the right to see it
+            if endpoint in {**content.get("defaults", {}), **content.get("canaries", {})}:
+                return
+            self._live(f"the controller records which version answers {endpoint}")
+            time.sleep(0.3)
 
     # --- making and uploading -----------------------------------------------------------------------------------
 

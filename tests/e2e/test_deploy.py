@@ -70,6 +70,10 @@ def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) 
     assert answer["label"] == local_answer(WORDS, body["text"])["label"]
     pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=30, check=True)
     assert answer["label"] == json.loads(pasted.stdout)["label"]
+    bare = subprocess.run(
+        ["bash", "-c", request.replace("/serve/words/1 ", "/serve/words ")], capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert answer["label"] == json.loads(bare.stdout)["label"], "when `deploy` has ended, the name answers too"
     typed = re.findall(r"^\$ (clearml-serving .*)$", up.err.read_text(), re.M)
     assert ["upload", "add"] == [shlex.split(line)[4] for line in typed]
 
@@ -88,6 +92,11 @@ def test_a_python_model_is_asked_what_fits_it(up: Up, tmp_path: Path, name: str,
     request, answer = answered(done.stdout)
     assert [row] == json.loads(shlex.split(request)[-1])
     assert list(model.predict([row])) == answer
+    bare = subprocess.run(
+        ["bash", "-c", request.replace(f"/serve/{name}/1 ", f"/serve/{name} ")],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert answer == json.loads(bare.stdout), "when `deploy` has ended, the name answers too"
 
 
 @pytest.mark.long
