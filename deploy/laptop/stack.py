@@ -187,7 +187,7 @@ class Stack:
                 await self._deploy(gateway, env)
         for line in self._summary(gateway, triton_grpc, chosen, triton, variables, is_embedded=is_embedded):
             screen.show(line)
-        screen.say(f"ready in {screen.elapsed():.1f} s; Ctrl-C stops everything")
+        screen.say(f"ready in {screen.elapsed():.1f} s: {gateway}/ shows what is served; Ctrl-C stops everything")
 
     async def take_down(self) -> None:
         """Stop all parts, the last started first. No process is left afterwards."""

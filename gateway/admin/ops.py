@@ -53,6 +53,10 @@ _ERROR: Final = {
     },
 }
 
+_ERROR_REF: Final = {"$ref": "#/components/schemas/Error"}
+_TAGS: Final = [{"name": name} for name in ("inference", "other request forms", "operations", "health")]
+"""In the order of the page ``/docs``: what most people look for comes first."""
+
 _LABEL: Final = {
     "type": "object",
     "required": ["endpoint", "label"],
@@ -95,8 +99,8 @@ _FEEDBACK: Final = {
                 }
             },
         },
-        "404": {"description": "endpoint_not_found", "content": {"application/json": {"schema": _ERROR}}},
-        "422": {"description": "input_refused", "content": {"application/json": {"schema": _ERROR}}},
+        "404": {"description": "endpoint_not_found", "content": {"application/json": {"schema": _ERROR_REF}}},
+        "422": {"description": "input_refused", "content": {"application/json": {"schema": _ERROR_REF}}},
     },
 }
 
@@ -132,6 +136,7 @@ def build_ops(
         description="Text in, answers out: tokenizes in front of NVIDIA Triton, follows a ClearML serving Task.",
         docs_url=None,
         redoc_url=None,
+        openapi_tags=_TAGS,
     )
     app.openapi_version = "3.0.3"  # the newest version that the bundled Swagger UI can show
     app.mount("/docs/static", StaticFiles(directory=str(swagger_ui_path)))
@@ -244,8 +249,12 @@ def build_ops(
         if not written or written[0][0] is not now:
             document = get_openapi(
                 title=app.title, version=app.version, description=app.description, routes=app.routes,
-                openapi_version=app.openapi_version, servers=[{"url": "."}],
+                openapi_version=app.openapi_version, servers=[{"url": "."}], tags=_TAGS,
             )  # fmt: skip
+            for path in document["paths"].values():  # FastAPI declares a 422 of its own form, which no route answers
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            document["components"] = {"schemas": {"Error": _ERROR}}
             current = status()
             document["paths"].update(_serve_paths(current, serve_prefix))
             document["paths"][FEEDBACK_PATH] = {"post": _FEEDBACK}
@@ -303,7 +312,7 @@ def _operation(summary: str, details: Mapping[str, Any] | None, parameters: list
         answer["example"] = details["example_answer"]
     refusals = {
         str(code): {"description": ", ".join(k for k, v in STATUS.items() if v == code),
-                    "content": {"application/json": {"schema": _ERROR}}}
+                    "content": {"application/json": {"schema": _ERROR_REF}}}
         for code in sorted(set(STATUS.values()) - {499})
     }  # fmt: skip
     return {

@@ -181,7 +181,8 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
         f"<script>{_SCRIPT}</script></head><body><header><h1>triton-gateway</h1></header>"
         f"<nav aria-label=Endpoints>{tools}</nav>{render_live(status, prefix, opened)}"
         "<section id=panel aria-live=polite hidden></section>"
-        "<footer><p class=dim><a href=docs>API</a> · <a href=metrics>metrics</a> · <a href=v1/status>JSON</a></p>"
+        "<footer><p class=dim><a href=docs>API</a> · <a href=metrics>metrics</a> · <a href=v1/status>JSON</a> · "
+        "what to do about a fault: docs/on-call.md</p>"
         "</footer></body></html>"
     )
 

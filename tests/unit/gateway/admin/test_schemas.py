@@ -77,6 +77,26 @@ async def test_document_is_written_once_per_swap(stack: Any) -> None:
     assert {"/serve/one", "/serve/two"} <= set(second["paths"])
 
 
+async def test_inference_comes_first_and_refusals_have_one_schema(stack: Any) -> None:
+    """As a newcomer reads `/docs`. Other protocols have forms of their own; FastAPI's 422 is no answer of any route."""
+    stack.deploy("e")
+    await stack.served("e")
+    document = (await stack.client.get("/openapi.json")).json()
+    assert "inference" == document["tags"][0]["name"]
+    used = {tag for path in document["paths"].values() for one in path.values() for tag in one["tags"]}
+    assert used == {tag["name"] for tag in document["tags"]}
+    assert ["Error"] == list(document["components"]["schemas"])
+    ours = [
+        one for path in document["paths"].values() for one in path.values() if "other request forms" not in one["tags"]
+    ]
+    refusals = [
+        content["schema"] for one in ours for code, answer in one["responses"].items() if code >= "400"
+        for content in answer.get("content", {}).values()
+    ]  # fmt: skip
+    assert refusals
+    assert {"#/components/schemas/Error"} == {schema["$ref"] for schema in refusals if schema}
+
+
 async def test_example_of_a_task_is_a_sentence_whatever_the_bundles_samples_are(stack: Any) -> None:
     """They are texts that find faults, the shortest first. The version's own answer is shown with the example."""
     sample = {"samples": [{"body": {"text": "?"}}]}
