@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
+from deploy.tools import exposition
 from deploy.tools.errors import DeployError
 
 _COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
@@ -70,7 +71,7 @@ def describe(status: Mapping[str, Any], metrics: str | None) -> list[str]:
     urls = {(e.get("endpoint"), e.get("version")): e.get("url") for e in status.get("endpoints", ())}
     counted: dict[str, dict[str, int]] = {}
     for found in _COUNT.finditer(metrics or ""):
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', found["labels"]))
+        labels = exposition.labels(found["labels"])
         url = urls.get((labels.get("endpoint"), labels.get("version")))
         if url is not None:
             counted.setdefault(str(url), {})[labels.get("outcome", "")] = int(float(found["value"]))

@@ -11,15 +11,15 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from deploy.controller.drift.evidence import Floats
+from deploy.controller.gateways import counters
 from deploy.controller.registry import metrics
-from deploy.tools import http_client
+from deploy.tools import exposition, http_client
 
 catalog = metrics.catalog
 MISSING, OTHER = metrics.drift.MISSING, metrics.drift.OTHER
@@ -34,14 +34,10 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     BUCKETS: (*catalog.VARIABLE_SCALAR.labels, "le"),
 }
 """The samples that are judged, and the labels that name a series of each, in order."""
-_SERIES: Final = re.compile(r'(\w+)\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\}')
-_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPE: Final = re.compile(r"\\(.)")
+_SERIES: Final = re.compile(rf"(\w+){exposition.LABELS}")
 _STARTS: Final = tuple(f"{name}{{" for name in LABELS)
 _OF_VARIABLES: Final = frozenset({BUCKETS, catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name})
 _MAX_KNOWN: Final = 500_000
-_AT_ONCE: Final = 8
-"""Gateways that are asked at the same time."""
 
 Series = tuple[str, ...]
 """The name of a sample, and the values of its labels in the order of ``LABELS``."""
@@ -65,8 +61,7 @@ def parse(text: str, known: dict[str, Series] | None = None) -> dict[Series, flo
             if (key := known.get(written)) is None:
                 if (read := _SERIES.fullmatch(written)) is None:
                     continue
-                labels = {name: _ESCAPE.sub(_unescaped, of) for name, of in _LABEL.findall(read[2])}
-                key = known[written] = series(read[1], labels)
+                key = known[written] = series(read[1], exposition.labels(read["labels"]))
             found[key] = float(value)
     return found
 
@@ -74,10 +69,6 @@ def parse(text: str, known: dict[str, Series] | None = None) -> dict[Series, flo
 def series(name: str, labels: Mapping[str, str]) -> Series:
     """Return the series of a sample."""
     return (name, *(labels.get(label, "") for label in LABELS[name]))
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return {"n": "\n"}.get(found[1], found[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,13 +142,12 @@ class Gateways:
     def look(self) -> Look:
         """Ask all gateways. Never raises."""
         addresses = self._addresses()
-        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gateways") as asking:
-            texts = list(asking.map(self._fetch, (f"{one.rstrip('/')}/metrics?detail=full" for one in addresses)))
+        texts = counters(addresses, self._fetch)
         grown: dict[Series, float] = defaultdict(float)
         gauges: dict[Series, float] = {}
         read = {
             address: parse(text, self._known)
-            for address, text in zip(addresses, texts, strict=True) if text is not None
+            for address, text in texts.items() if text is not None
         }  # fmt: skip
         for address, numbers in read.items():
             gauges |= {key: value for key, value in numbers.items() if key[0] in GAUGES and value > 0}
@@ -177,5 +167,5 @@ class Gateways:
         # An address that is gone for good (a pod's) is forgotten with the first look that it is no part of.
         for gone in self._before.keys() - set(addresses):
             del self._before[gone]
-        missing = [address for address, text in zip(addresses, texts, strict=True) if text is None]
+        missing = [address for address, text in texts.items() if text is None]
         return Look(grown, references(gauges), missing)

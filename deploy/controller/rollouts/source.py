@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Final
 
+from deploy.controller.gateways import counters
 from deploy.controller.rollouts.gate import Counts
-from deploy.tools import http_client
+from deploy.tools import exposition, http_client
 from gateway import errors, metrics
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
@@ -24,11 +25,7 @@ LATENCY_BUCKETS: Final = metrics.catalog.LATENCY_BUCKETS
 REFUSED: Final = errors.Overloaded.kind
 """The outcome of requests for which a version had no capacity."""
 
-_LINE = re.compile(
-    r"""^(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\}\s+(?P<value>\S+)""", re.M
-)
-_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
-_ESCAPE = re.compile(r"\\(.)")
+_LINE: Final = re.compile(rf"^(?P<name>[a-zA-Z_:][\w:]*){exposition.LABELS}\s+(?P<value>\S+)", re.M)
 
 _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
@@ -80,14 +77,9 @@ class GatewaySource:
 
     def look(self, endpoint: str) -> Look:
         """Return all counters of an endpoint now."""
-        found, missing = {}, []
-        for gateway in self._gateways():
-            text = self._fetch(f"{gateway.rstrip('/')}/metrics?detail=full")
-            if text is None:
-                missing.append(gateway)
-            else:
-                found[gateway] = parse(text, endpoint)
-        return Look(found, tuple(missing))
+        texts = counters(self._gateways(), self._fetch)
+        found = {gateway: parse(text, endpoint) for gateway, text in texts.items() if text is not None}
+        return Look(found, tuple(gateway for gateway, text in texts.items() if text is None))
 
 
 def parse(text: str, endpoint: str) -> dict[Series, float]:
@@ -95,7 +87,7 @@ def parse(text: str, endpoint: str) -> dict[Series, float]:
     found = {}
     for line in _LINE.finditer(text):
         if line["name"] in _WANTED:
-            labels = {name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(line["labels"])}
+            labels = exposition.labels(line["labels"])
             if labels.get("endpoint") == endpoint:
                 found[_series(line["name"], labels)] = float(line["value"])
     return found
@@ -194,7 +186,3 @@ def between(
 def _series(name: str, labels: Mapping[str, str]) -> Series:
     kept = {key: value for key, value in labels.items() if key in _LABELS}
     return name, tuple(sorted(kept.items()))
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return {"n": "\n"}.get(found[1], found[1])
