@@ -66,7 +66,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     }  # fmt: skip
     tool = folder / "clearml-serving"
     settled = f"CLEARML_CACHE_DIR={folder}/cache CLEARML_CONFIG_FILE=${{CLEARML_CONFIG_FILE:-{folder}/none.conf}}"
-    tool.write_text(f'#!/bin/sh\n{settled} exec {shlex.join((sys.executable, *warm.tool()))} "$@"\n')
+    # Two stock commands at once each write the whole Task back: an endpoint is lost, as on the real server.
+    command = shlex.join(("flock", str(folder / "lock"), sys.executable, *warm.tool()))
+    tool.write_text(f'#!/bin/sh\n{settled} exec {command} "$@"\n')
     tool.chmod(0o755)
     out = folder / "out"
     with out.open("w") as log:
