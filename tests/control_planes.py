@@ -196,10 +196,10 @@ class InProcess:
 
 
 @contextmanager
-def in_process(state_dir: Path, *, busy_timeout_s: float = 0.2) -> Iterator[InProcess]:
+def in_process(state_dir: Path) -> Iterator[InProcess]:
     """A control plane in this process, and a client of it, for the length of the block."""
     credentials = Credentials.load_or_create(state_dir)
-    store = Store(state_dir / "db", busy_timeout_s=busy_timeout_s)
+    store = Store(state_dir / "db")
     app = build(state_dir=state_dir, store=store, credentials=credentials)
     with TestClient(app, base_url=BASE) as http:
         yield InProcess(http, store, credentials)

@@ -24,18 +24,17 @@ from deploy.controlplane.api import events, models, projects, tasks
 from deploy.controlplane.api.call import Call, Clock, Handler
 from deploy.controlplane.bodies import LIMITS, Limits
 from deploy.controlplane.credentials import Credentials
-from deploy.controlplane.envelope import API_VERSION, ApiError, JsonObject, StoreBusy, envelope, validation_error
+from deploy.controlplane.envelope import API_VERSION, ApiError, JsonObject, envelope, validation_error
 from deploy.controlplane.files import METHODS, FileServer
 from deploy.controlplane.store import Store, dumps, loads
 from deploy.tools.local_names import are_local
 
-READS: Mapping[str, Handler] = {**projects.READS, **tasks.READS, **models.READS, **events.READS}
-WRITES: Mapping[str, Handler] = {**projects.WRITES, **tasks.WRITES, **models.WRITES, **events.WRITES}
+HANDLERS: Mapping[str, Handler] = {**projects.CALLS, **tasks.CALLS, **models.CALLS, **events.CALLS}
 LOGIN = "auth.login"
 # telemetry of newer clearml-serving containers: accepted and dropped, because our own metrics replace it
 DROPPED = "serving.container_status_report"
 # docs/clearml.md#the-embedded-server lists them
-CALLS = frozenset({LOGIN, DROPPED, *READS, *WRITES})
+CALLS = frozenset({LOGIN, DROPPED, *HANDLERS})
 
 _PATH = re.compile(r"^(?:v(?P<version>[^/]*)/)?(?P<name>[a-z_]+\.[a-z_]+)/?$")
 
@@ -58,7 +57,6 @@ class ApiServer:
         if request.method not in ("GET", "POST", "PUT"):
             return PlainTextResponse("Method not allowed", 405, {"Allow": "GET, POST, PUT"})
         name, version = (match["name"], match["version"] or API_VERSION) if match else (path, API_VERSION)
-        headers = {}
         outcome: JsonObject | ApiError
         try:
             if not re.fullmatch(r"\d+(\.\d+)?", version):
@@ -74,16 +72,13 @@ class ApiServer:
         except ApiError as error:
             await bodies.discard(request, self._limits)
             outcome = error
-        except StoreBusy as error:
-            # exactly 503: clients retry it by themselves, while a 500 makes them drop the write
-            outcome, headers = ApiError(503, 0, f"The store is busy, try again ({error})"), {"Retry-After": "1"}
         except ClientDisconnect:
             return Response(status_code=400)
         except Exception as error:  # noqa: BLE001 - the top of the request loop
             _log.exception("%s failed", name)
             outcome = ApiError(500, 0, f"General error ({type(error).__name__})")
         status = outcome.code if isinstance(outcome, ApiError) else 200
-        return Response(dumps(envelope(name, version, outcome)), status, headers, "application/json")
+        return Response(dumps(envelope(name, version, outcome)), status, media_type="application/json")
 
     def _answer(self, name: str, identity: Identity, content: bytes, query: Mapping[str, str]) -> JsonObject:
         lines = _lines(content) if name == "events.add_batch" else []
@@ -96,9 +91,8 @@ class ApiServer:
             }
         if name == DROPPED:
             return {}
-        handler = READS.get(name) or WRITES[name]
-        with self._store.read() if name in READS else self._store.write() as tx:
-            return handler(Call(identity=identity, tx=tx, clock=self._clock, body=body, lines=lines))
+        with self._store.transaction() as tx:
+            return HANDLERS[name](Call(identity=identity, tx=tx, clock=self._clock, body=body, lines=lines))
 
 
 def build(

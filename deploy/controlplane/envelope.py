@@ -22,10 +22,6 @@ class ApiError(Exception):
         self.message = message
 
 
-class StoreBusy(Exception):
-    """The store did not give the write lock in time. Answered with 503, which ClearML's clients retry by themselves."""
-
-
 def envelope(name: str, version: str, outcome: Mapping[str, Any] | ApiError) -> JsonObject:
     """What goes back to a call of endpoint `name`: its data, or the refusal with empty data."""
     refused = outcome if isinstance(outcome, ApiError) else None

@@ -52,21 +52,17 @@ _Execution: Any = _model(
 _COMMON: dict[str, Any] = {
     **dict.fromkeys((
         "task", "model", "project", "name", "type", "comment", "description", "parent", "output_dest", "uri",
-        "framework", "status_reason", "status_message", "event_type", "scroll_id", "key", "default_output_destination",
-        "new_task_name", "new_task_comment", "new_task_parent", "new_task_project",
+        "framework", "status_reason", "status_message", "default_output_destination",
     ), str),
     **dict.fromkeys(("force", "ready", "public", "publish", "publish_model", "publish_task", "clear_all",
-                     "replace_metadata", "replace_configuration", "model_events", "navigate_earlier"), bool),
-    **dict.fromkeys(("tags", "system_tags", "ids", "tasks", "new_task_tags", "new_task_system_tags"), Texts),
+                     "replace_metadata", "replace_configuration"), bool),
+    **dict.fromkeys(("tags", "system_tags", "ids"), Texts),
     **dict.fromkeys(("container", "script", "output", "runtime", "requirements", "design"), Object),
-    **dict.fromkeys(("iteration", "batch_size", "iters", "samples"), Whole),
-    **dict.fromkeys(("expiration_sec", "from_timestamp"), Number),
-    **dict.fromkeys(("configuration", "new_task_configuration"), dict[str, _Section | None]),
-    **dict.fromkeys(("hyperparams", "new_task_hyperparams"), dict[str, dict[str, _Parameter | None] | None]),
+    "iteration": Whole, "expiration_sec": Number, "configuration": dict[str, _Section | None],
+    "hyperparams": dict[str, dict[str, _Parameter | None] | None],
     "execution": _Execution, "artifacts": list[_Artifact], "models": _model(input=_TaskModels, output=_TaskModels),
-    "labels": dict[str, Whole | None], "metadata": dict[str, _Metadata | None], "order": Literal["asc", "desc"],
+    "labels": dict[str, Whole | None], "metadata": dict[str, _Metadata | None],
     "replace_hyperparams": Literal["none", "section", "all"],
-    "metrics": Annotated[list[_model("task", task=Key, metric=str, variants=Texts)], Field(max_length=100)],  # type: ignore[misc]
 }  # fmt: skip
 # calls that take a part of a Task or model as a list
 _PARTS: dict[str, dict[str, Any]] = {
@@ -88,8 +84,7 @@ _QUERY = _model(
     only_fields=Names, search_hidden=bool, shallow_search=bool,
 )  # fmt: skip
 _EVENT = _model(
-    task=str, type=str, metric=str, variant=str, iter=Whole, timestamp=Number, worker=str, level=Scalar, msg=str,
-    plot_str=str, key=str, url=str, model_event=bool, allow_locked=bool,
+    task=str, type=str, metric=str, variant=str, iter=Whole, timestamp=Number, model_event=bool, allow_locked=bool,
 )  # fmt: skip
 
 

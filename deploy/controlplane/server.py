@@ -22,7 +22,6 @@ import uvicorn
 
 from deploy.controlplane.app import build
 from deploy.controlplane.credentials import BadCredentials, Credentials, client_config
-from deploy.controlplane.envelope import StoreBusy
 from deploy.controlplane.store import Store
 from deploy.tools.folders import hold, replace_file
 from deploy.tools.local_names import is_loopback
@@ -62,7 +61,7 @@ def run(settings: ControlPlaneSettings) -> int:
     """
     try:
         _serve(settings)
-    except (PortTaken, StateInUse, BadCredentials, StoreBusy) as error:
+    except (PortTaken, StateInUse, BadCredentials) as error:
         print(f"controlplane: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
         return 1
     except (OSError, sqlite3.DatabaseError) as error:

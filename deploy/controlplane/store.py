@@ -1,11 +1,10 @@
-"""The one database: SQLite in WAL mode, one writer at a time, documents as JSON.
+"""The one database: SQLite in WAL mode, one transaction at a time, documents as JSON.
 
-Each `with store.write()` is one transaction, which survives a SIGKILL as a whole or not at all. It interprets nothing
-of a document except its id.
+Each `with store.transaction()` survives a SIGKILL as a whole or not at all. It interprets nothing of a document except
+its id.
 """
 
 import json
-import math
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -15,18 +14,13 @@ from typing import Any
 
 import orjson
 
-from deploy.controlplane.envelope import JsonObject, StoreBusy
+from deploy.controlplane.envelope import JsonObject
 
 SCHEMA = """
     CREATE TABLE IF NOT EXISTS documents (
         seq INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, id TEXT NOT NULL, doc TEXT NOT NULL,
         UNIQUE (kind, id)
     );
-    CREATE TABLE IF NOT EXISTS events (
-        seq INTEGER PRIMARY KEY AUTOINCREMENT, owner TEXT NOT NULL, type TEXT NOT NULL, metric TEXT NOT NULL,
-        variant TEXT NOT NULL, iter INTEGER NOT NULL, timestamp INTEGER NOT NULL, doc TEXT NOT NULL
-    );
-    CREATE INDEX IF NOT EXISTS events_by_owner ON events (owner, type, timestamp);
 """
 
 
@@ -38,8 +32,9 @@ class Transaction:
 
     def get(self, kind: str, document_id: str) -> JsonObject | None:
         """One document, None if there is none."""
-        found = self.rows("SELECT doc FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
-        return loads(found[0][0]) if found else None
+        sql = "SELECT doc FROM documents WHERE kind = ? AND id = ?"
+        found = self._connection.execute(sql, (kind, document_id)).fetchone()
+        return loads(found[0]) if found else None
 
     def scan(self, kind: str, ids: Sequence[str] | None = None) -> Iterator[JsonObject]:
         """Documents in insertion order, all of a kind or those with one of `ids`."""
@@ -51,10 +46,6 @@ class Transaction:
         for row in self._connection.execute(f"{sql} ORDER BY seq", values):
             yield loads(row[0])
 
-    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a query."""
-        return list(self._connection.execute(sql, values))
-
     def put(self, kind: str, doc: JsonObject) -> None:
         """Insert or replace the document with `doc["id"]`; its place in the insertion order stays."""
         self._connection.execute(
@@ -64,108 +55,49 @@ class Transaction:
         )
 
     def delete(self, kind: str, document_id: str) -> None:
-        """Remove one document and its events. A missing one is no error."""
+        """Remove one document. A missing one is no error."""
         self._connection.execute("DELETE FROM documents WHERE kind = ? AND id = ?", (kind, document_id))
-        self._connection.execute("DELETE FROM events WHERE owner = ?", (document_id,))
-
-    def execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Run one statement for each row."""
-        self._connection.executemany(sql, rows)
 
 
 class Store:
-    """Opens and serves one database file. Safe across threads.
+    """Opens and serves one database file. Safe across threads, which take turns.
 
     Args:
         path: the database file; its directory exists.
-        busy_timeout_s: how long a writer waits for its turn before `StoreBusy`.
 
     Raises:
         sqlite3.DatabaseError: the file is not a database of ours.
     """
 
-    def __init__(self, path: Path, *, busy_timeout_s: float = 10.0) -> None:
-        self._path = path
-        self._busy_timeout_s = busy_timeout_s
-        self._write_lock = threading.Lock()
-        self._connections_lock = threading.Lock()
-        self._connections: list[sqlite3.Connection] = []
-        self._local = threading.local()
+    def __init__(self, path: Path) -> None:
+        self._turn = threading.Lock()
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
-            self._writer = self._connect()
-            with _translated():
-                self._writer.executescript(SCHEMA)
+            self._connection.execute("PRAGMA journal_mode = WAL")
+            # FULL: a commit is on disk before the client gets its answer, even if the machine crashes
+            self._connection.execute("PRAGMA synchronous = FULL")
+            self._connection.executescript(SCHEMA)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
-        """Close all connections. SQLite merges the WAL back into the file."""
-        with self._write_lock, self._connections_lock:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
+        """Close the file. SQLite merges the WAL back into it."""
+        with self._turn:
+            self._connection.close()
 
     @contextmanager
-    def read(self) -> Iterator[Transaction]:
-        """A consistent view that refuses writes; never waits for a writer.
-
-        Raises:
-            StoreBusy: SQLite could not give the view.
-        """
-        with _translated():
-            connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-            if connection is None:
-                connection = self._local.connection = self._connect()
-                connection.execute("PRAGMA query_only = ON")
-            connection.execute("BEGIN")
+    def transaction(self) -> Iterator[Transaction]:
+        """One transaction: committed and synced when the block ends, rolled back when it raises."""
+        with self._turn:
+            self._connection.execute("BEGIN")
             try:
-                yield Transaction(connection)
-            finally:
-                connection.execute("ROLLBACK")
-
-    @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        """One transaction of the one writer: committed and synced when the block ends, rolled back when it raises.
-
-        Raises:
-            StoreBusy: the turn did not come within `busy_timeout_s`.
-        """
-        if not self._write_lock.acquire(timeout=self._busy_timeout_s):
-            raise StoreBusy("another write is in progress")
-        try:
-            with _translated():
-                self._writer.execute("BEGIN IMMEDIATE")
-                try:
-                    yield Transaction(self._writer)
-                    self._writer.execute("COMMIT")
-                except BaseException:
-                    if self._writer.in_transaction:
-                        self._writer.execute("ROLLBACK")
-                    raise
-        finally:
-            self._write_lock.release()
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            self._path, timeout=self._busy_timeout_s, isolation_level=None, check_same_thread=False
-        )
-        with self._connections_lock:
-            self._connections.append(connection)
-        connection.execute("PRAGMA journal_mode = WAL")
-        # FULL: a commit is on disk before the client gets its answer, even if the machine crashes
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as exc:
-        if any(word in str(exc) for word in ("locked", "busy")):
-            raise StoreBusy(str(exc)) from exc
-        raise
+                yield Transaction(self._connection)
+                self._connection.execute("COMMIT")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
 
 
 def dumps(value: Any) -> str:
@@ -173,7 +105,7 @@ def dumps(value: Any) -> str:
     try:
         return orjson.dumps(value).decode()
     except TypeError:
-        return json.dumps(_without_nan(value))
+        return json.dumps(value)
 
 
 def loads(text: str | bytes) -> Any:
@@ -189,12 +121,3 @@ def loads(text: str | bytes) -> Any:
         value = json.loads(text)
         json.dumps(value, ensure_ascii=False).encode()
         return value
-
-
-def _without_nan(value: Any) -> Any:
-    """NaN and Infinity as null: SQLite reads the documents too, and JSON has neither."""
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_without_nan(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

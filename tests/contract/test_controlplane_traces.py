@@ -25,6 +25,13 @@ DATA = Path(__file__).parents[1] / "data" / "clearml" / "exchanges.jsonl.gz"
 BASE = "http://controlplane:8008"
 
 
+NOT_HERE = (
+    "tasks.clone", "tasks.get_hyper_params", "events.debug_images", "events.get_task_events", "events.get_task_log",
+    "events.get_task_plots", "events.get_task_single_value_metrics", "events.scalar_metrics_iter_histogram",
+)  # fmt: skip
+"""Recorded calls that this server does not have."""
+CLONE_READ = 2718
+"""n of the one exchange that reads what such a call has made."""
 METADATA_FILTER = 404
 """n of the one exchange that differs: the recording's in-memory database failed at a filter on metadata."""
 
@@ -162,10 +169,15 @@ def test_recorded_exchanges_get_the_recorded_answers(replay: Replay) -> None:
     told: dict[str, str] = {}
     known: dict[str, dict[str, Any]] = {}
     compared = 0
+    absent: set[str] = set()
     for record in recorded():
         where = f"{record['n']} {record.get('label')} {record.get('path')}"
         if record["svc"] == "seed":
             replay.seed(record)
+            continue
+        name = record["path"].rpartition("/")[2]
+        if name in NOT_HERE or record["n"] == CLONE_READ:
+            absent.add(name)
             continue
         compared += 1
         if record["svc"] == "files":
@@ -201,6 +213,7 @@ def test_recorded_exchanges_get_the_recorded_answers(replay: Replay) -> None:
             found += [f"{where}: {name}: {how}" for name, how in other.items()]
         assert response.status_code == meta["result_code"], where
     assert not found, "\n".join(found)
-    assert compared == 977
+    assert compared == 977 - 11
+    assert absent == {*NOT_HERE, "tasks.get_by_id"}
     assert len(told) >= 5
     assert list(told) == list(told.values())

@@ -189,8 +189,9 @@ def _save(call: Call, doc: JsonObject, fields: JsonObject) -> JsonObject:
     return changed
 
 
-READS: Mapping[str, Handler] = {"models.get_all": get_all, "models.get_by_id": get_by_id}
-WRITES: Mapping[str, Handler] = {
+CALLS: Mapping[str, Handler] = {
+    "models.get_all": get_all,
+    "models.get_by_id": get_by_id,
     "models.create": create,
     "models.edit": edit,
     "models.set_ready": set_ready,

@@ -77,5 +77,8 @@ def _new(call: Call, name: str, parents: list[str]) -> JsonObject:
     return call.new(name, basename=name.rpartition("/")[2], description="", featured=9999, path=list(parents), **above)
 
 
-READS: Mapping[str, Handler] = {"projects.get_all": get_all, "projects.get_by_id": get_by_id}
-WRITES: Mapping[str, Handler] = {"projects.create": create}
+CALLS: Mapping[str, Handler] = {
+    "projects.get_all": get_all,
+    "projects.get_by_id": get_by_id,
+    "projects.create": create,
+}

@@ -53,24 +53,6 @@ def create(call: Call) -> JsonObject:
     return {"id": doc["id"]}
 
 
-def clone(call: Call) -> JsonObject:
-    """A new Task with the same definition: no status, results or output artifacts."""
-    source = require(call.tx, call.text("task"))
-    taken = ("script", "hyperparams", "configuration", "container", "comment", "project", "tags", "parent")
-    chosen = {key: call.body.get(f"new_task_{key}") or source.get(key) for key in (*taken, "name")}
-    doc = _new(call, str(chosen["name"]), source["type"]) | {key: value for key, value in chosen.items() if value}
-    doc |= {
-        "execution": _without_outputs(source["execution"]),
-        "models": {"input": source["models"].get("input") or [], "output": []},
-        "system_tags": call.items("new_task_system_tags"),
-        "parent": chosen["parent"] or source["id"],
-    }
-    if doc.get("project"):
-        projects.require(call.tx, doc["project"])
-    call.tx.put(KIND, doc)
-    return {"id": doc["id"]}
-
-
 def get_by_id(call: Call) -> JsonObject:
     """`{task: {…}}`."""
     return {"task": require(call.tx, call.text("task"))}
@@ -79,17 +61,6 @@ def get_by_id(call: Call) -> JsonObject:
 def get_all(call: Call) -> JsonObject:
     """`{tasks: […]}`."""
     return {"tasks": query.select(call.tx.scan(KIND, ids=query.exact(call.body.get("id"))), call.body)}
-
-
-def get_hyper_params(call: Call) -> JsonObject:
-    """`{params: [{task, hyperparams: […]}]}`."""
-    found = call.tx.scan(KIND, ids=call.items("tasks"))
-    return {
-        "params": [
-            {"task": doc["id"], "hyperparams": [item for part in doc["hyperparams"].values() for item in part.values()]}
-            for doc in found
-        ]
-    }
 
 
 # --- edits
@@ -244,14 +215,12 @@ def reset(call: Call) -> JsonObject:
     if call.flag("clear_all"):
         kept |= {"execution": _EMPTY_EXECUTION | {"artifacts": []}, "hyperparams": {}, "configuration": {}}
     fields = {"status": "created", "status_reason": "reset", "status_message": "reset", "status_changed": call.stamp()}
-    # with its events
-    call.tx.execute_many("DELETE FROM events WHERE owner = ?", [(doc["id"],)])
     saved = _save(call, kept, fields)
     return {"updated": 1, "fields": saved, "deleted_models": 0, "dequeued": {}, "events": {}, "urls": {}}
 
 
 def delete(call: Call) -> JsonObject:
-    """Remove the Task and its events. The client deletes its files."""
+    """Remove the Task. The client deletes its files."""
     doc = require(call.tx, call.text("task"))
     if doc["status"] not in ("created", "stopped", "failed", "completed") and not call.flag("force"):
         raise ApiError(400, 123, f"Task cannot be deleted: task={doc['id']}, status={doc['status']}; use force=true")
@@ -366,14 +335,10 @@ def _without_nulls(item: Mapping[str, Any]) -> JsonObject:
     return {key: value for key, value in item.items() if value is not None}
 
 
-READS: Mapping[str, Handler] = {
+CALLS: Mapping[str, Handler] = {
     "tasks.get_by_id": get_by_id,
     "tasks.get_all": get_all,
-    "tasks.get_hyper_params": get_hyper_params,
-}
-WRITES: Mapping[str, Handler] = {
     "tasks.create": create,
-    "tasks.clone": clone,
     "tasks.edit": edit,
     "tasks.delete": delete,
     "tasks.ping": ping,

@@ -147,13 +147,12 @@ def test_event_with_a_wrong_field_is_counted_as_refused_and_the_others_are_kept(
     assert (subcode, data["added"], data["errors"]) == (0, 1, 1)
 
 
-def test_numbers_that_json_cannot_hold_do_not_make_stored_events_unreadable(server: InProcess) -> None:
+def test_numbers_that_json_cannot_hold_do_not_make_a_task_unreadable(server: InProcess) -> None:
     task = server.task()
-    event = {"type": "training_stats_scalar", "task": task, "metric": "m", "variant": "v", "iter": 1}
-    server.add_events(event | {"value": float("nan"), "more": 10**40}, event | {"value": 2.0, "iter": 2})
-    curve = server.call("events.scalar_metrics_iter_histogram", task=task, key="iter")["m"]["v"]
-    assert curve["x"] == [1, 2]
-    assert curve["y"] == [None, 2.0]
+    body = b'{"task": "%s", "runtime": {"a": NaN, "b": 1%s}}' % (task.encode(), b"0" * 40)
+    assert server.http.post("/tasks.edit", content=body, headers=server.bearer).status_code == 200
+    assert server.get(task)["runtime"]["b"] == 10**40
+    assert server.call("tasks.get_all", id=[task])["tasks"][0]["id"] == task
 
 
 # --- booleans and words
