@@ -14,8 +14,6 @@ import httpx._transports.default
 import hypothesis
 import pytest
 
-from tests.watch import Watch
-
 # Threads of torch that wait for each other would spin on cores that other tests need: under load ten times the CPU time
 # for the same answers. Read when torch is loaded, here and in the processes that tests start.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -83,9 +81,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A run in several processes tells its failures at once, and ends if it stands still for twice a test's time."""
+    """A run in several processes tells its failures at once: one that is cut off prints no summary."""
     if not hasattr(config, "workerinput") and config.getoption("dist", "no") != "no":
-        config.pluginmanager.register(Watch(config, 2 * float(config.getini("timeout"))))
+        config.pluginmanager.register(Failures(config))
+
+
+class Failures:
+    """Writes each down as soon as it is known."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """See the class."""
+        if report.failed:
+            reporter: Any = self._config.pluginmanager.get_plugin("terminalreporter")
+            for line in ("", f"FAILED ({report.when}) {report.nodeid}", *report.longreprtext.splitlines()):
+                reporter.write_line(line)
 
 
 @pytest.hookimpl(optionalhook=True)

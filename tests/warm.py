@@ -4,9 +4,9 @@ A call of the stock tool costs over a second of CPU time, most of it spent on im
 configuration files of that package; the tests make many. ``tool()`` is given to Python in place of ``PROGRAM``, and
 ``program()`` in place of ``-c`` and code of a test: a small program that hands its arguments, folder, environment and
 files to the process here, and ends as the fork ends. A signal is passed on; if the small program is killed, so is the
-fork. What the tool is told by a variable that its imports may read is told to the true program.
-tests/integration/test_warm.py holds both to the same answers. ``optimizing()`` is the same for ``triton-gateway
-optimize``, of which a call spends some eight seconds on importing torch, its exporter and transformers.
+fork. What the tool is told by a variable that its imports may read is told to the true program. ``optimizing()`` is the
+same for ``triton-gateway optimize``, of which a call spends some eight seconds on importing torch, its exporter and
+transformers.
 """
 
 from __future__ import annotations

@@ -10,11 +10,13 @@ from typing import Any, Final
 
 import pytest
 
+from benchmarks import pages
 from benchmarks.autoscale.sizing import gateway_micros
 from benchmarks.questions import (
     cost_beside_tei,
     cost_of_observing,
     goodput_over_offered_load,
+    signals_of_autoscaling,
     size_of_an_endpoint,
 )
 from benchmarks.shared.results import RESULTS, saved
@@ -45,6 +47,8 @@ TABLES: Final[dict[tuple[str, str], Callable[[], str]]] = {
     ("drift.md", "observing"): lambda: cost_of_observing.shown(saved("observing")),
     ("benchmarks.md", "spans"): lambda: cost_of_observing.shown_spans(saved("observing")),
     ("../README.md", "tei"): lambda: cost_beside_tei.shown(saved("tei")),
+    ("benchmarks.md", "peers"): pages.peers,
+    ("benchmarks.md", "signals"): lambda: signals_of_autoscaling.signals_table(saved("autoscale")["runs"]),
 }
 """Page and part → what the question that was asked writes there, with ``--save`` or ``--write-docs``."""
 

@@ -17,67 +17,44 @@ from preprocessing.config import TaskConfig
 from preprocessing.errors import UserCodeRefused
 from preprocessing.heads import HEADS, head_for
 from preprocessing.user_code import UserCode
+from tests.docs.blocks import ROOT, blocks
 
-DOCS = Path(__file__).parents[2] / "docs"
-TASKS = (DOCS / "tasks.md").read_text(encoding="utf-8")
-PREPROCESS = (DOCS / "preprocess-class.md").read_text(encoding="utf-8")
+TASKS = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
 
 
-def blocks(page: str, kind: str) -> list[str]:
+def shown(page: str, kind: str) -> list[str]:
     """The page's code blocks of one kind."""
-    return re.findall(rf"^```{kind}\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    return [one.text for one in blocks() if (one.page, one.kind) == (f"docs/{page}.md", kind)]
 
 
-CLASSES = [block for block in blocks(PREPROCESS, "python") if "class Preprocess" in block]
-
-
-@pytest.fixture(params=CLASSES, ids=range(len(CLASSES)))
-def code(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    """Every class of the page, loaded as an endpoint's."""
-    path = tmp_path / "preprocess.py"
-    path.write_text(request.param)
+@pytest.mark.parametrize("text", [one for one in shown("preprocess-class", "python") if "class Preprocess" in one])
+def test_every_class_of_the_page_runs(text: str, tmp_path: Path) -> None:
+    """Loaded as an endpoint's, with a request that it is for."""
+    (tmp_path / "preprocess.py").write_text(text)
 
     async def send(endpoint: str, version: str | None, data: Any) -> str:
         return f"{endpoint} of {data['text']}"
 
-    loaded = UserCode.load(path, name="page", endpoint=None, send_request=send)
-    yield loaded
-    loaded.unload()
-
-
-def test_every_class_of_the_page_runs(code: UserCode) -> None:
-    """Each with a request that it is for."""
-    body = {"x0": 1.5, "values": [1, 2], "text": "hi", "age": 7}
-    state: dict[str, Any] = {}
-    seen: dict[str, Any] = {}
+    code: Any = UserCode.load(tmp_path / "preprocess.py", name="page", endpoint=None, send_request=send)
+    body, state, seen = {"x0": 1.5, "values": [1, 2], "text": "hi", "age": 7}, {}, {}
     data = code.preprocess(body, state, seen.update)
     if code.is_async("process"):
-        result: Any = asyncio.run(code.process(body, state, seen.update))
-        assert {"sentiment": "sentiment of hi", "topic": "topic of hi"} == result
-    elif code.schemas:
-        assert [[7, 7.5]] == data
-        assert {"probability": 0.25} == code.postprocess(np.array([0.25]), state, None)
-        with pytest.raises(UserCodeRefused, match="age: Field required"):
-            code.preprocess({}, {}, None)
-    elif code.batch_hooks:
-        assert {"y": 1.5} == code.postprocess(np.array(data), state, None)
-        with pytest.raises(UserCodeRefused, match="send x0"):
-            code.preprocess({}, {}, None)
+        assert asyncio.run(code.process(body, state, seen.update))
     elif "postprocess" in code.stages:
-        data = np.array(data, np.float32) if "unit" in state else data
-        assert code.postprocess(data, state, seen.update) in ({"y": [1.5, 0.0], "unit": "m"}, {"sum": 3})
-        assert seen in ({"x0": 1.5}, {"largest": 2})
-    else:
-        assert [[7]] == data
-        with pytest.raises(UserCodeRefused, match="age must be"):
+        is_array = code.batch_hooks or "unit" in state
+        data = np.array([0.25]) if code.schemas else np.array(data, np.float32) if is_array else data
+        assert code.postprocess(data, state, seen.update)
+    if not state and (code.schemas or code.batch_hooks):
+        with pytest.raises(UserCodeRefused):
             code.preprocess({}, {}, None)
+    code.unload()
 
 
 def test_trial_of_the_page_runs(tmp_path: Path) -> None:
     """A class can be tried without a server, as the page says."""
     (tmp_path / "preprocess.py").write_text("class Preprocess:\n    def process(self, data): return data + 1\n")
     names: dict[str, Any] = {}
-    exec(next(block for block in blocks(PREPROCESS, "python") if "def answer" in block), names)
+    exec(next(block for block in shown("preprocess-class", "python") if "def answer" in block), names)
     assert 2 == names["answer"](tmp_path, 1)
 
 
@@ -106,16 +83,10 @@ def section_of(block: str) -> str:
     return heading if heading in HEADS else "text-classification"
 
 
-@pytest.mark.parametrize("block", blocks(TASKS, "json"))
+@pytest.mark.parametrize("block", shown("tasks", "json"))
 def test_every_request_of_the_page_is_accepted(block: str) -> None:
     """By the task it is shown for."""
     assert head_of(section_of(block)).parse(json.loads(block)).texts
-
-
-@pytest.mark.parametrize("block", blocks(TASKS, "json answer"))
-def test_every_answer_of_the_page_is_json(block: str) -> None:
-    """And has the token counts that every answer has."""
-    assert "tokens" in json.loads(block)
 
 
 @pytest.mark.parametrize("task", HEADS)
@@ -139,7 +110,7 @@ def test_notebook_example_runs(tmp_path: Path) -> None:
     labels = {"architectures": ["XForSequenceClassification"], "id2label": {"0": "UP", "1": "DOWN"}}
     (tmp_path / "config.json").write_text(json.dumps(labels))
     names: dict[str, Any] = {}
-    exec(next(block for block in blocks(TASKS, "python")), names)
+    exec(next(block for block in shown("tasks", "python")), names)
 
     def logits_of(input_ids: Any, attention_mask: Any) -> Any:
         return [[1 - i[0], i[0]] for i in input_ids]

@@ -47,11 +47,6 @@ def test_every_value_of_the_chart_is_described() -> None:
         path for path, (default, about) in found.items()
         if not about and not found.get(path.rpartition(".")[0], ("", ""))[1] and default is not None
     ]  # fmt: skip
-    for path, (default, _) in found.items():
-        value = values
-        for part in path.split("."):
-            value = value[part]
-        assert default is None or value == yaml.safe_load(default), path
 
 
 def test_every_setting_metric_and_error_is_documented() -> None:

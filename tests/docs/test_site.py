@@ -17,20 +17,7 @@ def test_site_is_whole_and_needs_no_network(tmp_path: Path) -> None:
 
     Nothing is drawn: `make site` writes the HTML, from the same pages with the same checks.
     """
-    argv = [
-        "-q",
-        "-n",
-        "-W",
-        "--keep-going",
-        "-b",
-        "dummy",
-        "-d",
-        str(tmp_path / "read"),
-        "-c",
-        "docs",
-        ".",
-        str(tmp_path),
-    ]
+    argv = f"-q -n -W --keep-going -b dummy -d {tmp_path / 'read'} -c docs . {tmp_path}".split()
     nowhere = {"http_proxy": "http://127.0.0.1:1", "https_proxy": "http://127.0.0.1:1", "PATH": "", "LANG": "C.UTF-8"}
     done = subprocess.run(
         [sys.executable, "-m", "sphinx", *argv], cwd=ROOT, env=nowhere, capture_output=True, text=True, check=False

@@ -172,10 +172,3 @@ def test_clients_of_the_page_work_as_printed(reader: Reader, block: Block) -> No
     code, printed = reader.types(block.page, "python client.py")
     assert 0 == code, printed
     assert printed.strip()
-
-
-def test_most_lines_are_typed() -> None:
-    """And every reason is one of a line that exists."""
-    lines = [command.line for block in TYPED for command in block.commands()]
-    assert [] == [pattern for pattern in UNTYPED if not any(re.search(pattern, line) for line in lines)]
-    assert sum(not untyped(line) for line in lines) >= len(lines) / 3

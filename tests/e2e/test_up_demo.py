@@ -337,17 +337,6 @@ def test_killed_triton_is_restarted_and_loaded_again(up: Up) -> None:
     assert up.says("triton died", after=seen)
 
 
-def test_second_up_on_the_same_directory_is_refused(up: Up) -> None:
-    """One line names the process that holds it."""
-    done = subprocess.run(
-        [*command(), "up", "--state-dir", up.state], capture_output=True, text=True, check=False, cwd=up.folder,
-        env=clean_environment(up.home),
-    )  # fmt: skip
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert f"another `triton-gateway up` is running in {up.state} (pid {up.process.pid})" in line
-
-
 def test_stop_is_ordered_and_leaves_nothing(up: Up) -> None:
     """SIGTERM: exit code 0, gateway first and control plane last, no process, no half-written file, home untouched."""
     seen = len(up.printed())
@@ -395,38 +384,3 @@ def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
         if again.process.poll() is None:
             again.stop()
     assert again.processes() == []
-
-
-@pytest.mark.long
-def test_a_part_that_dies_twice_ends_everything(up: Up) -> None:
-    """It would not get well by another start. The reason is the last line."""
-    if up.process.poll() is None:
-        up.stop()
-    ended = Up(up.folder)
-    try:
-        ended.wait_ready()
-        for times in (1, 2):
-            seen = len(ended.printed())
-            os.kill(ended.children()["sync"], signal.SIGKILL)
-            until(lambda: times == 2 or ended.says("sync is back", after=seen))  # noqa: B023 - called at once
-        assert ended.process.wait(timeout=90) == 1
-    finally:
-        if ended.process.poll() is None:
-            ended.stop()
-    assert re.search(r"sync died \(killed by SIGKILL\), again", ended.err.read_text().splitlines()[-1])
-    assert ended.processes() == []
-
-
-def test_part_that_dies_at_start_is_one_line_with_its_reason(tmp_path: Path) -> None:
-    """What was started before it is stopped again."""
-    broken = tmp_path / "bin" / "tritonserver"
-    broken.parent.mkdir()
-    broken.write_text("#!/bin/sh\necho 'error: no suitable GPU' >&2\nexit 3\n")
-    broken.chmod(0o755)
-    env = clean_environment(tmp_path / "home")
-    failed = Up(tmp_path, env={**env, "PATH": f"{broken.parent}:{env['PATH']}"})
-    assert failed.process.wait(timeout=120) == 1
-    (line,) = failed.err.read_text().splitlines()
-    assert "triton died" in line
-    assert "no suitable GPU" in line
-    assert failed.processes() == []

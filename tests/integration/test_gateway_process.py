@@ -9,15 +9,11 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import re
 import signal
 import socket
-import time
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +22,12 @@ import numpy as np
 import pytest
 
 from gateway.metrics import drift
-from gateway.metrics.catalog import REQUEST_SECONDS
-from gateway.metrics.exposition import parse
 from tests.control_planes import control_plane
 from tests.gateways import GatewayProcess
 from tests.processes import free_port
 from tests.prometheus import Prometheus
 from tests.stock import Client
-from tests.waiting import LIMIT_S, soon, until
+from tests.waiting import soon, until
 
 pytestmark = pytest.mark.integration
 
@@ -136,15 +130,6 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
     assert not any(answer.isdigit() for answer in lost), lost
 
 
-def test_workers_go_with_the_process_that_started_them(service: Service, tmp_path: Path) -> None:
-    """However it went: an orphan would hold the port and be stopped by nobody."""
-    with Process(service, tmp_path / "state", workers=2) as process:
-        until(lambda: len(process.workers()) == 2 and process.serves(1))
-        workers = process.workers()
-        os.kill(process.process.pid, signal.SIGKILL)
-        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-
-
 @pytest.mark.long
 def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Service, tmp_path: Path) -> None:
     """The controller beside it reports scalars, read back with the real SDK."""
@@ -169,75 +154,6 @@ print("FOUND", json.dumps(scalars))
     scalars = json.loads(found[1])
     assert scalars["requests per second"]["echo"]["y"][0] > 0
     assert "latency p99, ms" in scalars
-
-
-def _counted(process: Process) -> float:
-    """Requests that were answered, as the gateway says."""
-    text = httpx.get(f"{process.url}/metrics").text
-    pattern = r'^gateway_requests_total\{endpoint="echo",outcome="ok",.*\} (\S+)$'
-    return sum(float(value) for value in re.findall(pattern, text, re.M))
-
-
-@pytest.mark.long
-@pytest.mark.prometheus
-def test_prometheus_counts_what_two_workers_answered_to_the_request_and_tells_the_callers_p99(
-    service: Service, tmp_path: Path
-) -> None:
-    """Exactly, also after a worker died and was replaced; the p99 is within its bucket's width of the callers'."""
-    slow, quick, each, callers = 0.12, 0.004, 100, 8
-    seen: Counter[int] = Counter()
-    times: list[float] = []
-
-    def call(caller: int) -> None:
-        rng = random.Random(caller)
-        with httpx.Client(base_url=process.url, timeout=30) as client:
-            for i in range(each):
-                body = {"n": i, "sleep": slow if rng.random() < 0.04 else quick}
-                began = time.perf_counter()
-                reply = client.post("/serve/echo" if i % 10 else "/serve/nowhere", json=body)
-                seen[reply.status_code] += 1
-                if reply.status_code == 200:
-                    times.append(time.perf_counter() - began)
-
-    def load() -> None:
-        with ThreadPoolExecutor(callers) as pool:
-            list(pool.map(call, range(callers)))
-
-    name = "gateway_request_duration_seconds"
-    with Process(service, tmp_path / "state", workers=2) as process:
-        with Prometheus(tmp_path, process.url.removeprefix("http://")) as prometheus:
-            known = lambda: prometheus.value('sum(gateway_requests_total{outcome="ok"})') or 0.0  # noqa: E731
-            until(lambda: process.serves(1))
-            until(lambda: len(process.workers()) == 2)
-            until(lambda: all(process.serves(1) for _ in range(20)))
-            until(lambda: known() == _counted(process) >= 21)  # what the waiting sent is scraped
-            before, began = known(), time.time()
-            load()
-            first = seen[200]
-            until(lambda: known() == before + first)
-            answered = prometheus.value(f'sum({name}_count{{endpoint="echo"}})')
-            times_of = f'sum by (le) ({name}_bucket{{endpoint="echo"}}'
-            p99 = prometheus.value(f"histogram_quantile(0.99, {times_of}) - {times_of} @ {began:.3f}))")
-            victim = process.workers()[0]
-            os.kill(victim, signal.SIGKILL)
-            until(lambda: len(process.workers()) == 2 and victim not in process.workers())
-            until(lambda: all(process.serves(1) for _ in range(20)))
-            until(lambda: known() == _counted(process))
-            again = known()
-            load()
-            until(lambda: known() == again + seen[200] - first)
-            refused = prometheus.value('sum(gateway_requests_total{outcome="endpoint_not_found"})')
-            in_flight = prometheus.value("sum(gateway_requests_in_flight)")
-    assert {200: 2 * callers * each * 9 // 10, 404: 2 * callers * each // 10} == seen
-    assert (seen[404], 0.0) == (refused, in_flight)
-    assert before + first == answered
-    assert again >= before + first + 20, "a worker that died took its counts with it"
-    callers_p99 = sorted(times[:first])[int(0.99 * first)]
-    shown = REQUEST_SECONDS.brief
-    assert isinstance(shown, tuple)
-    low, high = next((a, b) for a, b in pairwise((0.0, *shown)) if a < callers_p99 <= b)
-    assert p99 is not None
-    assert abs(p99 - callers_p99) <= high - low, (p99, callers_p99)
 
 
 WATCHED = """
@@ -343,61 +259,6 @@ async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> 
         assert before + 12 == counted()
 
 
-@pytest.mark.long
-async def test_metrics_add_of_the_stock_cli_is_live_and_adds_up_over_workers(service: Service, tmp_path: Path) -> None:
-    """As users declare them, wildcard and nested names included, while both workers serve; removed again afterwards.
-
-    What any worker shows is the sum over both, exactly.
-    """
-    variables = ("--variable-scalar", "n=0,1,5", "a.b=0.5,1.5", "--variable-enum", "animal=cat,dog",
-                 "--variable-value", "version")  # fmt: skip
-    with Process(service, tmp_path / "state", workers=2) as process:
-        until(lambda: process.serves(1))
-        until(lambda: all(process.serves(1) for _ in range(20)))
-        looked = _changes(process)
-        await asyncio.to_thread(service.stock, "metrics", "add", "--endpoint", "echo/*", *variables)
-        until(lambda: _changes(process) >= looked + 2)  # of each worker
-        until(lambda: all(_variables(process).get("gateway_variable_enum_total{animal,cat}") is not None
-                          for _ in range(20)))  # fmt: skip
-        before, sent = _variables(process), _counted(process)
-        body = {"n": 3, "a": {"b": 1}, "animal": "eel"}
-        async with httpx.AsyncClient(base_url=process.url) as client:
-            for _ in range(5):
-                replies = await asyncio.gather(
-                    *(client.post("/serve/echo", json=body, headers={"connection": "close"}) for _ in range(20))
-                )
-                assert {200} == {reply.status_code for reply in replies}
-        assert sent + 100 == _counted(process)
-        grown = {name: value - before.get(name, 0.0) for name, value in _variables(process).items()}
-        await asyncio.to_thread(service.stock, "metrics", "remove", "--endpoint", "echo/*")
-    assert (0, 100, 300) == tuple(
-        grown[f"gateway_variable_scalar_{part}"] for part in ("bucket{n,1.0}", "bucket{n,5.0}", "sum{n}")
-    )
-    assert (100, 100) == (
-        grown["gateway_variable_scalar_count{a.b}"],
-        grown["gateway_variable_enum_total{animal,other}"],
-    )
-
-
-def _changes(process: Process) -> float:
-    """How often a worker has found another Task and taken it over."""
-    text = httpx.get(f"{process.url}/metrics").text
-    return sum(
-        value for name, labels, value in parse(text)
-        if name == "gateway_reconcile_total" and labels["outcome"] == "changed"
-    )  # fmt: skip
-
-
-def _variables(process: Process) -> dict[str, float]:
-    """Samples of variables, by name and what tells them apart."""
-    found = {}
-    for name, labels, value in parse(httpx.get(f"{process.url}/metrics").text):
-        if name.startswith("gateway_variable_"):
-            parts = [labels["variable"], *(labels[k] for k in ("le", "value", "reason") if k in labels)]
-            found[f"{name}{{{','.join(parts)}}}"] = value
-    return found
-
-
 def test_restart_without_control_plane_serves_the_last_good_state(service: Service, tmp_path: Path) -> None:
     """A gateway that starts while the registry is away serves from disk; one without state says what is missing."""
     state = tmp_path / "state"
@@ -436,61 +297,3 @@ def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> No
         assert answer.startswith(b"HTTP/1.1 200")
         assert b'"n":7' in answer
         assert 0 == process.process.wait(timeout=30)
-
-
-@pytest.mark.long
-def test_payloads_are_kept_by_every_worker_in_files_of_its_own(service: Service, tmp_path: Path) -> None:
-    """Redacted, for their owner only; what a killed worker has written stays."""
-    kept = tmp_path / "state" / "payloads"
-    settings = {
-        "workers": 2, "payload_log": "*=1", "payload_log_redact": r"email /n-\d+/",
-        "payload_log_drop": "sleep", "drain_delay": 0,
-    }  # fmt: skip
-    sent = 0
-    with Process(service, tmp_path / "state", **settings) as gateway:
-        until(lambda: gateway.serves(1))
-        # The kernel chooses the worker of each connection, and the second one may listen later: until both wrote.
-        late = time.monotonic() + LIMIT_S
-        while sent < 60 or len(list(kept.glob("*.jsonl"))) < 2:
-            assert time.monotonic() < late, f"of {sent} requests, one worker answered all"
-            reply = gateway.post({"n": f"n-{sent} of a@b.org", "sleep": 0})
-            assert {"version": 1, "n": f"n-{sent} of a@b.org"} == reply.json()
-            sent += 1
-        until(lambda: sum(path.read_text().count("[redacted]") for path in kept.glob("*.jsonl")) == 2 * sent)
-        os.kill(gateway.workers()[0], signal.SIGKILL)
-        gateway.process.send_signal(signal.SIGTERM)
-        gateway.process.wait(60)
-    found = [json.loads(line) for path in kept.glob("*.jsonl") for line in path.read_text().splitlines()]
-    of_ours = [record for record in found if "n" in record["request"]]
-    assert sent == len(of_ours)
-    assert {"[redacted] of [email]"} == {record["request"]["n"] for record in of_ours}
-    assert {"[redacted] of [email]"} == {record["answer"]["n"] for record in of_ours}
-    assert sent == len({record["request_id"] for record in of_ours})
-    assert not any("sleep" in record["request"] for record in of_ours)
-    assert {0o600} == {path.stat().st_mode & 0o777 for path in kept.iterdir()}
-
-
-def test_a_payload_log_that_cannot_be_written_ends_the_start(service: Service, tmp_path: Path) -> None:
-    """With a sentence that names the setting."""
-    with Process(service, tmp_path / "state", payload_log="*=1", payload_log_redact="/(/") as gateway:
-        assert 2 == gateway.process.wait(60)
-        assert "TRITON_GATEWAY_PAYLOAD_LOG_REDACT: the pattern /(/ cannot be used" in gateway.log.read_text()
-
-
-@pytest.mark.long
-def test_labels_add_up_over_workers(service: Service, tmp_path: Path) -> None:
-    """Whichever worker takes them, and whichever is asked; the controller keeps them over restarts."""
-
-    def labels(gateway: Process) -> dict[str, float]:
-        with httpx.Client() as client:  # a connection of its own: any worker may answer
-            text = client.get(f"{gateway.url}/metrics").text
-        counted = r'^gateway_feedback_total\{endpoint="echo",label="(\w)",predicted="a".*\} (\S+)$'
-        return {label: float(count) for label, count in re.findall(counted, text, re.MULTILINE)}
-
-    with Process(service, tmp_path / "state", workers=2, drain_delay=0) as gateway:
-        until(lambda: gateway.serves(1))
-        for n in range(40):
-            body = {"endpoint": "echo", "predicted": "a", "label": "a" if n < 30 else "b"}
-            # 503 from a worker that has just begun, and counts nothing yet
-            until(lambda body=body: httpx.post(f"{gateway.url}/v1/feedback", json=body, timeout=30).status_code == 200)
-        until(lambda: labels(gateway) == {"a": 30.0, "b": 10.0})

@@ -42,14 +42,6 @@ TEXTS = [
     "�replacement� \ue000private",
     "don't can't won't ... !!! ??? -- —",
 ]
-PAIRS = [
-    ("hello", "world"),
-    ("long " * 400, "short"),
-    ("short", "long " * 400),
-    ("long " * 400, "even longer " * 400),
-    ("中" * 200, "😀 " * 200),
-    ("\x00", "a"),
-]
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +56,6 @@ def reference(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.fixture(scope="module")
-def tokenizer(folder: Path) -> TextTokenizer:
-    """Ours."""
-    return TextTokenizer.from_folder(folder, TaskConfig.from_folder(folder))
-
-
 def test_minilm_is_read_as_its_authors_meant_it(folder: Path) -> None:
     """256 tokens, not the 512 of its tokenizer_config nor the 128 baked into tokenizer.json; mean, normalised."""
     config = TaskConfig.from_folder(folder)
@@ -80,27 +66,6 @@ def test_minilm_is_read_as_its_authors_meant_it(folder: Path) -> None:
         config.normalize,
     )
     assert (0, 30522) == (config.pad_id, TextTokenizer.from_folder(folder, config).vocab_size)
-
-
-def test_tensors_are_those_of_transformers(folder: Path, reference: Any) -> None:
-    """Padded to the longest, with masks and types, single texts and pairs."""
-    processor = TextProcessor.from_folder(folder)
-    for texts in (TEXTS, PAIRS):
-        ours = processor.collate_rows(processor.tokenizer.encode_batch(texts))
-        arguments = [list(part) for part in zip(*texts, strict=True)] if texts is PAIRS else [texts]
-        theirs = reference(*arguments, truncation=True, max_length=256, padding=True, return_tensors="np")
-        assert set(theirs) == set(ours)
-        for name, tensor in ours.items():
-            np.testing.assert_array_equal(theirs[name], tensor, err_msg=name)
-
-
-def test_offsets_and_truncation_are_those_of_transformers(tokenizer: TextTokenizer, reference: Any) -> None:
-    """A text is truncated exactly where the untruncated encoding is longer."""
-    for text, row in zip(TEXTS, tokenizer.encode_batch(TEXTS, offsets=True), strict=True):
-        theirs = reference(text, truncation=True, max_length=256, return_offsets_mapping=True)
-        assert [list(pair) for pair in theirs["offset_mapping"]] == row.offsets.tolist()  # type: ignore[union-attr]
-        assert (len(reference(text)["input_ids"]) > 256) == row.truncated
-        assert row.ids.tolist().count(reference.unk_token_id) == row.n_unknown
 
 
 # --- embeddings -------------------------------------------------------------------------------------------------------
