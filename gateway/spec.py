@@ -569,6 +569,13 @@ def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
 _LAST_DECISIONS: Final = 6
 
 
+def way_back(endpoint: str, stable: str, phase: str) -> str:
+    """Return the command that makes the version ``stable`` (url) answer all again; empty if it does already."""
+    if phase == "promoted":
+        return f"triton-gateway default {endpoint} {stable.removeprefix(f'{endpoint}/')}"
+    return f"triton-gateway canary abort --endpoint {endpoint}" if phase in ("running", "paused") else ""
+
+
 def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
     """Return what the status shows of each rollout: where it is, who guards it, and its last decisions.
 
@@ -583,6 +590,7 @@ def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
                 **{name: str(stored[name]) for name in ("canary", "stable", "phase", "state", "why")},
                 "weight": float(stored["weight"]), "steps": [float(step) for step in stored["steps"]],
                 "guard": str(stored["guard"]) if is_guarded else "",
+                "way_back": way_back(endpoint, str(stored["stable"]), str(stored["phase"])),
                 "differences": {str(kind): str(how) for kind, how in stored["apart"].items()},
                 "decisions": [
                     {"at": float(one["at"]), **{name: str(one[name]) for name in ("what", "why")},

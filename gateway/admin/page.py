@@ -360,15 +360,12 @@ def _inside(row: _Row, prefix: str) -> str:
 
 def _rollout(one: Values) -> str:
     """Return where a rollout is, who guards it, the way back, and its last decisions with their reasons."""
-    is_under_way, name = one["phase"] in _UNDER_WAY, one["endpoint"]
+    is_under_way = one["phase"] in _UNDER_WAY
     steps = ", ".join(f"{step:g} %" for step in one["steps"])
     guard = (
         f"guarded by {_e(one['guard'])}"
         if one["guard"]
         else ("<span class=bad>nobody guards it: start <code>triton-gateway controller</code></span>")
-    )
-    back = {"promoted": f"triton-gateway default {name} {one['stable'].rpartition('/')[2]}"} | dict.fromkeys(
-        _UNDER_WAY, f"triton-gateway canary abort --endpoint {name}"
     )
     lines = [
         f"<tr><td class=dim>{datetime.fromtimestamp(said['at'], UTC):%m-%d %H:%M:%S}</td><td>{_e(said['what'])}</td>"
@@ -381,7 +378,7 @@ def _rollout(one: Values) -> str:
         + (f", {_e(one['state'])}; {guard}" if is_under_way else "")
         + f"</p><p>{_e(one['why'])}</p>"
         + "".join(f"<p class=wait>{_e(how)}</p>" for how in one["differences"].values())
-        + (f"<p class=dim>The way back: <code>{_e(back[one['phase']])}</code></p>" if one["phase"] in back else "")
+        + (f"<p class=dim>The way back: <code>{_e(one['way_back'])}</code></p>" if one["way_back"] else "")
         + _table("Decisions, UTC", ("At", "Decision", "Weight", "Why"), lines, (2,))
     )
 

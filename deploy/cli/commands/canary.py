@@ -225,6 +225,8 @@ def _follow(store: Store, endpoint: str, wanted: Request | None, *, as_json: boo
     if state is not None and state.rollout.is_over:
         if state.rollout.phase == "refused":
             raise DeployError(state.rollout.why)
+        if not as_json and (back := state.way_back):
+            click.echo(f"the way back: {back}")
         return 0 if state.rollout.phase == "promoted" else 3
     if state is None:
         left = "no controller has begun the rollout yet; the next one does. To withdraw it"
@@ -252,8 +254,8 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
     ]  # fmt: skip
     if as_json:
         click.echo(json.dumps([
-            {**one.rollout.to_json(), "guard": _guard(one, now), "evidence": one.rollout.gate.describe()}
-            for one in found
+            {**one.rollout.to_json(), "guard": _guard(one, now), "evidence": one.rollout.gate.describe(),
+             "way_back": one.way_back} for one in found
         ], indent=2))  # fmt: skip
         return 0
     rows = []
@@ -273,6 +275,8 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
             click.echo(f"{one.rollout.canary}: {how}")
         for decision in one.rollout.history if endpoint is not None else ():
             _print_decision(decision, as_json=False)
+        if back := one.way_back:
+            click.echo(f"{one.rollout.endpoint}: the way back: {back}")
     return 0
 
 

@@ -61,6 +61,11 @@ class State:
     restored: str | None = None
     """The old copy that is being put right; it is not, if it appears once more."""
 
+    @property
+    def way_back(self) -> str:
+        """The command that returns to the stable version; empty if that answers all already."""
+        return spec.way_back(self.rollout.endpoint, self.rollout.stable, self.rollout.phase)
+
     def replacing(self, found: str, wanted: Mapping[str, float], now: float) -> State:
         """Return the state in which the Task's weights ``found`` are to be replaced by ``wanted``."""
         recent = {text: at for text, at in self.replaced.items() if now - at < _FORGOTTEN_S}

@@ -519,6 +519,7 @@ def rollout(**more: Any) -> dict[str, Any]:
     return {
         "endpoint": "e", "canary": "e/2", "stable": "e/1", "phase": "running", "state": "holding", "why": EVIL,
         "weight": 5.0, "steps": [1.0, 5.0, 100.0], "guard": "controller-a", "differences": {"texts": EVIL},
+        "way_back": "triton-gateway canary abort --endpoint e",
         "decisions": [{"at": 1_700_000_000.0, "what": "start", "weight": 1.0, "why": EVIL}], **more,
     }  # fmt: skip
 
@@ -530,9 +531,11 @@ def rollout(**more: Any) -> dict[str, Any]:
                            "canary abort --endpoint e"], "nobody"),
         ({"guard": ""}, ">unguarded<", ["nobody looks after the canary e/2", "start <code>triton-gateway controller"],
          "guarded by"),
-        ({"phase": "promoted", "guard": "", "weight": 100.0}, ">serving<", ["promoted", "triton-gateway default e 1"],
+        ({"phase": "promoted", "guard": "", "weight": 100.0, "way_back": "triton-gateway default e 1"},
+         ">serving<", ["promoted", "The way back: <code>triton-gateway default e 1"],
          "canary abort"),
-        ({"phase": "rolled_back", "guard": "", "weight": 0.0}, ">serving<", ["rolled back, 0 %"], "The way back"),
+        ({"phase": "rolled_back", "guard": "", "weight": 0.0, "way_back": ""}, ">serving<",
+         ["rolled back, 0 %"], "The way back"),
     ],
     ids=["running", "unguarded", "promoted", "rolled back"],
 )  # fmt: skip

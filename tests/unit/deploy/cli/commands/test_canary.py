@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import click
 import pytest
 
 from deploy.cli.commands import canary
 from deploy.controller.rollouts.steps import Rollout
 from deploy.tools.errors import DeployError
 from gateway.testing import FakeRegistry
+from tests.unit.deploy.controller.rollouts.world import World, fresh
 
 CLASSIFIER = {"task": "text-classification", "labels": ["NEGATIVE", "POSITIVE"]}
 
@@ -135,3 +137,25 @@ def test_a_rollout_to_what_answers_already_is_refused(
     """Its first step would send nearly all requests to another, untested version."""
     with pytest.raises(DeployError, match=r"e/1 already answers .* requests for e without a version"):
         stable("e/1", default, weights, versions)
+
+
+def test_the_end_and_the_status_name_the_way_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """While it runs that is its end, after a promotion the version before, after an end without one nothing."""
+    world = World()
+    controller = world.begin(fresh())
+
+    def status(*, as_json: bool = False) -> str:
+        with click.Context(canary.status):
+            canary.status.callback.__wrapped__(endpoint="e", as_json=as_json, open_registry=lambda: world)
+        return capsys.readouterr().out
+
+    assert "e: the way back: triton-gateway canary abort --endpoint e\n" in status()
+    world.finish(controller)
+    assert status().endswith("e: the way back: triton-gateway default e 1\n")
+    assert "triton-gateway default e 1" == json.loads(status(as_json=True))[0]["way_back"]
+    assert 0 == canary._follow(world, "e", None, as_json=False)
+    assert capsys.readouterr().out.endswith("\nthe way back: triton-gateway default e 1\n")
+    controller = world.begin(fresh(), controller)
+    world.ask("abort")
+    world.finish(controller)
+    assert "way back" not in status()

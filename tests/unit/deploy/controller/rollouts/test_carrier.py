@@ -62,9 +62,12 @@ def test_gateways_show_what_the_controller_records(world: World) -> None:
     assert ("running", 5.0, "host 1a2b", ["start"]) == (
         shown["phase"], shown["weight"], shown["guard"], [one["what"] for one in shown["decisions"]]
     )  # fmt: skip
+    assert "triton-gateway canary abort --endpoint e" == shown["way_back"]
     assert [""] == [one["guard"] for one in rollouts(world.task(), world.now + 3600)]
     world.finish(controller)
-    assert [("promoted", "")] == [(one["phase"], one["guard"]) for one in rollouts(world.task(), world.now)]
+    assert [("promoted", "", "triton-gateway default e 1")] == [
+        (one["phase"], one["guard"], one["way_back"]) for one in rollouts(world.task(), world.now)
+    ]  # fmt: skip
 
 
 def test_a_promoted_name_means_the_new_version_at_every_moment(world: World) -> None:
