@@ -6,8 +6,9 @@ tokenization that could differ (except the spelling of plain ASCII words in `wor
 say for which words a text's ids are the concatenation of its words' ids. Texts with other words are returned
 unanswered.
 
-Thread-safe: readers use the current dictionary without a lock, only learning takes one. The library releases the
-interpreter lock; the cache holds it, but for a tenth of the time.
+Thread-safe: words are read from and added to the current dictionary without a lock; learning takes one for each batch,
+and beginning a new generation. The library releases the interpreter lock; the cache holds it, but for a tenth of the
+time.
 """
 
 from __future__ import annotations
@@ -211,10 +212,12 @@ class WordCache:
             if ids is None:
                 raise KeyError(word)
         if len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
-            with self._lock:
-                if len(self._young) >= self._generation:
-                    self._turn()
-                self._young[word] = ids
+            # Adding takes no lock: the worst is that each thread adds one word too many, or one to the old generation.
+            if len(self._young) >= self._generation:
+                with self._lock:
+                    if len(self._young) >= self._generation:
+                        self._turn()
+            self._young[word] = ids
             self._budget.learned(1)
         return ids
 
