@@ -76,6 +76,7 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.port import Registry
 from gateway.settings import JOINS, LOCAL_NAMES, SUPERVISOR, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
+from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.key import key_file
 from gateway.triton.port import Backend
@@ -600,12 +601,6 @@ def _post(url: str, data: Any, timeout: float) -> Any:
         return None
 
 
-def _http_for(settings: Settings, address: str) -> str:
-    # A configured HTTP address belongs to the default Triton; the serving Task may name other Tritons.
-    own = settings.triton_http
-    return own if own in ("auto", "off") or own.isdecimal() or address == settings.triton_grpc else "auto"
-
-
 def _end_with(parent: int) -> None:
     """Stop in order when the parent of the workers has ended in any way. Otherwise this process would never be stopped,
     and would hold the port. Linux has a signal for that.
@@ -632,7 +627,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             address,
             compression=compression,
             options=options,
-            http=_http_for(settings, address),
+            http_of=http_beside(settings.triton_http),
             tls=in_folder(settings.triton_tls, settings.triton_tls_name),
             key_file=key_file(settings.triton_key_file, settings.state_dir),
             away_s=settings.cold_start_timeout,

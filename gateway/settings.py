@@ -296,12 +296,10 @@ class Settings(BaseSettings):
         description="Name that Triton's certificate must be issued for. Empty: the host of Triton's address.",
     )  # fmt: skip
     triton_http: str = Field(
-        "auto", validation_alias=_names("triton_http"),
+        "auto", pattern="^(auto|off|[0-9]{1,5})$", validation_alias=_names("triton_http"),
         description="Triton's HTTP port, which costs a fraction of gRPC's CPU time for calling models. A port (on "
-        "the same hosts), addresses (`host:8000`, comma separated; for the default Triton only), `auto` (port 8000 "
-        "if gRPC uses 8001) or `off`. The gateway uses gRPC for everything else and whenever HTTP does not answer. "
-        "It also uses gRPC for models whose callers often disconnect before the answer, because Triton does not stop "
-        "work that came over HTTP.",
+        "the same hosts), `auto` (port 8000 if gRPC uses 8001) or `off`. The gateway uses gRPC for everything else, "
+        "and whenever HTTP does not answer. Only over gRPC does Triton stop work whose caller has left.",
     )  # fmt: skip
     triton_key_file: str = Field(
         "", validation_alias=_names("triton_key_file"),

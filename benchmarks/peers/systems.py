@@ -135,7 +135,7 @@ def _gateway(
     env = bench.environment(
         backend,
         TRITON_GATEWAY_PORT=port, TRITON_GATEWAY_WORKERS=workers, TRITON_GATEWAY_TRITON_GRPC=bench.triton.grpc,
-        TRITON_GATEWAY_TRITON_HTTP=bench.triton.http,
+        TRITON_GATEWAY_TRITON_HTTP=bench.triton.http.rpartition(":")[2],
         TRITON_GATEWAY_STATE_DIR=bench.state / f"{name}-state", TRITON_GATEWAY_LOG_FORMAT="text",
         CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, PYTHONPATH=checkout, **(settings or {}),
     )  # fmt: skip

@@ -59,7 +59,7 @@ def look_up(address: str) -> list[str]:
     """Return the hosts behind ``address`` (a name, or a list); empty if the look-up fails."""
     target = triton.addresses.parse_address(address)
     if target.fixed:
-        return [triton.addresses.http_address(one)[0] for one in target.fixed]
+        return [triton.addresses.host_and_port(one)[0] for one in target.fixed]
     with contextlib.suppress(OSError):
         return sorted(triton.addresses.one_family(_addresses(target.host)))
     return []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
@@ -16,6 +16,9 @@ Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
 
 HttpAddress = tuple[str, int]
 """Host and port."""
+
+HttpOf = Callable[[str], HttpAddress | None]
+"""``http_of(target)`` returns the HTTP address of the Triton at a gRPC target; None: it is called over gRPC only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,32 +75,7 @@ def one_family(ips: Iterable[str]) -> set[str]:
     return {ip for ip in found if ":" not in ip} or found
 
 
-def http_hosts(address: str, http: str) -> list[HttpAddress]:
-    """Return the HTTP hosts and ports of the Triton at the gRPC ``address``.
-
-    ``http`` is a port (on the same hosts), separate addresses (``host:port``, several with commas), ``auto`` (port 8000
-    if gRPC uses 8001, Triton's defaults) or ``off``. Raises ``ValueError`` for anything else.
-    """
-    http = http.strip()
-    if http == "off":
-        return []
-    if not is_beside(http):
-        return _hosts(http.removeprefix("http://"))
-    try:
-        hosts = _hosts(address)
-    except ValueError:  # a socket file, or another form that only gRPC can read
-        return []
-    if http == "auto":
-        return [(host, 8000) for host, port in hosts if port == 8001]
-    return [(host, int(http)) for host, _ in hosts]
-
-
-def is_beside(http: str) -> bool:
-    """Return whether the setting means a port on gRPC's hosts (or ``off``), not separate addresses."""
-    return http.strip() in ("auto", "off") or http.strip().isdecimal()
-
-
-def http_address(target: str) -> HttpAddress:
+def host_and_port(target: str) -> HttpAddress:
     """Split ``host:port``. Raises ``ValueError``."""
     host, _, port = target.strip().rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
@@ -105,28 +83,18 @@ def http_address(target: str) -> HttpAddress:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
-def _hosts(address: str) -> list[HttpAddress]:
-    targets = [parse_address(part) for part in parts(address)]
-    return [http_address(part) for target in targets for part in target.fixed or (f"{target.host}:{target.port}",)]
-
-
-def pair(targets: Sequence[str], https: Sequence[HttpAddress]) -> list[tuple[str, HttpAddress | None]]:
-    """Pair gRPC ``targets`` with separately configured HTTP addresses.
-
-    Addresses with the same host are paired, in order. If no host is in both lists (a proxy or a Service is in front of
-    one of them), the lists are paired by position and the shorter one is repeated, so that every address is used.
+def http_beside(setting: str) -> HttpOf:
+    """Return what finds the HTTP address of a Triton by ``setting``: a port on the same host, ``auto`` (port 8000 if
+    gRPC uses 8001, Triton's defaults) or ``off``.
     """
-    if not targets or not https:
-        return [(target, None) for target in targets]
-    left = list(https)
-    pairs: list[tuple[str, HttpAddress | None]] = []
-    for target in targets:
-        host = target.rpartition(":")[0].strip("[]")
-        found = next((address for address in left if address[0] == host), None)
-        if found is not None:
-            left.remove(found)
-        pairs.append((target, found))
-    if len(left) == len(https):
-        pairs = []
-        left += [https[i % len(https)] for i in range(len(https), len(targets))]
-    return pairs + [(targets[i % len(targets)], address) for i, address in enumerate(left)]
+
+    def http_of(target: str) -> HttpAddress | None:
+        try:
+            host, port = host_and_port(target)
+        except ValueError:  # a socket file, or another form that only gRPC can read
+            return None
+        if setting == "auto":
+            return (host, 8000) if port == 8001 else None
+        return None if setting == "off" else (host, int(setting))
+
+    return http_of

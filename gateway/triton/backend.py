@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
 from gateway.pools import quorum
 from gateway.trace import TRACEPARENT
-from gateway.triton.addresses import HttpAddress, Lookup, resolve
+from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, resolve
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
@@ -73,7 +73,7 @@ class _PlacedServers(Servers):
 
 
 class TritonBackend:
-    """One Triton, or all replicas behind one name or list of addresses. ``http``: see ``http_hosts``.
+    """One Triton, or all replicas behind one name or list of addresses. ``http_of``: see ``HttpOf``.
 
     ``key_file`` holds the key of Triton's control APIs. It is only sent to ask why a model is not ready; without it
     that reason is unknown and everything else works.
@@ -88,7 +88,7 @@ class TritonBackend:
         *,
         compression: bool = False,
         options: Sequence[tuple[str, Any]] = (),
-        http: str = "off",
+        http_of: HttpOf = lambda _target: None,
         tls: TritonTls | None = None,
         key_file: Path | None = None,
         lookup: Lookup = resolve,
@@ -113,7 +113,7 @@ class TritonBackend:
             address,
             connect,
             # Triton offers compression and TLS over gRPC only, so HTTP is off with either of them.
-            http="off" if compression or tls else http,
+            http_of=(lambda _target: None) if compression or tls else http_of,
             stamp=tls.changed if tls else tuple,
             lookup=lookup,
             lookup_every=lookup_every,

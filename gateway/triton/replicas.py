@@ -22,12 +22,9 @@ from typing import Final
 from gateway.errors import BackendUnavailable, GatewayError
 from gateway.triton.addresses import (
     HttpAddress,
+    HttpOf,
     Lookup,
     Target,
-    http_address,
-    http_hosts,
-    is_beside,
-    pair,
     parse_address,
     parts,
 )
@@ -116,9 +113,9 @@ class Replicas:
     """The replicas behind ``address`` (several addresses with ``;``: pools that share an endpoint).
 
     ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``key()`` returns the key of
-    Triton's control APIs, empty if unknown. ``http``: see ``http_hosts``. ``stamp()`` returns a value that changes with
-    the certificates, which asks for new connections; it may raise ``OSError``. ``lookup`` runs at most every
-    ``lookup_every`` seconds. ``is_partial(model)``: whether a model is placed on some servers only.
+    Triton's control APIs, empty if unknown. ``stamp()`` returns a value that changes with the certificates, which asks
+    for new connections; it may raise ``OSError``. ``lookup`` runs at most every ``lookup_every`` seconds.
+    ``is_partial(model)``: whether a model is placed on some servers only.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class Replicas:
         address: str,
         connect: Callable[[str, HttpAddress | None, str], Replica],
         *,
-        http: str,
+        http_of: HttpOf,
         stamp: Callable[[], object],
         lookup: Lookup,
         lookup_every: float,
@@ -150,8 +147,7 @@ class Replicas:
         self._hosts: dict[str, str] = {}
         """gRPC target → the host name that was resolved to it."""
         self._connect = connect
-        self._http = http
-        self._own_http = () if is_beside(http) else tuple(http_hosts(address, http))
+        self._http_of = http_of
         self._stamp = stamp
         self._stamped: object = None
         self._lookup = lookup
@@ -163,8 +159,8 @@ class Replicas:
         self._refreshing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self._said: list[str] = []
-        if not self._own_http and all(target.fixed for target in self._targets):
-            self._join(self._beside([address for target in self._targets for address in target.fixed]))
+        if all(target.fixed for target in self._targets):
+            self._join([address for target in self._targets for address in target.fixed])
 
     def asked(self, model: str) -> float:
         """Record that ``model`` is called, and return the time in ``monotonic`` seconds."""
@@ -396,7 +392,7 @@ class Replicas:
             if self._problem and (not targets or len(self._targets) == 1):
                 self.is_away = self.is_away or not self.all
                 return
-            self._join(pair(targets, await self._find_http()) if self._own_http else self._beside(targets))
+            self._join(targets)
             for replica in self.all:
                 self._tend(replica)
 
@@ -412,24 +408,9 @@ class Replicas:
         self._hosts |= dict.fromkeys(found, target.host)
         return found
 
-    async def _find_http(self) -> list[HttpAddress]:
-        found: list[HttpAddress] = []
-        for host, port in self._own_http:
-            if parse_address(f"{host}:{port}").fixed:
-                found.append((host, port))
-                continue
-            try:
-                found += [http_address(target) for target in await self._lookup(host, port)]
-            except OSError:  # the known addresses stay; new servers use gRPC
-                found += [r.http.address for r in self.all if r.http.address and r.http.address[1] == port]
-        return found
-
-    def _beside(self, targets: Sequence[str]) -> list[tuple[str, HttpAddress | None]]:
-        return [(target, next(iter(http_hosts(target, self._http)), None)) for target in targets]
-
-    def _join(self, addresses: Sequence[tuple[str, HttpAddress | None]]) -> None:
-        addresses = [*dict.fromkeys(addresses)]
-        known = {(replica.address, replica.http.address): replica for replica in self.all}
+    def _join(self, targets: Sequence[str]) -> None:
+        targets = [*dict.fromkeys(targets)]
+        known = {replica.address: replica for replica in self.all}
         # A replica that joins others gets its first call only after it has answered and has the models.
         is_beside_others = bool(known)
         replicas = []
@@ -438,13 +419,13 @@ class Replicas:
             if known and stamp != self._stamped:
                 _log.info("certificates for Triton at %s have changed: reconnecting", self._address)
                 known, is_beside_others = {}, False
-            elif [*known] == addresses:
+            elif [*known] == targets:
                 self._count()  # if the name has no address yet, all count as away
                 return
-            for target, http in addresses:
-                replica = known.pop((target, http), None)
+            for target in targets:
+                replica = known.pop(target, None)
                 if replica is None:
-                    replica = self._connect(target, http, self._hosts.get(target, ""))
+                    replica = self._connect(target, self._http_of(target), self._hosts.get(target, ""))
                     if is_beside_others:
                         replica.is_unhealthy = True
                         replica.missing = set(self._asked)
@@ -455,7 +436,7 @@ class Replicas:
         self._stamped = stamp
         gone = [replica for replica in self.all if replica not in replicas]
         if self.all:
-            _log.info("Triton at %s is now %s", self._address, ", ".join(target for target, _ in addresses))
+            _log.info("Triton at %s is now %s", self._address, ", ".join(targets))
         self.all = replicas
         self._count()
         for replica in gone:

@@ -14,6 +14,7 @@ import pytest
 
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.testing import FakeBackend
+from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
 from tests.stand_in import StandIn
@@ -105,7 +106,9 @@ async def slow(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     (folder / "1" / "model.py").write_text(_SLOW_MODEL)
     (folder / "config.pbtxt").write_text(_slow_config("slow", log))
     embedded.admin.load("slow")
-    real = TritonBackend(embedded.grpc, http=embedded.http if request.param == "http" else "off")
+    real = TritonBackend(
+        embedded.grpc, http_of=http_beside(embedded.http.rpartition(":")[2] if request.param == "http" else "off")
+    )
     await real.describe("slow")
     yield Slow(real, lambda: [int(line) for line in log.read_text().split()])
     await real.close()
@@ -147,7 +150,9 @@ async def backend(
         return
     embedded = request.getfixturevalue("embedded_triton")
     name = embedded.serve(make_token_model(tmp_path / "model" / "model.onnx"))
-    real = TritonBackend(embedded.grpc, http=embedded.http if request.param == "http" else "off")
+    real = TritonBackend(
+        embedded.grpc, http_of=http_beside(embedded.http.rpartition(":")[2] if request.param == "http" else "off")
+    )
     await real.describe(name)
     assert (request.param == "http") == _is_over_http(real)
     yield real, name

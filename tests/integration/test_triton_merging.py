@@ -58,7 +58,7 @@ async def merged(embedded_triton: Any, tmp_path: Path) -> AsyncIterator[Runs]:
             parameters {{ key: "log" value {{ string_value: "{log}" }} }}"""
         )
         embedded_triton.admin.load(name)
-        backend = TritonBackend(embedded_triton.grpc, http="off")
+        backend = TritonBackend(embedded_triton.grpc)
         try:
             info = await backend.describe(name)
             calls = [{"x": np.ones((1, length), np.int64)} for length in lengths]

@@ -30,6 +30,7 @@ from deploy.tools import ports
 from gateway.errors import BackendRefused, BackendUnavailable
 from gateway.parent_death import ending_with_parent
 from gateway.spec import EndpointSpec, ModelRecord
+from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
 from tests.waiting import until
@@ -134,7 +135,9 @@ def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
         repository.close()
 
     async def called() -> list[list[float]]:
-        backend = TritonBackend(f"ipv4:{secured.grpc}", http=secured.http, tls=secured.tls())
+        backend = TritonBackend(
+            f"ipv4:{secured.grpc}", http_of=http_beside(secured.http.rpartition(":")[2]), tls=secured.tls()
+        )
         try:
             assert await backend.is_live()
             answer = await backend.infer("tokens", token_inputs([1, 2, 3]), ("logits",), timeout=30.0)

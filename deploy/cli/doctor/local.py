@@ -193,6 +193,6 @@ def triton_at(
         yield Finding(f"Triton at {address}", "missing", error.message, error.hint)
     finally:
         client.close()
-    hosts = triton.addresses.http_hosts(grpc, http)
-    yield who_may_load(open_addresses(grpc, "{}:{}".format(*hosts[0]) if hosts else "", tls))
+    over_http = triton.addresses.http_beside(http)(grpc)
+    yield who_may_load(open_addresses(grpc, "{}:{}".format(*over_http) if over_http else "", tls))
     yield version_of(f"Triton at {address}", version)

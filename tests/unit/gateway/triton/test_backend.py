@@ -12,11 +12,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded
-from gateway.triton.addresses import pair
 from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
@@ -47,8 +44,8 @@ async def serving(count: int) -> AsyncIterator[tuple[TritonBackend, list[Triton]
     for one in made:
         await one.grpc.start()
         await one.http.start()
-    http = ",".join(f"127.0.0.1:{one.http.address[1]}" for one in made)
-    backend = TritonBackend(together(*(one.grpc for one in made)), http=http)
+    http = {f"127.0.0.1:{one.grpc.port}": one.http.address for one in made}
+    backend = TritonBackend(together(*(one.grpc for one in made)), http_of=http.get)
     assert await backend.is_live()
     while not all(one.http.is_open for one in backend._replicas.all):  # a busy machine may not hear it in time
         await backend._replicas.ask_http()
@@ -213,44 +210,14 @@ async def test_closing_ends_calls_in_flight_as_unavailable() -> None:
         a.grpc.hold.set()
 
 
-async def test_an_unknown_http_host_name_leaves_calls_to_grpc() -> None:
+async def test_an_http_port_that_cannot_be_reached_leaves_calls_to_grpc() -> None:
     """gRPC serves."""
     server = GrpcServer("a")
     await server.start()
-    backend = TritonBackend(f"127.0.0.1:{server.port}", http="no such name:8000")
+    backend = TritonBackend(f"127.0.0.1:{server.port}", http_of=lambda _target: ("no such name", 8000))
     await call(backend)
     await backend.close()
     await server.server.stop(None)
-
-
-@pytest.mark.parametrize(
-    ("targets", "https", "pairs"),
-    [
-        (["a:1"], [], [("a:1", None)]),
-        (["a:1", "b:1"], [("b", 8), ("a", 8)], [("a:1", ("a", 8)), ("b:1", ("b", 8))]),
-        (["a:1", "a:2"], [("a", 8), ("a", 9)], [("a:1", ("a", 8)), ("a:2", ("a", 9))]),
-        (["a:1", "b:1"], [("a", 8)], [("a:1", ("a", 8)), ("b:1", None)]),
-        (["[::1]:1"], [("::1", 8)], [("[::1]:1", ("::1", 8))]),
-        (["a:1", "b:1"], [("proxy", 8)], [("a:1", ("proxy", 8)), ("b:1", ("proxy", 8))]),
-        (["service:1"], [("a", 8), ("b", 8)], [("service:1", ("a", 8)), ("service:1", ("b", 8))]),
-        (["unix:/run/triton"], [("a", 8)], [("unix:/run/triton", ("a", 8))]),
-    ],
-)
-def test_separate_http_addresses_are_paired_with_grpc_addresses(targets: Any, https: Any, pairs: Any) -> None:
-    """By host, or in order if no host has both."""
-    assert pairs == pair(targets, https)
-
-
-@given(
-    st.lists(st.sampled_from(["a:1", "a:2", "b:1", "c:1"]), unique=True, max_size=4),
-    st.lists(st.sampled_from([("a", 8), ("a", 9), ("b", 8), ("x", 8), ("y", 8)]), unique=True, max_size=5),
-)
-def test_every_address_is_used(targets: list[str], https: list[tuple[str, int]]) -> None:
-    """No server is left out, and no pair is repeated."""
-    pairs = pair(targets, https)
-    assert len(set(pairs)) == len(pairs)
-    assert set(targets) == {target for target, _ in pairs}
-    assert not targets or set(https) == {http for _, http in pairs} - {None}
 
 
 async def test_a_lost_server_is_not_live_even_without_calls() -> None:

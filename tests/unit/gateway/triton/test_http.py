@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from gateway.errors import (
     BackendGarbage,
@@ -22,8 +23,9 @@ from gateway.errors import (
     ModelFailed,
     ModelNotReady,
 )
+from gateway.settings import Settings
 from gateway.triton import http, replicas
-from gateway.triton.addresses import http_hosts
+from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.errors import TransportError
 from gateway.triton.http import HttpTransport
@@ -59,8 +61,8 @@ async def infer(calls: HttpTransport, *ids: int, timeout: float = 5, parent: str
 
 async def called_over_http(*servers: HttpServer) -> TritonBackend:
     """Return a backend of these servers, which have only HTTP, after a health check."""
-    http = ",".join(f"127.0.0.1:{server.address[1]}" for server in servers)
-    backend = TritonBackend(",".join(f"127.0.0.1:{9 + number}" for number in range(len(servers))), http=http)
+    http = {f"127.0.0.1:{9 + number}": server.address for number, server in enumerate(servers)}
+    backend = TritonBackend(",".join(http), http_of=http.get)
     with pytest.raises(BackendUnavailable):
         await backend.describe("m")
     return backend
@@ -72,29 +74,26 @@ async def ask(backend: TritonBackend, *ids: int, timeout: float = 5) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("address", "http", "hosts"),
+    ("target", "setting", "address"),
     [
-        ("triton:8001", "auto", [("triton", 8000)]),
-        ("dns:///triton:8001", "auto", [("triton", 8000)]),
-        ("ipv4:10.0.0.1:8001,10.0.0.2:8001", "auto", [("10.0.0.1", 8000), ("10.0.0.2", 8000)]),
-        ("[::1]:8001", "auto", [("::1", 8000)]),
-        ("triton:9001", "auto", []),
-        ("triton:9001", "9000", [("triton", 9000)]),
-        ("triton:8001", "off", []),
-        ("unix:/run/triton", "8000", []),
-        ("triton:8001", "a:1, b:2", [("a", 1), ("b", 2)]),
+        ("triton:8001", "auto", ("triton", 8000)),
+        ("[::1]:8001", "auto", ("::1", 8000)),
+        ("triton:9001", "auto", None),
+        ("triton:9001", "9000", ("triton", 9000)),
+        ("triton:8001", "off", None),
+        ("unix:/run/triton", "8000", None),
     ],
 )
-def test_hosts_follow_the_grpc_address_unless_named(address: str, http: str, hosts: list[tuple[str, int]]) -> None:
-    """A port means the same hosts. `auto` applies only to Triton's default ports."""
-    assert hosts == http_hosts(address, http)
+def test_http_is_on_the_host_of_grpc(target: str, setting: str, address: tuple[str, int] | None) -> None:
+    """`auto` applies only to Triton's default ports."""
+    assert address == http_beside(setting)(target)
 
 
-@pytest.mark.parametrize("http", ["triton", "triton:", ":8000", "triton:0", "triton:99999"])
-def test_invalid_http_addresses_are_refused(http: str) -> None:
-    """At start, with the value in the message."""
-    with pytest.raises(ValueError, match="write host:port"):
-        http_hosts("triton:8001", http)
+@pytest.mark.parametrize("setting", ["triton:8000", "8000,8010", ""])
+def test_another_http_setting_is_refused(setting: str) -> None:
+    """At start, by name."""
+    with pytest.raises(ValidationError, match="TRITON_GATEWAY_TRITON_HTTP"):
+        Settings(TRITON_GATEWAY_TRITON_HTTP=setting)
 
 
 async def test_calls_one_after_another_share_a_connection(server: HttpServer, calls: HttpTransport) -> None:
@@ -309,7 +308,8 @@ async def test_server_that_says_it_is_not_alive_is_not_called(server: HttpServer
 
 async def test_a_missing_http_port_is_found_once_in_the_background() -> None:
     """A gateway whose Triton has no HTTP starts without waiting for it."""
-    backend = TritonBackend("127.0.0.1:9,127.0.0.1:10", http="127.0.0.1:9,no such name:8000")
+    http = {"127.0.0.1:9": ("127.0.0.1", 9), "127.0.0.1:10": ("no such name", 8000)}
+    backend = TritonBackend(",".join(http), http_of=http.get)
     async with asyncio.timeout(LIMIT_S):
         for _ in range(2):
             with pytest.raises(BackendUnavailable):
