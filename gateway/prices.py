@@ -48,10 +48,17 @@ class Prices:
     ``queueing`` is 1 if a server works on one call after the other, and 0 if it works on several at a time.
     """
 
-    __slots__ = ("_sums", "_unsolved", "_values", "calls", "spread")
+    __slots__ = ("_sums", "_unsolved", "call", "calls", "queueing", "row", "spread", "token")
 
     def __init__(self) -> None:
-        self._values = [1e-3, 0.0, 5e-6, 1.0]
+        self.call = 1e-3
+        """Seconds that a call costs, regardless of its content."""
+        self.row = 0.0
+        """Seconds that a row costs, regardless of its length."""
+        self.token = 5e-6
+        """Seconds that a token costs, padding included."""
+        self.queueing = 1.0
+        """The share of the remaining time of the call in front that a call waits for at a busy server."""
         # Weighted sums over the calls: the upper triangle of the products of observed values, then those with the time.
         self._sums = [0.0] * 14
         self._unsolved = 0
@@ -59,26 +66,6 @@ class Prices:
         """The number of calls that were learned from."""
         self.spread = 0.5
         """The usual error of an expected time, as a share of it."""
-
-    @property
-    def call(self) -> float:
-        """Seconds that a call costs, regardless of its content."""
-        return self._values[0]
-
-    @property
-    def row(self) -> float:
-        """Seconds that a row costs, regardless of its length."""
-        return self._values[1]
-
-    @property
-    def token(self) -> float:
-        """Seconds that a token costs, padding included."""
-        return self._values[2]
-
-    @property
-    def queueing(self) -> float:
-        """The share of the remaining time of the call in front that a call waits for at a busy server."""
-        return self._values[3]
 
     @property
     def are_known(self) -> bool:
@@ -93,16 +80,14 @@ class Prices:
 
     def expect(self, rows: float, tokens: float) -> float:
         """Return the seconds a call of ``rows`` and (padded) ``tokens`` takes at an idle server."""
-        call, row, token, _ = self._values
-        return call + row * rows + token * tokens
+        return self.call + self.row * rows + self.token * tokens
 
     def learn(self, rows: int, tokens: int, behind: float, took: float) -> None:
         """Learn from a call that took ``took`` seconds; another call was in front of it for ``behind`` seconds."""
         took = max(took, _CLOCK_S)
         if not self.calls:
             self._begin(rows, tokens, took)
-        call, row, token, queueing = self._values
-        expected = max(call + row * rows + token * tokens + queueing * behind, _CLOCK_S)
+        expected = max(self.expect(rows, tokens) + self.queueing * behind, _CLOCK_S)
         off = abs(took - expected) / expected
         # Errors count as shares: a call of one row says as much about the price of a call as a full one.
         weight = 1 / max(expected, took) ** 2
@@ -124,27 +109,27 @@ class Prices:
         self._unsolved += 1
         if self._unsolved >= _SOLVE_EVERY or self.calls < _MEMORY // 4:
             self._unsolved = 0
-            self._solve()
+            self.call, self.row, self.token, self.queueing = self._solved()
 
     def report(self) -> dict[str, float]:
         """Return the numbers for people: milliseconds per call and row, microseconds per padded token."""
-        call, row, token, queueing = self._values
         return {
-            "call_ms": round(call * 1e3, 4), "row_ms": round(row * 1e3, 5), "padded_token_us": round(token * 1e6, 4),
-            "queueing": round(queueing, 2), "calls": self.calls,
+            "call_ms": round(self.call * 1e3, 4), "row_ms": round(self.row * 1e3, 5),
+            "padded_token_us": round(self.token * 1e6, 4), "queueing": round(self.queueing, 2), "calls": self.calls,
         }  # fmt: skip
 
     def _begin(self, rows: int, tokens: int, took: float) -> None:
         # Assumes that half of the first call's time is due to the call and half to its tokens.
-        self._values = [took / 2, 0.0, took / 2 / max(tokens, 1), 1.0]
+        values = took / 2, 0.0, took / 2 / max(tokens, 1), 1.0
+        self.call, self.row, self.token, self.queueing = values
         sizes = (1.0, rows, max(tokens, 1), took / 4)
-        for i, (size, value) in enumerate(zip(sizes, self._values, strict=True)):
+        for i, (size, value) in enumerate(zip(sizes, values, strict=True)):
             self._sums[_AT[i][i]] = (size / took) ** 2
             self._sums[10 + i] = (size / took) ** 2 * value
 
-    def _solve(self) -> None:
-        """Fit the prices within their bounds; those that the calls do not tell apart stay near their old values."""
-        values, sums = self._values, self._sums
+    def _solved(self) -> list[float]:
+        """Return the prices, fitted within their bounds; those that the calls do not tell apart stay near the old."""
+        values, sums = [self.call, self.row, self.token, self.queueing], self._sums
         products, moments = [[sums[at] for at in row] for row in _AT], sums[10:]
         free = [i for i in range(4) if products[i][i] >= _KNOWN[i]]
         while free:
@@ -162,7 +147,7 @@ class Prices:
             if found == bounded:
                 for i, value in zip(free, found, strict=True):
                     values[i] = value
-                return
+                break
             # The price that exceeds its bound most is fixed there, and the others are fitted again.
             _, worst, bound = max(
                 (abs(value - bound) * products[i][i] ** 0.5, i, bound)
@@ -170,6 +155,7 @@ class Prices:
             )
             values[worst] = bound
             free.remove(worst)
+        return values
 
 
 def _eliminate(rows: list[list[float]]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -60,6 +61,7 @@ def decode(raw: bytes, content_type: bytes, *, takes_bytes: bool, form: str = TE
     return loads(raw, hint=_example(form))
 
 
+@cache
 def _example(form: str) -> str:
     return f"send JSON: -H 'content-type: application/json' -d '{form}'"
 
