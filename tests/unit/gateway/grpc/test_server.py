@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,21 @@ async def test_routing_keys_and_pins_are_read_from_the_metadata(stack: Any, call
     assert ["1", "2"] == [answer.model_version for answer in pinned]
 
 
-async def test_large_messages_are_handled_like_small_ones(stack: Any, caller: Caller) -> None:
+async def test_large_messages_are_handled_like_small_ones(
+    stack: Any, caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In a thread, with the same answers and refusals. Its memory is freed afterwards."""
+    build, aside = RpcServer.build_call, []
+
+    def recorded(server: RpcServer, request: Any) -> Any:
+        aside.append(threading.current_thread() is not threading.main_thread())
+        return build(server, request)
+
+    monkeypatch.setattr(RpcServer, "build_call", recorded)
     text = "good " * 10_000
+    await caller.infer(texts("e", "good"))
     reply = await caller.infer(texts("e", *[text] * 6))
-    assert [6, 2] == list(reply.outputs[0].shape)
+    assert ([6, 2], [False, True]) == (list(reply.outputs[0].shape), aside)
     request = texts("e", text * 6)
     request.inputs[0].shape[0] = 5
     with pytest.raises(grpc.aio.AioRpcError, match="has 1 elements"):

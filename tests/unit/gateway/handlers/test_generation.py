@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
+
+import pytest
 
 from gateway.errors import ModelFailed
 from gateway.path.ask import UNADDRESSED
@@ -133,6 +136,18 @@ async def test_a_long_prompt_loses_its_beginning(story: Any) -> None:
     """The number of tokens that was asked for still fits, and the answer says that the prompt was cut."""
     answer = (await post(story, text="one " * 20 + "two", parameters={"max_new_tokens": 3})).json()
     assert (True, 13, " three four five") == (answer["truncated"], answer["tokens"], answer["text"])
+
+
+@pytest.mark.parametrize(("words", "is_aside"), [(1, False), (20_000, True)])
+async def test_a_long_prompt_is_tokenized_in_a_thread(
+    story: Any, monkeypatch: pytest.MonkeyPatch, words: int, is_aside: bool
+) -> None:
+    """It takes milliseconds, in which no other request would be read."""
+    processor = story.gateway.table.current.endpoints["story"].handler.processor
+    encode, threads = processor.encode, []
+    monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
+    await post(story, text="one " * words)
+    assert [is_aside] == [one != threading.get_ident() for one in threads]
 
 
 async def test_a_closed_stream_releases_its_lease(story: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.handlers.endpoint import Lookup
 from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from tests.core_client import in_memory
@@ -34,6 +35,28 @@ async def test_a_large_answer_is_written_in_a_thread(stack: Any, rows: int, is_a
     reply = await stack.gateway.plane.answer_to(InternalAsk(call))
     assert rows == len(reply["results"])
     assert is_aside == (call.written_in != threading.get_ident())
+
+
+@pytest.mark.parametrize(("words", "is_aside"), [(2, False), (20_000, True)])
+async def test_a_long_text_is_tokenized_in_a_thread(
+    stack: Any, monkeypatch: pytest.MonkeyPatch, words: int, is_aside: bool
+) -> None:
+    """It takes milliseconds, in which no other request would be read."""
+    stack.deploy("e")
+    await stack.served("e")
+    processor = stack.gateway.table.current.endpoints["e"].text.processor
+    encode, threads = processor.encode, []
+    monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
+    await stack.gateway.plane.answer_to(InternalAsk(InternalCall("e", {"text": "good " * words})))
+    assert [is_aside] == [one != threading.get_ident() for one in threads]
+
+
+async def test_what_a_tokenizer_alone_answers_is_found_in_a_thread(stack: Any) -> None:
+    """All tokens of many texts, or the text of many ids."""
+    stack.deploy("e")
+    await stack.served("e")
+    call = InternalCall("e", Lookup(lambda _: threading.get_ident()))
+    assert threading.get_ident() != await stack.gateway.plane.answer_to(InternalAsk(call))
 
 
 async def test_the_rows_of_a_client_that_left_are_taken_back(stack: Any) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import math
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -104,6 +105,22 @@ async def test_answers_are_compared_and_counted(stack: Any) -> None:
     assert 'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0' in text
     assert not [line for line in text.splitlines() if "requests_total" in line and 'version="2"' in line
                 and "shadow" not in line and not line.endswith(" 0.0")]  # fmt: skip
+
+
+async def test_large_answers_are_compared_in_a_thread(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of numbers take milliseconds, in which no other request would be read."""
+    aside: list[bool] = []
+
+    def recorded(one: object, other: object) -> tuple[bool, float]:
+        aside.append(threading.current_thread() is not threading.main_thread())
+        return compare(one, other)
+
+    await start(stack, scores(1.0))
+    monkeypatch.setattr(shadow_module, "compare", recorded)
+    for count, rows in enumerate((1, 40), 1):
+        await stack.client.post("/serve/e/1", json={"text": ["good"] * rows})
+        await mirrored(stack, count)
+    assert (False, True) == (aside[0], aside[-1])
 
 
 async def test_the_configured_share_of_requests_is_mirrored(stack: Any) -> None:
