@@ -12,16 +12,13 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-import functools
 import json
+import math
 import os
 import re
-import select
-import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -34,12 +31,10 @@ MAX_DEPTH: Final = 64
 MAX_ENTRIES: Final = 10_000
 MAX_S: Final = 20.0
 """Time limit of pyhocon for one text."""
-_IDLE_S: Final = 60.0
-"""pyhocon's process ends after this time without a text."""
 _AGAIN_S: Final = 300.0
 """A text that took too long is tried again after this time."""
-_MAX_UNSETTLED: Final = 32
-_BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import serve; serve()"
+_MAX_KNOWN: Final = 32
+_BOOT: Final = "import sys; sys.path.append(sys.argv[1]); from gateway.hocon import answer; answer(int(sys.argv[2]))"
 
 Entries = dict[str, Any]
 
@@ -70,7 +65,7 @@ def parse(text: str, *, seconds: float = MAX_S, pause: Callable[[], None] = unhu
     try:
         return _Reader(text.expandtabs() if "\t" in text else text, pause).read()
     except _Unusual:
-        return _referee.ask(text, seconds, pause)
+        return _asked(text, seconds)
 
 
 _PERIOD = re.compile(
@@ -99,18 +94,8 @@ def _seconds(found: re.Match[str]) -> str:
         return found[0]
 
 
-@functools.lru_cache(maxsize=32)
-def _read(text: str) -> Entries | Unreadable:
-    try:
-        return parse(mended(text), pause=Pace())
-    except Unsettled:
-        raise
-    except Unreadable as error:
-        return error
-
-
-_unsettled: dict[str, tuple[float, Unsettled]] = {}
-"""Texts that could not be read for lack of time or memory: when to try again, and the error until then."""
+_known: dict[str, tuple[float, Entries | Unreadable]] = {}
+"""What was read of a text, and until when that is so."""
 
 
 def read(text: str) -> Mapping[str, Any]:
@@ -119,17 +104,18 @@ def read(text: str) -> Mapping[str, Any]:
     A text that could not be read for lack of time or memory is tried again after five minutes. The result is shared: do
     not change it. Raises ``Unreadable``.
     """
-    again, reason = _unsettled.get(text, (0.0, None))
-    if reason is not None and time.monotonic() < again:
-        raise reason.with_traceback(None)
-    try:
-        found = _read(text)
-    except Unsettled as error:
-        if len(_unsettled) >= _MAX_UNSETTLED:
-            _unsettled.clear()
-        _unsettled[text] = (time.monotonic() + _AGAIN_S, error)
-        raise
-    _unsettled.pop(text, None)
+    until, found = _known.get(text, (0.0, None))
+    if found is None or time.monotonic() >= until:
+        until = math.inf
+        try:
+            found = parse(mended(text), pause=Pace())
+        except Unreadable as error:
+            found = error
+            if isinstance(error, Unsettled):
+                until = time.monotonic() + _AGAIN_S
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        _known[text] = until, found
     if isinstance(found, Unreadable):
         raise found.with_traceback(None)
     return found
@@ -252,104 +238,30 @@ def _too_many() -> Unreadable:
     return Unreadable(f"it has more than {MAX_ENTRIES:,} entries")
 
 
-class _Referee:
-    """pyhocon in a separate process, which is started when needed and ends by itself when it is idle."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop a process that was inherited by a fork; it belongs to the parent."""
-        self._process: subprocess.Popen[bytes] | None = None
-        self._lock = threading.Lock()
-
-    def ask(self, text: str, seconds: float, pause: Callable[[], None]) -> Entries:
-        """Raises ``Unreadable``."""
-        with self._lock:
-            try:
-                lines = self._answered(text, seconds)
-            except TimeoutError:
-                self._end()
-                raise Unsettled(
-                    f"reading it took more than {seconds:g} s; write it as the clearml SDK does, or as JSON: "
-                    "quoted strings, one entry per line, no comments"
-                ) from None
-            except BaseException:
-                self._end()
-                raise
-        kind, reason = json.loads(lines[0])
-        if kind != "entries":
-            raise (Dynamic if kind == "dynamic" else Unreadable)(reason)
-        found: Entries = {}
-        for line in lines[1:]:
-            key, value = json.loads(line)
-            found[key] = value
-            pause()
-        return found
-
-    def _answered(self, text: str, seconds: float) -> list[bytes]:
-        question = json.dumps([seconds, text]).encode() + b"\n"
-        deadline = time.monotonic() + seconds
-        for attempt in range(2):  # an idle process may end just now
-            process = self._process if attempt == 0 and self._process is not None else self._start()
-            try:
-                answer = _exchange(process, question, deadline)
-            except BrokenPipeError:
-                answer = b""
-            if answer:
-                return answer.rstrip(b"\n").split(b"\n")
-            self._end()
+def _asked(text: str, seconds: float) -> Entries:
+    """Return what pyhocon reads, in a process of its own. Raises ``Unreadable``."""
+    # The process parses foreign texts, so it gets no credentials.
+    environ = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")}
+    command = [sys.executable, "-P", "-c", _BOOT, str(Path(__file__).parents[1]), f"{seconds:.0f}"]
+    try:
+        done = subprocess.run(
+            command, input=text.encode("utf-8", "surrogatepass"), env=environ, timeout=seconds, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise Unsettled(
+            f"reading it took more than {seconds:g} s; write it as the clearml SDK does, or as JSON: "
+            "quoted strings, one entry per line, no comments"
+        ) from None
+    except OSError as error:
+        raise Unsettled(f"pyhocon cannot be started: {error.strerror or error}") from error
+    if not done.stdout:
         raise Unsettled("pyhocon ended without an answer: it needs too much memory")
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        self._end()
-        # The process parses foreign texts, so it gets no credentials.
-        environ = {k: v for k, v in os.environ.items() if k in ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")}
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _BOOT, str(Path(__file__).parents[1])], env=environ,
-                start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            )  # fmt: skip
-        except OSError as error:
-            raise Unsettled(f"pyhocon cannot be started: {error.strerror or error}") from error
-        return self._process
-
-    def _end(self) -> None:
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            with process:
-                pass
-
-
-def _exchange(process: subprocess.Popen[bytes], question: bytes, deadline: float) -> bytes:
-    """Return the answer up to its empty line; empty if the process has ended. Raises ``TimeoutError``."""
-    if process.stdin is None or process.stdout is None:
-        raise BrokenPipeError
-    answer = bytearray()
-    with selectors.DefaultSelector() as selector:
-        os.set_blocking(process.stdin.fileno(), False)
-        selector.register(process.stdin, selectors.EVENT_WRITE)
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while not answer.endswith(b"\n\n"):
-            ready = selector.select(deadline - time.monotonic())
-            if not ready or time.monotonic() > deadline:
-                raise TimeoutError
-            for key, _ in ready:
-                if key.fileobj is process.stdin:
-                    question = question[os.write(process.stdin.fileno(), question[: 1 << 16]) :]
-                    if not question:
-                        selector.unregister(process.stdin)
-                else:
-                    chunk = os.read(process.stdout.fileno(), 1 << 16)
-                    if not chunk:
-                        return b""
-                    answer += chunk
-    return bytes(answer)
-
-
-_referee = _Referee()
-os.register_at_fork(after_in_child=_referee.forget)  # two processes must not share its pipes
+    kind, found = json.loads(done.stdout)
+    if kind != "entries":
+        raise (Dynamic if kind == "dynamic" else Unreadable)(found)
+    entries: Entries = found
+    return entries
 
 
 # --- code in the process of pyhocon ---
@@ -411,24 +323,15 @@ def _unquoted(key: str) -> str:
     return key[1:-1] if len(key) > 1 and key[0] == key[-1] == '"' else key
 
 
-def serve() -> None:
-    """Answer questions on stdin: one line of JSON each, ``[seconds, text]``."""
+def answer(seconds: int) -> None:
+    """Write what pyhocon reads from stdin to stdout, as JSON: the kind of answer, and the entries or a reason."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-    out = sys.stdout.buffer
-    while select.select([0], [], [], _IDLE_S)[0]:
-        line = sys.stdin.buffer.readline()
-        if not line:
-            return
-        seconds, text = json.loads(line)
-        signal.alarm(int(seconds) + 2)  # ends this process if the asking process is gone
-        try:
-            found = _judge(text)
-        except Unreadable as error:
-            out.write(json.dumps(["dynamic" if isinstance(error, Dynamic) else "unreadable", str(error)]).encode())
-        else:
-            out.write(b"\n".join(json.dumps(one).encode() for one in (["entries", ""], *found.items())))
-        out.write(b"\n\n")
-        out.flush()
-        signal.alarm(0)
+    signal.alarm(seconds + 2)  # ends this process if the asking process is gone
+    found: tuple[str, object]
+    try:
+        found = "entries", _judge(sys.stdin.buffer.read().decode("utf-8", "surrogatepass"))
+    except Unreadable as error:
+        found = "dynamic" if isinstance(error, Dynamic) else "unreadable", str(error)
+    sys.stdout.write(json.dumps(found))

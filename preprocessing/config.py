@@ -68,7 +68,7 @@ _DEFAULT_MAX_LENGTH: Final = 512
 
 OPTIONS: Final = frozenset(
     {
-        *("task", "max_length", "truncate", "max_rows", "max_chars", "offload_chars", "heavy_chars"),
+        *("task", "max_length", "truncate", "max_rows", "max_chars", "offload_chars"),
         *("max_answer_bytes", "max_output_bytes"),
         *("long_texts", "stride", "allow_empty", "pooling", "normalize", "truncate_dim", "function_to_apply", "top_k"),
         *("aggregation_strategy", "ignore_labels", "candidate_labels", "hypothesis_template", "multi_label"),
@@ -336,9 +336,7 @@ def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _request_limits(options: _Options) -> dict[str, Any]:
     names = ("max_rows", "max_chars", "max_answer_bytes", "max_output_bytes", "offload_chars")
-    # `heavy_chars` is the old name of `offload_chars`.
-    former = {"offload_chars": options.count("heavy_chars")} if "heavy_chars" in options else {}
-    return former | {name: options.count(name) for name in names if name in options}
+    return {name: options.count(name) for name in names if name in options}
 
 
 # --- classification ---------------------------------------------------------------------------------------------------

@@ -3,9 +3,8 @@
 `processor` calls it from the event loop and from other threads. The tokenizer's settings (truncation to the model's
 length, no padding) are set at load and never changed: `tokenizers` objects may be read by many threads, but fail with
 "Already borrowed" while one of them changes a setting. So no method here changes anything, and one instance serves all
-threads; `clone()` makes a separate copy for callers that prefer one per thread. Folders with the same `tokenizer.json`,
-such as fine-tunings of one model, share the loaded tokenizer (11 MB for 30,000 words) and the proof of its rules. Each
-of them has its own cache of words.
+threads. Folders with the same `tokenizer.json`, such as fine-tunings of one model, share the loaded tokenizer (11 MB
+for 30,000 words) and the proof of its rules. Each of them has its own cache of words.
 The word cache is used whenever it is exact (`words`), so answers are the same with it. `TOKENIZERS_PARALLELISM` is a
 setting of the process and is not touched here.
 """
@@ -32,7 +31,7 @@ from preprocessing.framing import Framing
 from preprocessing.memory import give_back
 from preprocessing.tokenizer_settings import Stated, refuse_contradictions
 from preprocessing.types import Encoded, Texts, pack
-from preprocessing.windows import Windower, copied
+from preprocessing.windows import Windower
 from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
 from preprocessing.words.rules import KNOWN_PATTERNS
 
@@ -73,7 +72,6 @@ class TextTokenizer:
         self._unknown_id = unknown_id
         self._zero_types = zero_types
         self._max_words = DEFAULT_MAX_WORDS if word_cache is True else int(word_cache)
-        self._truncation_side: Side = truncation_side
         self.max_length = max_length
         self.growth = growth
         """How many characters the normalizer may make of one."""
@@ -173,19 +171,6 @@ class TextTokenizer:
     def vocab_size(self) -> int:
         """The largest token id plus one; a model with a smaller embedding table cannot use this tokenizer."""
         return self._shared.vocab_size
-
-    def clone(self) -> TextTokenizer:
-        """Return an independent copy with the same settings and an empty word cache."""
-        return TextTokenizer(
-            copied(self._tokenizer),
-            max_length=self.max_length,
-            unknown_id=self._unknown_id,
-            zero_types=self._zero_types,
-            word_cache=self._max_words,
-            truncation_side=self._truncation_side,
-            growth=self.growth,
-            is_slow=self.is_slow,
-        )
 
     def encode_batch(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
         """Return one `Encoded` per text or pair, in order.

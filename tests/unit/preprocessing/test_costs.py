@@ -103,12 +103,11 @@ def test_a_text_counts_for_every_row_it_becomes(
         ({"text": [{"text": "x" * 60, "text_pair": "x" * 60}]}, True),
     ],
 )
-@pytest.mark.parametrize("name", ["offload_chars", "heavy_chars"])
 def test_the_offload_limit_counts_characters_and_rows_of_the_whole_request(
-    classifier: Path, body: object, much: bool, name: str
+    classifier: Path, body: object, much: bool
 ) -> None:
-    """Under both names of the option."""
-    processor = TextProcessor.from_folder(classifier, options={name: 100})
+    """Beyond it, a request is tokenized in a thread."""
+    processor = TextProcessor.from_folder(classifier, options={"offload_chars": 100})
     assert much == processor.encodes_off_loop(processor.parse(body))
 
 

@@ -185,16 +185,6 @@ def test_one_tokenizer_serves_many_threads(tokenizer: TextTokenizer) -> None:
         assert [expected * 20] * 8 == list(pool.map(encode, range(8)))
 
 
-def test_clone_encodes_the_same(tokenizer: TextTokenizer) -> None:
-    """Truncation and all other settings are copied."""
-    texts = ["good film", "a " * 50]
-    copied = tokenizer.clone()
-    assert copied is not tokenizer
-    assert [r.ids.tolist() for r in tokenizer.encode_batch(texts)] == [
-        r.ids.tolist() for r in copied.encode_batch(texts)
-    ]
-
-
 def test_folders_with_the_same_tokenizer_share_it_in_memory(make_folder: MakeFolder) -> None:
     """Hundreds of fine-tuned models would each hold the whole vocabulary."""
     one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))

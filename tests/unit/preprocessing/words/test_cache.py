@@ -331,15 +331,6 @@ def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
     assert tokenizer.cache_state.words <= 60
 
 
-def test_clone_has_its_own_words(tmp_path: Path) -> None:
-    """Clones share no mutable state."""
-    tokenizer = with_cache(gpt2(), tmp_path)
-    tokenizer.encode_batch(["unheard"])
-    copied = tokenizer.clone()
-    assert (1, 0) == (tokenizer.cache_state.learned, copied.cache_state.learned)
-    assert [] == differences(copied, ["unheard of"])
-
-
 # --- when it is off ---------------------------------------------------------------------------------------------------
 
 
