@@ -419,7 +419,7 @@ class Gateway:
     async def _last_minute(self) -> dict[str, Any]:
         judged = await self._reports.judged()
         found = await self.publisher.last_minute(judged.variables)
-        return {**found, "compared": judged.compared, "accuracy": judged.accuracy}
+        return {**found, "compared": judged.compared, "accuracy": judged.accuracy, "lost": judged.lost}
 
     def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:

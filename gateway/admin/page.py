@@ -291,6 +291,10 @@ def _process(status: Values) -> list[tuple[str, str, str]]:
 
 def _faults(status: Values) -> str:
     faults = [f"<li class=bad><code>{_e(f['subject'])}</code> {_e(f['message'])}</li>" for f in status["faults"]]
+    faults += [
+        f"<li class=bad><code>{_e(one['endpoint'])}</code> was lost by a stale write of another ClearML client; if it "
+        f"was not removed on purpose: <code>{_e(one['restore'])}</code>" for one in status.get("lost", ())
+    ]  # fmt: skip
     return f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else ""
 
 

@@ -23,6 +23,8 @@ from gateway.registry.ledger import Ledger, Records
 _EVERY_S: Final = 15.0
 _JUDGED_S: Final = 3 * 3600.0
 """What the controller has found counts for so long; it is written anew every hour."""
+_LOST_S: Final = 86400.0
+"""How long a lost endpoint is shown: it may have been removed on purpose."""
 
 
 class Judged(NamedTuple):
@@ -33,6 +35,8 @@ class Judged(NamedTuple):
     compared: list[Mapping[str, Any]]
     """Canaries beside stable versions."""
     accuracy: list[Mapping[str, Any]]
+    lost: list[Mapping[str, Any]]
+    """Endpoints that a stale write has taken out of the serving Task, with the command that restores each."""
 
 
 class Reports:
@@ -57,7 +61,11 @@ class Reports:
     async def judged(self) -> Judged:
         """Return what the controller has found, as ``deploy.controller.drift`` records it. Never raises."""
         await self._look()
-        found = Judged({}, [], [])
+        found = Judged({}, [], [], [])
+        for endpoint, value in self._records.get("leader", {}).get("lost", {}).items():
+            with contextlib.suppress(KeyError, TypeError, ValueError):
+                if abs(self._wall() - float(value["at"])) < _LOST_S:
+                    found.lost.append({"endpoint": endpoint, "restore": str(value["restore"])})
         for endpoint, value in self._records.get("judged", {}).items():
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if abs(self._wall() - float(value["at"])) < _JUDGED_S:

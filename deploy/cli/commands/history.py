@@ -91,7 +91,8 @@ def describe(entry: Entry) -> list[str]:
         what = f"removed; was: {entry.before}"
     else:
         what = f"{entry.before}\n      → {entry.after}"
-    return [f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}", *f"      {what}".splitlines()]
+    restore = [f"      to restore it: {entry.restore}"] if entry.restore else []
+    return [f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}", *f"      {what}".splitlines(), *restore]
 
 
 def _of_registry(open_registry: OpenRegistry, path: Path | None) -> tuple[History, GatewayError | None]:
@@ -129,7 +130,7 @@ def _summary(shown: Iterable[Entry], history: History, until: float, *, is_known
 
 
 def _json(entry: Entry) -> dict[str, Any]:
-    names = ("kind", "subject", "before", "after", "by", "why", "is_seen")
+    names = ("kind", "subject", "before", "after", "by", "why", "is_seen", "restore")
     return {"at": _time_of(entry.at), **{name: getattr(entry, name) for name in names}}
 
 

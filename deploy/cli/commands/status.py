@@ -186,6 +186,11 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
                 f"payload log: {sum(lost.values()):,} records lost, {kept.get('written', 0):,} kept ({reasons})"
             )
         lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
+    lines += [
+        f"lost {one['endpoint']}: another ClearML client wrote back a copy of the Task that it had read before; if it "
+        f"was not removed on purpose: {one['restore']}"
+        for one in gateway.get("lost", [])
+    ]
     faults = [(str(fault.get("subject")), str(fault.get("message"))) for fault in gateway.get("faults", [])]
     lines += [f"fault in {line}" for line in _grouped(faults)]
     unready = [model for model in (sync or {}).get("models", []) if model.get("state") not in _HELD]

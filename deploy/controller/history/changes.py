@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
+from deploy.controller.history import stock_command
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError
 from gateway import callers, default_version, registry, spec
@@ -23,6 +24,10 @@ KINDS: Final = (WEIGHT, ENDPOINT, DEFAULT, KEY_, QUOTA)
 STOCK: Final = "clearml-serving or ClearML's pages"
 AUTO: Final = "the controller, by the auto-update rule"
 
+LOST: Final = "another ClearML client wrote back a copy of the Task that it had read before"
+
+_FRESH_S: Final = 300.0
+"""An endpoint that disappears so soon after its last change, beside another change, is lost: see ``_lost``."""
 _MAX_TEXT: Final = 300
 _SLACK_S: Final = 2.0
 """Tolerance when times are compared: the times of keys are whole seconds."""
@@ -39,12 +44,16 @@ Thing = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """The current value of a thing. ``by``: who set it, if recorded. ``at``: when (Unix seconds); 0 if unknown."""
+    """The current value of a thing. ``by``: who set it, if recorded. ``at``: when (Unix seconds); 0 if unknown.
+
+    ``command`` is the command line that adds it, for what a stock command adds.
+    """
 
     says: str
     by: str = ""
     at: float = 0.0
     why: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,8 @@ class Entry:
     """True if the change was only noticed: its exact time and author are known only as far as ClearML tells them."""
     place: int = 0
     """Its position among the changes that were found together."""
+    restore: str = ""
+    """The command that restores an endpoint that a stale write has lost."""
 
     @property
     def key(self) -> str:
@@ -84,6 +95,7 @@ class Known:
     says: str
     at: float = 0.0
     by: str = ""
+    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +159,20 @@ def changed(
         elif not fact.says and last.by == AUTO:
             by = AUTO
         found.append(Entry(kind, subject, last.says, fact.says, round(at, 3), by or stock, why, not by, len(found)))
-    return found
+    return [_lost(one, before, found, now) for one in found]
+
+
+def _lost(entry: Entry, before: Mapping[Thing, Known], found: Iterable[Entry], now: float) -> Entry:
+    """Return ``entry``, with the command that restores its endpoint if it was probably lost.
+
+    `model remove` changes nothing else. A client that writes back what it read before the endpoint was added takes it
+    away together with its own change.
+    """
+    last = before.get((entry.kind, entry.subject))
+    if last is None or entry.after or not last.command or not entry.is_seen or now - last.at >= _FRESH_S:
+        return entry
+    is_alone = not any(one is not entry and one.is_seen and one.kind in (ENDPOINT, WEIGHT, DEFAULT) for one in found)
+    return entry if is_alone else replace(entry, why=LOST, restore=last.command)
 
 
 def facts_of_key_file(content: Mapping[str, Any]) -> dict[Thing, Fact]:
@@ -190,6 +215,7 @@ def from_json(stored: Mapping[str, Any]) -> Entry:
     return Entry(
         str(stored["kind"]), str(stored["subject"]), str(stored["before"]), str(stored["after"]), float(stored["at"]),
         str(stored["by"]), str(stored.get("why", "")), bool(stored.get("is_seen")), int(stored.get("place", 0)),
+        str(stored.get("restore", "")),
     )  # fmt: skip
 
 
@@ -201,9 +227,11 @@ def concerns(entry: Entry, endpoint: str) -> bool:
 
 def _endpoints(serving: spec.ServingSpec) -> Iterator[tuple[Thing, Fact]]:
     for url, endpoint in serving.endpoints.items():
-        yield (ENDPOINT, url), Fact(_endpoint(endpoint), AUTO if endpoint.is_auto else "")
+        command = "" if endpoint.is_auto else stock_command.adding(serving.task_id, endpoint)
+        yield (ENDPOINT, url), Fact(_endpoint(endpoint), AUTO if endpoint.is_auto else "", command=command)
     for name, rule in serving.monitoring.items():
-        yield (ENDPOINT, f"{name} (auto-update rule)"), Fact(_rule(rule))
+        command = stock_command.adding_rule(serving.task_id, rule)
+        yield (ENDPOINT, f"{name} (auto-update rule)"), Fact(_rule(rule), command=command)
     for fault in serving.faults:
         subject = fault.subject.removeprefix("endpoint ").strip("/")
         if subject != fault.subject and subject not in serving.endpoints:
@@ -293,6 +321,13 @@ def record_of(entry: Entry) -> registry.Record:
     return registry.Record("history", entry.key, to_json(entry))
 
 
-def known_after(entry: Entry) -> Known:
+def known_after(entry: Entry, facts: Mapping[Thing, Fact]) -> Known:
     """Return the known state after an entry."""
-    return Known(entry.kind, entry.subject, entry.after, entry.at, entry.by)
+    command = facts.get((entry.kind, entry.subject), Fact("")).command
+    return Known(entry.kind, entry.subject, entry.after, entry.at, entry.by, command)
+
+
+def lost(entries: Iterable[Entry]) -> dict[str, Entry]:
+    """Return the last entry of each endpoint that a stale write has lost and that is still away."""
+    last = {one.subject: one for one in sorted(entries, key=lambda one: one.order) if one.kind == ENDPOINT}
+    return {subject: one for subject, one in last.items() if one.restore}

@@ -44,20 +44,24 @@ class History:
     dropped_until: float = 0.0
 
 
-def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
-    """Record the changes since the last look. Raises the registry's errors.
+def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dict[str, Entry]:
+    """Record the changes since the last look, and return ``changes.lost``. Raises the registry's errors.
 
     The very first look records the current state without entries.
     """
     recorded, now = store.history.read(), clock()
     facts, found = _changes(store, recorded, now)
+    for entry in found:
+        if entry.restore:
+            _log.warning("%s was lost: %s. To restore it: %s", entry.subject, entry.why, entry.restore)
+    lost = changes.lost([*_entries(recorded), *found])
     if facts is None:
-        return
+        return lost
     records = [changes.record_of(entry) for entry in found]
-    records += [_record_of(changes.known_after(entry)) for entry in found]
+    records += [_record_of(changes.known_after(entry, facts)) for entry in found]
     begun = recorded.get("history_begun", {}).get(_BEGUN)
     if begun is None:
-        records += [_record_of(Known(*thing, fact.says, now)) for thing, fact in facts.items()]
+        records += [_record_of(Known(*thing, fact.says, now, "", fact.command)) for thing, fact in facts.items()]
         records.append(changes.Record("history_begun", _BEGUN, {"at": round(now, 3)}))
     if records:
         store.history.write(records)
@@ -72,6 +76,7 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> Non
         store.history.remove("history", oldest)
         gone = [_name_of(thing) for thing, one in _known(recorded).items() if not one.says and one.at <= until]
         store.history.remove("history_now", gone)
+    return lost
 
 
 def read(store: changes.Store, *, clock: Callable[[], float] = time.time) -> History:
@@ -116,6 +121,7 @@ class Observer:
         self._clock = clock
         self._task: changes.ServingTask | None = None
         self._said: dict[Thing, str] | None = None
+        self._lost: dict[str, Mapping[str, Any]] | None = None
         self._problem = ""
 
     def __call__(self, task: changes.ServingTask) -> bool:
@@ -126,7 +132,7 @@ class Observer:
         says = None if facts is None else {thing: fact.says for thing, fact in facts.items()}
         if says is not None and says != self._said:
             try:
-                look(self._store, clock=self._clock)
+                self._tell(look(self._store, clock=self._clock))
             except GatewayError as error:
                 if error.message != self._problem:
                     _log.warning("changes cannot be recorded: %s", error.message)
@@ -135,6 +141,19 @@ class Observer:
             self._said, self._problem = says, ""
         self._task = task
         return False
+
+    def _tell(self, entries: Mapping[str, Entry]) -> None:
+        """Put lost endpoints where gateways find them, for ``status``. Raises the registry's errors."""
+        lost: dict[str, Mapping[str, Any]] = {
+            subject: {"at": one.at, "restore": one.restore} for subject, one in entries.items()
+        }
+        if lost == self._lost:
+            return
+        if lost:
+            self._store.reports.write([changes.Record("leader", "lost", lost)])
+        else:
+            self._store.reports.remove("leader", ["lost"])
+        self._lost = lost
 
 
 def _changes(
@@ -162,7 +181,7 @@ def _known(recorded: _Records) -> dict[Thing, Known]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             one = Known(
                 str(value["kind"]), str(value["subject"]), str(value["says"]), float(value.get("at", 0.0)),
-                str(value.get("by", "")),
+                str(value.get("by", "")), str(value.get("command", "")),
             )  # fmt: skip
             if one.kind in changes.KINDS:
                 found[one.kind, one.subject] = one

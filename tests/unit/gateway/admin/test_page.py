@@ -28,7 +28,7 @@ EVIL = "<script>alert(1)</script>"
 STATUS: dict[str, Any] = {
     "ready": False, "not_ready_because": [EVIL], "serving_task": {"id": "t", "name": EVIL}, "revision": "r",
     "triton": {EVIL: False}, "registry": {"error": EVIL}, "canaries": {EVIL: {EVIL: 0.5}},
-    "faults": [{"subject": EVIL, "message": EVIL}],
+    "faults": [{"subject": EVIL, "message": EVIL}], "lost": [{"endpoint": EVIL, "restore": EVIL}],
     "endpoints": [{"url": EVIL, "endpoint": EVIL, "version": EVIL, "details": {"task": EVIL}, "model_name": EVIL,
                    "model_id": EVIL, "successor": {"state": EVIL, "reason": EVIL}}],
     "pending": [{"url": EVIL, "state": EVIL, "reason": EVIL}],

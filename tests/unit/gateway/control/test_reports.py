@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.control.reports import Reports
+from gateway.registry.ledger import Record
 from gateway.registry.reports import RECENT_S, Missing, ModelReport, Phase, record, why_missing
 from gateway.testing import FakeLedger
 from tests.inline import Inline
@@ -71,6 +72,17 @@ async def test_many_that_wait_ask_once_in_fifteen_seconds() -> None:
     ledger.is_up = True
     ledger.write([record("pod", [BAD], at=109.0)])
     assert (await reports.why_missing("e_m")).is_final
+
+
+async def test_endpoints_that_a_stale_write_has_lost_are_told_for_a_day() -> None:
+    """They may have been removed on purpose. What somebody made unreadable is left out."""
+    ledger, wall = FakeLedger(), [1000.0]
+    reports = Reports(ledger, Inline(), clock=lambda: 0.0, wall=lambda: wall[0])
+    lost: dict[str, Any] = {"faq/2": {"at": 900.0, "restore": "clearml-serving …"}, "x": {"at": None}, "y": 3}
+    ledger.write([Record("leader", "lost", lost), Record("leader", "leader", {"id": "c", "count": 1})])
+    assert [{"endpoint": "faq/2", "restore": "clearml-serving …"}] == (await reports.judged()).lost
+    wall[0] += 86400.0
+    assert [] == (await reports.judged()).lost
 
 
 async def test_what_model_syncs_refuse_fails_with_their_reason_and_an_old_report_is_not_believed(

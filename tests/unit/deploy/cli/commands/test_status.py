@@ -85,3 +85,10 @@ def test_a_rollout_that_runs_is_told_with_its_guard() -> None:
         "rollout clf: clf/3 has 5 %, running, guarded by host 1a2b: too few requests",
         "rollout zc: clf/3 has 5 %, paused, nobody guards it: too few requests",
     ] == [line for line in describe("http://g", {"ready": True, "rollouts": told}, None) if "rollout" in line]
+
+
+def test_an_endpoint_that_a_stale_write_has_lost_is_told_with_the_command_that_restores_it() -> None:
+    """The gateway has it from the controller."""
+    told = [{"endpoint": "faq/2", "restore": "clearml-serving --id t model add --endpoint faq"}]
+    (line,) = (one for one in describe("http://g", {"ready": True, "lost": told}, None) if one.startswith("lost faq/2"))
+    assert line.endswith("if it was not removed on purpose: clearml-serving --id t model add --endpoint faq")

@@ -241,4 +241,4 @@ async def test_gateways_read_what_is_recorded(world: World) -> None:
     (told,) = found.variables.values()
     assert (("e", "1", "animal", BINS.id), "drift", 30.0) == (*found.variables, told["state"], told["alarm_days"])
     assert "100.0% right by labels (43.9% to 100.0%, 3 labels)" == drift.right_in_words(found.accuracy[0])
-    assert ({}, [], []) == old
+    assert ({}, [], [], []) == old

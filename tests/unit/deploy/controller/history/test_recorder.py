@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from deploy.controller.history import recorder
-from deploy.controller.history.changes import STOCK
+from deploy.controller.history.changes import LOST, STOCK
 from deploy.controller.history.recorder import BLOCK, KEPT, Observer, announced, look, read
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.steps import Rollout, after_command, begun
@@ -109,6 +109,78 @@ def test_an_observer_with_an_old_task_takes_nothing_for_changed_back(
     slow(replace(old))
     slow(store.task())
     assert 1 == len(_told(store))
+
+
+def _lost(store: FakeRegistry) -> dict[str, str]:
+    """What the controller has put where gateways read it."""
+    found = store.reports.read().get("leader", {}).get("lost", {})
+    return {subject: one["restore"] for subject, one in found.items()}
+
+
+@pytest.mark.parametrize("change", ["added", "changed", "removed", "rule", "weights", "setting"])
+def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_that_restores_it(
+    store: FakeRegistry, change: str
+) -> None:
+    """Two stock clients at once: the second writes back what it had read before the first, and a change of its own."""
+    now = [5000.0]
+    observer = Observer(store, clock=lambda: now[0])
+    store.add_endpoint("old", B)
+    observer(store.task())
+    now[0] += 1000
+    read_before = dict(store.endpoints)
+    store.add_endpoint("lost", A, version="3", input_name=["x"], input_type=["float32"], input_size=[[4]])
+    observer(store.task())
+    now[0] += 20
+    store.endpoints.clear()
+    store.endpoints.update(read_before)
+    if change == "added":
+        store.add_endpoint("new", B)
+    elif change == "changed":
+        store.add_endpoint("old", A)
+    elif change == "removed":
+        del store.endpoints["old"]
+    elif change == "rule":
+        store.sections["model_monitoring"] = json.dumps({
+            "r": {"base_serving_url": "r", "engine_type": "triton", "monitor_project": "p", "max_versions": 2}
+        })  # fmt: skip
+    elif change == "weights":
+        store.write(record.with_weights(store.task(), "canary", {"old": 1.0}))
+    else:
+        store.settings["metric_logging_freq"] = "1.0"
+    observer(store.task())
+    command = (
+        f"clearml-serving --id {store.task_id} model add --engine triton --endpoint lost --version 3 --model-id {A} "
+        "--input-name x --input-type float32 --input-size '[4]'"
+    )
+    assert {"lost/3": command} == _lost(store)
+    (entry,) = (one for one in read(store).entries if one.restore)
+    assert ("lost/3", "", LOST, command) == (entry.subject, entry.after, entry.why, entry.restore)
+    Observer(store, clock=lambda: now[0])(store.task())
+    assert {"lost/3": command} == _lost(store), "the next controller goes on saying so"
+
+    store.add_endpoint("lost", A, version="3")
+    observer(store.task())
+    assert {} == _lost(store), "somebody has restored it"
+
+
+@pytest.mark.parametrize("how", ["alone", "late", "ours"])
+def test_an_endpoint_that_is_removed_on_purpose_is_not_lost(store: FakeRegistry, how: str) -> None:
+    """`model remove` changes nothing else; what was there for long is in every copy; our own commands say who it is."""
+    now = [5000.0]
+    observer = Observer(store, clock=lambda: now[0])
+    observer(store.task())
+    store.add_endpoint("gone", B)
+    observer(store.task())
+    now[0] += 1000 if how == "late" else 20
+    is_ours = how == "ours"
+    by = announced(store, ["gone", "new"], by="ann", why="apply") if is_ours else contextlib.nullcontext()
+    del store.endpoints["gone"]
+    if how != "alone":
+        store.add_endpoint("new", B)
+    with by:
+        observer(store.task())
+    assert ("gone", "") in [(one.subject, one.after) for one in read(store).entries]
+    assert {} == _lost(store)
 
 
 def test_what_changes_there_and_back_is_told_each_time(store: FakeRegistry, clock: Callable[[], float]) -> None:
