@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ from typing import Final
 from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
+from deploy.cli import remaining
 from deploy.controller import default_versions
 from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
@@ -167,7 +169,7 @@ class Deployment:
                   "--framework", framework, "--publish", "--path"]  # fmt: skip
         if given.kind == "transformers":
             # a separate process: torch's memory is freed with it
-            self._live("starting the export")
+            self._screen.say("starting the export")
             output = asyncio.run(run_ours([*self._optimize(), "--tags", tag], self._environ, reads=True))
             found = json.loads(output[output.index("{") :])
             self._exported.append(str(found["model_id"]))
@@ -180,7 +182,9 @@ class Deployment:
             folder = ready_models.pack(given, wanted.output, wanted.name, self._screen.say, self._live)
         if given.kind == "onnx" and (folder / "model.onnx").is_file():
             inputs, outputs = ready_models.declared(folder / "model.onnx")
-        self._live("uploading to ClearML")
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the SDK's own progress would be on the same line
+        logging.getLogger("clearml.storage").setLevel("WARNING")
+        self._screen.live("uploading to ClearML", topic="upload", left=remaining.of_upload(scratch))
         comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
         model_id = self._store.register(
             registry.Upload(folder, scratch, wanted.project, wanted.name, framework, (tag,), comment)

@@ -12,7 +12,8 @@ from deploy.sync.status import read_status
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
-Live = Callable[[str], None]
+Live = Callable[..., None]
+"""``Screen.live``."""
 _ASK_AGAIN_S: Final = 0.3
 """Seconds between two requests."""
 _FINAL: Final = (400, 401, 403, 413, 415, 422)
@@ -51,7 +52,7 @@ async def served(
                     hint=f"remove it with `clearml-serving model remove --endpoint {url}`",
                 )
         reason = why_not_served(url, status, await asyncio.to_thread(read_status, sync_status))
-        live(f"waiting for {url}: {reason}")
+        live(f"waiting for {url}: {reason}", left=lambda: f" (at most {max(0.0, deadline - clock()):.0f} s more)")
         await asyncio.sleep(_ASK_AGAIN_S)
     raise DeployError(
         f"{url} was not served within {timeout_s:.0f} s: {reason}",
@@ -79,7 +80,7 @@ async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s:
             raise DeployError(f"{url} is served, but it refused its example request: {reason}", hint=hint)
         if clock() > deadline:
             raise DeployError(f"{url} is served, but it does not answer: {reason}", hint="see the log of the gateway")
-        live(f"waiting for {url}: {reason}")
+        live(f"waiting for {url}: {reason}", left=lambda: f" (at most {max(0.0, deadline - clock()):.0f} s more)")
         await asyncio.sleep(_ASK_AGAIN_S)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from deploy.tools import processes
@@ -29,8 +29,12 @@ class Screen(Protocol):
         """Show a line unchanged, so that it can be copied."""
         ...
 
-    def live(self, text: str, *, topic: str = "") -> None:
-        """Show the current work; the next line replaces it."""
+    def live(self, text: str, *, topic: str = "", left: Callable[[], str] = str) -> None:
+        """Show the current work, and what is ``left`` of it; the next line replaces it."""
+        ...
+
+    def clear(self) -> None:
+        """Remove the line of the current work."""
         ...
 
 

@@ -408,6 +408,7 @@ class Stack:
         On Ctrl-C, ``deploy`` removes what it has registered before the registry is stopped.
         """
         arguments = ("deploy", *self._options.model, "--state-dir", str(self._state.root), "--url", gateway)
+        self._screen.clear()
         await relay.run_ours(arguments, {**env, **hub_folder(self._options.environ)})
 
     # --- words --------------------------------------------------------------------------------------------------

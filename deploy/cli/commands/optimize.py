@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from deploy.cli.remaining import Pace
 from deploy.cli.terminal import Terminal
 from deploy.laptop.state_dir import uses_no_clearml
 from deploy.tools.errors import DeployError
@@ -132,6 +133,7 @@ class Screen(Terminal):
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._is_interrupted = False
+        self._pace = Pace()
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -167,7 +169,7 @@ class Screen(Terminal):
     def progress(self, text: str) -> None:
         """Show the current work; a terminal shows it until the next line."""
         self._end_if_interrupted()
-        self.live(text, topic=text)
+        self.live(text, topic=text, left=self._pace.told(text))
 
 
 def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: Screen) -> str:

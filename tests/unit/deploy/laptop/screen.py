@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class Screen:
     """Records the lines that stay."""
@@ -17,8 +19,11 @@ class Screen:
         """Record a line unchanged."""
         self.said.append(text)
 
-    def live(self, text: str, *, topic: str = "") -> None:
+    def live(self, text: str, *, topic: str = "", left: Callable[[], str] = str) -> None:
         """Ignore the changing line."""
+
+    def clear(self) -> None:
+        """There is none."""
 
     def elapsed(self) -> float:
         """No time passes."""

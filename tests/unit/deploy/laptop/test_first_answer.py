@@ -27,7 +27,7 @@ async def test_the_first_request_is_repeated_until_it_is_answered() -> None:
     """A version that another worker does not have yet answers 503; names are escaped as every client escapes them."""
     gateway, shown = Gateway(503, 200), list[str]()
     with site(gateway) as url:
-        found = await answer(url, "Größe/1", {"text": "x"}, live=shown.append)
+        found = await answer(url, "Größe/1", {"text": "x"}, live=lambda text, **_: shown.append(text))
     assert 200 == found.status
     assert ["waiting for Größe/1: text is missing"] == shown
     assert ["/serve/Gr%C3%B6%C3%9Fe/1"] * 2 == gateway.paths
@@ -39,7 +39,7 @@ async def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
         site(Gateway(422)) as url,
         pytest.raises(DeployError, match="refused its example request: text is missing") as refused,
     ):
-        await answer(url, "e/1", {"text": "x"}, live=lambda _: None)
+        await answer(url, "e/1", {"text": "x"}, live=lambda *_, **__: None)
     assert "send a text" == refused.value.hint
 
 

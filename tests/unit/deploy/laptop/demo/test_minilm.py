@@ -14,7 +14,7 @@ async def test_each_question_is_repeated_until_it_is_answered() -> None:
     answers = [waits, (200, {"embedding": [1.0]}), waits, (200, {"embeddings": [[1.0], [1.0], [-1.0]]})]
     shown: list[str] = []
     with site(lambda _: answers.pop(0)) as gateway:
-        lines = await ask(gateway, live=shown.append)
+        lines = await ask(gateway, live=lambda text, **_: shown.append(text))
     assert ["waiting for minilm: endpoint minilm is building: starting"] * 2 == shown
     assert any("-1.000" in line for line in lines)
 
