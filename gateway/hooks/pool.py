@@ -120,7 +120,7 @@ class HookPool:
         try:
             try:
                 async with asyncio.timeout(self._limits.start):
-                    await self._bound.slot(self, is_start=True)
+                    await self._bound.slot(self)
             except TimeoutError:
                 raise HookFailed(
                     f"its code was not started within {self._limits.start:g} s: all {self._bound.limit} hook processes "

@@ -132,7 +132,7 @@ class HookProcess(asyncio.Protocol):
         self.ended = asyncio.Event()
         self.slots = 0
         self.is_retired = False
-        self.serving_since = self.idle_since = time.monotonic()
+        self.idle_since = time.monotonic()
         self.kill_reason = ""
         """Why the gateway killed it; ``""`` if it did not."""
 
@@ -207,7 +207,7 @@ class HookProcess(asyncio.Protocol):
             self.kill("it is not needed any more")
             raise
         self.slots = ASYNC_CONCURRENCY if loaded.is_async else threads
-        self.serving_since = self.idle_since = time.monotonic()  # its turn begins after loading
+        self.idle_since = time.monotonic()
         return loaded
 
     def send(self, pending: PendingCall, limit: float) -> None:

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -363,11 +362,3 @@ async def test_calls_of_a_hook_to_other_endpoints_end_with_its_process(code: Pat
             await ended.wait()
     finally:
         await pool.close()
-
-
-async def test_a_turn_begins_when_the_code_has_loaded(code: Path) -> None:
-    """Otherwise a process whose code loads slowly would have to make room after one request."""
-    code.write_text(f"import time\ntime.sleep(0.5)\n{SOURCE}")
-    before = time.monotonic()
-    async with opened(code) as pool:
-        assert pool.processes[0].serving_since - before >= 0.5
