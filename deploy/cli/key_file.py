@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
-import logging
 import os
 import re
 import tempfile
@@ -14,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.controller.history import key_file as history
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import held
 from gateway import callers, registry
@@ -36,19 +33,16 @@ __all__ = [
 
 Key = callers.Key
 
-_log = logging.getLogger("triton_gateway.callers")
-
 
 class KeyStore:
-    """What both stores share: the pepper at ``pepper_path``. ``by``: who changes keys; the history names them.
+    """What both stores share: the pepper at ``pepper_path``.
 
     Methods raise ``DeployError`` if the keys cannot be used.
     """
 
-    def __init__(self, place: str, pepper_path: Path | None, by: str) -> None:
+    def __init__(self, place: str, pepper_path: Path | None) -> None:
         self._place = place
         self.pepper_path = pepper_path
-        self._by = by
 
     def __str__(self) -> str:
         return self._place
@@ -97,10 +91,10 @@ class KeyStore:
 
 
 class KeyFileStore(KeyStore):
-    """Keys in a file, with the pepper beside it or at ``pepper``, and a history beside both."""
+    """Keys in a file, with the pepper beside it or at ``pepper``."""
 
-    def __init__(self, path: Path, pepper: Path | None = None, *, by: str = "") -> None:
-        super().__init__(str(path), pepper or Path(callers.default_pepper(path)), by)
+    def __init__(self, path: Path, pepper: Path | None = None) -> None:
+        super().__init__(str(path), pepper or Path(callers.default_pepper(path)))
         self.path = path
 
     def keys(self) -> list[Key]:
@@ -142,26 +136,22 @@ class KeyFileStore(KeyStore):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with held(self.path.with_name(f"{self.path.name}.lock")):
                 content = self._content()
-                before = copy.deepcopy(content)
                 pepper = self.pepper()
                 yield content
                 content["pepper"] = callers.name_of(pepper)
                 _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
-                try:
-                    history.add(self.path, before, content, by=self._by)
-                except OSError as error:
-                    _log.warning("%s was changed, but the history could not be written: %s", self, error.strerror)
 
     def _content(self) -> dict[str, Any]:
         return {"keys": [], **(callers.read_file(self.path.read_bytes())[0] if self.path.exists() else {})}
 
 
 class RegistryKeyStore(KeyStore):
-    """Keys beside the serving Task, with the pepper at ``pepper``. The controller records changes in the history."""
+    """Keys beside the serving Task, with the pepper at ``pepper``. The history names who changed them: ``by``."""
 
     def __init__(self, store: registry.RegistryWriter, pepper: Path | None = None, *, by: str = "") -> None:
-        super().__init__("the registry", pepper, by)
+        super().__init__("the registry", pepper)
         self._registry = store
+        self._by = by
 
     def keys(self) -> list[Key]:
         """See ``KeyStore.keys``."""

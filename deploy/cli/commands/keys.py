@@ -49,7 +49,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
             raise DeployError("the place of the keys is not given", hint="give --file keys.json, or --registry")
-        return function(*args, store=key_file.KeyFileStore(path, pepper_file, by=who()), **kwargs)
+        return function(*args, store=key_file.KeyFileStore(path, pepper_file), **kwargs)
 
     return wrapped
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
@@ -18,8 +17,7 @@ ENDPOINT: Final = "endpoint"
 WEIGHT: Final = "weight"
 DEFAULT: Final = "default"
 KEY_: Final = "key"
-QUOTA: Final = "quota"
-KINDS: Final = (WEIGHT, ENDPOINT, DEFAULT, KEY_, QUOTA)
+KINDS: Final = (WEIGHT, ENDPOINT, DEFAULT, KEY_)
 
 STOCK: Final = "clearml-serving or ClearML's pages"
 AUTO: Final = "the controller, by the auto-update rule"
@@ -175,36 +173,6 @@ def _lost(entry: Entry, before: Mapping[Thing, Known], found: Iterable[Entry], n
     return entry if is_alone else replace(entry, why=LOST, restore=last.command)
 
 
-def facts_of_key_file(content: Mapping[str, Any]) -> dict[Thing, Fact]:
-    """Return the facts of a key file: tenant, rights and expiry of each key (never its text or hash), and quotas.
-
-    Raises ``callers.BadKeys``.
-    """
-    _, keys = callers.read_file(json.dumps(content).encode())
-    quotas = content.get("quotas")
-    return _key_facts(keys) | _quota_facts(quotas if isinstance(quotas, Mapping) else {})
-
-
-def _key_facts(keys: Iterable[callers.Key]) -> dict[Thing, Fact]:
-    found = {}
-    for key in keys:
-        text = f"{key.tenant} ({key.priority}): {','.join(key.operations)} on {','.join(key.endpoints)}"
-        text += f" until {key.expires}" if key.expires else ""
-        found[KEY_, key.id] = Fact("revoked" if key.revoked else _short(text), key.by)
-    return found
-
-
-def _quota_facts(quotas: Mapping[str, Any]) -> dict[Thing, Fact]:
-    found = {}
-    for tenant, limits in quotas.items():
-        if not isinstance(limits, Mapping):
-            continue  # edited by hand and invalid; gateways report it
-        numbers = {name: f"{value:g}" if isinstance(value, float) else value for name, value in limits.items()}
-        parts = [f"{name.replace('_', ' ')} {value}" for name, value in sorted(numbers.items()) if name != "shadow"]
-        found[QUOTA, tenant] = Fact(", ".join(parts) + (" (only counted)" if limits.get("shadow") else ""))
-    return found
-
-
 def to_json(entry: Entry) -> dict[str, Any]:
     """Return an entry as its record stores it."""
     return asdict(entry)
@@ -302,8 +270,10 @@ def _keys(task: ServingTask) -> dict[Thing, Fact]:
             (key,) = callers.keys_in({callers.KEY: {name: value}, callers.END: end})
         except ValueError:
             continue  # the key is unusable; gateways report it
+        text = f"{key.tenant} ({key.priority}): {','.join(key.operations)} on {','.join(key.endpoints)}"
+        text += f" until {key.expires}" if key.expires else ""
         by = str((ends.get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
-        found |= {thing: Fact(fact.says, by or fact.by) for thing, fact in _key_facts([key]).items()}
+        found[KEY_, key.id] = Fact("revoked" if key.revoked else _short(text), by or key.by)
     return found
 
 

@@ -1,4 +1,4 @@
-"""`triton-gateway history`: the changes in the registry and in a key file."""
+"""`triton-gateway history`: the changes in the registry."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
@@ -23,7 +23,6 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeRegistry:
     found = FakeRegistry()
     monkeypatch.setattr("gateway.registry.ClearMLRegistry", lambda *_args, **_rest: found)
     monkeypatch.setenv("TRITON_GATEWAY_USER", "ann")
-    monkeypatch.delenv("TRITON_GATEWAY_KEYS_FILE", raising=False)
     monkeypatch.chdir(tmp_path)
     look(found, clock=lambda: time.time() - 7 * 86400)
     found.add_endpoint("e", A, version="1")
@@ -83,17 +82,8 @@ def test_lines_say_when_by_whom_and_from_what_to_what(store: FakeRegistry, capsy
     assert "2 changes; recorded since" in err
 
 
-def test_a_file_of_keys_is_shown_with_the_rest_and_without_the_registry(
-    store: FakeRegistry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert 0 == main(["keys", "create", "--file", "keys.json", "--tenant", "acme"])
-    assert 0 == main(["keys", "quota", "--file", "keys.json", "--tenant", "acme", "--tokens-per-minute", "5"])
-    shown = _shown(capsys, "--file", "keys.json", "--kind", "key", "--kind", "quota")
-    assert "tokens per minute 5" == shown["entries"][1]["after"]
-    assert [("key", "ann"), ("quota", "ann")] == [(one["kind"], one["by"]) for one in shown["entries"]]
+def test_a_registry_that_is_down_is_one_clear_line(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
     store.is_up = store.history.is_up = False
-    shown = _shown(capsys, "--file", "keys.json", code=1)
-    assert ["key", "quota"] == [one["kind"] for one in shown["entries"]]
     assert 1 == main(["history"])
     assert "is down" in capsys.readouterr().err
 
