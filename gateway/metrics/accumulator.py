@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import time
+from array import array
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -104,46 +105,31 @@ class Gauge:
 
 
 class Distribution:
-    """A histogram. ``observe`` only collects values, which costs a tenth of sorting them into buckets at once.
+    """A histogram."""
 
-    ``numbers`` counts what was collected. Call it now and then, because each value is kept until then.
-    """
-
-    __slots__ = ("_bounds", "_edges", "_numbers", "_waiting", "observe", "since")
+    __slots__ = ("_bounds", "_numbers", "since")
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = np.asarray(bounds, dtype=np.float64)
-        self._edges = tuple(bounds)
-        self._numbers: Floats = np.zeros(len(bounds) + 2)
-        self._waiting: list[float] = []
+        self._bounds = tuple(bounds)
+        self._numbers = array("d", bytes(8 * (len(bounds) + 2)))
         self.since = time.monotonic()
-        self.observe: Callable[[float], None] = self._waiting.append
-        """Collect one value, which must be finite."""
 
-    def observe_all(self, values: Floats, weight: float = 1.0) -> None:
-        """Count an array of values, each ``weight`` times. The cost hardly depends on their number."""
-        # The first bucket whose bound is not below the value: Prometheus' "less than or equal".
-        found = np.bincount(self._bounds.searchsorted(values), minlength=len(self._numbers) - 1)
-        self._numbers[:-1] += found if weight == 1 else found * weight
-        self._numbers[-1] += float(values.sum()) * weight
-
-    def observe_few(self, values: Sequence[float], unit: float = 1.0) -> None:
-        """Count a few values, each multiplied by ``unit``: for a few, a Python loop is faster than numpy."""
+    def observe(self, values: Iterable[float], weight: float = 1.0) -> None:
+        """Count finite values, each ``weight`` times."""
+        bounds, numbers, total = self._bounds, self._numbers, 0.0
         for value in values:
-            self._numbers[bisect_left(self._edges, value * unit)] += 1
-            self._numbers[-1] += value * unit
+            # The first bucket whose bound is not below the value: Prometheus' "less than or equal".
+            numbers[bisect_left(bounds, value)] += weight
+            total += value
+        numbers[-1] += total * weight
 
-    def numbers(self) -> Floats:
-        """Return the counts of the buckets, then the sum; the array keeps changing."""
-        if self._waiting:
-            self.observe_all(np.array(self._waiting, dtype=np.float64))
-            self._waiting.clear()
-        return self._numbers
+    def numbers(self) -> bytes:
+        """Return the counts of the buckets, then the sum, as float64."""
+        return self._numbers.tobytes()
 
     def begin(self) -> None:
         """Reset to zero."""
-        self._waiting.clear()
-        self._numbers[:] = 0
+        self._numbers = array("d", bytes(8 * len(self._numbers)))
         self.since = time.monotonic()
 
     def end(self) -> None:
@@ -239,7 +225,7 @@ class Accumulator:
             np.array([count.value for count in self._counts], dtype=np.float64),
             np.array([gauge.value for gauge in self._values], dtype=np.float64),
             np.array([gauge.at for gauge in self._values], dtype=np.float64),
-            np.concatenate([found.numbers() for found in distributions]) if distributions else np.zeros(0),
+            np.frombuffer(b"".join([found.numbers() for found in distributions]), dtype=np.float64),
             np.array([found.since for found in distributions], dtype=np.float64),
             dict(self._exemplars),
         )

@@ -18,10 +18,8 @@ import logging
 import math
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, cast
-
-import numpy as np
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
@@ -29,13 +27,6 @@ from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
 from gateway.trace import CANARY, Trace
-
-_MAX_ASIDE: Final = 2000
-"""Requests after which collected times and sizes are counted, to bound their memory."""
-_MAX_WATCHED: Final = 10_000
-"""The same for the variables, which count most values by themselves and cost more to count early."""
-_SETTLED_AT_ONCE: Final = 32
-"""Versions that are counted between two turns of the event loop."""
 
 MAX_TENANTS: Final = 1000
 """Tenants with series of their own. Signers of tokens could invent any number of them."""
@@ -56,10 +47,6 @@ _GATHERED: Final = 16
 """So many are counted at once: if more wait, what they hold has left the processor's caches when they are counted."""
 _NS = 1e-9
 _STAGES = ("prepare", "queue", "infer", "finish")
-_FEW = 16
-"""Up to this many values are counted one by one: for so few, numpy is slower."""
-_TIMES = 1 + len(_STAGES)
-"""The first distributions of a request, which are in nanoseconds."""
 _Promised = tuple[int, Count, Count]
 """An objective's latency in ns, the count of answers within it, and the count of later ones."""
 
@@ -108,8 +95,6 @@ class Observer:
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
         self._tenants: set[str] = set()
         self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
-        self._aside = self._watched = 0
-        """Requests since collected numbers, and since variables, were last counted."""
         self._complain_at = 0.0
 
     def started(self) -> None:
@@ -124,9 +109,9 @@ class Observer:
                 waiting = self._waiting
                 waiting.append(trace)
                 if len(waiting) == 1:
-                    self._later(self._drain, _GATHER_S)
+                    self._later(self.settle, _GATHER_S)
                 elif len(waiting) == _GATHERED:
-                    self._later(self._drain, 0.0)
+                    self._later(self.settle, 0.0)
             else:
                 self._count_failed(trace)
         except Exception:  # noqa: BLE001 - see the module
@@ -141,10 +126,10 @@ class Observer:
                 self._numbers.distribution(catalog.FAILURE_SECONDS, *key),
             )
         failed[0].value += 1
-        failed[1].observe(trace.total_ns * _NS)
-        self._counted(1)
+        failed[1].observe((trace.total_ns * _NS,))
 
-    def _drain(self) -> None:
+    def settle(self) -> None:
+        """Count everything collected so far."""
         waiting, self._waiting = self._waiting, []
         for alike in _alike(waiting):
             try:
@@ -164,16 +149,6 @@ class Observer:
             if trace.trace_id and trace.is_recorded:
                 self._numbers.belongs(key, trace.total_ns * _NS, trace.trace_id)
         self.watch.answered(first.url, traces)
-        self._counted(len(traces))
-
-    def _counted(self, number: int) -> None:
-        self._aside += number
-        self._watched += number
-        if self._watched >= _MAX_WATCHED:
-            self.settle()
-        elif self._aside >= _MAX_ASIDE:
-            for _ in self._settling_numbers():
-                pass
 
     def complain(self) -> None:
         """Log the current exception, unless one was logged within the last minute."""
@@ -205,7 +180,7 @@ class Observer:
         calls = self._calls.get((endpoint, version))
         if calls is None:
             calls = self._calls[endpoint, version] = self._numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
-        calls.observe(rows)
+        calls.observe((rows,))
 
     @_harmless
     def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
@@ -222,7 +197,7 @@ class Observer:
         """Count one request for a shadow; ``difference`` is of one that was answered and compared."""
         self._numbers.count(catalog.SHADOWS, endpoint, version, outcome).value += 1
         if difference is not None:
-            self._numbers.distribution(catalog.SHADOW_DIFFERENCE, endpoint, version).observe(difference)
+            self._numbers.distribution(catalog.SHADOW_DIFFERENCE, endpoint, version).observe((difference,))
 
     @_harmless
     def mirrored_in_group(self, endpoint: str, version: str, by: str, group: str, agreed: bool) -> None:
@@ -239,33 +214,6 @@ class Observer:
     def logged(self, outcome: str, records: int) -> None:
         """Count requests selected for the payload log, by what became of them."""
         self._numbers.count(catalog.PAYLOADS, outcome).value += records
-
-    @_harmless
-    def settle(self) -> None:
-        """Count everything collected so far."""
-        for _ in self.settling():
-            pass
-
-    def settling(self) -> Iterator[None]:
-        """Do what ``settle`` does, some versions at a time; the caller may yield to the event loop in between."""
-        self._drain()
-        self.watch.flush()
-        self._watched = 0
-        yield
-        yield from self._settling_numbers()
-
-    def _settling_numbers(self) -> Iterator[None]:
-        self._aside = 0
-        for number, served in enumerate(list(self._served.values())):
-            served.settle()
-            if number % _SETTLED_AT_ONCE == 0:
-                yield
-        for _, seconds in self._failed.values():
-            seconds.numbers()
-        for texts in self._text_calls.values():
-            texts.settle()
-        for calls in self._calls.values():
-            calls.numbers()
 
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""
@@ -469,9 +417,9 @@ def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
 
 
 class _ServedMetrics:
-    """The answers of one version on one route, collected in columns until ``settle`` counts them."""
+    """The answers of one version on one route."""
 
-    __slots__ = ("_answered", "_columns", "_distributions", "_promised", "_sums")
+    __slots__ = ("_answered", "_distributions", "_promised", "_sums")
 
     def __init__(self, numbers: Accumulator, endpoint: str, version: str, route: str) -> None:
         pair = (endpoint, version)
@@ -484,43 +432,30 @@ class _ServedMetrics:
         self._sums = tuple(
             numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
         )
-        self._columns: tuple[list[int], ...] = tuple([] for _ in self._distributions)
         self._promised: _Promised | None = None
 
     def promise(self, promised: _Promised | None) -> None:
         """Count answers by this latency objective from now on; see ``Observer._answers_of``."""
-        self.settle()
         self._promised = promised
 
     def observe(self, traces: Sequence[Trace]) -> None:
         self._answered.value += len(traces)
-        total, prepare, queue, infer, finish, rows = self._columns
-        total += [trace.total_ns for trace in traces]
-        prepare += [trace.prepare_ns for trace in traces]
-        queue += [trace.queue_ns for trace in traces]
-        infer += [trace.infer_ns for trace in traces]
-        finish += [trace.finish_ns for trace in traces]
-        rows += [trace.rows for trace in traces]
+        total, prepare, queue, infer, finish, rows = self._distributions
+        total.observe([trace.total_ns * _NS for trace in traces])
+        prepare.observe([trace.prepare_ns * _NS for trace in traces])
+        queue.observe([trace.queue_ns * _NS for trace in traces])
+        infer.observe([trace.infer_ns * _NS for trace in traces])
+        finish.observe([trace.finish_ns * _NS for trace in traces])
+        rows.observe([trace.rows for trace in traces])
         tokens, unknown, truncated = self._sums
         tokens.value += sum([trace.tokens for trace in traces])
         unknown.value += sum([trace.unknown_tokens for trace in traces])
         truncated.value += sum([trace.truncated for trace in traces])
-
-    def settle(self) -> None:
-        if not self._columns[0]:
-            return
         if self._promised is not None:
             within, kept, broken = self._promised
-            late = sum([took > within for took in self._columns[0]])
+            late = sum([trace.total_ns > within for trace in traces])
             broken.value += late
-            kept.value += len(self._columns[0]) - late
-        for number, (distribution, column) in enumerate(zip(self._distributions, self._columns, strict=True)):
-            unit = _NS if number < _TIMES else 1.0
-            if len(column) <= _FEW:
-                distribution.observe_few(column, unit)
-            else:
-                distribution.observe_all(np.array(column, dtype=np.float64) * unit)
-            column.clear()
+            kept.value += len(traces) - late
 
 
 class TextCalls:
@@ -538,8 +473,8 @@ class TextCalls:
     def called(self, rows: int, padded_tokens: int, tokens: int, hits: int, misses: int) -> None:
         """Count a call, and the hits and misses of the word cache since the last one."""
         try:
-            self._rows.observe(rows)
-            self._padded.observe(padded_tokens)
+            self._rows.observe((rows,))
+            self._padded.observe((padded_tokens,))
             self._tokens.value += tokens
             if hits or misses:
                 words = self._words
@@ -550,8 +485,3 @@ class TextCalls:
                 words[1].value += misses
         except Exception:  # noqa: BLE001 - see the module
             self._complain()
-
-    def settle(self) -> None:
-        """Count what was collected."""
-        self._rows.numbers()
-        self._padded.numbers()

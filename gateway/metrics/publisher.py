@@ -96,8 +96,6 @@ class Publisher:
 
     async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T], *, is_newest: bool = False) -> T:
         """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""
-        for _ in self._observer.settling():
-            await asyncio.sleep(0)  # counting is spread over many loop steps; copying takes one
         own = self._observer.snapshot()
         summed = None if self._parent is None else await self._parent.ask(own, is_newest=is_newest)
 

@@ -317,19 +317,19 @@ class TextVariables:
 
     def _see_tokens(self, rows: Sequence[TextRow]) -> None:
         if self._tokens is not None:
-            self._tokens.take_all([row.n_tokens for row in rows])
+            self._tokens.take([row.n_tokens for row in rows])
         if self._unknown is not None:
-            self._unknown.take_all([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
+            self._unknown.take([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
 
     def _see_texts(self, texts: Sequence[Text]) -> None:
         for text in map(beginning, texts):
             words = words_of(text)
             if self._language is not None:
-                self._language.take(language(text, words))
+                self._language.take((language(text, words),))
             if self._case is not None:
-                self._case.take(letter_case(text))
+                self._case.take((letter_case(text),))
             if (share := self._words.unusual(words)) is not None and self._unusual is not None:
-                self._unusual.take(share)
+                self._unusual.take((share,))
 
     def _see_vectors(self, traces: Sequence[Trace]) -> None:
         vectors = [
@@ -344,25 +344,25 @@ class TextVariables:
 
     def _take_cosines(self, cosines: list[float]) -> None:
         if self._cosine is not None:
-            self._cosine.take_all(cosines)
+            self._cosine.take(cosines)
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Count entities, and likewise single tokens by the entity that they belong to."""
         for entity in entities:
             if self._label is not None:
                 label = entity.get("entity_group") or str(entity["entity"])
-                self._label.take(label.removeprefix("B-").removeprefix("I-"))
+                self._label.take((label.removeprefix("B-").removeprefix("I-"),))
             if self._score is not None:
-                self._score.take(entity["score"])
+                self._score.take((entity["score"],))
 
     def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
         # Read everything before counting anything, so that an exception leaves no partial count.
         labels = [str(result["label"]) for result in results]
         scores = [float(result["score"]) for result in results]
         if self._label is not None:
-            self._label.take_all(labels)
+            self._label.take(labels)
         if self._score is not None:
-            self._score.take_all(scores)
+            self._score.take(scores)
 
 
 def _can(count: Callable[[Any], None], what: Any) -> bool:

@@ -1,31 +1,23 @@
 """Counts of variables: histograms, categories, last values and sums, with drift bins if there is a reference.
 
-``watch`` counts declared variables with these classes, ``texts`` the built-in ones. Values wait in small lists
-until numpy counts many of them at once. For use by one event loop.
+``watch`` counts declared variables with these classes, ``texts`` the built-in ones. For use by one event loop.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal, cast
+from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.declared import category_of, spelled_as_a_value
 from gateway.metrics.drift import OTHER, Bins, Mean, Words
 from gateway.spec import MetricVariable
-
-MAX_PENDING: Final = 512
-"""Values that are collected before numpy counts them; hundreds cost it little more than a few."""
-_OTHER_PLACE: Final = -2
-"""The index of the bin ``other`` among the bins of a categorical reference."""
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
 LARGEST: Final = 1e290
@@ -55,8 +47,6 @@ class VariableSeries:
     def __init__(self, numbers: Accumulator, served: Served) -> None:
         self._numbers = numbers
         self._pair = (served.endpoint, served.version)
-        self.pending: list[Callable[[], None]] = []
-        """The functions that count collected values."""
 
     def histogram(self, name: str, bounds: tuple[float, ...]) -> Distribution:
         """Return the histogram of a scalar variable."""
@@ -81,35 +71,24 @@ class VariableSeries:
 class DriftCounts:
     """Counts one variable's values into its reference's bins, unweighted: noise depends on the number of values."""
 
-    __slots__ = ("_bins", "_index", "_new", "counts", "missing", "named")
+    __slots__ = ("_bins", "_counts", "_new", "missing", "named")
 
     def __init__(self, name: str, bins: Bins, numbers: VariableSeries) -> None:
         self._bins = bins
         numbers.reference(name, bins)
         labels = (name, bins.id)
-        self.counts = [numbers.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
-        self.missing = self.counts[-1]
-        self._index = {value: i for i, value in enumerate(bins.values)}
+        self._counts = [numbers.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
+        self.missing = self._counts[-1]
         self._new: Callable[[str], Count] = partial(numbers.count, catalog.DRIFT_NEW, *labels)
         self.named: Collection[str] = ()
         """Categories outside the reference that get a series of their own. The set is small and fixed."""
 
-    def scalar(self, value: float) -> None:
-        """Count a number."""
-        self.counts[self._bins.index(value)].value += 1
-
-    def scalars(self, values: NDArray[np.float64]) -> None:
-        """Count an array of values."""
-        found = np.bincount(np.searchsorted(self._bins.edges, values), minlength=len(self.counts))
-        for count, seen in zip(self.counts, found.tolist(), strict=True):
-            count.value += seen
-
-    def category(self, value: str, times: int = 1) -> None:
-        """Count a category."""
-        place = self._index.get(value, _OTHER_PLACE)
-        self.counts[place].value += times
-        if place == _OTHER_PLACE and value in self.named:
-            self._new(value).value += times
+    def take(self, values: Iterable[float] | Iterable[str]) -> None:
+        """Count values."""
+        for value in values:
+            self._counts[self._bins.index(value)].value += 1
+            if value in self.named and value not in self._bins.values:
+                self._new(str(value)).value += 1
 
 
 class Variable:
@@ -117,10 +96,11 @@ class Variable:
 
     __slots__ = ("_drift", "_ignored", "_numbers", "name")
 
-    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None) -> None:
+    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None, kind: str = "scalar") -> None:
+        """``kind``: that of references of such values."""
         self.name = name
         self._numbers = numbers
-        self._drift = None if bins is None else DriftCounts(name, bins, numbers)
+        self._drift = None if bins is None or bins.kind != kind else DriftCounts(name, bins, numbers)
         self._ignored: dict[str, Count] = {}
 
     def ignore(self, reason: Reason, weight: float = 1.0) -> None:
@@ -135,11 +115,6 @@ class Variable:
     def see(self, value: object, weight: float) -> None:
         """Count a value of any type."""
         raise NotImplementedError
-
-    def see_all(self, values: Sequence[object], weight: float) -> bool:
-        """Count one value per request if all have the expected type; otherwise count none and return False."""
-        del values, weight
-        return False
 
 
 class Number(Variable):
@@ -159,82 +134,40 @@ class Number(Variable):
         except OverflowError:
             number = math.inf
         if -LARGEST <= number <= LARGEST:
-            self.take(number, weight)
+            self.take((number,), weight)
         else:
             self.ignore("not_finite", weight)
 
-    def take(self, number: float, weight: float = 1.0) -> None:
-        """Count a number within ``LARGEST``."""
+    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+        """Count numbers within ``LARGEST``, each with a weight."""
         raise NotImplementedError
 
 
 class Scalar(Number):
     """A histogram of numbers, with drift bins."""
 
-    __slots__ = ("_bounds", "_pending", "_seen", "_weight")
+    __slots__ = ("_bounds", "_seen")
 
     def __init__(
         self, name: str, numbers: VariableSeries, bins: Bins | None, bounds: tuple[float, ...], *, is_late: bool = False
     ) -> None:  # fmt: skip
         """``is_late``: without a reference, its series is created with the first value."""
-        super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
+        super().__init__(name, numbers, bins)
         self._bounds = bounds
         self._seen = None if is_late and self._drift is None else numbers.histogram(name, bounds)
-        self._pending: list[float] = []
-        self._weight = 1.0
-        numbers.pending.append(self.flush)
 
-    def see(self, value: object, weight: float) -> None:
-        """See ``Variable.see``."""
-        if type(value) is float and -LARGEST <= value <= LARGEST:
-            self.take(value, weight)
-        else:
-            super().see(value, weight)
-
-    def see_all(self, values: Sequence[object], weight: float) -> bool:
-        """See ``Variable.see_all``."""
-        if weight != 1 or set(map(type, values)) != {float}:
-            return False
-        numbers = cast("Sequence[float]", values)
-        if not sum(map(abs, numbers)) <= LARGEST:  # not a number, or large together: then they are checked one by one
-            return False
-        self.take_all(numbers)
-        return True
-
-    def take(self, number: float, weight: float = 1.0) -> None:
-        """Count a number with a weight."""
-        if weight != self._weight:
-            self.flush()
-            self._weight = weight
-        self._pending.append(number)
-        if len(self._pending) >= MAX_PENDING:
-            self.flush()
-
-    def take_all(self, numbers: Sequence[float]) -> None:
-        """Count many numbers, with weight 1."""
-        if self._weight != 1.0:
-            self.flush()
-            self._weight = 1.0
-        self._pending.extend(numbers)
-        if len(self._pending) >= MAX_PENDING:
-            self.flush()
+    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+        """See ``Number.take``."""
+        if self._seen is None:
+            self._seen = self._numbers.histogram(self.name, self._bounds)
+        self._seen.observe(numbers, weight)
+        if self._drift is not None:
+            self._drift.take(numbers)
 
     def begin(self) -> None:
         """Reset to zero."""
-        self._pending = []
         if self._seen is not None:
             self._seen.begin()
-
-    def flush(self) -> None:
-        """Count the collected values."""
-        pending, self._pending = self._pending, []
-        if pending:
-            values = np.array(pending, dtype=np.float64)
-            if self._seen is None:
-                self._seen = self._numbers.histogram(self.name, self._bounds)
-            self._seen.observe_all(values, self._weight)
-            if self._drift is not None:
-                self._drift.scalars(values)
 
 
 class Value(Number):
@@ -243,15 +176,15 @@ class Value(Number):
     __slots__ = ("_last",)
 
     def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None) -> None:
-        super().__init__(name, numbers, bins if bins is not None and bins.kind == "scalar" else None)
+        super().__init__(name, numbers, bins)
         self._last = numbers.last(name)
 
-    def take(self, number: float, weight: float = 1.0) -> None:
-        """Count a number with a weight."""
+    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+        """See ``Number.take``."""
         del weight  # sampling does not change which value is the newest
-        self._last.set(number)
+        self._last.set(numbers[-1])
         if self._drift is not None:
-            self._drift.scalar(number)
+            self._drift.take(numbers)
 
 
 class Sum(Number):
@@ -263,34 +196,33 @@ class Sum(Number):
         super().__init__(name, numbers, None)
         self._sum = numbers.count(catalog.VARIABLE_COUNTER, name)
 
-    def take(self, number: float, weight: float = 1.0) -> None:
-        """Count a number with a weight."""
-        if number < 0:
-            self.ignore("negative", weight)
-        else:
-            self._sum.value += number * weight
+    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+        """See ``Number.take``."""
+        for number in numbers:
+            if number < 0:
+                self.ignore("negative", weight)
+            else:
+                self._sum.value += number * weight
 
 
 class Enum(Variable):
     """A count per category, with drift bins."""
 
-    __slots__ = ("_expected", "_known", "_pending", "_spelled")
+    __slots__ = ("_expected", "_known", "_spelled")
 
     def __init__(
         self, name: str, numbers: VariableSeries, bins: Bins | None, values: Sequence[str],
         expected: Collection[str] = (),
     ) -> None:  # fmt: skip
         """``expected``: if given, each of these values gets a series with its first count, all others are ``other``."""
-        super().__init__(name, numbers, bins if bins is not None and bins.kind == "enum" else None)
+        super().__init__(name, numbers, bins, "enum")
         self._expected = expected
         if self._drift is not None:
             self._drift.named = frozenset(expected or values)
         begins_with = () if expected else (*values, OTHER)
         self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
-        self._pending: list[str] = []
         self._spelled = {other: value for value in values if (other := spelled_as_a_value(value)) not in values}
         """Declared values (``True``, ``1.0``) by the category of the value that they mean."""
-        numbers.pending.append(self.flush)
 
     def see(self, value: object, weight: float) -> None:
         """See ``Variable.see``."""
@@ -302,20 +234,14 @@ class Enum(Variable):
         if category is None:
             self.ignore("wrong_type", weight)
         else:
-            self.take(category, weight)
+            self.take((category,), weight)
 
-    def see_all(self, values: Sequence[object], weight: float) -> bool:
-        """See ``Variable.see_all``."""
-        if weight != 1 or set(map(type, values)) != {str}:
-            return False
-        self.take_all(cast("Sequence[str]", values))
-        return True
-
-    def take(self, category: str, weight: float = 1.0) -> None:
-        """Count a category with a weight."""
-        self._count(category).value += weight
+    def take(self, categories: Sequence[str], weight: float = 1.0) -> None:
+        """Count categories, each with a weight."""
+        for category in categories:
+            self._count(category).value += weight
         if self._drift is not None:
-            self._drift.category(category)
+            self._drift.take(categories)
 
     def _count(self, category: str) -> Count:
         found = self._known.get(category)
@@ -324,20 +250,6 @@ class Enum(Variable):
         if found is None:
             found = self._known[category] = self._numbers.count(catalog.VARIABLE_ENUM, self.name, category)
         return found
-
-    def take_all(self, categories: Iterable[str]) -> None:
-        """Count many categories, with weight 1."""
-        self._pending.extend(categories)
-        if len(self._pending) >= MAX_PENDING:
-            self.flush()
-
-    def flush(self) -> None:
-        """Count the collected values."""
-        pending, self._pending = self._pending, []
-        for category, times in Counter(pending).items():
-            self._count(category).value += times
-            if self._drift is not None:
-                self._drift.category(category, times)
 
 
 def declared_variable(variable: MetricVariable, numbers: VariableSeries, bins: Bins | None) -> Variable:

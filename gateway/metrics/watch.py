@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
@@ -60,9 +60,7 @@ class Watch:
         if inputs == self._inputs:
             return
         self._inputs = inputs
-        known, watched_before, self._known, self._watched = self._known, self._watched, {}, {}
-        for url in watched_before.keys() - served.keys():
-            watched_before[url].flush()
+        known, self._known, self._watched = self._known, {}, {}
         references: set[tuple[str, ...]] = set()
         for url, version in served.items():
             # With a thousand versions, usually one changes at a time: unchanged ones keep their state.
@@ -70,7 +68,6 @@ class Watch:
             former = known.get(url)
             if former is None or former[0] != source:
                 if former is not None:
-                    former[1].flush()
                     former[1].forget(version)
                 former = source, self._make(*source, VariableSeries(self._numbers, version))
             self._known[url] = former
@@ -103,11 +100,6 @@ class Watch:
         text = None if watched is None else watched.text
         return (None, None) if text is None else (text.words, text.mean)
 
-    def flush(self) -> None:
-        """Count all collected values."""
-        for watched in self._watched.values():
-            watched.flush()
-
 
 class WatchedVersion:
     """All variables of one served version."""
@@ -116,7 +108,6 @@ class WatchedVersion:
         self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
         budget: Budget,
     ) -> None:  # fmt: skip
-        self._numbers = numbers
         reference = served.reference
         variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
@@ -142,13 +133,8 @@ class WatchedVersion:
         if frequency < 1:
             traces = [trace for trace in traces if chance() < frequency]
         weight = 1 / frequency
-        answers: list[Any] = [trace.answer for trace in traces]
-        unlike = [None for answer in answers if type(answer) is not dict]
         is_good = True
         for path, variable in self._declared:
-            name = variable.name
-            if not unlike and variable.see_all([answer.get(name) for answer in answers], weight):
-                continue
             for trace in traces:
                 try:
                     _see(variable, path, trace, weight)
@@ -156,11 +142,6 @@ class WatchedVersion:
                     variable.ignore("wrong_type")
                     self.fault, is_good = error, False
         return is_good
-
-    def flush(self) -> None:
-        """Count all collected values."""
-        for flush in self._numbers.pending:
-            flush()
 
 
 def _see(variable: Variable, path: tuple[str, ...], trace: Trace, weight: float) -> None:

@@ -12,8 +12,8 @@ def asked(numbers: Accumulator, times: int, *, seconds: float = 0.02, outcome: s
     numbers.count(catalog.REQUESTS, endpoint, "1", "direct", outcome).value += times
     if outcome == "ok":
         for _ in range(times):
-            numbers.distribution(catalog.REQUEST_SECONDS, endpoint, "1", "direct").observe(seconds)
-            numbers.distribution(catalog.STAGE_SECONDS, endpoint, "1", "direct", "infer").observe(seconds / 2)
+            numbers.distribution(catalog.REQUEST_SECONDS, endpoint, "1", "direct").observe((seconds,))
+            numbers.distribution(catalog.STAGE_SECONDS, endpoint, "1", "direct", "infer").observe((seconds / 2,))
 
 
 def test_a_point_is_the_difference_between_two_looks() -> None:

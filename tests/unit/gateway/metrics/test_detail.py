@@ -104,7 +104,7 @@ def test_the_buckets_of_the_brief_level_add_up_to_those_of_the_full_one() -> Non
     numbers = Accumulator()
     seconds = numbers.distribution(catalog.REQUEST_SECONDS, "e", "1", "stable")
     for value in (0.0004, 0.004, 0.03, 0.2, 0.7, 3, 60):
-        seconds.observe(value)
+        seconds.observe((value,))
 
     def buckets(brief: Declared | None) -> dict[str, float]:
         text = respond("", Numbers(numbers.snapshot(), brief=brief))[0].decode()

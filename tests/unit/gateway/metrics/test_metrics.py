@@ -164,19 +164,6 @@ def test_what_cannot_be_counted_costs_no_answer(
     assert 1 == sum("not counted" in record.message for record in caplog.records)
 
 
-def test_numbers_are_settled_a_few_endpoints_at_a_time() -> None:
-    """Requests have their turn in between, however many endpoints have been asked."""
-    observer = Observer()
-    for number in range(100):
-        finished = trace()
-        finished.endpoint = f"e{number}"
-        observer.finished(finished)
-    observer._drain()
-    unsettled = [sum(bool(one._columns[0]) for one in observer._served.values()) for _ in observer.settling()]
-    assert [100, 99, 67, 35, 3] == unsettled
-    assert not any(one._columns[0] for one in observer._served.values())
-
-
 def test_failure_series_exist_before_the_first_failure() -> None:
     """At 0, for every version and route that can be asked: Prometheus sees growth, not births."""
     observer = Observer(failures=("model_failed", "overloaded"))

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.metrics import declared, exposition
 from gateway.metrics.drift import Bins, Mean, Words
 from gateway.metrics.observer import Observer
-from gateway.metrics.variable_counts import Scalar, Served
+from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
@@ -79,40 +79,6 @@ def test_scalars_become_cumulative_histograms() -> None:
     assert (0, 1, 2, 3) == tuple(found[f"scalar_bucket{{x0,{le}}}"] for le in ("0.0", "0.1", "0.5", "+Inf"))
     assert (3, 3) == (found["scalar_bucket{x1,10.0}"], found["scalar_count{x1}"])
     assert math.isclose(7.55, found["scalar_sum{x0}"])
-
-
-def test_times_are_counted_after_two_thousand_requests_and_variables_after_ten_thousand() -> None:
-    """Memory is bounded if nobody reads. Variables count full lists by themselves, and few values cost as much."""
-    watched = Watched(spec(V("x", "scalar", (1.0,))))
-    times, values = [], []
-    for number in range(1, 10_001):
-        watched.answer({}, {"x": 0.5})
-        if number % 100 == 0:
-            watched.observer._drain()
-            times.append(len(watched.observer._served["e", "1", ""]._columns[0]))
-            variable = watched.observer.watch._watched["e/1"]._declared[0][1]
-            assert isinstance(variable, Scalar)
-            values.append(len(variable._pending))
-    assert [*range(100, 2000, 100), 0] * 5 == times
-    assert [*([100, 200, 300, 400, 500, 0] * 17)[:99], 0] == values
-
-
-@pytest.mark.parametrize("after", ["replaced", "declared otherwise", "removed"])
-def test_collected_values_are_counted_when_their_version_leaves(after: str) -> None:
-    """A version that is gone is not looked at again."""
-    declared = spec(V("x", "scalar", (1.0,)))
-    watched = Watched(declared)
-    trace = Trace("id")
-    trace.endpoint, trace.version, trace.url, trace.body, trace.answer = "e", "1", "e/1", {"x": 2}, {}
-    watch = watched.observer.watch
-    watch.answered("e/1", [trace])
-    if after == "replaced":
-        watch.configure({"e/1": Served("e", "1", is_text=True)}, declared, 1.0)
-    elif after == "removed":
-        watch.configure({}, declared, 1.0)
-    else:
-        watch.configure({"e/1": watched.served}, spec(V("y", "scalar", (1.0,))), 1.0)
-    assert 1 == watched.read()["scalar_count{x}"]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +276,7 @@ def test_of_very_many_texts_a_random_share_is_looked_at() -> None:
             prepared=Prepared([], ParsedRequest([("small", "LARGE")[number % 5 == 0]], is_batch=False)),
         )  # fmt: skip
         if number % 8 == 7:
-            watched.observer._drain()
+            watched.observer.settle()
     found = watched.read()
     assert (80_000, 20_000) == tuple(found[f"enum_total{{predicted_label,{label}}}"] for label in ("GOOD", "BAD"))
     assert 100_000 == found["scalar_count{token_length}"] == found["scalar_count{top_score}"]

@@ -111,8 +111,8 @@ def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str,
         name = list(parts)[number]
         for numbers in (parts[name], alone):
             numbers.count(catalog.BUILDS, label).value += value
-            numbers.distribution(catalog.ROWS, label, "1").observe(value)
-            numbers.distribution(catalog.VARIABLE_SCALAR, label, "1", "x", bounds=(1.0, 5.0)).observe(value)
+            numbers.distribution(catalog.ROWS, label, "1").observe((value,))
+            numbers.distribution(catalog.VARIABLE_SCALAR, label, "1", "x", bounds=(1.0, 5.0)).observe((value,))
         if then:
             family.of[name][1]._write("reported", 0, parts[name].snapshot())
         if then == "tell":
