@@ -52,7 +52,6 @@ from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import Bridge, Receive, Scope, Send
-from gateway.http.browsers import explained, wants_page
 from gateway.http.connections import Connections, HeadLimits, room_for_connections
 from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, not_for_us
@@ -221,8 +220,6 @@ class Gateway:
     async def _operate(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that is not for inference, as an ASGI application."""
         path = scope["path"]
-        if scope["method"] != "POST" and wants_page(scope["headers"]):
-            send = explained(send)
         if not self._gate.is_for_us(scope["headers"]):
             await self._gate.refuse(scope, send, not_for_us())
             return

@@ -8,17 +8,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-from collections.abc import MutableMapping
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 import orjson
 
 from gateway.http.replies import HeaderList
 from gateway.path.call import Headers
-
-if TYPE_CHECKING:
-    from gateway.http.bridge import Send
 
 _STYLE: Final = """
 :root{--ink:#1d2330;--dim:#5b6576;--card:#f7f8fb;--paper:#fff;--link:#1f5fbf;--bad:#a3162a}
@@ -41,28 +37,6 @@ POLICY: Final = (
 def wants_page(headers: HeaderList) -> bool:
     """Return whether the client of a request with these headers is a browser."""
     return any(name == b"accept" and b"text/html" in value for name, value in headers)
-
-
-def explained(send: Send) -> Send:
-    """Return a ``send`` of an ASGI application that renders refusals as pages."""
-    refusal: MutableMapping[str, Any] | None = None
-    pieces: list[bytes] = []
-
-    async def draw(message: MutableMapping[str, Any]) -> None:
-        nonlocal refusal
-        if message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
-            refusal = message
-            return
-        if refusal is None:
-            await send(message)
-            return
-        pieces.append(message.get("body", b""))
-        if not message.get("more_body"):
-            headers, content = as_page(refusal["status"], refusal.get("headers", ()), b"".join(pieces))
-            await send({**refusal, "headers": headers})
-            await send({**message, "body": content})
-
-    return draw
 
 
 def as_page(status: int, headers: HeaderList, content: bytes) -> tuple[Headers, bytes]:

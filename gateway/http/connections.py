@@ -20,7 +20,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
+
+if TYPE_CHECKING:
+    from gateway.http.core import Connection
 
 _MAX_OPEN: Final = 10_000
 _SHARE_OF_FILES: Final = 0.75
@@ -42,54 +45,22 @@ NOT_READ: Final = "not_read"
 """The client does not read its answer."""
 
 
-class Limited(Protocol):
-    """A connection as its limits see it; implemented by ``core.Connection``."""
-
-    def head_is_late(self) -> None:
-        """End it: no request head came in time."""
-        ...
-
-    def body_is_late(self) -> None:
-        """End it: the body did not come in time."""
-        ...
-
-    def is_idle_too_long(self) -> None:
-        """End it: it was idle for too long, or its place is needed."""
-        ...
-
-    def is_not_read(self) -> None:
-        """Drop it: its client does not read."""
-        ...
-
-    def abort(self) -> None:
-        """Drop it at once."""
-        ...
-
-    def shutdown(self) -> None:
-        """End it after its current answer: the server stops."""
-        ...
-
-    def leave(self) -> None:
-        """Close it after its current answer, or after its next one."""
-        ...
-
-
 class TimeoutQueue:
     """Connections in the order in which they entered; one that stays for ``timeout`` seconds is passed to ``end``.
 
     One timer serves them all.
     """
 
-    def __init__(self, timeout: float, end: Callable[[Limited], None]) -> None:
+    def __init__(self, timeout: float, end: Callable[[Connection], None]) -> None:
         self.timeout = timeout
         self._end = end
-        self._since: dict[Limited, float] = {}
+        self._since: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._since)
 
-    def enter(self, connection: Limited, loop: asyncio.AbstractEventLoop) -> None:
+    def enter(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
         """Add the connection, unless it is in the queue already."""
         if connection in self._since:
             return
@@ -97,11 +68,11 @@ class TimeoutQueue:
         if self._timer is None:
             self._timer = loop.call_later(self.timeout, self._look, loop)
 
-    def leave(self, connection: Limited) -> None:
+    def leave(self, connection: Connection) -> None:
         """Remove the connection, if it is in the queue."""
         self._since.pop(connection, None)
 
-    def longest(self) -> tuple[float, Limited] | None:
+    def longest(self) -> tuple[float, Connection] | None:
         """Return the connection that entered first, with the loop time at which it did."""
         for connection, since in self._since.items():
             return since, connection
@@ -153,7 +124,7 @@ class Connections:
         self.max_open = max_open
         self.age = age
         self.is_leaving = False
-        self.open: set[Limited] = set()
+        self.open: set[Connection] = set()
         self.resting = 0
         """Connections that are not read for a while."""
         self.heads = TimeoutQueue(head_timeout, lambda connection: connection.head_is_late())
@@ -184,7 +155,7 @@ class Connections:
         """
         return max(1.0, self.resting / _RETRIES_PER_SECOND)
 
-    def forget(self, connection: Limited) -> None:
+    def forget(self, connection: Connection) -> None:
         """Remove a connection from every queue."""
         for line in (self.heads, self.bodies, self.idle, self.unread):
             line.leave(connection)

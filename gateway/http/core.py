@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         """The client has left: the transport closes."""
 
     def leave(self) -> None:
-        """See ``connections.Limited``."""
+        """End it after its current answer, or after its next one."""
         self._keeps_alive = False
         last = self._waiting[-1] if self._waiting else self._current
         if last is not None:
@@ -555,7 +555,7 @@ class Connection(asyncio.Protocol):
     # --- time limits (see ``connections``) ----------------------------------------------------------------------------
 
     def head_is_late(self) -> None:
-        """See ``connections.Limited``."""
+        """End it: no head came in time."""
         self._queue = None
         if self._phase == HEAD:
             late = f"the request's head did not arrive within {self._limits.heads.timeout:g} s"
@@ -565,12 +565,12 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def body_is_late(self) -> None:
-        """See ``connections.Limited``."""
+        """End it: the body did not come in time."""
         self._queue = None
         self._refuse(BodyTimeout(f"the body did not arrive within {self._limits.bodies.timeout:g} s"))
 
     def is_idle_too_long(self) -> None:
-        """See ``connections.Limited``."""
+        """End it: it was idle for too long, or its place is needed."""
         self._queue = None
         if self.transport.get_write_buffer_size():
             self.transport.abort()
@@ -578,7 +578,7 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
     def is_not_read(self) -> None:
-        """See ``connections.Limited``."""
+        """Drop it: its client does not read."""
         self._limits.count(NOT_READ)
         self.transport.abort()
 

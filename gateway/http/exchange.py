@@ -147,7 +147,9 @@ class Exchange(Ask):
     # --- the answer ---------------------------------------------------------------------------------------------------
 
     def reply(self, status: int, headers: HeaderList, body: bytes) -> None:
-        """Write a whole answer; the headers must have its ``content-length``."""
+        """Write a whole answer, a refusal as a page if a browser asks; the headers must have its ``content-length``."""
+        if status >= HTTPStatus.BAD_REQUEST and self.method != "POST" and wants_page(self.headers):
+            headers, body = as_page(status, headers, body)
         self.write(self._head(status, headers), body)
 
     def write(self, head: bytes, body: bytes) -> None:
@@ -301,8 +303,6 @@ class Exchange(Ask):
             return
         length = (b"content-length", b"%d" % len(content))
         lines = [*headers, (b"x-request-id", self.request_id.encode()), *served_by(self), *quota_lines(self), length]
-        if self.method != "POST" and wants_page(self.headers):
-            lines, content = as_page(self.status, lines, content)
         self.reply(self.status, lines, content)
 
     async def send(self, event: Event) -> None:

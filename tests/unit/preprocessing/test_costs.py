@@ -195,6 +195,16 @@ def test_a_long_template_and_many_labels_do_not_multiply(make_folder: MakeFolder
     assert processor.parse({"text": "a", "parameters": {**parameters, "candidate_labels": ["a", "b"]}})
 
 
+def test_texts_times_labels_are_limited_as_rows(make_folder: MakeFolder) -> None:
+    """Each label of each text is a row for the model."""
+    options = {"task": "zero-shot-classification", "max_rows": "100"}
+    processor = TextProcessor.from_folder(make_folder(**INFERENCE), options=options)
+    parameters = {"candidate_labels": [f"l{i}" for i in range(11)]}
+    assert 99 == len(processor.parse({"text": ["a"] * 9, "parameters": parameters}).texts)
+    with pytest.raises(InvalidInput, match="110 rows, at most 100"):
+        processor.parse({"text": ["a"] * 10, "parameters": parameters})
+
+
 # --- the way out ------------------------------------------------------------------------------------------------------
 
 
