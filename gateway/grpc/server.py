@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import numpy as np
 from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2 as pb
@@ -34,14 +33,17 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, serve
 from gateway.protocols import oip
 from gateway.protocols.tensors import (
-    DTYPES,
+    NO_CLASSIFICATION,
+    NO_SHARED_MEMORY,
     as_array,
-    check_shape,
+    check_input,
     datatype_of,
     escaped,
     from_bytes,
+    from_json,
     object_array,
     to_bytes,
+    wrong_size,
 )
 from gateway.spec import normalize_url
 from gateway.trace import Trace, clean_id, new_id, parse_traceparent
@@ -346,21 +348,17 @@ class RpcServer:
             raise InputRefused(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
         inputs: dict[str, Any] = {}
         for i, tensor in enumerate(request.inputs):
-            if tensor.name in inputs:
-                raise InputRefused(f"input {escaped(tensor.name)} was sent twice")
-            if tensor.datatype not in DTYPES:
-                raise InputRefused(f"the datatype of input {escaped(tensor.name)} must be one of {', '.join(DTYPES)}")
             if "shared_memory_region" in tensor.parameters:
-                raise InputRefused("shared memory is not possible across machines: send the tensor itself")
+                raise InputRefused(NO_SHARED_MEMORY)
             shape = list(tensor.shape)
-            check_shape(tensor.name, shape)
+            check_input(tensor.name, tensor.datatype, shape, inputs)
             if raw:
                 inputs[tensor.name] = from_bytes(tensor.name, tensor.datatype, shape, raw[i])
             else:
                 inputs[tensor.name] = _from_contents(tensor, shape)
         for output in request.outputs:
             if output.parameters["classification"].int64_param:
-                raise InputRefused("the classification extension is not offered: request the output label")
+                raise InputRefused(NO_CLASSIFICATION)
         call = RpcCall(self._url(request.model_name, request.model_version))
         call.inputs = inputs
         call.outputs = tuple(dict.fromkeys(output.name for output in request.outputs))
@@ -531,20 +529,12 @@ def _from_contents(tensor: Any, shape: list[int]) -> Any:
     field = _CONTENT_FIELDS.get(tensor.datatype)
     if field is None:
         raise InputRefused(f"{tensor.datatype} data must be sent as raw bytes: input {escaped(tensor.name)}")
-    values = getattr(tensor.contents, field)
+    values = list(getattr(tensor.contents, field))
+    if tensor.datatype != BYTES:
+        return from_json(tensor.name, tensor.datatype, shape, values)
     if len(values) != math.prod(shape):
-        raise InputRefused(
-            f"input {escaped(tensor.name)} has {len(values)} elements, its shape {shape} needs {math.prod(shape)}"
-        )
-    if tensor.datatype == BYTES:
-        return object_array(list(values)).reshape(shape)
-    dtype = DTYPES[tensor.datatype]
-    numbers = np.array(values, dtype=None if len(values) else dtype)
-    if dtype.kind in "iu" and numbers.size:
-        limits = np.iinfo(dtype)
-        if int(numbers.min()) < limits.min or int(numbers.max()) > limits.max:
-            raise InputRefused(f"data of input {escaped(tensor.name)} does not fit {tensor.datatype}")
-    return numbers.astype(dtype, copy=False).reshape(shape)
+        raise wrong_size(tensor.name, len(values), shape)
+    return object_array(values).reshape(shape)
 
 
 def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> Any:

@@ -7,7 +7,7 @@ Triton refuses is refused here too. A body that cannot be parsed is answered as 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final, TypedDict
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import BackendGarbage, InputRefused
 from gateway.protocols.json_body import loads
-from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, flatten, from_lists, pack
+from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, flatten, from_lists, pack, unpack_bytes
 
 Array = NDArray[Any]
 
@@ -33,6 +33,8 @@ _MAX_DIGITS: Final = 18
 _EMPTY: Final[Mapping[str, Any]] = {}
 _JSON_HEADERS: Final = [(b"content-type", b"application/json")]
 _ONE_TEXT_SHAPE: Final = [1, 1]
+NO_SHARED_MEMORY: Final = "shared memory is not possible across machines: send the tensor itself"
+NO_CLASSIFICATION: Final = "the classification extension is not offered: request the output label"
 _TEXT_TYPES = frozenset({str})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
@@ -119,15 +121,12 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
     for item in inputs:
         if not isinstance(item, dict):
             raise InputRefused("every input must be an object with name, datatype, shape and data")
-        name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape", ())
+        name, shape = item.get("name"), item.get("shape", ())
+        datatype: Any = item.get("datatype")
         if not isinstance(name, str) or not name:
             raise InputRefused("every input must have a name")
-        if not isinstance(datatype, str) or datatype not in DTYPES:
-            raise InputRefused(f"the datatype of input {escaped(name)} must be one of {', '.join(DTYPES)}")
-        check_shape(name, shape)
+        check_input(name, datatype, shape, tensors)
         size = _binary_size(item) if "parameters" in item else None
-        if name in tensors:
-            raise InputRefused(f"input {escaped(name)} was sent twice")
         if size is None:
             if "data" not in item:
                 raise InputRefused(f"input {escaped(name)} has neither data nor binary_data_size")
@@ -187,7 +186,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
         raise InputRefused(f"data of input {escaped(name)} must be a list")
     flat = from_lists(escaped(name), DTYPES[datatype], data)
     if flat.size != math.prod(shape):
-        raise _wrong_size(name, flat.size, shape)
+        raise wrong_size(name, flat.size, shape)
     return flat.reshape(shape)
 
 
@@ -203,7 +202,7 @@ def check_texts(name: str, tensor: dict[str, Any]) -> None:
     if not isinstance(data, list) or not _TEXT_TYPES.issuperset(map(type, data)):
         raise InputRefused(f"data of input {escaped(name)} must be texts in lists of one length")
     if len(data) != math.prod(tensor["shape"]):
-        raise _wrong_size(name, len(data), tensor["shape"])
+        raise wrong_size(name, len(data), tensor["shape"])
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Array:
@@ -212,9 +211,12 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | mem
     Raises ``InputRefused`` if there are too many or too few bytes.
     """
     if datatype == BYTES:
-        items = unpack_texts(name, data)
+        try:
+            items = unpack_bytes(data)
+        except ValueError as error:
+            raise InputRefused(f"input {escaped(name)}: {error}") from None
         if items.size != math.prod(shape):
-            raise _wrong_size(name, items.size, shape)
+            raise wrong_size(name, items.size, shape)
         return items.reshape(shape)
     dtype = DTYPES[datatype]
     if len(data) != math.prod(shape) * dtype.itemsize:
@@ -223,22 +225,6 @@ def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | mem
             f"{math.prod(shape) * dtype.itemsize}"
         )
     return np.frombuffer(data, dtype).reshape(shape)
-
-
-def unpack_texts(name: str, data: bytes | memoryview) -> Array:
-    """Return the elements of a BYTES tensor as a flat object array of ``bytes``.
-
-    Before each element stands its length, in four bytes (little-endian). Raises ``InputRefused`` if one is cut short.
-    """
-    items, offset, content = [], 0, bytes(data)
-    while offset < len(content):
-        size = int.from_bytes(content[offset : offset + 4], "little")
-        offset += 4
-        if offset > len(content) or offset + size > len(content):
-            raise InputRefused(f"input {escaped(name)}: an element is cut short")
-        items.append(content[offset : offset + size])
-        offset += size
-    return object_array(items)
 
 
 def object_array(items: Sequence[object]) -> Array:
@@ -309,16 +295,21 @@ def _binary_size(item: Mapping[str, Any]) -> Any:
     """Return ``binary_data_size`` of an input, None if there is none. Raises ``InputRefused`` for shared memory."""
     parameters = _parameters(item)
     if "shared_memory_region" in parameters:
-        raise InputRefused("shared memory is not possible across machines: send the tensor itself")
+        raise InputRefused(NO_SHARED_MEMORY)
     return parameters.get("binary_data_size")
 
 
-def check_shape(name: str, shape: Any) -> None:
-    """Raise ``InputRefused`` unless ``shape`` is a list of at most 32 whole numbers of at least 0.
+def check_input(name: str, datatype: object, shape: Any, others: Container[str]) -> None:
+    """Raise ``InputRefused`` unless an input's name is not among ``others``, its datatype is known, and ``shape`` is a
+    list of at most 32 whole numbers of at least 0.
 
     Whether the data have as many elements as the shape says is checked with the data. An empty tensor (a dimension of
     0) has no data to compare, so its other dimensions are limited here: it may become that many nested lists.
     """
+    if name in others:
+        raise InputRefused(f"input {escaped(name)} was sent twice")
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        raise InputRefused(f"the datatype of input {escaped(name)} must be one of {', '.join(DTYPES)}")
     for size in shape if isinstance(shape, list) else (None,):
         if type(size) is not int or size < 0:
             raise InputRefused(f"shape of input {escaped(name)} must be a list of whole numbers of at least 0")
@@ -369,9 +360,9 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
             raise InputRefused("every output must be an object with a name")
         parameters = _parameters(item)
         if parameters.get("classification"):
-            raise InputRefused("the classification extension is not offered", hint="request the output label")
+            raise InputRefused(NO_CLASSIFICATION)
         if "shared_memory_region" in parameters:
-            raise InputRefused("shared memory is not possible across machines")
+            raise InputRefused(NO_SHARED_MEMORY)
         names.append(item["name"])
         if parameters.get("binary_data") is True:
             binary.add(item["name"])
@@ -380,7 +371,8 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
     return tuple(dict.fromkeys(names)), frozenset(binary), frozenset(as_json)
 
 
-def _wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:
+def wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:
+    """Return the refusal of an input with more or fewer elements than its shape says."""
     return InputRefused(f"input {escaped(name)} has {size} elements, its shape {list(shape)} needs {math.prod(shape)}")
 
 

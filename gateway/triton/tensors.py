@@ -47,7 +47,7 @@ def unpack(name: str, datatype: str, shape: Sequence[int], buffer: bytes | memor
     """Return one output as a view of ``buffer``. Raises ``BackendGarbage`` if it does not fit."""
     try:
         if datatype == BYTES:
-            return _unpack_bytes(bytes(buffer)).reshape(shape)
+            return unpack_bytes(buffer).reshape(shape)
         return np.frombuffer(buffer, dtype=FROM_TRITON[datatype]).reshape(shape)
     except (KeyError, ValueError) as error:
         raise BackendGarbage(
@@ -64,12 +64,17 @@ def _pack_bytes(array: NDArray[Any]) -> bytes:
     return b"".join(parts)
 
 
-def _unpack_bytes(buffer: bytes) -> NDArray[Any]:
-    items, at = [], 0
-    while at + 4 <= len(buffer):
-        size = int.from_bytes(buffer[at : at + 4], "little")
-        items.append(buffer[at + 4 : at + 4 + size])
-        at += 4 + size
+def unpack_bytes(buffer: bytes | memoryview) -> NDArray[Any]:
+    """Return the elements of a BYTES tensor as a flat object array of ``bytes``. Raises ``ValueError`` if one is cut
+    short.
+    """
+    items, at, content = [], 0, bytes(buffer)
+    while at < len(content):
+        begin = at + 4
+        at = begin + int.from_bytes(content[at:begin], "little")
+        if max(begin, at) > len(content):
+            raise ValueError("an element is cut short")
+        items.append(content[begin:at])
     return np.array(items, dtype=object)
 
 

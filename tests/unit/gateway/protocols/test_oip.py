@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from gateway.errors import GatewayError
 from gateway.handlers.endpoint import Identity
 from gateway.protocols.oip import InferCall
-from gateway.protocols.tensors import DTYPES, read_request, unpack_texts, write_answer
+from gateway.protocols.tensors import DTYPES, read_request, write_answer
 from gateway.trace import Trace
+from gateway.triton.tensors import unpack_bytes
 from preprocessing.config import TaskConfig
 from preprocessing.heads.embedding import SentenceEmbedding
 from preprocessing.heads.sequence_classification import SequenceClassification
@@ -43,7 +44,7 @@ async def _asked(served: Any, name: str, texts: list[str], **more: Any) -> dict[
         else:
             data, tail = np.split(np.frombuffer(tail, np.uint8), [tensor["parameters"]["binary_data_size"]])
             own, tail = data.tobytes(), tail.tobytes()
-            array = unpack_texts("", own) if datatype == "BYTES" else np.frombuffer(own, DTYPES[datatype])
+            array = unpack_bytes(own) if datatype == "BYTES" else np.frombuffer(own, DTYPES[datatype])
             array = np.array([i.decode() for i in array], object) if datatype == "BYTES" else array
         found[tensor["name"]] = array.reshape(shape).tolist()
     assert b"" == tail
