@@ -211,7 +211,7 @@ class Gateway:
         if (
             reading is not None
             and self._gate.is_for_us(exchange.headers)
-            and not (self._gate.admin_port and exchange.port == self._gate.admin_port)
+            and not (self._gate.admin_port and exchange.connection.port == self._gate.admin_port)
         ):
             return serve(exchange, reading, self.plane)
         self._operations(exchange)

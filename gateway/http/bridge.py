@@ -77,10 +77,11 @@ class Bridge:
 
 def scope_of(exchange: Exchange) -> Scope:
     """Return the ASGI scope of a request."""
+    connection = exchange.connection
     return {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.0" if exchange.is_http10 else "1.1", "server": ("", exchange.port),
-        "client": exchange.client, "scheme": exchange.scheme, "root_path": "", "method": exchange.method,
+        "http_version": "1.0" if exchange.is_http10 else "1.1", "server": ("", connection.port),
+        "client": connection.client, "scheme": connection.scheme, "root_path": "", "method": exchange.method,
         "path": exchange.path, "raw_path": exchange.raw_path, "query_string": exchange.query,
         "headers": exchange.headers, "state": {}, "extensions": {NAMES: exchange.names} if exchange.names else {},
     }  # fmt: skip

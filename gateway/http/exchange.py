@@ -47,7 +47,7 @@ class Exchange(Ask):
     """One request and its answer. Made by ``core.Connection`` when the head is complete."""
 
     __slots__ = (
-        "_connection", "_is_chunked", "_is_read", "_parts", "_wants_body", "expects_continue", "has_ended", "headers",
+        "_is_chunked", "_is_read", "_parts", "_wants_body", "connection", "expects_continue", "has_ended", "headers",
         "is_http10", "is_started", "is_whole", "keep_alive", "method", "path", "query", "raw_path", "rest_s",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class Exchange(Ask):
 
     def __init__(self, connection: Connection, method: str, headers: list[tuple[bytes, bytes]]) -> None:
         super().__init__()
-        self._connection = connection
+        self.connection = connection
         self.method = method
         self.headers = headers
         """Names in lower case, in the order in which they came."""
@@ -83,24 +83,9 @@ class Exchange(Ask):
     # --- the connection -----------------------------------------------------------------------------------------------
 
     @property
-    def scheme(self) -> str:
-        """``http`` or ``https``."""
-        return self._connection.scheme
-
-    @property
     def names(self) -> tuple[str, ...]:
         """The names in the client's certificate."""
-        return self._connection.names
-
-    @property
-    def port(self) -> int:
-        """The port of this server; 0 if it does not listen on one."""
-        return self._connection.port
-
-    @property
-    def client(self) -> tuple[str, int] | None:
-        """Address and port of the client."""
-        return self._connection.client
+        return self.connection.names
 
     # --- the body -----------------------------------------------------------------------------------------------------
 
@@ -134,9 +119,9 @@ class Exchange(Ask):
         """Return the next part of the body as ASGI has it; after the last one, wait until the client leaves."""
         if self.expects_continue and not (self._parts or self.is_whole or self.has_left):
             self.expects_continue = False
-            self._connection.write(_CONTINUE)
+            self.connection.write(_CONTINUE)
         while not (self.has_left or self._parts or (self.is_whole and not self._is_read)):
-            self._connection.read_on()
+            self.connection.read_on()
             wants = self._wants_body = Outcome[None]()
             await wants
         if self.has_left:
@@ -161,11 +146,11 @@ class Exchange(Ask):
             body = b""
         close = b"" if self._stays() else b"connection: close\r\n"
         if len(body) > _SEPARATE_BYTES:
-            self._connection.write(b"%b%b\r\n" % (head, close))
-            self._connection.write(body)
+            self.connection.write(b"%b%b\r\n" % (head, close))
+            self.connection.write(body)
         else:
-            self._connection.write(b"%b%b\r\n%b" % (head, close, body))
-        self._connection.wrote(self)
+            self.connection.write(b"%b%b\r\n%b" % (head, close, body))
+        self.connection.wrote(self)
 
     def begin(self, status: int, headers: HeaderList) -> None:
         """Write the head of an answer whose parts follow; without ``content-length`` they are chunked."""
@@ -179,12 +164,12 @@ class Exchange(Ask):
             self.keep_alive = False
         head = self._head(status, [*headers, (b"transfer-encoding", b"chunked")] if self._is_chunked else headers)
         close = b"" if self._stays() else b"connection: close\r\n"
-        self._connection.write(b"%b%b\r\n" % (head, close))
+        self.connection.write(b"%b%b\r\n" % (head, close))
 
     def piece(self, content: bytes) -> None:
         """Write a part of the body; wait for ``drained`` before the next one."""
         if content and not (self.has_left or self.has_ended or self.method == "HEAD"):
-            self._connection.write(b"%x\r\n%b\r\n" % (len(content), content) if self._is_chunked else content)
+            self.connection.write(b"%x\r\n%b\r\n" % (len(content), content) if self._is_chunked else content)
 
     def end(self, last: bytes = b"") -> None:
         """Write the last part, and end the answer."""
@@ -193,18 +178,18 @@ class Exchange(Ask):
             return
         self.has_ended = True
         if self._is_chunked:
-            self._connection.write(b"0\r\n\r\n")
-        self._connection.wrote(self)
+            self.connection.write(b"0\r\n\r\n")
+        self.connection.wrote(self)
 
     @property
     def is_unread(self) -> bool:  # type: ignore[override]  # a constant in the base class
         """Whether the client reads more slowly than it is answered."""
-        return self._connection.is_unread and not self.has_left
+        return self.connection.is_unread and not self.has_left
 
     async def drained(self) -> None:
         """Return when the client has read enough for the next part to be written, or has left."""
         if self.is_unread:
-            await self._connection.until_read()
+            await self.connection.until_read()
 
     def _stays(self) -> bool:
         """Return whether the connection goes on after this answer, and decide it."""
@@ -329,8 +314,8 @@ class Exchange(Ask):
         self.headers = []
         if not (self.has_ended or self.has_left):
             if self.has_begun:
-                self._connection.abort()
+                self.connection.abort()
             else:
                 _, headers, content = problem(InternalError("the gateway failed on this request"), new_id())
                 self.reply(500, [*headers, (b"content-length", b"%d" % len(content))], content)
-        self._connection.next(self)
+        self.connection.next(self)
