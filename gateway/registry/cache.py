@@ -138,8 +138,8 @@ class ArtifactCache:
     def without_weights(self, record: ModelRecord) -> Path:
         """Return the folder with what a gateway reads of the model: everything but its weights, which are not fetched.
 
-        Returns the whole model if that is on disk, or if parts cannot be used: its store cannot read parts, it is not a
-        zip, or its metadata has a hash of the whole. Raises as ``model``.
+        Returns the whole model if that is on disk, or if parts cannot be used: its store cannot read parts, or its
+        metadata has a hash of the whole. Raises as ``model``.
         """
         _require_data(record)
         whole = self._root / "models" / _key_of_model(record)
@@ -200,17 +200,17 @@ class ArtifactCache:
                 self._say_whole(record.uri)
                 return None
 
-            def fill(part: Path) -> Mapping[str, str] | None:
+            def fill(part: Path) -> Mapping[str, str]:
                 archive = part / "archive.zip"
-                if not parts.fetch(stored, archive):
-                    return None
+                parts.fetch(stored, archive)
                 unpack(archive, part / "files", max_bytes=self._max_unpacked, wanted=parts.is_read)
                 hashes = {PARTS: parts.fingerprint(archive, part / "files")}
                 archive.unlink()
                 check(hashes)
                 return hashes
 
-            return entry / "files" if self._put(entry, record.uri, fill) else None
+            self._put(entry, record.uri, fill)
+            return entry / "files"
 
     def _say_whole(self, uri: str) -> None:
         store = "{0.scheme}://{0.netloc}".format(urlsplit(uri))
@@ -238,8 +238,8 @@ class ArtifactCache:
                 )
             if is_archive:
                 unpack(got, files, max_bytes=self._max_unpacked)
-                if check is not None and (found := parts.fingerprint(got, files)):
-                    hashes[PARTS] = found
+                if check is not None:
+                    hashes[PARTS] = parts.fingerprint(got, files)
                 shutil.rmtree(place)
             if not any(files.iterdir()):
                 raise _empty(uri)
@@ -273,16 +273,16 @@ class ArtifactCache:
                 hint=f"{do} or set another cache folder",
             ) from error
 
-    def _put(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
-        """Let ``fill`` create an entry; again after a sweep if the disk is full. False if ``fill`` returned None."""
+    def _put(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str]]) -> None:
+        """Let ``fill`` create an entry; again after a sweep if the disk is full."""
         try:
-            return self._fill(entry, uri, fill)
+            self._fill(entry, uri, fill)
         except OSError as error:
             if error.errno not in _FULL or not self._sweep(0):
                 raise
-            return self._fill(entry, uri, fill)
+            self._fill(entry, uri, fill)
 
-    def _fill(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str] | None]) -> bool:
+    def _fill(self, entry: Path, uri: str, fill: Callable[[Path], Mapping[str, str]]) -> None:
         # One fixed name, since the lock admits one process at a time; leftovers need no search through the folder.
         part = entry.with_name(f"{entry.name}{sweep.PART}")
         shutil.rmtree(part, ignore_errors=True)
@@ -290,8 +290,6 @@ class ArtifactCache:
             files = part / "files"
             files.mkdir(parents=True)
             hashes = fill(part)
-            if hashes is None:
-                return False
             manifest = {
                 "uri": uri,
                 "sha256": hashes.get(WHOLE),
@@ -305,7 +303,6 @@ class ArtifactCache:
             durable.sync(entry.parent)
         finally:
             shutil.rmtree(part, ignore_errors=True)
-        return True
 
 
 class SpecStore:

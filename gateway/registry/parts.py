@@ -33,11 +33,11 @@ def is_read(name: str) -> bool:
     return not manifest.is_weights(name)
 
 
-def fetch(parts: Parts, archive: Path) -> bool:
+def fetch(parts: Parts, archive: Path) -> None:
     """Write the members of a zip that gateways need to ``archive``, at their offsets; the rest of the file is a hole.
 
-    Returns False, and writes nothing, if it is not a zip. Raises ``ArtifactCorrupt`` if the zip cannot be read,
-    ``RegistryUnavailable`` and ``RegistryRefused`` like its store, ``OSError`` if the disk is full.
+    Raises ``ArtifactCorrupt`` if it is no zip or cannot be read, ``RegistryUnavailable`` and ``RegistryRefused`` like
+    its store, ``OSError`` if the disk is full.
     """
     size = parts.size
     if size > _MAX_SIZE:
@@ -46,10 +46,8 @@ def fetch(parts: Parts, archive: Path) -> bool:
     try:
         with zipfile.ZipFile(remote) as packed:
             members, directory = packed.infolist(), packed.start_dir
-    except zipfile.BadZipFile:
-        if zipfile.is_zipfile(remote):
-            raise ArtifactCorrupt(f"{archive.name} cannot be unpacked", hint="upload the folder again") from None
-        return False
+    except zipfile.BadZipFile as error:
+        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint="upload the folder again") from error
     with archive.open("wb") as out:
         out.truncate(size)
         for start, end in _runs(members, directory, size):
@@ -58,16 +56,13 @@ def fetch(parts: Parts, archive: Path) -> bool:
                 _copy(parts, start, min(end, remote.begin) - start, out)
         out.seek(remote.begin)
         out.write(remote.tail)
-    return True
 
 
 def fingerprint(archive: Path, files: Path) -> str:
-    """Return the hash over a zip's parts; ``files`` has the members that gateways read. Empty if it is not a zip.
+    """Return the hash over a zip's parts; ``files`` has the members that gateways read.
 
     The zip may have holes. Raises ``OSError``.
     """
-    if not zipfile.is_zipfile(archive):
-        return ""
     with zipfile.ZipFile(archive) as packed:
         members = packed.infolist()
     told: list[tuple[str, int, int, str]] = [("", archive.stat().st_size, len(members), "")]

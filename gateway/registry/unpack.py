@@ -1,24 +1,21 @@
-"""Unpacks archives from the registry into folders. Names, links and sizes are checked: archives are not trusted.
+"""Unpacks zips from the registry into folders; the clearml SDK packs every folder as a zip.
 
-Does not use ``tarfile``'s filters, which exist from Python 3.11.4 on only. Pure except for the two paths given.
+Names, links and sizes are checked: archives are not trusted. Pure except for the two paths given.
 """
 
 from __future__ import annotations
 
-import bz2
 import errno
-import gzip
 import lzma
 import shutil
 import stat
 import struct
-import tarfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, Final
+from pathlib import Path
+from typing import IO, Final
 
 from gateway.errors import ArtifactCorrupt
 from gateway.file_names import path_within
@@ -30,18 +27,11 @@ MAX_RATIO: Final = 100
 FREE_BYTES: Final = 256 << 20
 """The ratio is checked only for more unpacked bytes than this, since a few files of zeros are harmless."""
 _CHUNK: Final = 1 << 20
-_MAX_HEADER: Final = 1 << 20
 _AGAIN: Final = "upload the folder again"
 _BROKEN: Final = (
-    zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, lzma.LZMAError, zlib.error, struct.error, EOFError,
-    NotImplementedError, RuntimeError, ValueError, OverflowError,
+    zipfile.BadZipFile, lzma.LZMAError, zlib.error, struct.error, EOFError, NotImplementedError, RuntimeError,
+    ValueError, OverflowError,
 )  # fmt: skip
-
-_PACKED: Final[tuple[tuple[bytes, Callable[[Path, str], Any]], ...]] = (
-    (b"\x1f\x8b", gzip.open),
-    (b"BZh", bz2.open),
-    (b"\xfd7zXZ\0", lzma.open),
-)
 
 
 def _everything(_name: str) -> bool:
@@ -51,19 +41,16 @@ def _everything(_name: str) -> bool:
 def unpack(
     archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES, wanted: Callable[[str], bool] = _everything
 ) -> None:
-    """Unpack a zip or tar archive into the empty ``folder``; nothing is written outside it.
+    """Unpack a zip into the empty ``folder``; nothing is written outside it.
 
-    From a zip, only files whose names are ``wanted`` are read. Only plain files and folders are unpacked, each name
-    once. Raises ``ArtifactCorrupt`` with the reason, also if the content is larger than ``max_bytes`` or than
+    Only files whose names are ``wanted`` are read. Only plain files and folders are unpacked, each name once. Raises
+    ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``max_bytes`` or than
     ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain: the
     caller deletes the folder.
     """
     budget = _Budget(archive, folder, max_bytes)
     try:
-        if zipfile.is_zipfile(archive):
-            _unpack_zip(archive, budget, wanted)
-        else:
-            _unpack_tar(archive, budget)
+        _unpack_zip(archive, budget, wanted)
     except _BROKEN as error:
         raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint=_AGAIN) from error
     except OSError as error:
@@ -119,7 +106,7 @@ class _Budget:
             f"{self.archive.name} holds {ascii(name)[:200]} twice (or as a file and as a folder)", hint=_AGAIN
         )
 
-    def write(self, name: str, chunks: Iterable[bytes]) -> None:
+    def write(self, name: str, content: IO[bytes]) -> None:
         """Write one file. Raises ``ArtifactCorrupt``."""
         target = self.place(name)
         self.make(target.parent, name)
@@ -128,7 +115,7 @@ class _Budget:
         except (FileExistsError, IsADirectoryError) as error:
             raise self.twice(name) from error
         with out:
-            for chunk in chunks:
+            while chunk := content.read(_CHUNK):
                 self.check(len(chunk))
                 self.used += len(chunk)
                 out.write(chunk)
@@ -153,7 +140,10 @@ def _unpack_zip(archive: Path, budget: _Budget, wanted: Callable[[str], bool]) -
                     hint="upload the folder itself, or an archive without a password",
                 )
             if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise _link(archive, member.filename)
+                raise ArtifactCorrupt(
+                    f"{archive.name} holds {ascii(member.filename)[:200]}, which is a link or a device, not a file",
+                    hint="pack the files themselves: zip without --symlinks",
+                )
         # Check the claimed size before writing anything; the real size is counted while writing.
         members = [member for member in members if wanted(member.filename)]
         budget.check(sum(member.file_size for member in members))
@@ -162,73 +152,7 @@ def _unpack_zip(archive: Path, budget: _Budget, wanted: Callable[[str], bool]) -
                 budget.make(budget.place(member.filename), member.filename)
             else:
                 with packed.open(member) as content:
-                    budget.write(member.filename, _chunks(content))
-
-
-def _unpack_tar(archive: Path, budget: _Budget) -> None:
-    with archive.open("rb") as file:
-        start = file.read(6)
-    opened = next((opened for magic, opened in _PACKED if start.startswith(magic)), open)
-    with opened(archive, "rb") as stream:
-        try:
-            packed = tarfile.TarFile(fileobj=_Bounded(stream, archive))  # type: ignore[arg-type]
-        except (tarfile.ReadError, EOFError) as error:
-            raise ArtifactCorrupt(f"{archive.name} is neither a zip nor a tar archive", hint=_AGAIN) from error
-        for member in packed:
-            packed.members = []  # type: ignore[attr-defined]  # otherwise it keeps every header
-            if member.isdir():
-                if PurePosixPath(member.name).parts:  # not "./"
-                    budget.make(budget.place(member.name), member.name)
-            elif not member.isreg():
-                raise _link(archive, member.name)
-            else:
-                if member.size < 0:  # tarfile would read the member again and again
-                    raise ArtifactCorrupt(f"{archive.name}: a file has a negative size", hint=_AGAIN)
-                budget.check(member.size)
-                content = packed.extractfile(member)
-                budget.write(member.name, _chunks(content) if content is not None else ())
-        budget.used = 0
-        for chunk in _chunks(stream):  # the compressor's checksum is at the end of the stream
-            budget.check(len(chunk))
-            budget.used += len(chunk)
-
-
-class _Bounded:
-    """A stream with limited reads: a header may claim gigabytes, and ``tarfile`` would read them at once."""
-
-    def __init__(self, stream: IO[bytes], archive: Path) -> None:
-        self._stream = stream
-        self._archive = archive
-
-    def read(self, count: int = -1) -> bytes:
-        """Read at most ``count`` bytes. Raises ``ArtifactCorrupt``."""
-        if not 0 <= count <= _CHUNK + _MAX_HEADER:
-            raise ArtifactCorrupt(f"{self._archive.name}: a header claims {count:,} bytes", hint=_AGAIN)
-        return self._stream.read(count)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        """See ``IO.seek``."""
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        """See ``IO.tell``."""
-        return self._stream.tell()
-
-    def close(self) -> None:
-        """See ``IO.close``."""
-        self._stream.close()
-
-
-def _link(archive: Path, name: str) -> ArtifactCorrupt:
-    return ArtifactCorrupt(
-        f"{archive.name} holds {ascii(name)[:200]}, which is a link or a device, not a file",
-        hint="pack the files themselves: tar --dereference, or zip without --symlinks",
-    )
-
-
-def _chunks(content: IO[bytes]) -> Iterator[bytes]:
-    while chunk := content.read(_CHUNK):
-        yield chunk
+                    budget.write(member.filename, content)
 
 
 def _shown(count: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import zipfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -115,16 +114,6 @@ def test_any_other_single_file_is_fetched(world: World) -> None:
     (world.folder / "table.csv").write_bytes(b"1")
     world.registry.add_model("one", world.folder / "table.csv")
     assert {"table.csv": b"1"} == contents(world.gateway.without_weights(world.record("one")))
-
-
-def test_a_folder_packed_as_tar_is_fetched_whole(world: World) -> None:
-    """A tar archive has no directory at its end."""
-    (world.folder / "t").mkdir()
-    (world.folder / "t" / "config.json").write_bytes(b"{}")
-    made = Path(shutil.make_archive(str(world.folder / "t"), "gztar", world.folder / "t"))
-    world.registry.add_model("t", made, is_package=True)
-    assert {"config.json": b"{}"} == contents(world.gateway.without_weights(world.record("t")))
-    assert [made.as_uri()] == world.registry.downloads
 
 
 CHANGED = {
