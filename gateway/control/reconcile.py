@@ -20,7 +20,6 @@ from gateway.control import last_good, status
 from gateway.control.assemble import Assembler, refusals
 from gateway.control.builds import Builds
 from gateway.control.compile import Plan, compile_spec
-from gateway.control.housekeeping import Housekeeping
 from gateway.control.last_good import LastGood
 from gateway.control.publish import RoutePublisher
 from gateway.control.records import ModelRecords
@@ -117,10 +116,9 @@ class Reconciler:
             store, records, assembler, threads, self.served_urls, self.versions,
             task=lambda: self._task, plan=lambda: self._plan, settled=settled,
         )  # fmt: skip
-        self._housekeeping = Housekeeping(self._saved_state.save, self._saved_state.prune)
         self._builds = Builds(
             assembler, records, observer, self.versions,
-            finished=self._publisher.finished, learned=self._housekeeping.save_soon,
+            finished=self._publisher.finished, learned=self._saved_state.save_soon,
         )  # fmt: skip
         self._plan: Plan | None = None
         self._task: ServingTask | None = None
@@ -189,8 +187,7 @@ class Reconciler:
             self._observer.contacted(self.last_contact)
             self._answered = True
             self._health.note()
-            if self._saved_state.is_prune_due():
-                self._housekeeping.prune_soon()
+            self._saved_state.prune_soon()
             if await self._local(self._references.read):
                 self._publisher.watch(again=True)
             return
@@ -215,12 +212,12 @@ class Reconciler:
         if self._plan is None and _unreadable(plan):
             await self._boot_from_disk("a section of the serving Task cannot be read")
         if self._plan is not None and _unreadable(plan):
-            # A process that starts from now on can only use the save_now state.
-            await self._housekeeping.save_now()
+            # A process that starts from now on can only use the saved state.
+            await self._saved_state.save_now()
         self._observer.guarded(await self._local(guarded_until, task, spec))
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
-        self._housekeeping.save_soon()
+        self._saved_state.save_soon()
         return "changed" if is_new else "unchanged"
 
     async def _boot_from_disk(self, why: str) -> None:
@@ -293,7 +290,7 @@ class Reconciler:
         self._health.note()
         if served:
             self._saved_state.new_endpoints += served
-            self._housekeeping.save_soon()
+            self._saved_state.save_soon()
 
     def _report(self, message: str, error: BaseException | None) -> None:
         hint = getattr(error, "hint", "")
@@ -305,7 +302,7 @@ class Reconciler:
 
     async def close(self) -> None:
         """Save the state and retire every endpoint. Call it after the loop was cancelled."""
-        await self._housekeeping.close()  # before anything retires: the saved state must list what serves now
+        await self._saved_state.close()  # before anything retires: the saved state must list what serves now
         self._task = None  # nothing is saved from here on
         await self._publisher.close()
 

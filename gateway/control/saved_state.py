@@ -1,11 +1,14 @@
 """Saves the last-good state for a start without the registry, and deletes cached files that nothing needs any more.
 
-``Housekeeping`` decides when; ``reconcile`` supplies the current Task and plan.
+Both grow with the number of endpoints, and a computing thread holds the interpreter lock, which delays requests. So a
+save that takes longer is followed by a longer pause: with few endpoints every change is saved at once, with a thousand
+about every two seconds. ``reconcile`` says what has changed, and supplies the current Task and plan.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -24,6 +27,12 @@ from gateway.spec import ModelRecord, ServingTask
 
 _log = logging.getLogger("triton_gateway.control")
 
+REST: Final = 20
+"""The pause after a save, as a multiple of the time that the save took."""
+MAX_REST_S: Final = 3.0
+"""Longest pause between two saves."""
+_LAST_SAVE_S: Final = 5.0
+"""How long ``save_now`` waits for a save."""
 _PRUNE_S: Final = 600.0
 """Cached files that are no longer needed are deleted this often, and after every change of the configuration."""
 MANY_NEW: Final = 200
@@ -52,9 +61,54 @@ class SavedState:
         self._settled = settled
         self.new_endpoints = 0
         """Endpoints that began to serve since ``settled`` was last called."""
+        self._is_unsaved = False
+        self._rests_until = 0.0
+        self._no_rest = asyncio.Event()
+        """Set: skip the pause before the next save."""
+        self._worker: asyncio.Task[None] | None = None
+        self._pruner: asyncio.Task[None] | None = None
         self._prune_due, self._pruned_revision = 0.0, ""
 
-    async def save(self) -> None:
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to save."""
+        return self._worker is None or self._worker.done()
+
+    def save_soon(self) -> None:
+        """Save after the pause since the last save."""
+        self._is_unsaved = True
+        self.prune_soon()
+
+    def prune_soon(self) -> None:
+        """Delete unneeded files if that is due, but not before everything is saved."""
+        if self.is_idle:
+            self._worker = asyncio.create_task(self._work(), name="saved state")
+
+    async def save_now(self) -> None:
+        """Save without a pause if a save is pending, and wait at most 5 s for it."""
+        if self._worker is not None and not self._worker.done():
+            self._no_rest.set()
+            await asyncio.wait({self._worker}, timeout=_LAST_SAVE_S)
+            self._no_rest.clear()
+
+    async def close(self) -> None:
+        """Save now if a save is pending, then stop."""
+        await self.save_now()
+        if self._pruner is not None:
+            self._pruner.cancel()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._is_unsaved:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._rests_until):
+                    await self._no_rest.wait()
+            self._is_unsaved, began = False, loop.time()
+            await self._save()
+            self._rests_until = loop.time() + min(REST * (loop.time() - began), MAX_REST_S)
+        self._prune_if_due()
+
+    async def _save(self) -> None:
         """Save the Task, model records, former versions and served urls. Failures are logged."""
         task = self._task()
         if task is None:
@@ -80,22 +134,18 @@ class SavedState:
     ) -> None:
         self._store.save(task, models, last_good.encode(former, Pace()), served)
 
-    def is_prune_due(self) -> bool:
-        """Whether unneeded files should be deleted now; a second call returns False until the next time."""
+    def _prune_if_due(self) -> None:
+        """Begin to delete unneeded files if that is due; wanted, serving and last-good versions need theirs."""
         now, plan = asyncio.get_running_loop().time(), self._plan()
         if plan is None or (now < self._prune_due and self._pruned_revision == plan.revision):
-            return False
-        self._prune_due, self._pruned_revision = now + _PRUNE_S, plan.revision
-        return True
-
-    async def prune(self) -> None:
-        """Delete unneeded files; wanted, serving and last-good versions need theirs."""
-        plan = self._plan()
-        if plan is None:
             return
+        if self._pruner is not None and not self._pruner.done():
+            return
+        self._prune_due, self._pruned_revision = now + _PRUNE_S, plan.revision
         known = [version.last_good for version in self._versions if version.last_good is not None]
-        # This may write missing hashes to the registry, which can be slow: it belongs to the threads of downloads.
-        await run_in(self._threads.downloads, self._keep_files, plan, known)
+        # Deleting may take long: it does not delay the next save.
+        work = run_in(self._threads.downloads, self._keep_files, plan, known)
+        self._pruner = asyncio.create_task(work, name="prune")
 
     def _keep_files(self, plan: Plan, served: Sequence[LastGood]) -> None:
         pause, known = Pace(), self._records.known()

@@ -203,7 +203,7 @@ async def test_many_new_endpoints_cause_one_notice_once_they_are_settled(
     stack.add_text_model("m1")
     for number in range(4):
         stack.deploy(f"few{number}")
-    await stack.until(lambda: 4 == len(stack.gateway.table.current.endpoints) and follower._housekeeping.is_idle)
+    await stack.until(lambda: 4 == len(stack.gateway.table.current.endpoints) and follower._saved_state.is_idle)
     assert [] == settled
     stack.deploy("one")
     await stack.until(lambda: [5] == settled)

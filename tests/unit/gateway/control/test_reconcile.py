@@ -257,9 +257,9 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
             lambda: world.follower.served_urls.unserved() == {} and "a" in world.follower.versions.last_good()
         )
         monkeypatch.setattr(world.follower._saved_state, "_store_all", slow)
-        world.follower._housekeeping.save_soon()
+        world.follower._saved_state.save_soon()
         await world.until(is_storing.is_set)
-        world.follower._housekeeping.save_soon()
+        world.follower._saved_state.save_soon()
         asyncio.get_running_loop().call_later(0.1, may_store.set)
     assert {"a"} == SpecStore(tmp_path).last_good().keys()
 

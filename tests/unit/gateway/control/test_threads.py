@@ -93,7 +93,7 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             await stack.until(lambda: len(looks) >= 5)
             saved = stack.settings.state_dir / "gateway" / "last-good.json"
             saved.unlink()
-            follower._housekeeping.save_soon()
+            follower._saved_state.save_soon()
             await stack.until(saved.is_file)
             registry.is_over.set()
 
