@@ -6,7 +6,7 @@ serve route uses it for bodies with ``inputs``, ``POST /predict`` for all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
@@ -14,9 +14,9 @@ import orjson
 
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Event
+from gateway.protocols.fields import Body, is_among, parameters_of, whole_number
 from gateway.protocols.tensors import escaped
 
-Body = Mapping[str, Any]
 Convert = Callable[[Any], Any]
 """Converts an endpoint's answer to Hugging Face's form."""
 
@@ -35,11 +35,7 @@ def is_huggingface_body(body: object) -> bool:
 
 def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
     """Return the endpoint's own body for ``task``, and a function that converts its answer. Raises ``InputRefused``."""
-    parameters = body.get("parameters")
-    if parameters is None:
-        parameters = {}
-    elif not isinstance(parameters, dict):
-        raise InputRefused("parameters must be an object")
+    parameters = parameters_of(body)
     for name in body:
         if name in _FIELDS:
             continue
@@ -88,9 +84,8 @@ def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]
     _drop_parameter(ours, "encoding_format", ("float",), "for base64, use OpenAI's POST /v1/embeddings")
     if isinstance(inputs, dict):
         return _similarity(inputs, ours)
-    size = ours.pop("dimensions", None)
-    if size is not None:
-        whole_number(size, "dimensions")
+    size = whole_number(ours, "dimensions")
+    ours.pop("dimensions", None)
 
     def convert(answer: Body) -> Any:
         vectors = answer["embeddings"] if "embeddings" in answer else answer["embedding"]
@@ -329,7 +324,7 @@ def _our_parameters(task: str, given: Body) -> dict[str, Any]:
             continue
         if name in refused:
             accepted, instead = refused[name]
-            if not _is_among(value, accepted):
+            if not is_among(value, accepted):
                 raise InputRefused(f"the parameter {name} is not offered here: {instead}")
         elif name == "truncation":
             truncates = _truncates(value)
@@ -343,7 +338,7 @@ def _our_parameters(task: str, given: Body) -> dict[str, Any]:
             ours[name] = value.lower()
         elif name in ("tokenizer_kwargs", "tokenize_kwargs") and isinstance(value, dict):
             ours.update(_our_parameters(task, value))
-        elif name == "padding" and _is_among(value, _PADDING):
+        elif name == "padding" and is_among(value, _PADDING):
             continue  # padding changes no answer
         elif name == "return_all_scores" and isinstance(value, bool):
             ours.setdefault("top_k", _ALL_LABELS if value else 1)
@@ -357,11 +352,6 @@ def _our_parameters(task: str, given: Body) -> dict[str, Any]:
         else:
             ours[_RENAMED.get(name, name)] = value
     return ours
-
-
-def _is_among(value: object, choices: Sequence[object]) -> bool:
-    """Return whether ``value`` is one of ``choices``; true does not count as 1, nor false as 0."""
-    return any(value == choice and isinstance(value, bool) is isinstance(choice, bool) for choice in choices)
 
 
 def _truncates(value: object) -> bool:
@@ -395,30 +385,6 @@ def split_pipeline_path(path: str) -> tuple[str, str]:
 
 
 # --- parts shared with other forms ------------------------------------------------------------------------------------
-
-
-def refuse_other_fields(
-    body: Body, known: Collection[str], neutral: Mapping[str, Sequence[object]], harmless: Collection[str] = ()
-) -> None:
-    """Raise ``InputRefused`` for the first field of ``body`` that would be ignored.
-
-    ``neutral``: fields that are not offered → their values that ask for nothing. ``harmless`` fields change no answer.
-    Null asks for nothing in any field: clients send unset fields so.
-    """
-    for name, value in body.items():
-        if value is None or name in known or name in harmless:
-            continue
-        if name not in neutral:
-            raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(known)}")
-        if not _is_among(value, neutral[name]):
-            raise InputRefused(f"{name} is not offered here", hint=f"leave {name} out")
-
-
-def whole_number(value: object, name: str) -> int:
-    """Return ``value`` if it is a whole number of at least 1. Raises ``InputRefused``."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputRefused(f"{name} must be a whole number of at least 1")
-    return value
 
 
 def shorten(vectors: Any, size: int, *, normalize: bool = True) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final
 
@@ -200,24 +199,6 @@ def is_json(content_type: bytes) -> bool:
         if name.strip() == b"charset" and value.strip(b'" ') not in (b"utf-8", b"utf8", b"us-ascii"):
             raise UnsupportedMedia("JSON must be sent as UTF-8", hint="leave the charset out of content-type")
     return True
-
-
-_OTHER_FORMS: Final = (
-    "input", "inputs", "text", "texts", "prompt", "messages", "instances", "documents", "sentences",
-)  # fmt: skip
-"""Fields in which any of the protocols takes texts."""
-
-
-def require_field(body: Mapping[str, object], name: str, form: str) -> None:
-    """Raise ``InputRefused`` if the field ``name`` is missing. ``form``: an example of the body.
-
-    The message names the fields of other protocols that the body has in its place.
-    """
-    if body.get(name) is not None:
-        return
-    others = ", ".join(other for other in _OTHER_FORMS if other in body and other != name and f'"{other}"' not in form)
-    instead = f"; this address does not read {others}" if others else ""
-    raise InputRefused(f"the field {name} is missing{instead}", hint=f"send {form}")
 
 
 def rendered(answer: object) -> bytes | Reply:

@@ -9,8 +9,8 @@ from typing import Any
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint
 from gateway.path.call import Call, Reply
-from gateway.protocols.huggingface import refuse_other_fields
-from gateway.protocols.json_body import dumps, require_field
+from gateway.protocols.fields import object_of, refuse_other_fields
+from gateway.protocols.json_body import dumps
 from gateway.trace import Trace
 
 
@@ -23,12 +23,9 @@ class PredictCall(Call):
     def __init__(self, body: object, url: str) -> None:
         """Take a decoded body. Raises ``InputRefused``."""
         self.path = url
-        if not isinstance(body, dict):
-            raise InputRefused("the body must be an object", hint=f"send {self.form}")
-        require_field(body, "instances", self.form)
-        if not isinstance(body["instances"], list):
+        self._body = object_of(body, self.form, "instances")
+        if not isinstance(self._body["instances"], list):
             raise InputRefused("instances must be a list", hint=f"send {self.form}")
-        self._body: dict[str, Any] = body
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""

@@ -16,9 +16,19 @@ import orjson
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.path.call import Call
-from gateway.protocols.huggingface import refuse_other_fields, whole_number
-from gateway.protocols.json_body import dumps, require_field
-from gateway.protocols.openai import HARMLESS, model_of, now
+from gateway.protocols.fields import (
+    HARMLESS,
+    are_ids,
+    flag,
+    model_of,
+    object_of,
+    refuse_other_fields,
+    require_task,
+    texts_or_ids,
+    whole_number,
+)
+from gateway.protocols.json_body import dumps
+from gateway.protocols.openai import now
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.chat import Chat, TokenPrompts
@@ -61,20 +71,15 @@ class TextCall(Call):
 
     def __init__(self, body: object) -> None:
         """Read the fields of both forms. Raises ``InputRefused``."""
-        if not isinstance(body, dict):
-            raise InputRefused("the body must be an object", hint=f"send {self.form}")
-        require_field(body, self.texts, self.form)
+        self._body = body = object_of(body, self.form, self.texts)
         self._model = model_of(body)
         self.path = normalize_url(self._model, None)
         refuse_other_fields(body, (*_COMMON, *_SAME, self.texts, *self.own), _NEUTRAL, HARMLESS)
-        stream = body.get("stream")
-        if stream is not None and not isinstance(stream, bool):
-            raise InputRefused("stream must be true or false")
+        self.streams = flag(body, "stream", default=False)
         options = body.get("stream_options") or {}
         if not isinstance(options, dict):
             raise InputRefused("stream_options must be an object")
         refuse_other_fields(options, _STREAM_OPTIONS, {"continuous_usage_stats": (False,)})
-        self.streams = bool(stream)
         self._tells_usage = options.get("include_usage") is True
         self._parameters = {name: body[name] for name in _SAME if body.get(name) is not None}
         cut = body.get("truncate_prompt_tokens")  # vLLM's name
@@ -91,19 +96,16 @@ class TextCall(Call):
         self._created = now()
 
     def _checked(self, endpoint: Endpoint, given: object) -> object:
-        if endpoint.task != GENERATION:
-            what = f"does {endpoint.task}" if endpoint.task else "has no text task"
-            raise InputRefused(f"{self._model} {what}, not text generation", hint="GET /v1/models lists what is served")
+        require_task(endpoint, GENERATION, self._model, "text generation")
         most = _most(endpoint)
         if self._wanted is not None and most is not None and self._wanted > most:
             raise InputRefused(f"{self._limit_name} must be a whole number of at least 1 and at most {most}")
         return given
 
-    def _limit(self, body: Mapping[str, Any], name: str) -> None:
+    def _limit(self, name: str) -> None:
         """Take the number of new tokens from the field ``name``."""
         self._limit_name = name
-        value = body.get(name)
-        self._wanted = None if value is None else whole_number(value, name)
+        self._wanted = whole_number(self._body, name)
         if self._wanted is not None:
             self._parameters["max_new_tokens"] = self._wanted
 
@@ -129,25 +131,17 @@ class CompletionsCall(TextCall):
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         super().__init__(body)
-        assert isinstance(body, dict)  # noqa: S101 - checked by the base class
-        self._limit(body, "max_tokens")
-        echo = body.get("echo")
-        if echo is not None:
-            if not isinstance(echo, bool):
-                raise InputRefused("echo must be true or false")
-            self._parameters["return_full_text"] = echo
-        prompt = body.get("prompt")
-        several = isinstance(prompt, list) and bool(prompt)
-        if isinstance(prompt, str) or (several and all(isinstance(item, str) for item in prompt or ())):
-            self._given: object = {"text": prompt, "parameters": self._parameters}
-            self._several = several
-        elif several and _are_ids(prompt):
-            self._given, self._several = TokenPrompts([prompt], self._parameters), False  # type: ignore[list-item]
-        elif several and all(isinstance(item, list) and item and _are_ids(item) for item in prompt or ()):
-            self._given, self._several = TokenPrompts(prompt, self._parameters, True), True  # type: ignore[arg-type]
-        else:
-            raise InputRefused("prompt must be a text, a list of texts, or token ids")
-        if self.streams and self._several:
+        self._limit("max_tokens")
+        if self._body.get("echo") is not None:
+            self._parameters["return_full_text"] = flag(self._body, "echo", default=False)
+        prompt = self._body["prompt"]
+        _, ids = texts_or_ids(prompt, "prompt")
+        several = isinstance(prompt, list) and not (ids is not None and are_ids(prompt))
+        self._given: object = (
+            {"text": prompt, "parameters": self._parameters} if ids is None
+            else TokenPrompts(ids, self._parameters, several)
+        )  # fmt: skip
+        if self.streams and several:
             raise InputRefused("a streamed request may have only one prompt", hint="send one request per prompt")
 
     def question(self, endpoint: Endpoint) -> Any:
@@ -187,10 +181,8 @@ class ChatCall(TextCall):
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         super().__init__(body)
-        assert isinstance(body, dict)  # noqa: S101 - checked by the base class
-        name = "max_tokens" if body.get("max_completion_tokens") is None else "max_completion_tokens"
-        self._limit(body, name)
-        messages = body.get("messages")
+        self._limit("max_tokens" if self._body.get("max_completion_tokens") is None else "max_completion_tokens")
+        messages = self._body["messages"]
         if not isinstance(messages, list) or not messages:
             raise InputRefused("messages must be a list", hint='send [{"role": "user", "content": "…"}]')
         self._chat = Chat([_message(i, message) for i, message in enumerate(messages)], self._parameters)
@@ -248,10 +240,6 @@ def _most(endpoint: Endpoint) -> int | None:
     """Return how many tokens a request may ask for; None if the endpoint does not say it."""
     processor = getattr(endpoint.handler, "processor", None)
     return None if processor is None else processor.config.max_length - 1
-
-
-def _are_ids(items: object) -> bool:
-    return isinstance(items, list) and all(isinstance(item, int) and not isinstance(item, bool) for item in items)
 
 
 def _read_answer(answer: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], int]:

@@ -9,12 +9,19 @@ import uuid
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint
 from gateway.path.call import Call
-from gateway.protocols import huggingface, tei
-from gateway.protocols.json_body import dumps, require_field
-from gateway.protocols.openai import HARMLESS, model_of
+from gateway.protocols.fields import (
+    HARMLESS,
+    flag,
+    model_of,
+    object_of,
+    refuse_other_fields,
+    require_task,
+    whole_number,
+)
+from gateway.protocols.json_body import dumps
+from gateway.protocols.tei import refuse_empty
 from gateway.spec import normalize_url
 from gateway.trace import Trace
 from preprocessing.config import RANKING
@@ -38,34 +45,27 @@ class RerankCall(Call):
 
     def __init__(self, body: object, version: int, path: str | None = None) -> None:
         """Read ``body``. Raises ``InputRefused``."""
-        if not isinstance(body, dict):
-            raise InputRefused("the body must be an object", hint=f"send {self.form}")
+        self._body = fields = object_of(body, self.form, "query", "documents")
         self._version = version
-        self.path = normalize_url(model_of(body), None) if path is None else path
-        for field in ("query", "documents"):
-            require_field(body, field, self.form)
-        huggingface.refuse_other_fields(body, _FIELDS, _NEUTRAL, HARMLESS)
-        self._body = {name: value for name, value in body.items() if name in _FIELDS}
-        tei.refuse_empty(body.get("documents"), "documents")
-        top_n = body.get("top_n")
-        self._top_n = None if top_n is None else huggingface.whole_number(top_n, "top_n")
+        self.path = normalize_url(model_of(fields), None) if path is None else path
+        refuse_other_fields(fields, _FIELDS, _NEUTRAL, HARMLESS)
+        refuse_empty(fields["documents"], "documents")
+        self._top_n = whole_number(fields, "top_n")
         # Jina's servers return the documents by default, Cohere's version 2 never does. More fields do no harm.
-        self._returns = tei.flag(body, "return_documents", default=version == 1)
+        self._returns = flag(fields, "return_documents", default=version == 1)
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
-        if endpoint.task != RANKING:
-            does = f"does {endpoint.task}" if endpoint.task else "runs code of its own"
-            raise InputRefused(f"{self.path} {does}, not ranking", hint="GET /v1/status says which endpoint does what")
+        require_task(endpoint, RANKING, self.path, "ranking")
         body = self._body
         parameters: dict[str, Any] = {"function_to_apply": "sigmoid", "return_documents": self._returns}
         if self._top_n is not None:
             parameters["top_n"] = self._top_n
         if body.get("truncation") is not None:
-            parameters["truncate"] = tei.flag(body, "truncation", default=True)
+            parameters["truncate"] = flag(body, "truncation", default=True)
         if body.get("max_tokens_per_doc") is not None:
-            parameters["max_length"] = huggingface.whole_number(body["max_tokens_per_doc"], "max_tokens_per_doc")
-        return {"query": body["query"], "documents": body.get("documents"), "parameters": parameters}
+            parameters["max_length"] = whole_number(body, "max_tokens_per_doc")
+        return {"query": body["query"], "documents": body["documents"], "parameters": parameters}
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
         """See ``Call.render``."""

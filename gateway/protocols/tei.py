@@ -11,19 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.errors import EndpointNotFound, GatewayError, InputRefused
-from gateway.handlers.endpoint import Endpoint, Lookup, translate
+from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.path.call import Call
 from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols import huggingface
-from gateway.protocols.json_body import dumps, require_field
-from gateway.protocols.openai import texts_or_ids
+from gateway.protocols.fields import Body, flag, object_of, parameters_of, rows_of, texts_or_ids, whole_number
+from gateway.protocols.json_body import dumps
 from gateway.protocols.tensors import escaped
 from gateway.trace import Trace
 from preprocessing.config import CLASSIFICATION, EMBEDDINGS, FEATURES, RANKING
-from preprocessing.errors import PreprocessingError
-from preprocessing.processor import TextProcessor
-
-Body = Mapping[str, Any]
 
 _LENGTH: Final = ("truncate", "truncation_direction")
 _NORMALIZED: Final = {"normalize": True}
@@ -63,19 +59,21 @@ class TeiCall(Call):
         self.path = path
         if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
             body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
-        self._body: Body = fields_of(body, self._known, self.required, self.form)
+        self._body: Body = object_of(body, self.form, *self.required)
+        for name in self._body:
+            if name not in self._known:
+                raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(self._known)}")
         self.read(self._body)
 
     def read(self, body: Body) -> None:
         """Read the fields of this route. Raises ``InputRefused``."""
 
-    def check(self, endpoint: Endpoint) -> TextProcessor:
-        """Return the endpoint's text processor. Raises ``WrongModel`` if the endpoint does another task."""
+    def check(self, endpoint: Endpoint) -> None:
+        """Raise ``WrongModel`` if the endpoint does another task."""
         if endpoint.text is None or (self.tasks and endpoint.task not in self.tasks):
             wanted = _MODEL_OF[self.tasks[0]] if self.tasks else "a text"
             does = f"it does {endpoint.task}" if endpoint.task else "it runs code of its own"
             raise WrongModel(f"model is not {wanted} model: {does}", hint=self.instead)
-        return endpoint.text.processor
 
     def _parameters(self, body: Body, **more: object) -> dict[str, Any]:
         found = {name: value for name, value in more.items() if value is not None}
@@ -97,21 +95,18 @@ class EmbedCall(TeiCall):
         """See ``TeiCall.read``."""
         refuse_empty(body["inputs"], "inputs")
         self._texts, self._ids = texts_or_ids(body["inputs"], "inputs")
-        size = body.get("dimensions")
-        self._size = None if size is None else huggingface.whole_number(size, "dimensions")
+        self._size = whole_number(body, "dimensions")
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
-        processor, body = self.check(endpoint), self._body
+        self.check(endpoint)
+        body = self._body
         inputs = body["inputs"]
         if len(body) == 1 and type(inputs) is str:  # most requests
             return {"text": inputs, "parameters": _NORMALIZED}
         normalize = flag(body, "normalize", default=True)
         if self._ids is not None:
-            try:
-                return processor.prepare_ids(self._ids, {"normalize": normalize})
-            except PreprocessingError as error:
-                raise translate(error) from error
+            return rows_of(endpoint, self._ids, {"normalize": normalize})
         parameters = self._parameters(body, normalize=normalize, prompt_name=body.get("prompt_name"))
         return {"text": inputs if type(inputs) is str else self._texts, "parameters": parameters}
 
@@ -244,12 +239,10 @@ class SimilarityCall(TeiCall):
 
     def read(self, body: Body) -> None:
         """See ``TeiCall.read``."""
-        inputs, parameters = body["inputs"], body.get("parameters") or {}
+        inputs, parameters = body["inputs"], parameters_of(body)
         if not isinstance(inputs, dict):
             raise InputRefused('inputs must be {"source_sentence": "…", "sentences": ["…", …]}')
         refuse_empty(inputs.get("sentences"), "inputs.sentences")
-        if not isinstance(parameters, dict):
-            raise InputRefused("parameters must be an object")
         self._chosen = self._parameters(parameters, prompt_name=parameters.get("prompt_name"))
         for name in parameters:
             if name not in (*_LENGTH, "prompt_name"):
@@ -446,38 +439,10 @@ def info(endpoint: Endpoint, path: str, version: str, most: int) -> dict[str, An
     }
 
 
-def fields_of(body: object, known: Sequence[str], required: Sequence[str], form: str) -> Body:
-    """Return ``body`` if it is an object with the ``required`` and only ``known`` fields.
-
-    ``form``: an example of such a body. Raises ``InputRefused``.
-    """
-    if not isinstance(body, dict):
-        raise InputRefused("the body must be an object", hint=f"send {form}")
-    for name in required:
-        require_field(body, name, form)
-    for name in body:
-        if name not in known:
-            raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(known)}")
-    return body
-
-
 def _with_parameters(body: Body) -> Body:
     """Return the body with the fields of its ``parameters`` moved up beside the others. Raises ``InputRefused``."""
-    parameters = body["parameters"]
-    if parameters is not None and not isinstance(parameters, dict):
-        raise InputRefused("parameters must be an object")
-    chosen = {name: value for name, value in (parameters or {}).items() if value is not None}
+    chosen = {name: value for name, value in parameters_of(body).items() if value is not None}
     return {**chosen, **{name: value for name, value in body.items() if name != "parameters"}}
-
-
-def flag(body: Body, name: str, *, default: bool) -> bool:
-    """Return a true/false field, ``default`` if it is missing or null. Raises ``InputRefused``."""
-    value = body.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise InputRefused(f"{name} must be true or false")
-    return value
 
 
 def refuse_empty(value: object, field: str) -> None:
