@@ -123,6 +123,7 @@ def build_ops(
     metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     learned: Callable[[str], dict[str, Any] | None],
+    history: Callable[[str], Awaitable[list[dict[str, Any]]]],
     serve_prefix: str,
     served: Callable[[], object],
 ) -> FastAPI:
@@ -218,6 +219,14 @@ def build_ops(
         except GatewayError as error:
             return _refusal(503 if error.retryable else 502, error.message, error.kind)
         return _not_served(url) if found is None else JSONResponse(found)
+
+    @app.get("/v1/endpoints/{url:path}/history", tags=["operations"])
+    async def what_was_changed(url: str) -> JSONResponse:
+        """Return the last changes of an endpoint, the newest first: when, by whom, what, before, after and why."""
+        try:
+            return JSONResponse({"entries": await history(url.strip("/"))})
+        except GatewayError as error:
+            return _refusal(503 if error.retryable else 502, error.message, error.kind)
 
     @app.get("/v1/endpoints/{url:path}/learned", tags=["operations"])
     async def what_was_learned(url: str) -> JSONResponse:

@@ -46,11 +46,7 @@ POLICY: Final = (
 
 _MAX_NEW: Final = 6
 """The most words or new values that are shown of a variable."""
-
 _MAX_CAUSES: Final = 2
-
-_STATE_LABELS: Final = {"moved": "moved, no alarm"}
-"""State of a variable → its label, if that differs from the state."""
 
 _CHANGED: Final = ("drift", "moved")
 """The states of variables that are shown before the others."""
@@ -64,9 +60,15 @@ _NEARLY_SPENT: Final = 0.25
 _WORST: Final = ("not served", "failing")
 """States in which callers get errors. They are sorted before an old version that still answers."""
 
-_COLOURS: Final = ("var(--blue)", "#e07b39", "#4caf7d", "#b16bd6", "#c9a227", "#58b7c4")
-
 _UNDER_WAY: Final = ("running", "paused")
+
+_RUNBOOK: Final = {
+    "not served": "gatewaymodelstuckloading", "degraded": "gatewaymodelstuckloading", "old version":
+    "gatewaymodelstuckloading", "failing": "gatewayerrorbudgetburn", "budget spent": "gatewayerrorbudgetburn",
+    "unguarded": "gatewaycanaryunguarded", "drift": "gatewaydrift", "registry": "gatewayconfigurationstale",
+    "faults": "gatewayconfigurationfault", "triton": "gatewaybackenddown", "not ready": "when-a-gateway-is-ready",
+}  # fmt: skip
+"""State, or what is at fault → the section of ``docs/on-call.md`` that says what to do."""
 
 _GOOD, _LOOK, _BAD = range(3)
 _CLASSES: Final = ("ok", "wait", "bad")
@@ -182,7 +184,7 @@ def render_page(status: Values, prefix: str, opened: Collection[str] = ()) -> st
         f"<nav aria-label=Endpoints>{tools}</nav>{render_live(status, prefix, opened)}"
         "<section id=panel aria-live=polite hidden></section>"
         "<footer><p class=dim><a href=docs>API</a> · <a href=metrics>metrics</a> · <a href=v1/status>JSON</a> · "
-        "what to do about a fault: docs/on-call.md</p>"
+        "each fault names the section of the runbook docs/on-call.md that says what to do</p>"
         "</footer></body></html>"
     )
 
@@ -227,7 +229,9 @@ def _rows(status: Values) -> list[_Row]:
 
 def _head(status: Values) -> str:
     if not status["ready"]:
-        ready = f"<span class=bad>not ready</span>: {_e('; '.join(status['not_ready_because']))}"
+        ready = (
+            f"<span class=bad>not ready</span>: {_e('; '.join(status['not_ready_because']))}{_what_to_do('not ready')}"
+        )
     elif status["degraded"]:
         ready = "<span class=wait>ready, degraded</span>"
     else:
@@ -245,9 +249,15 @@ def _head(status: Values) -> str:
         + (f" · serving Task {_e(task['name'])} <code>{_e(task['id'])}</code>" if task else "")
         + f" · revision <code>{_e(status['revision'] or '–')}</code>"
         + (f" · Triton {triton}" if triton else "")
-        + (f"</p><p class=bad>registry: {_e(registry)}" if registry else "")
+        + ("" if all(status["triton"].values()) else _what_to_do("triton"))
+        + (f"</p><p class=bad>registry: {_e(registry)}{_what_to_do('registry')}" if registry else "")
         + "</p>"
     )
+
+
+def _what_to_do(fault: str) -> str:
+    """Return where the runbook says what to do; empty for what is no fault."""
+    return f" <span class=dim>→ docs/on-call.md#{_RUNBOOK[fault]}</span>" if fault in _RUNBOOK else ""
 
 
 def _pool(name: str) -> str:
@@ -295,7 +305,7 @@ def _faults(status: Values) -> str:
         f"<li class=bad><code>{_e(one['endpoint'])}</code> was lost by a stale write of another ClearML client; if it "
         f"was not removed on purpose: <code>{_e(one['restore'])}</code>" for one in status.get("lost", ())
     ]  # fmt: skip
-    return f"<h2>Configuration faults</h2><ul>{''.join(faults)}</ul>" if faults else ""
+    return f"<h2>Configuration faults{_what_to_do('faults')}</h2><ul>{''.join(faults)}</ul>" if faults else ""
 
 
 def _list(rows: Sequence[_Row], prefix: str, opened: frozenset[str]) -> str:
@@ -344,13 +354,14 @@ def _inside(row: _Row, prefix: str) -> str:
     ]
     weights = ", ".join(f"{share:.1%} <code>{_e(url)}</code>" for url, share in row.shares.items())
     default = f"<p>Default <code>POST {_e(prefix + row.name)}</code>: <code>{_e(row.default)}</code></p>"
+    history = f"<p><button type=button data-changes='{_e(row.name)}'>history of {_e(row.name)}</button></p>"
     return (
-        (default if row.default else "")
+        (f"<p>What to do{_what_to_do(row.state[1])}</p>" if row.state[1] in _RUNBOOK else "")
+        + (default if row.default else "")
         + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
-        + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
+        + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) + history if versions else "")
         + ("" if row.rollout is None else _rollout(row.rollout))
-        + _split(row.routes)
-        + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS, _CURVES) if row.routes else "")
+        + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS) if row.routes else "")
         + charts.curves(row.curves)
         + _objectives(row.objectives)
         + ("<h3>Accuracy</h3>" if row.accuracies else "")
@@ -412,38 +423,16 @@ def _objectives(found: Sequence[Values]) -> str:
 
 
 _HEADS: Final = (
-    "Version", "Route", "Requests", "5 minutes", "Failed", "Refused", "p50", "p95", "p99", "Rows per call",
+    "Version", "Route", "Requests", "Share", "Failed", "Refused", "p50", "p95", "p99", "Rows per call",
 )  # fmt: skip
-_NUMBERS: Final = (2, 4, 5, 6, 7, 8, 9)
-_CURVES: Final = (3,)
-"""The columns that are hidden on a narrow screen."""
-
-
-def _split(routes: Sequence[Values]) -> str:
-    """Return a bar with the share of each version and route."""
-    if len(routes) < 2:
-        return ""
-    bars, keys, left = [], [], 0.0
-    for i, row in enumerate(routes):
-        colour = _COLOURS[i % len(_COLOURS)]
-        name = f"{row['version'] or '–'} {_shown(row['route'])}".strip()
-        bars.append(f"<rect x='{left:.2%}' y=0 width='{row['share']:.2%}' height=10 fill='{colour}' />")
-        keys.append(
-            f"<span><svg width=10 height=10 aria-hidden=true><rect width=10 height=10 rx=2 fill='{colour}' /></svg>"
-            f"{_e(name)} {row['share']:.0%}</span>"
-        )
-        left += row["share"]
-    return (
-        f"<h3>Split</h3><svg width='100%' height=10 role=img aria-label='Share of each version'>{''.join(bars)}</svg>"
-        f"<p class='key dim'>{''.join(keys)}</p>"
-    )
+_NUMBERS: Final = (2, 3, 4, 5, 6, 7, 8, 9)
 
 
 def _line(row: Values) -> str:
     rows_per_call = "–" if row["rows_per_call"] is None else f"{row['rows_per_call']:.1f}"
     return (
         f"<tr><td>{_e(row['version'] or '–')}</td><td class=dim>{_e(row['route'])}</td>"
-        f"<td class=n>{_rate(row['rate'])}</td><td class=curve>{_curve(row.get('history', []))}</td>"
+        f"<td class=n>{_rate(row['rate'])}</td><td class=n>{row['share']:.0%}</td>"
         f"<td class='n {_CLASSES[_graded(row['failed'])]}'>{_share(row['failed'])}</td>"
         f"<td class='n dim'>{_share(row['refused'])}</td>"
         + "".join(f"<td class=n>{_ms(row[name])}</td>" for name in ("p50", "p95", "p99"))
@@ -521,7 +510,7 @@ def _histogram(variable: Values) -> str:
     state = {"drift": "bad", "moved": "wait", "steady": "ok"}.get(variable["state"], "dim")
     return (
         f"<div class=drift><p><code>{_e(variable['variable'])}</code> "
-        f"<span class={state}>{_e(_STATE_LABELS.get(str(variable['state']), str(variable['state'])))}</span></p>"
+        f"<span class={state}>{_e(str(variable['state']))}{', no alarm' * (variable['state'] == 'moved')}</span></p>"
         "<svg width=272 height=80 viewBox='0 0 272 80' role=img "
         f"aria-label='{_e(variable['variable'])}: now, and in the reference'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
@@ -575,10 +564,6 @@ def _short(name: str, wide: float) -> str:
     return name[: int(wide // 6) - 1] + "…" if wide > 18 else ""
 
 
-def _shown(route: str) -> str:
-    return "" if route == "direct" else route
-
-
 def _number(value: float) -> str:
     """Return a number as people write it: 0.42, 7.3, 1,970."""
     return f"{value:.2f}" if 0 < value < 1 else f"{value:.1f}" if 0 < value < 100 else f"{value:,.0f}"
@@ -607,11 +592,8 @@ def _successor(endpoint: Values) -> str:
     return f"<span class={'wait' if successor['state'] == 'pending' else 'bad'}>new version {text}</span>"
 
 
-def _table(
-    label: str, heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = (), curves: tuple[int, ...] = ()
-) -> str:  # fmt: skip
-    kinds = {**dict.fromkeys(right, " class=n"), **dict.fromkeys(curves, " class=curve")}
-    named = "".join(f"<th scope=col{kinds.get(i, '')}>{h}</th>" for i, h in enumerate(heads))
+def _table(label: str, heads: tuple[str, ...], rows: list[str], right: tuple[int, ...] = ()) -> str:
+    named = "".join(f"<th scope=col{' class=n' if i in right else ''}>{h}</th>" for i, h in enumerate(heads))
     return _scrolling(label, f"<table><tr>{named}</tr>{''.join(rows)}</table>")
 
 

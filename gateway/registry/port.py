@@ -49,6 +49,11 @@ class Registry(Protocol):
         """What model syncs report (``registry.reports``), and who leads; no part of ``marker`` and ``task``."""
         ...
 
+    @property
+    def history(self) -> Ledger:
+        """The history of changes. It is long: gateways read it only when a person asks for it."""
+        ...
+
     def marker(self) -> str:
         """Return a value that changes whenever the serving Task or our records change; cheap to get."""
         ...
@@ -148,11 +153,6 @@ class Published:
 
 class RegistryWriter(Registry, Protocol):
     """A registry that can also change the serving Task; same errors and time limits."""
-
-    @property
-    def history(self) -> Ledger:
-        """The history of changes, separate from what gateways read."""
-        ...
 
     def followed(self) -> str:
         """Return the id of the serving Task.

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gateway.admin.page import _RUNBOOK
 from gateway.errors import STATUS
 from gateway.http import headers
 from gateway.metrics.catalog import CATALOG, JUDGED
@@ -114,6 +115,13 @@ def test_pages_that_code_and_messages_name_exist() -> None:
         one for one in named
         if not (page := ROOT / "docs" / one[1]).exists() or (one[2] and one[2] not in anchors(page))
     )  # fmt: skip
+
+
+def test_sections_of_the_runbook_that_the_page_names_exist() -> None:
+    """Each fault that the page can show leads to what to do about it."""
+    assert set(_RUNBOOK.values()) <= anchors(ROOT / "docs" / "on-call.md")
+    faulty = {"not served", "failing", "degraded", "old version", "unguarded", "budget spent", "drift"}
+    assert faulty <= set(_RUNBOOK)
 
 
 def _text(path: Path) -> str:

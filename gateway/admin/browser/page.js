@@ -1,4 +1,4 @@
-// The page's script: it fetches the content anew, filters and sorts rows, draws curves, tries requests, shows lineage.
+// The page's script: it fetches the content anew, filters and sorts rows, draws curves, tries requests, shows lineage and history.
 const open = new Set(new URLSearchParams(location.search).getAll('open'));
 const at = id => document.getElementById(id);
 const query = () => [...open].map(name => 'open=' + encodeURIComponent(name)).join('&');
@@ -130,15 +130,27 @@ function tryOut(path, example) {
   };
 }
 
-async function lineage(url) {
-  const found = panel('Where ' + url + ' comes from');
-  let told;
+async function told(title, url, what) {
+  const found = panel(title);
   try {
-    told = await (await fetch('v1/endpoints/' + url.split('/').map(encodeURIComponent).join('/') + '/lineage')).json();
+    return [found, await (await fetch('v1/endpoints/' + url.split('/').map(encodeURIComponent).join('/') + what)).json()];
   } catch (error) {
-    add(found, 'p', 'no answer: ' + error.message);
-    return;
+    return [found, {error: 'no answer: ' + error.message}];
   }
+}
+
+async function changes(name) {
+  const [found, {entries, error}] = await told('History of ' + name, name, '/history');
+  for (const one of entries || []) {
+    const at = new Date(one.at * 1000).toISOString().slice(0, 16).replace('T', ' ');
+    add(found, 'p', at + ' UTC, by ' + one.by + (one.why && ` (${one.why})`)).className = 'dim';
+    add(found, 'p', `${one.kind} ${one.subject}: ${one.before || 'new'} → ${one.after || 'removed'}`);
+  }
+  if (!entries?.length) add(found, 'p', error || 'no change is recorded: the controller records them');
+}
+
+async function lineage(url) {
+  const [found, origin] = await told('Where ' + url + ' comes from', url, '/lineage');
   const list = add(found, 'dl', '');
   const say = (name, one) => {
     if (!one) return;
@@ -146,11 +158,11 @@ async function lineage(url) {
     const line = add(list, 'dd', [one.name, one.version, one.project, one.id].filter(Boolean).join(' · '));
     if (/^https?:/.test(one.link || '')) { const link = add(line, 'a', ' open'); link.href = one.link; }
   };
-  say('Model', told.model);
-  say('Trained by Task', told.task);
-  for (const one of told.datasets || []) say('Data set', one);
-  for (const one of told.parents || []) say('Made from', one);
-  for (const note of told.notes || [told.error].filter(Boolean)) add(found, 'p', note).className = 'dim';
+  say('Model', origin.model);
+  say('Trained by Task', origin.task);
+  for (const one of origin.datasets || []) say('Data set', one);
+  for (const one of origin.parents || []) say('Made from', one);
+  for (const note of origin.notes || [origin.error].filter(Boolean)) add(found, 'p', note).className = 'dim';
 }
 
 addEventListener('DOMContentLoaded', () => {
@@ -168,6 +180,7 @@ addEventListener('DOMContentLoaded', () => {
     const asked = event.target.dataset || {};
     if (asked.example !== undefined) tryOut(asked.path, asked.example);
     if (asked.lineage !== undefined) lineage(asked.lineage);
+    if (asked.changes !== undefined) changes(asked.changes);
   });
   setInterval(load, 3000);
 });

@@ -24,6 +24,7 @@ TOLD_OF_ALL = (
     "/openapi.json",
     "/v1/endpoints/e/lineage",
     "/v1/endpoints/e/learned",
+    "/v1/endpoints/e/history",
 )
 
 
