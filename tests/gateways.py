@@ -14,6 +14,7 @@ import httpx
 from gateway.parent_death import ending_with_parent
 from tests.processes import free_port
 from tests.stock import Client
+from tests.waiting import LIMIT_S
 
 
 class GatewayProcess:
@@ -52,11 +53,11 @@ class GatewayProcess:
     def end(self) -> int:
         """Ask it to end; its exit code."""
         self.process.terminate()
-        return self.process.wait(60)
+        return self.process.wait(LIMIT_S)
 
     def post(self, body: Any, endpoint: str = "echo", **headers: str) -> httpx.Response:
         """One request on a connection of its own."""
-        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, headers=headers, timeout=30)
+        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, headers=headers, timeout=60)
 
     def answer(self, body: Any, endpoint: str, **headers: str) -> tuple[int, Any]:
         """Status and content of one request's answer; 0 while nothing listens."""
@@ -69,7 +70,7 @@ class GatewayProcess:
     def status(self) -> dict[str, Any]:
         """`/v1/status`; empty while nothing listens."""
         try:
-            found: dict[str, Any] = httpx.get(f"{self.url}/v1/status", timeout=30).json()
+            found: dict[str, Any] = httpx.get(f"{self.url}/v1/status", timeout=60).json()
         except httpx.TransportError:
             return {}
         return found

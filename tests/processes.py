@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -13,9 +14,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.parent_death import ending_with_parent
+from tests.waiting import LIMIT_S
 
 LOOPBACK = "127.0.0.1"
 ROOT = Path(__file__).parents[1]
@@ -26,18 +28,27 @@ class ServerFailed(Exception):
     """A server did not start; the message ends with the last lines of its log."""
 
 
+_chance: Final = random.SystemRandom()
+_given: Final[set[int]] = set()
+
+
 def free_port() -> int:
     """Return a port that nothing listens on now."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ``count`` different ports that nothing listens on now."""
-    with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
-        for sock in sockets:
-            sock.bind((LOOPBACK, 0))
-        return [int(sock.getsockname()[1]) for sock in sockets]
+    """Return ``count`` different ports that nothing listens on now, and that no connection or other server is given by
+    the kernel before they are used: it chooses from 32768 on.
+    """
+    found: list[int] = []
+    while len(found) < count:
+        port = _chance.randrange(12_000, 32_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind((LOOPBACK, port))
+            found += [port] if port not in _given else []
+            _given.add(port)
+    return found
 
 
 def on_cores(argv: Sequence[str], cores: Iterable[int]) -> list[str]:
@@ -68,7 +79,7 @@ class Server:
         """True until it has ended."""
         return self._process.poll() is None
 
-    def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = 120.0, key: str = "") -> bytes:
+    def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = LIMIT_S, key: str = "") -> bytes:
         """Send requests until one is answered with 200; return that answer. ``key``: an API key.
 
         Raises ``ServerFailed``.
@@ -90,7 +101,7 @@ class Server:
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-count:])[-600:]
 
-    def end(self, *, within_s: float = 60.0) -> int:
+    def end(self, *, within_s: float = LIMIT_S) -> int:
         """Send SIGTERM and wait for it to end by itself; returns its exit code. Raises ``ServerFailed``."""
         self._process.terminate()
         try:
@@ -150,7 +161,7 @@ class Child:
         self._process.communicate()
 
 
-def until(holds: Callable[[], object], what: str, *, within: float = 120.0, pause: float = 0.1) -> float:
+def until(holds: Callable[[], object], what: str, *, within: float = LIMIT_S, pause: float = 0.1) -> float:
     """Wait until ``holds()``; return the seconds it took. Raises ``ServerFailed`` after ``within`` seconds."""
     began = time.monotonic()
     while not holds():
@@ -160,7 +171,7 @@ def until(holds: Callable[[], object], what: str, *, within: float = 120.0, paus
     return time.monotonic() - began
 
 
-def ask(url: str, body: bytes | None = None, *, timeout: float = 20.0, key: str = "") -> bytes:
+def ask(url: str, body: bytes | None = None, *, timeout: float = 60.0, key: str = "") -> bytes:
     """GET, or POST ``body`` as JSON, with an API key if given, and return the content of a 200. Raises ``OSError``."""
     headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
     request = urllib.request.Request(url, data=body, headers=headers)

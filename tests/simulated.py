@@ -40,7 +40,6 @@ REFUSAL_S: Final = 15e-6
 _CLIENT_S: Final = 100e-6
 """Seconds from an answer until the next request of its connection arrives."""
 MAX_ROWS: Final = 64
-CONNECTIONS: Final = (16, 32, 64, 128, 256)
 
 
 class _Teller:

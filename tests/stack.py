@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -21,8 +20,10 @@ from typing import Any
 from deploy.controlplane import Credentials, environment
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from tests import processes, tiny
+from tests.waiting import LIMIT_S
 
 _CORES = range(os.cpu_count() or 1)
+POLL = "500ms"
 
 
 class Registry:
@@ -37,7 +38,7 @@ class Registry:
             "control plane", [*argv, "--port", str(port)], env=dict(os.environ), cores=cores,
             log=state / "logs" / "controlplane.log",
         )  # fmt: skip
-        self._server.wait_for(f"{self._address}/healthz", timeout_s=60)
+        self._server.wait_for(f"{self._address}/healthz")
         scratch = state / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
@@ -69,18 +70,10 @@ def _remembered_port(state: Path) -> int:
 
 
 class Small:
-    """The stack. ``tritons`` is 0 for endpoints with code only.
+    """The stack. ``tritons`` is 0 for endpoints with code only; ``settings`` are further variables of the gateway."""
 
-    ``settings`` are further variables of the gateways. ``urls`` are the gateways' addresses, ``url`` is the first one.
-    """
-
-    def __init__(
-        self, state: Path, *, tritons: int, workers: int = 1, gateways: int = 1,
-        poll: str = "500ms", settings: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:  # fmt: skip
+    def __init__(self, state: Path, *, tritons: int, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self.state = state
-        self._workers = workers
-        self._poll = poll
         self._settings = settings
         self._open: list[processes.Server | Registry] = []
         state.mkdir(parents=True, exist_ok=True)
@@ -97,49 +90,35 @@ class Small:
             self._ports = [tuple(flat[at : at + 3]) for at in range(0, len(flat), 3)]
             self.tritons = [self._triton(number) for number in range(tritons)]
             self.syncs = [self._sync(number) for number in range(tritons)]
-            self.urls = [f"http://{processes.LOOPBACK}:{processes.free_port()}" for _ in range(gateways)]
-            self.url = self.urls[0]
-            self.gateways = [self._gateway(number) for number in range(gateways)]
+            self.url = f"http://{processes.LOOPBACK}:{processes.free_port()}"
+            self.gateway = self._gateway()
         except BaseException:
             self.stop()
             raise
 
-    def restart_gateway(self, number: int = 0) -> None:
-        """Restart a gateway, on its port and with its state folder."""
-        self._end(self.gateways[number])
-        self.gateways[number] = self._gateway(number)
+    def restart_gateway(self) -> None:
+        """Restart the gateway, on its port and with its state folder."""
+        self._end(self.gateway)
+        self.gateway = self._gateway()
 
     def restart_triton(self, number: int = 0) -> None:
         """Stop a Triton and start an empty one on its ports."""
-        self.stop_triton(number)
-        self.start_triton(number)
-
-    def stop_triton(self, number: int = 0) -> None:
-        """Stop a Triton."""
         self._end(self.tritons[number])
-
-    def start_triton(self, number: int = 0) -> None:
-        """Start it again, empty, on its ports."""
         self.tritons[number] = self._triton(number)
 
-    @property
-    def triton_address(self) -> str:
-        """The gRPC address of the first Triton."""
-        return f"{processes.LOOPBACK}:{self._ports[0][0]}"
-
-    def _gateway(self, number: int) -> processes.Server:
+    def _gateway(self) -> processes.Server:
         addresses = [f"{processes.LOOPBACK}:{ports[0]}" for ports in self._ports]
         env = {
-            **self.env, "TRITON_GATEWAY_PORT": self.urls[number].rpartition(":")[2],
-            "TRITON_GATEWAY_WORKERS": str(self._workers),
-            "TRITON_GATEWAY_STATE_DIR": str(self.state / f"gateway-{number}"), "CLEARML_SERVING_POLL_FREQ": self._poll,
+            **self.env, "TRITON_GATEWAY_PORT": self.url.rpartition(":")[2],
+            "TRITON_GATEWAY_WORKERS": "1",
+            "TRITON_GATEWAY_STATE_DIR": str(self.state / "gateway"), "CLEARML_SERVING_POLL_FREQ": POLL,
             "TRITON_GATEWAY_TRITON_GRPC": f"ipv4:{','.join(addresses)}" if addresses else "127.0.0.1:1",
             **self._settings,
         }  # fmt: skip
         gateway = processes.Server("gateway", [sys.executable, "-m", "gateway"], env=env, cores=_CORES,
-                                 log=self.state / "logs" / f"gateway-{number}.log")  # fmt: skip
+                                 log=self.state / "logs" / "gateway.log")  # fmt: skip
         self._open.append(gateway)
-        gateway.wait_for(f"{self.urls[number]}/livez")
+        gateway.wait_for(f"{self.url}/livez")
         return gateway
 
     def _triton(self, number: int) -> processes.Server:
@@ -151,7 +130,7 @@ class Small:
 
     def _sync(self, number: int) -> processes.Server:
         address = f"{processes.LOOPBACK}:{self._ports[number][0]}"
-        argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", self._poll]
+        argv = [*self._paths(number), "--triton-grpc", address, "--engine", "python", "--poll-frequency", POLL]
         return self._start("sync", argv if number else [*argv, "--controller"], number)
 
     def _paths(self, number: int) -> list[str]:
@@ -186,12 +165,9 @@ class Small:
         """Return the gateway's ``/v1/status``."""
         return processes.ask_json(f"{self.url}/v1/status")
 
-    def until(self, holds: Callable[[Mapping[str, Any]], object], what: str, *, within: float = 120.0) -> float:
+    def until(self, holds: Callable[[Mapping[str, Any]], object], what: str, *, within: float = LIMIT_S) -> float:
         """Wait until ``holds`` is true for the gateway's status; return the seconds it took."""
-        took = processes.until(lambda: holds(self.status()), what, within=within)
-        if self._workers > 1:  # one of them answered
-            time.sleep(1.5)
-        return took
+        return processes.until(lambda: holds(self.status()), what, within=within)
 
     def stop(self) -> None:
         """Stop everything in reverse order."""

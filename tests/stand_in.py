@@ -110,39 +110,3 @@ class StandIn:
             reply.outputs.add(name=name, datatype=datatype, shape=array.shape)
             reply.raw_output_contents.append(packed)
         return reply
-
-
-class Door:
-    """Passes every call on to the Triton at ``target``; counts like ``StandIn``."""
-
-    def __init__(self, target: str) -> None:
-        self._target = target
-        self.asked: Counter[str] = Counter()
-        self.address = ""
-
-    async def start(self) -> None:
-        """Listen on a free port."""
-        self._channel = grpc.aio.insecure_channel(self._target)
-        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        methods = [method.name for method in pb.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods]
-        handlers = {name: grpc.unary_unary_rpc_method_handler(self._through(name)) for name in methods}
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
-        await self._server.start()
-
-    async def stop(self) -> None:
-        """Stop at once."""
-        await self._server.stop(None)
-        await self._channel.close()
-
-    def _through(self, name: str) -> Any:
-        call = self._channel.unary_unary(f"/{_SERVICE}/{name}")
-
-        async def counted(request: bytes, context: Any) -> Any:
-            self.asked[name] += 1
-            try:
-                return await call(request, timeout=context.time_remaining())
-            except grpc.aio.AioRpcError as error:
-                await context.abort(error.code(), error.details() or "")
-
-        return counted

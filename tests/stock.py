@@ -17,6 +17,7 @@ import pytest
 
 from tests import warm
 from tests.control_planes import RunningControlPlane
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[1]
 
@@ -106,7 +107,7 @@ class Client:
 def ended(process: subprocess.Popen[str], *, code: int | None = 0, both: bool = False) -> str:
     """What a program has printed, with its errors if ``both``, once it has ended with this exit code."""
     try:
-        out, err = process.communicate(timeout=150)
+        out, err = process.communicate(timeout=LIMIT_S)
     finally:
         process.kill()
     assert code in (None, process.returncode), out + err

@@ -72,7 +72,7 @@ def _measure(more: int) -> dict[str, Any]:
     stack = Small(state, tritons=1)
     try:
         parts = {
-            "gateway": (stack.gateways[0].pid, state / "gateway-0"),
+            "gateway": (stack.gateway.pid, state / "gateway"),
             "sync": (stack.syncs[0].pid, None),
             "triton": (stack.tritons[0].pid, state / "triton-0"),
         }

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import time
@@ -29,6 +28,7 @@ from tests import kube_tools
 from tests.cluster import programs
 from tests.cluster.certificates import Authority
 from tests.cluster.nodes import Machines, Played, stages
+from tests.processes import free_port
 
 _START: Final = 120.0
 """Seconds within which a part has to answer; a machine with other work to do needs some of them."""
@@ -40,13 +40,6 @@ _PLAYED: Final = Played()
 
 class NotStarted(RuntimeError):
     """A part of the cluster ended, or did not answer in time; the message has the end of its log."""
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass

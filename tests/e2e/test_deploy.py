@@ -26,7 +26,7 @@ from sklearn.pipeline import make_pipeline
 from preprocessing.processor import TextProcessor
 from tests.e2e.test_up_demo import ROOT, Up, command
 from tests.encoder import encoder
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -68,7 +68,7 @@ def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) 
     assert f"{up.gateway.removesuffix('/serve/')}/serve/words/1 " in request
     body = json.loads(shlex.split(request)[-1])
     assert answer["label"] == local_answer(WORDS, body["text"])["label"]
-    pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=30, check=True)
+    pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert answer["label"] == json.loads(pasted.stdout)["label"]
     bare = subprocess.run(
         ["bash", "-c", request.replace("/serve/words/1 ", "/serve/words ")], capture_output=True, text=True, check=True
@@ -87,7 +87,7 @@ def test_a_python_model_is_asked_what_fits_it(up: Up, tmp_path: Path, name: str,
         model = LogisticRegression().fit([[0.0, 1.0], [1.0, 0.0]], ["pos", "neg"])
     joblib.dump(model, tmp_path / "model.joblib")
     argv = [*command(), "deploy", str(tmp_path / "model.joblib"), "--endpoint", name, "--state-dir", str(up.state)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert 0 == done.returncode, done.stderr
     request, answer = answered(done.stdout)
     assert [row] == json.loads(shlex.split(request)[-1])
@@ -107,7 +107,7 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "own.onnx")
     argv = [*command(), "deploy", str(tmp_path / "own.onnx"), "--endpoint", "own", "--state-dir", str(up.state)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert 1 == done.returncode
     assert "own/1 cannot be served" in done.stderr
     assert "the registered model and endpoint are removed again" in done.stderr
@@ -115,13 +115,13 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     assert taken is not None, done.stderr
 
     def known() -> set[str]:
-        with urllib.request.urlopen(f"{up.gateway.removesuffix('/serve/')}/v1/status", timeout=60) as answer:
+        with urllib.request.urlopen(f"{up.gateway.removesuffix('/serve/')}/v1/status", timeout=LIMIT_S) as answer:
             status = json.load(answer)
         return {one["url"] for one in [*status["endpoints"], *status["pending"]]}
 
     until(lambda: "own/1" not in known())
     lineage = [*command(), "lineage", taken[1], "--state-dir", str(up.state)]
-    asked = subprocess.run(lineage, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    asked = subprocess.run(lineage, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert 1 == asked.returncode, asked.stdout
 
 
@@ -129,12 +129,12 @@ def test_token_vectors_are_pooled_and_files_that_are_served_are_not_deployed_aga
     """The vector is the one that is pooled here; a second time nothing is registered."""
     folder = encoder(tmp_path / "encoder", "mean")
     argv = [*command(), "deploy", str(folder), "--endpoint", "vectors", "--state-dir", str(up.state)]
-    first = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    first = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert 0 == first.returncode, first.stderr
     request, answer = answered(first.stdout)
     own = local_answer(folder, json.loads(shlex.split(request)[-1])["text"])["embedding"]
     assert 8 == len(own)
     np.testing.assert_allclose(answer["embedding"], own, atol=1e-5)
-    again = subprocess.run(argv, capture_output=True, text=True, timeout=240, check=False, cwd=tmp_path)
+    again = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert "vectors/1 already serves exactly these files" in again.stderr
     assert answer == answered(again.stdout)[1]

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
 
@@ -48,7 +47,7 @@ class Running:
         """Run lines in one shell in an example's folder."""
         done = subprocess.run(
             ["bash", "-ec", "\n".join(lines)], cwd=self.folder / "examples" / name, env=self.environ,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
         )  # fmt: skip
         assert 0 == done.returncode, f"{lines}\n{done.stdout}"
         return done.stdout
@@ -77,18 +76,16 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
             stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environ, start_new_session=True,
         )  # fmt: skip
     try:
-        until = time.monotonic() + LIMIT_S
-        while not (found := re.search(r"gateway {2,}http://[\d.]+:(\d+)/serve/", out.read_text())):
-            assert up.poll() is None, out.read_text()
-            assert time.monotonic() < until, out.read_text()
-            time.sleep(0.1)
+        address = re.compile(r"gateway {2,}http://[\d.]+:(\d+)/serve/")
+        found = until(lambda: address.search(out.read_text()) or up.poll() is not None)
+        assert up.poll() is None, out.read_text()
         stack = Running(folder, int(found[1]), out, environ)
         with ThreadPoolExecutor(2) as two:
             list(two.map(lambda name: stack.type(name, *commands(name)[0]), FOLDERS))
         yield stack
     finally:
         up.send_signal(signal.SIGTERM)
-        up.wait(timeout=60)
+        up.wait(timeout=LIMIT_S)
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -96,14 +93,9 @@ def test_example_trains_registers_is_added_and_answers(running: Running, name: s
     """What the readme shows is what comes."""
     _, call, answer = commands(name)
     pattern = re.escape(answer).replace("…", r"[\d.e-]*")
-    until = time.monotonic() + LIMIT_S
-    while True:
-        got = running.type(name, call.replace("localhost:8080", f"127.0.0.1:{running.port}"))
-        if re.fullmatch(pattern, got.strip()):
-            return
-        # 404 and 503 mean that it is not live yet, as does a pipeline whose parts are not.
-        assert time.monotonic() < until, f"{got}\nis not\n{answer}"
-        time.sleep(0.5)
+    ask = call.replace("localhost:8080", f"127.0.0.1:{running.port}")
+    # 404 and 503 mean that it is not live yet, as does a pipeline whose parts are not.
+    until(lambda: re.fullmatch(pattern, running.type(name, ask).strip()), pause=0.5, what=answer)
 
 
 def test_typed_example_tells_what_is_wrong(running: Running) -> None:

@@ -13,7 +13,6 @@ import contextlib
 import http.client
 import json
 import os
-import ssl
 import subprocess
 import sys
 import threading
@@ -90,8 +89,6 @@ class Fleet:
     def __init__(self, state: Path, *, say: Callable[[str], None], settings: Mapping[str, str] | None = None) -> None:
         self.state = state.absolute()
         self.settings = dict(settings or {})
-        self.tls: ssl.SSLContext | None = None
-        """What callers trust, if gateways speak HTTPS."""
         self._say = say
         self._numbers = iter(range(1, 1000))
         self.ports = dict(zip(("grpc", "http", "metrics"), processes.free_ports(3), strict=True))
@@ -142,11 +139,6 @@ class Fleet:
             ["unshare", "--mount", "sh", "-c", f"mount --bind {path} /etc/hosts"], capture_output=True, check=False
         )
         return path if tried.returncode == 0 else None
-
-    @property
-    def follows_a_name(self) -> bool:
-        """Return True if the Tritons have a name whose addresses change, as behind a headless Service."""
-        return self._hosts is not None
 
     def name(self, *hosts: str) -> None:
         """Point the name of the Tritons at these addresses."""
@@ -230,8 +222,7 @@ class Fleet:
     def _is_ready(self, server: processes.Server, port: int) -> bool:
         if not Path(f"/proc/{server.pid}").exists():
             raise processes.ServerFailed(f"{server.name} ended: {server.last_lines()}")
-        kind = http.client.HTTPConnection if self.tls is None else self._connect_tls
-        connection = kind(processes.LOOPBACK, port, timeout=5)
+        connection = http.client.HTTPConnection(processes.LOOPBACK, port, timeout=5)
         try:
             connection.request("GET", "/readyz")
             return connection.getresponse().status == 200
@@ -239,12 +230,6 @@ class Fleet:
             return False
         finally:
             connection.close()
-
-    def _connect_tls(self, host: str, port: int, *, timeout: float) -> http.client.HTTPConnection:
-        # The kubelet's probes do not check certificates either.
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
 
     def end_gateway(self, gateway: Gateway) -> None:
         """End a gateway like a pod; its exit code must be 0."""
@@ -263,7 +248,7 @@ class Fleet:
 
     def callers(self, *, count: int = 16, rate: float = 100.0) -> Callers:
         """Return callers of the Service."""
-        return Callers(self.loop, self.service.port, f"/serve/{ENDPOINT}", BODY, count=count, rate=rate, tls=self.tls)
+        return Callers(self.loop, self.service.port, f"/serve/{ENDPOINT}", BODY, count=count, rate=rate)
 
     def _start(self, name: str, arguments: Sequence[str]) -> processes.Server:
         server = processes.Server(

@@ -192,7 +192,7 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
         )
 
     assert expected == served()
-    _limit_file_size(stack.gateways[0].pid, 2 << 20)
+    _limit_file_size(stack.gateway.pid, 2 << 20)
     with Callers(stack.url, bodies) as callers:
         api.endpoints(bad)
         stack.until(all_failed, "every bad version having failed for its reason", within=LIMIT_S)

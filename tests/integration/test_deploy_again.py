@@ -15,6 +15,7 @@ from tests.control_planes import control_plane
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
 from tests.stock import Client
+from tests.waiting import LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -40,7 +41,7 @@ def deploy(client: Client, model: Path, *arguments: str) -> str:
             said += line
             if "waiting for" in line and "/1" in line:
                 running.send_signal(signal.SIGINT)
-        running.wait(240)
+        running.wait(LIMIT_S)
     assert "stays registered" in said, said
     return said
 

@@ -1,7 +1,7 @@
 """Ctrl-C in `deploy` while ClearML does what was asked: nothing of it stays, and what others register stays.
 
 Between the command and the embedded control plane stands a proxy that lets one call through, interrupts the command and
-never answers, so each run is ended in exactly that moment. What is exported is interrupted by `.ci/run models`.
+never answers, so each run is ended in exactly that moment. An export: tests/integration/optimize/test_command.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tests.control_planes import RunningControlPlane, control_plane
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
 from tests.integration.optimize.tiny import IS_ALL
+from tests.waiting import LIMIT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
 STAGES = {"models.create": "registered", "tasks.edit": "the endpoint is being added"}
 FEW = ("models.create", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("tasks.edit",)))
@@ -50,7 +51,7 @@ class Proxy:
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
                 request = urllib.request.Request(f"{target}{self.path}", body, headers, method=self.command)
                 try:
-                    answer: Any = urllib.request.urlopen(request, timeout=30)
+                    answer: Any = urllib.request.urlopen(request, timeout=LIMIT_S)
                 except urllib.error.HTTPError as error:
                     answer = error
                 with answer:
@@ -102,7 +103,7 @@ def environment(server: RunningControlPlane, proxy: Proxy, tmp_path_factory: pyt
     home = tmp_path_factory.mktemp("home")
     env = replace(server, url=proxy.url).client_environment(os.environ, home)
     create = [sys.executable, *PROGRAM, "create", "--name", "serving"]
-    made = subprocess.run(create, env=env, capture_output=True, text=True, timeout=120, check=True)
+    made = subprocess.run(create, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     return {**env, "CLEARML_SERVING_TASK_ID": made.stdout.partition("created: id=")[2].split()[0]}
 
 
@@ -135,7 +136,7 @@ def test_ctrl_c_leaves_nothing_of_a_model_that_was_not_added(
             running.send_signal(signal.SIGINT)
 
         proxy.stage, proxy.reached = stage, interrupt
-        _, said = running.communicate(timeout=240)
+        _, said = running.communicate(timeout=LIMIT_S)
     assert 130 == running.returncode, said
     assert "Traceback" not in said
     assert [before] != seen, f"nothing was {STAGES[stage]}"
@@ -156,7 +157,7 @@ def test_ctrl_c_before_anything_was_registered_says_so(
     before = registered(server, environment["CLEARML_SERVING_TASK_ID"])
     with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
         proxy.stage, proxy.reached = call, lambda: running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=240)
+        _, said = running.communicate(timeout=LIMIT_S)
     assert 130 == running.returncode, said
     assert "stopped: nothing was registered" in said
     assert f"ClearML server: {environment['CLEARML_API_HOST']} (named by CLEARML_API_HOST)" in said
@@ -176,7 +177,7 @@ def test_ctrl_c_after_the_endpoint_was_added_says_that_it_stays(
             said += line
             if "waiting for stays/1" in line:
                 running.send_signal(signal.SIGINT)
-        running.wait(240)
+        running.wait(LIMIT_S)
     assert 130 == running.returncode, said
     assert "stays/1 stays registered" in said
     assert "model remove --endpoint stays/1" in said

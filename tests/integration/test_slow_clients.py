@@ -27,7 +27,7 @@ from gateway.registry.ledger import Record
 from gateway.spec import decode
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client, ended
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -57,8 +57,8 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if self.path.endswith("tasks.edit") and b'"configuration"' in body:
             gate.waits.set()
-            gate.opened.wait(60)
-        connection = http.client.HTTPConnection(str(gate.target.hostname), gate.target.port, timeout=60)
+            gate.opened.wait(LIMIT_S)
+        connection = http.client.HTTPConnection(str(gate.target.hostname), gate.target.port, timeout=LIMIT_S)
         headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
         connection.request("GET", self.path, body=body, headers=headers)
         answer = connection.getresponse()
@@ -99,7 +99,7 @@ class Service(Client):
         given = ("--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py")
         slow = self.begin_stock("model", "add", *given, CLEARML_API_HOST=gate.url)
         try:
-            assert gate.waits.wait(60)
+            assert gate.waits.wait(LIMIT_S)
             between()
         finally:
             gate.opened.set()

@@ -16,7 +16,7 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 from tests.control_planes import control_plane
 from tests.stock import TENSORS, Client
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
@@ -51,6 +51,7 @@ class World:
         self.registry = ClearMLRegistry(self.service)
         self.seen: dict[str, set[str]] = {}
         self.faults: set[str] = set()
+        self.rounds = 0
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=work) for work in (self._sync, self._look)]
         for thread in self._threads:
@@ -70,6 +71,7 @@ class World:
         auto = AutoUpdate(store, lambda: set(self.served().items()), clock=time.monotonic, every_s=0.2, settle_s=0)
         while not self._stop.wait(0.1):
             auto(store.task())
+            self.rounds += 1
 
     def _look(self) -> None:
         registry = ClearMLRegistry(self.service)
@@ -120,7 +122,8 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
         d = world.publish("4")
         world.until(lambda: world.section() == {"auto/2": c, "auto/3": d}, "the container's next version")
         world.until(lambda: world.served() == {"auto/3": c, "auto/4": d}, "our next version")
-        time.sleep(2)  # for what must not happen there is nothing else to wait for
+        rounds = world.rounds  # for what must not happen there is nothing else to wait for
+        world.until(lambda: world.rounds > rounds + 10, "ten rounds of our own")
         assert {"auto/2": c, "auto/3": d} == world.section(), "its own Triton helper must find its own numbers"
         assert {"auto-update auto"} == world.faults
 
@@ -129,7 +132,7 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
         world.until(lambda: world.served() == {"auto/4": d, "auto/5": e}, "after an old copy was written back")
         assert container.stdin is not None
         assert container.stdout is not None
-        output, _ = container.communicate("end\n", timeout=60)
+        output, _ = container.communicate("end\n", timeout=LIMIT_S)
     finally:
         container.kill()
         container.communicate()

@@ -132,11 +132,11 @@ def world(tmp_path, make_token_model):
             kwargs={"started": lambda s: (setattr(w, "sync", s), ready.set())},
         )
         w.thread.start()
-        assert ready.wait(30)
+        assert ready.wait(LIMIT_S)
 
     def end():
         w.stop.set()
-        w.thread.join(60)
+        w.thread.join(LIMIT_S)
         assert not w.thread.is_alive()
 
     def models():
@@ -312,7 +312,7 @@ def test_a_slow_download_does_not_delay_another_model(world):
 
     def download(uri, folder):
         if "/slow/" in uri:
-            assert gate.wait(60)
+            assert gate.wait(LIMIT_S)
         return plain(uri, folder)
 
     world.registry.download = download

@@ -33,7 +33,7 @@ from gateway.spec import EndpointSpec, ModelRecord
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -109,7 +109,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         yield found
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(LIMIT_S)
 
 
 def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
@@ -235,4 +235,4 @@ def test_model_sync_takes_tls_from_its_variables(secured: Secured, tmp_path: Pat
         until(answers, what="an answer of Triton to model sync")
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(LIMIT_S)

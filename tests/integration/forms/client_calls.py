@@ -1,5 +1,5 @@
 """Calls of other people's clients, made in an environment of their own: prints one JSON object, a list of facts per
-client. Arguments: URL, HTTP address and gRPC address of the gateway.
+client. Argument: URL of the gateway.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def raised(call: Callable[[], Any]) -> str:
     return "nothing"
 
 
-def hugging_face(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+def hugging_face(url: str) -> dict[str, Any]:
     """`InferenceClient` at our own address, and at Text Embeddings Inference's."""
     from huggingface_hub import InferenceClient
 
@@ -46,21 +46,7 @@ def hugging_face(url: str, _http: str, _rpc: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def openai(url: str, _http: str, _rpc: str) -> dict[str, Any]:
-    """Where OpenAI has its embeddings, and below an endpoint's address."""
-    from openai import OpenAI
-
-    plain = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    below = OpenAI(base_url=f"{url}/tei/vectors/v1", api_key="none", max_retries=0)
-    one = plain.embeddings.create(model="vectors", input=TEXTS)
-    other = below.embeddings.create(model="anything", input=TEXTS)
-    return {
-        "same vectors": same([d.embedding for d in one.data], [d.embedding for d in other.data]),
-        "wrong model": raised(lambda: plain.embeddings.create(model="live", input=TEXTS)),
-    }
-
-
-def langchain(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+def langchain(url: str) -> dict[str, Any]:
     """`langchain-huggingface` and `langchain-openai`."""
     from huggingface_hub import InferenceClient
     from langchain_huggingface import HuggingFaceEndpointEmbeddings
@@ -76,7 +62,7 @@ def langchain(url: str, _http: str, _rpc: str) -> dict[str, Any]:
     }
 
 
-def llama_index(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+def llama_index(url: str) -> dict[str, Any]:
     """Its embedding of Text Embeddings Inference, at an endpoint's address and at the bare one."""
     from llama_index.embeddings.text_embeddings_inference import TextEmbeddingsInference
 
@@ -90,7 +76,7 @@ def llama_index(url: str, _http: str, _rpc: str) -> dict[str, Any]:
     }
 
 
-def cohere(url: str, _http: str, _rpc: str) -> dict[str, Any]:
+def cohere(url: str) -> dict[str, Any]:
     """Both versions of its rerank."""
     import cohere
 
@@ -108,27 +94,10 @@ def cohere(url: str, _http: str, _rpc: str) -> dict[str, Any]:
     }
 
 
-def triton(_url: str, http: str, rpc: str) -> dict[str, Any]:
-    """`tritonclient` over REST and gRPC."""
-    import tritonclient.grpc
-    import tritonclient.http
-
-    found: dict[str, Any] = {}
-    for name, module, address in (("rest", tritonclient.http, http), ("rpc", tritonclient.grpc, rpc)):
-        client = module.InferenceServerClient(address)
-        text = module.InferInput("text", [2, 1], "BYTES")
-        text.set_data_from_numpy(np.array([[text.encode()] for text in TEXTS], dtype=object))
-        labels = client.infer("live", [text]).as_numpy("label").ravel().tolist()
-        found[name] = [label.decode() for label in labels]
-        found[f"{name} is ready"] = client.is_model_ready("live")
-        client.close()
-    return found
-
-
 def main() -> None:
     """Every client in turn."""
-    clients = (hugging_face, openai, langchain, llama_index, cohere, triton)
-    print(json.dumps({client.__name__: client(*sys.argv[1:4]) for client in clients}))
+    clients = (hugging_face, langchain, llama_index, cohere)
+    print(json.dumps({client.__name__: client(sys.argv[1]) for client in clients}))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 from gateway.errors import GatewayError
 from gateway.registry import ArtifactCache, ClearMLRegistry
 from gateway.registry.port import Parts
+from gateway.settings import Settings
 
 
 class Counting(ClearMLRegistry):
@@ -42,13 +43,13 @@ class Counting(ClearMLRegistry):
 
 def main() -> None:
     """See the module."""
-    how, task, model, folder, *rewrite = sys.argv[1:]
+    how, task, model, folder = sys.argv[1:]
     told: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("triton_gateway").addHandler(handler)
     logging.getLogger("triton_gateway").setLevel(logging.INFO)
-    registry = Counting(task, files_rewrite=dict(pair.split("=", 1) for pair in rewrite))
+    registry = Counting(task, files_rewrite=Settings().files_rewrites())
     cache = ArtifactCache(Path(folder), registry)
     answer: dict[str, object] = {}
     try:

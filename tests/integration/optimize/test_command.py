@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +25,14 @@ from gateway import samples as stored
 from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
 from tests import warm
-from tests.control_planes import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane
 
 from . import tiny
+from .conftest import optimize
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
-    """The embedded ClearML server."""
-    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -50,17 +44,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [f"the {what} was {how} and cost {why} euros" for what in whats for how in hows for why in whys]
     (folder / "texts.txt").write_text("\n".join(lines))
     return folder
-
-
-def optimize(
-    place: Path, environment: dict[str, str], *arguments: str, model: str = "model"
-) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *warm.optimizing(), "optimize", model, "--quick", "--output", "out", *arguments],
-        cwd=place, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True, capture_output=True,
-        check=False, timeout=500,
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,10 @@ from deploy.tools.clearml_serving import ClearMLServing
 from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor
 from tests import warm
-from tests.control_planes import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane
 
-from . import tiny
+from . import sabotage, tiny
+from .conftest import optimize
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 generators = importlib.import_module("tiny_generators")
@@ -181,65 +182,41 @@ def multiply(model: Any, name: str, factor: Any) -> None:
     model.graph.node.insert(0, helper.make_node("Mul", [name, f"{name}_factor"], [f"{name}_spoilt"]))
 
 
-def test_the_graph_as_it_is_passes(case: Case, spoil: Callable[..., Path]) -> None:
-    """What the others of this section are compared with."""
-    assert case.judge(spoil()).is_within
-
-
-def test_a_cache_that_is_dropped_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
+def cache_dropped(model: Any) -> None:
     """The prompt alone is right, what follows is not: past keys are read as nothing."""
-
-    def change(model: Any) -> None:
-        for tensor in case.original.cache:
-            multiply(model, f"past_key_values.{tensor.name}", np.array(0, np.float32))
-
-    found = case.judge(spoil(change))
-    assert any("uses its key/value cache wrongly" in fault for fault in found.faults), found
-    assert not found.is_within
+    for given in [one.name for one in model.graph.input if one.name.startswith("past_key_values.")]:
+        multiply(model, given, np.array(0, np.float32))
 
 
-def test_a_cache_that_does_not_grow_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
+def cache_not_growing(model: Any) -> None:
     """The graph gives back what is new only, so that only the last token is remembered."""
+    for output in model.graph.output:
+        if output.name.startswith("present"):
+            for node in model.graph.node:
+                node.output[:] = [f"{o}_all" if o == output.name else o for o in node.output]
+                node.input[:] = [f"{i}_all" if i == output.name else i for i in node.input]
+            bounds = [numpy_helper.from_array(np.array([n]), f"{output.name}_{n}") for n in (-1, 2**62, 2)]
+            model.graph.initializer.extend(bounds)
+            names = [f"{output.name}_all", *(bound.name for bound in bounds)]
+            model.graph.node.append(helper.make_node("Slice", names, [output.name]))
 
-    def change(model: Any) -> None:
-        for output in model.graph.output:
-            if output.name.startswith("present"):
-                for node in model.graph.node:
-                    node.output[:] = [f"{o}_all" if o == output.name else o for o in node.output]
-                    node.input[:] = [f"{i}_all" if i == output.name else i for i in node.input]
-                bounds = [numpy_helper.from_array(np.array([n]), f"{output.name}_{n}") for n in (-1, 2**62, 2)]
-                model.graph.initializer.extend(bounds)
-                names = [f"{output.name}_all", *(bound.name for bound in bounds)]
-                model.graph.node.append(helper.make_node("Slice", names, [output.name]))
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (cache_dropped, "uses its key/value cache wrongly"), (cache_not_growing, "uses its key/value cache wrongly"),
+        (lambda model: model.graph.output.pop(), "takes 4 cache tensors but does not return present.1.value"),
+        (lambda model: multiply(model, "position_ids", np.array(0)), "mean cosine"), (sabotage.four_bits, "cosine"),
+    ],
+    ids=["cache dropped", "cache not growing", "no cache", "positions lost", "four bits"],
+)  # fmt: skip
+def test_a_graph_that_goes_wrong_is_refused(
+    case: Case, spoil: Callable[..., Path], change: Callable[[Any], None], said: str
+) -> None:
+    """And what is wrong with it is said; as it is, it passes (above)."""
     found = case.judge(spoil(change))
-    assert any("uses its key/value cache wrongly" in fault for fault in found.faults), found
-
-
-def test_a_graph_that_returns_no_cache_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
-    """In the words of the program that would run it."""
-    (fault,) = case.judge(spoil(lambda model: model.graph.output.pop())).faults
-    assert "takes 4 cache tensors but does not return present.1.value" in fault
-
-
-def test_lost_positions_are_refused(case: Case, spoil: Callable[..., Path]) -> None:
-    """Every token is read as if it were the first."""
-    found = case.judge(spoil(lambda model: multiply(model, "position_ids", np.array(0))))
-    assert any("mean cosine" in line for line in found.excesses), found
-
-
-def test_weights_of_four_bits_are_refused(case: Case, spoil: Callable[..., Path]) -> None:
-    """The texts are nearly right, and the logits are not."""
-
-    def change(model: Any) -> None:
-        for weight in model.graph.initializer:
-            value = numpy_helper.to_array(weight)
-            if value.dtype == np.float32 and value.ndim == 2:
-                step = np.abs(value).max() / 7
-                weight.CopyFrom(numpy_helper.from_array(np.round(value / step).astype(np.float32) * step, weight.name))
-
-    found = case.judge(spoil(change))
-    assert any("cosine" in line for line in found.excesses), found
+    assert not found.is_within
+    assert any(said in line for line in (*found.faults, *found.excesses)), found
 
 
 def test_another_end_token_template_or_tokenizer_is_refused(case: Case, spoil: Callable[..., Path]) -> None:
@@ -260,22 +237,6 @@ def test_another_end_token_template_or_tokenizer_is_refused(case: Case, spoil: C
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlPlane]:
-    """The embedded ClearML server."""
-    with control_plane(tmp_path_factory.mktemp("controlplane")) as running:
-        yield running
-
-
-def optimize(place: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run the command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *warm.optimizing(), "optimize", *arguments, "--quick", "--output", "out"],
-        cwd=place, env={**environment, "PYTHONPATH": str(ROOT)}, text=True, capture_output=True, check=False,
-        timeout=500,
-    )  # fmt: skip
-
-
 @pytest.mark.long
 async def test_models_become_endpoints_that_generate(
     server: RunningControlPlane, make_generator: Callable[[str], Case], tmp_path: Path, embedded_triton: Any
@@ -287,8 +248,8 @@ async def test_models_become_endpoints_that_generate(
     cli = ClearMLServing(env=environment, log=tmp_path / "cli.log")
     task = await cli.create_service("generation")
     gpt2, llama = (make_generator(kind).folder for kind in KINDS)
-    done = optimize(tmp_path, environment, str(gpt2), "--candidate", "ort-fp32", "--name", "gpt2", "--register",
-                    "--json")  # fmt: skip
+    done = optimize(tmp_path, environment, "--candidate", "ort-fp32", "--name", "gpt2", "--register", "--json",
+                    model=str(gpt2))  # fmt: skip
     assert done.returncode == 0, done.stderr
     deployed = json.loads(done.stdout)
     await cli.run("--id", task, *("gpt2" if word == "ENDPOINT" else word for word in deployed["add"]))
@@ -371,6 +332,6 @@ def test_what_cannot_be_made_is_refused_with_its_reason(
     case: Case, tmp_path: Path, arguments: list[str], reason: str
 ) -> None:
     """Exit code 1 and no bundle."""
-    done = optimize(tmp_path, dict(os.environ), str(case.folder), *arguments)
+    done = optimize(tmp_path, os.environ, *arguments, model=str(case.folder))
     assert (1, True) == (done.returncode, reason in done.stderr), done.stderr
     assert not [path for path in (tmp_path / "out").iterdir() if path.name != ".work"]

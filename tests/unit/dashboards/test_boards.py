@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards import boards, levels, rules
 from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
@@ -80,18 +78,6 @@ def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
     assert [] == sorted({m.name for m in (*CATALOG, *JUDGED)} - shown)
 
 
-@pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
-def test_every_panel_is_explained_and_has_a_unit(board: Board) -> None:
-    """Title, description, unit, legend where there are several series; titles differ within a board."""
-    titles = [panel.title for panel in board.panels()]
-    assert len(titles) == len(set(titles))
-    for panel in board.panels():
-        assert panel.description.endswith((".", "…")), panel.title
-        assert panel.unit, panel.title
-        if panel.kind in ("lines", "stacked"):
-            assert all(query.legend for query in panel.queries), panel.title
-
-
 UNITS = {"reqps", "s", "µs", "short", "percentunit", "bytes"}
 """Grafana's names of the units that are used."""
 
@@ -104,13 +90,16 @@ THRESHOLDS = {
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
-def test_each_panel_is_reviewed_for_unit_legend_and_description(board: Board) -> None:
+def test_each_panel_has_a_title_a_unit_legends_and_a_description(board: Board) -> None:
     """A unit Grafana has; legends of labels that the expression keeps; a sentence that says more than the title."""
     labels = {metric.name: {*metric.labels, "le"} for metric in (*CATALOG, *JUDGED)}
+    titles = [panel.title for panel in board.panels()]
+    assert len(titles) == len(set(titles))
     for panel in board.panels():
         assert panel.unit in UNITS or re.match(r"suffix:\S", panel.unit), panel.title
-        assert panel.description != panel.title + ".", panel.title
-        assert len(panel.description) >= 12, f"{panel.title}: {panel.description}"
+        assert panel.description.endswith((".", "…")), panel.title
+        assert 12 <= len(panel.description) != len(panel.title) + 1, f"{panel.title}: {panel.description}"
+        assert panel.kind not in ("lines", "stacked") or all(query.legend for query in panel.queries), panel.title
         for query in panel.queries:
             kept = set(re.findall(r"\w+", " ".join(re.findall(r"(?:by|on) \(([^)]*)\)", query.expr))))
             for recorded in re.findall(r"\b(\w+):\w+:\w+", query.expr):
@@ -140,14 +129,6 @@ def test_models_lead_to_clearml_and_their_lineage() -> None:
     content = json.loads((GRAFANA / "overview.json").read_text())
     (shown,) = [p for p in content["panels"] if p["title"] == panel.title]
     assert [url for _, url in panel.links] == [link["url"] for link in shown["fieldConfig"]["defaults"]["links"]]
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
-def test_board_goes_through_the_sdk_unchanged(path: Path) -> None:
-    """Nothing in it that Grafana's types do not know."""
-    content = json.loads(path.read_text())
-    again = json.loads(JSONEncoder(sort_keys=True).encode(Dashboard.from_json(content)))
-    assert content == again
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

@@ -157,90 +157,59 @@ def test_evidence_above_the_budget_fires_and_nothing_else_does(evaluate: Evaluat
     evaluate(both, promql_expr_test=[fires, equals(rules.EVIDENCE, 30.0)])
 
 
-@pytest.mark.prometheus
-def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None:
-    """Two variables, every window, several bins: one alert for the endpoint; numbers as people write them."""
+def several_that_moved() -> dict[str, str]:
+    """Two variables, every window, several bins."""
     rng = np.random.default_rng(5)
     lengths, labels = scalar_bins(rng.normal(size=5_000)), enum_bins({"NEGATIVE": 2_500, "POSITIVE": 2_500})
     moved = drift.count(lengths, rng.normal(2, 1, size=5_000).tolist())
-    evaluate(
+    return (
         variable_series(lengths, moved, "token_length")
         | variable_series(labels, [4_500, 500, 0, 0], "predicted_label")
-        | evidence(token_length="9000x100", predicted_label="1000x100", truncated="2x100"),
-        promql_expr_test=[{
-            "expr": 'count by (endpoint) (ALERTS{alertname="GatewayDrift"})', "eval_time": "70m",
-            "exp_samples": [{"labels": '{endpoint="e"}', "value": 1}],
-        }],
-        alert_rule_test=[{
-            "alertname": "GatewayDrift", "eval_time": "70m",
-            "exp_alerts": [{
-                "exp_labels": {"severity": "ticket", "endpoint": "e"},
-                "exp_annotations": {
-                    "summary": "The texts or answers of e have drifted",
-                    "description": "Chance alone gives this much evidence at most once in 3334 days. "
-                    "Variables, evidence in days: "
-                    "token_length of version 1: 9000; predicted_label of version 1: 1000. "
-                    "Shares that grew most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of "
-                    "version 1: +40.0 points; token_length 1.30889 of version 1: +1.6 points. ",
-                    "runbook": "docs/on-call.md#gatewaydrift",
-                    "runbook_url": "docs/on-call.md#gatewaydrift",
-                },
-            }],
-        }],
-    )  # fmt: skip
+        | evidence(token_length="9000x100", predicted_label="1000x100", truncated="2x100")
+    )
+
+
+def new_languages(known: int, counts: list[int], **values: str) -> dict[str, str]:
+    """Languages, of which the reference has English, and counters of new ones."""
+    bins = enum_bins({"en": known})
+    new = f'endpoint="e",version="1",variable="language",reference="{bins.id}",instance="0"'
+    return variable_series(bins, counts, "language") | evidence(language="100x100") | {
+        f'gateway_drift_new_values_total{{{new},value="{name}"}}': counted for name, counted in values.items()
+    }  # fmt: skip
 
 
 @pytest.mark.prometheus
-def test_the_alert_invents_no_values(evaluate: Evaluate) -> None:
-    """Of a few values, none is missing; and a new value's counter, which is younger, has no share above all of them."""
-    languages = enum_bins({"en": 50_000})
-    new = f'endpoint="e",version="1",variable="language",reference="{languages.id}",instance="0",value="de"'
-    evaluate(
-        variable_series(languages, [0, 3, 0], "language") | evidence(language="100x100")
-        | {f"gateway_drift_new_values_total{{{new}}}": "_x8 1 1 2 3 3 4+0.6x60"},
-        alert_rule_test=[{
-            "alertname": "GatewayDrift", "eval_time": "15m",
-            "exp_alerts": [{
-                "exp_labels": {"severity": "ticket", "endpoint": "e"},
-                "exp_annotations": {
-                    "summary": "The texts or answers of e have drifted",
-                    "description": "Chance alone gives this much evidence at most once in 100 days. "
-                    "Variables, evidence in days: "
-                    "language of version 1: 100. Shares that grew most: language other of version 1: +100.0 points. "
-                    "New values (bin other): language de of version 1. ",
-                    "runbook": "docs/on-call.md#gatewaydrift",
-                    "runbook_url": "docs/on-call.md#gatewaydrift",
-                },
-            }],
+@pytest.mark.parametrize(
+    ("series", "at", "days", "said"),
+    [
+        (several_that_moved(), "70m", 3334,
+         "token_length of version 1: 9000; predicted_label of version 1: 1000. "
+         "Shares that grew most: token_length +Inf of version 1: +65.7 points; predicted_label NEGATIVE of "
+         "version 1: +40.0 points; token_length 1.30889 of version 1: +1.6 points. "),
+        # of a few values, none is missing; a new value's counter, which is younger, has no share above all of them
+        (new_languages(50_000, [0, 3, 0], de="_x8 1 1 2 3 3 4+0.6x60"), "15m", 100,
+         "language of version 1: 100. Shares that grew most: language other of version 1: +100.0 points. "
+         "New values (bin other): language de of version 1. "),
+        (new_languages(5_000, [900, 100, 0], de="0+18x100", fr="0+2x100"), "70m", 100,
+         "language of version 1: 100. Shares that grew most: language other of version 1: +10.0 points. "
+         "New values (bin other): language de of version 1; language fr of version 1. "),
+    ],
+    ids=["several", "few values", "new values"],
+)  # fmt: skip
+def test_one_cause_is_one_alert_that_says_what_moved(
+    evaluate: Evaluate, series: dict[str, str], at: str, days: int, said: str
+) -> None:
+    """One for the endpoint, which names what is new; numbers as people write them."""
+    link = "docs/on-call.md#gatewaydrift"
+    told = f"Chance alone gives this much evidence at most once in {days} days. Variables, evidence in days: {said}"
+    evaluate(series, alert_rule_test=[{
+        "alertname": "GatewayDrift", "eval_time": at,
+        "exp_alerts": [{
+            "exp_labels": {"severity": "ticket", "endpoint": "e"},
+            "exp_annotations": {"summary": "The texts or answers of e have drifted", "description": told,
+                                "runbook": link, "runbook_url": link},
         }],
-    )  # fmt: skip
-
-
-@pytest.mark.prometheus
-def test_what_is_new_is_named_by_the_alert(evaluate: Evaluate) -> None:
-    """Of languages that the reference does not have: which ones."""
-    languages = enum_bins({"en": 5_000})
-    new = f'endpoint="e",version="1",variable="language",reference="{languages.id}",instance="0"'
-    evaluate(
-        variable_series(languages, [900, 100, 0], "language") | evidence(language="100x100")
-        | {f'gateway_drift_new_values_total{{{new},value="{name}"}}': f"0+{step}x100"
-           for name, step in (("de", 18), ("fr", 2))},
-        alert_rule_test=[{
-            "alertname": "GatewayDrift", "eval_time": "70m",
-            "exp_alerts": [{
-                "exp_labels": {"severity": "ticket", "endpoint": "e"},
-                "exp_annotations": {
-                    "summary": "The texts or answers of e have drifted",
-                    "description": "Chance alone gives this much evidence at most once in 100 days. "
-                    "Variables, evidence in days: "
-                    "language of version 1: 100. Shares that grew most: language other of version 1: +10.0 points. "
-                    "New values (bin other): language de of version 1; language fr of version 1. ",
-                    "runbook": "docs/on-call.md#gatewaydrift",
-                    "runbook_url": "docs/on-call.md#gatewaydrift",
-                },
-            }],
-        }],
-    )  # fmt: skip
+    }])  # fmt: skip
 
 
 @pytest.mark.prometheus

@@ -97,27 +97,6 @@ async def test_removed_endpoint_is_gone(stack: Any) -> None:
     assert 200 == (await stack.client.post("/serve/keep", json={"text": "good"})).status_code
 
 
-async def test_broken_endpoint_harms_no_other(stack: Any) -> None:
-    """A model that is missing in the registry is reported; the rest is served."""
-    stack.registry.add_endpoint("broken", "nosuchmodel")
-    stack.deploy("fine")
-    await stack.served("fine")
-    await stack.until(lambda: stack.state("broken")[0] == "failed")
-    reply = await stack.client.post("/serve/broken", json={"text": "good"})
-    assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
-    assert "nosuchmodel is not in the registry" in reply.json()["error"]
-    assert 200 == (await stack.client.get("/v2/health/ready")).status_code
-
-
-async def test_repaired_endpoint_recovers_by_itself(stack: Any) -> None:
-    """A failed build is repeated, so a model that appears later is served."""
-    stack.registry.add_endpoint("late", "m9")
-    await stack.until(lambda: stack.state("late")[0] == "failed")
-    stack.add_text_model("m9")
-    stack.load("late")
-    await stack.served("late")
-
-
 async def test_vocabulary_that_does_not_fit_the_model_is_refused(stack: Any) -> None:
     """A bundle whose tokenizer has more ids than the model gets no traffic."""
     bundle = stack.folder / "odd"
@@ -169,28 +148,6 @@ async def test_an_unreadable_section_changes_no_served_endpoint(stack: Any) -> N
     assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
 
 
-async def test_gateway_with_nothing_deployed_is_live_and_not_ready(stack: Any) -> None:
-    """A gateway without models must get no traffic."""
-    await stack.until(lambda: stack.gateway.health.first_sync_done)
-    assert 200 == (await stack.client.get("/v2/health/live")).status_code
-    reply = await stack.client.get("/v2/health/ready")
-    assert 503 == reply.status_code
-    assert ["no endpoint is served: deploy one with `clearml-serving model add …`"] == reply.json()["reasons"]
-
-
-async def test_gateway_is_not_ready_while_triton_is_gone(stack: Any) -> None:
-    """Readiness follows Triton, liveness does not. Requests get the reason."""
-    stack.deploy("e")
-    await stack.served("e")
-    stack.backend.is_up = False
-    await stack.until(lambda: bool(stack.gateway.health.reasons()))
-    assert 503 == (await stack.client.get("/v2/health/ready")).status_code
-    assert 200 == (await stack.client.get("/v2/health/live")).status_code
-    reply = await stack.client.post("/serve/e", json={"text": "good"})
-    assert (503, "backend_unavailable") == (reply.status_code, reply.json()["code"])
-    assert "1" == reply.headers["retry-after"]
-
-
 async def test_readiness_follows_triton_after_a_probe_that_failed_unexpectedly(stack: Any) -> None:
     """One unexpected error of a probe must not leave the gateway unready for ever."""
     stack.deploy("e")
@@ -207,24 +164,6 @@ async def test_readiness_follows_triton_after_a_probe_that_failed_unexpectedly(s
     await stack.until(lambda: bool(raised))
     stack.backend.is_live, stack.backend.is_up = probe, True
     await stack.until(lambda: not stack.gateway.health.reasons())
-
-
-async def test_canary_splits_by_weight_and_sticks_to_a_key(stack: Any) -> None:
-    """Weights determine the split. A routing key always gets the same version."""
-    stack.deploy("e", "m1", version="1")
-    stack.deploy("e", "m2", version="2")
-    stack.registry.canary["c"] = {"endpoint": "c", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
-    await stack.served("e/1", "e/2")
-    await stack.until(lambda: "c" in stack.gateway.table.current.canaries)
-
-    async def model_of(key: str) -> str:
-        reply = await stack.client.post("/serve/c", json={"text": "good"}, headers={"x-routing-key": key})
-        assert {"m1": "canary", "m2": "stable"}[reply.headers["x-model-id"]] == reply.headers["x-route"]
-        return str(reply.headers["x-model-id"])
-
-    first = [await model_of(f"user-{i}") for i in range(40)]
-    assert {"m1", "m2"} == set(first)
-    assert first == [await model_of(f"user-{i}") for i in range(40)]
 
 
 async def test_canary_with_bad_weights_keeps_the_route_it_had(stack: Any) -> None:
@@ -315,31 +254,6 @@ async def test_triton_address_of_the_task_wins_and_change_is_live(stack: Any) ->
     assert 1 == len(other.calls)
 
 
-async def test_metrics_count_every_outcome_once(stack: Any) -> None:
-    """Each success or refusal is one request in the metrics."""
-    stack.deploy("e")
-    await stack.served("e")
-    for _ in range(3):
-        await stack.client.post("/serve/e", json={"text": "good"})
-    await stack.client.post("/serve/e", json={"text": ""})
-    await stack.client.post("/serve/e", content=b"{")
-    await stack.client.post("/serve/nobody", json={})
-    text = (await stack.client.get("/metrics")).text
-    counted = {
-        line.split(" ")[0]: float(line.split(" ")[1])
-        for line in text.splitlines()
-        if line.startswith("gateway_requests_total") and not line.endswith(" 0.0")
-    }
-    assert {
-        'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version=""}': 3.0,
-        'gateway_requests_total{endpoint="e",outcome="input_refused",route="direct",version=""}': 1.0,
-        'gateway_requests_total{endpoint="e",outcome="malformed_body",route="direct",version=""}': 1.0,
-        'gateway_requests_total{endpoint="",outcome="endpoint_not_found",route="",version=""}': 1.0,
-    } == counted
-    assert 'gateway_request_duration_seconds_count{endpoint="e",route="direct",version=""} 3.0' in text
-    assert "gateway_requests_in_flight 0.0" in text
-
-
 async def test_page_and_openapi_show_the_deployed_endpoints(stack: Any) -> None:
     """The page shows routes and models, the OpenAPI document the endpoint with an example."""
     stack.deploy("sentiment")
@@ -384,22 +298,6 @@ async def test_unknown_paths_answer_in_the_same_form(stack: Any, path: str) -> N
     reply = await stack.client.post(path, json={})
     assert 404 == reply.status_code
     assert {"error", "code", "request_id", "hint"} == set(reply.json())
-
-
-async def test_requests_beyond_the_limit_are_shed(make_stack: Any) -> None:
-    """More than max_in_flight at a time: 429 at once, with Retry-After."""
-    stack = make_stack(max_in_flight=2)
-    async with stack.gateway.running(), stack.client:
-        stack.deploy("e")
-        await stack.served("e")
-        stack.backend.hold = asyncio.Event()
-        held = [asyncio.create_task(stack.client.post("/serve/e", json={"text": "good"})) for _ in range(2)]
-        await stack.until(lambda: stack.gateway.permits.in_flight == 2)
-        reply: httpx.Response = await stack.client.post("/serve/e", json={"text": "good"})
-        stack.backend.hold.set()
-        answers = await asyncio.gather(*held)
-    assert (429, "overloaded", "1") == (reply.status_code, reply.json()["code"], reply.headers["retry-after"])
-    assert [200, 200] == [a.status_code for a in answers]
 
 
 async def test_files_replaced_under_the_same_model_id_are_served(stack: Any) -> None:

@@ -1,11 +1,12 @@
-"""Models in Azure's and Google's object storage, by servers that speak their protocols: uploaded by the unmodified SDK.
+"""Models in object storage, S3's, Azure's and Google's, by servers that speak their protocols: uploaded by the
+unmodified SDK, fetched, refused, slow, cut off, away.
 
-Azurite (npm) and fake-gcs-server (a Go module) are installed once and kept outside the repository, and toxiproxy stands
-before each. The SDK asks Azure at its own addresses over TLS; a proxy of this test leads them to Azurite
-(``HTTPS_PROXY``), with a certificate that the test trusts. It asks Google where ``STORAGE_EMULATOR_HOST`` says, without
-keys: that server knows none, nor what the SDK asks before it uploads, whether it may, which this test answers, as it
-answers with Google's refusals where keys are refused. Not collected by default because that takes minutes:
-``.ci/run clients``.
+versitygw and fake-gcs-server (Go modules, ``tests/cluster/programs.py``) and Azurite (npm) are installed once and kept
+outside the repository, and toxiproxy stands before each. The SDK asks Azure at its own addresses over TLS; a proxy of
+this test leads them to Azurite (``HTTPS_PROXY``), with a certificate that the test trusts. It asks Google where
+``STORAGE_EMULATOR_HOST`` says, without keys: that server knows none, nor what the SDK asks before it uploads, whether
+it may, which this test answers, as it answers with Google's refusals where keys are refused. Not collected by default
+because that takes minutes: ``.ci/run clients``.
 """
 
 from __future__ import annotations
@@ -35,14 +36,30 @@ from deploy.tools import ports
 from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
 from tests.control_planes import control_plane
-from tests.integration.object_storage.long_object_storage import FILES, HERE, UPLOAD, run, sizes
 from tests.sites import site
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
+HERE = Path(__file__).parent
+FILES = {
+    "config.json": b"{}", "tokenizer.json": b'{"word": 1}' * 10_000, "model.onnx": os.urandom(4_000_000),
+}  # fmt: skip
+UPLOAD = """
+import sys
+from clearml import OutputModel, Task
+name, folder, uri = sys.argv[1:]
+Task._report_subprocess_enabled = False
+task = Task.init(project_name="store", task_name=name, reuse_last_task_id=False, auto_connect_frameworks=False,
+                 auto_resource_monitoring=False, auto_connect_streams=False, auto_connect_arg_parser=False)
+model = OutputModel(task=task, name=name, framework="ONNX")
+model.update_weights_package(weights_path=folder, upload_uri=uri, auto_delete_file=False, async_enable=False)
+task.close()
+print("MODEL", model.id)
+"""
 AZURITE: Final = "3.37.0"
 ACCOUNT, HOST = "models", "models.blob.core.windows.net"
+S3_KEY, S3_SECRET = "storekey", "storesecret123"
 KEY, ANOTHER = (base64.b64encode(letter * 64).decode() for letter in (b"k", b"x"))
 CONTAINER: Final = """
 import sys
@@ -84,11 +101,11 @@ class Cloud:
         ):
             pass
 
-    def fetch(self, how: str, cache: str, *, timeout: float = 200.0, **environ: str) -> dict[str, Any]:
+    def fetch(self, how: str, cache: str, **environ: str) -> dict[str, Any]:
         """Fetch the model in a process of its own."""
         done = subprocess.run(
             [sys.executable, str(HERE / "fetch.py"), how, self.task, self.model, str(self.folder / cache)],
-            env=self.environ | environ, capture_output=True, text=True, timeout=timeout, check=False,
+            env=self.environ | environ, capture_output=True, text=True, timeout=LIMIT_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -167,6 +184,26 @@ def pump(read: Callable[[int], bytes], to: socket.socket) -> None:
         pass
 
 
+def s3_conf(path: Path, secret: str, *ports: int) -> dict[str, str]:
+    """Variables with a ``clearml.conf`` for stores at these ports; the keys of the API come from variables, too."""
+    keys = f'key: "{S3_KEY}", secret: "{secret}", multipart: false, secure: false'
+    each = ", ".join(f'{{ host: "127.0.0.1:{port}", {keys} }}' for port in ports)
+    path.write_text(f"sdk {{ aws {{ s3 {{ credentials: [{each}] }} }} }}\n")
+    return {"CLEARML_CONFIG_FILE": str(path)}
+
+
+def s3(folder: Path, port: int, proxied: int, _stack: ExitStack) -> tuple[list[str], dict[str, str], str]:
+    """versitygw at a port, with one bucket. Models are uploaded there and fetched through the proxy."""
+    (folder / "data" / "bucket").mkdir(parents=True)
+    program = str(programs.paths("versitygw")["versitygw"])
+    command = [program, "--port", f"127.0.0.1:{port}", "--access", S3_KEY, "--secret", S3_SECRET, "posix", "--nometa",
+               str(folder / "data")]  # fmt: skip
+    direct = f"s3://127.0.0.1:{port}"
+    told = {"TRITON_GATEWAY_FILES_REWRITE": f"{direct}=s3://127.0.0.1:{proxied}"}
+    s3_conf(folder / "refused.conf", "another", proxied)
+    return command, told | s3_conf(folder / "s3.conf", S3_SECRET, port, proxied), f"{direct}/bucket"
+
+
 def azure(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[list[str], dict[str, str], str]:
     """Azurite at a port: its command, what a client is told, and where models go."""
     authority = trustme.CA()
@@ -199,7 +236,7 @@ def google(folder: Path, port: int, proxied: int, stack: ExitStack) -> tuple[lis
     return command, {"STORAGE_EMULATOR_HOST": address}, "gs://bucket"
 
 
-@pytest.fixture(scope="module", params=[azure, google], ids=["azure", "gs"])
+@pytest.fixture(scope="module", params=[s3, azure, google], ids=["s3", "azure", "gs"])
 def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
     """Everything, with one folder uploaded by the SDK."""
     folder = tmp_path_factory.mktemp("cloud")
@@ -235,6 +272,18 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield found
 
 
+def run(command: list[str], environ: dict[str, str], folder: Path) -> str:
+    """What a program printed."""
+    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def sizes(*names: str) -> dict[str, int]:
+    """Of these files of the model, or of all."""
+    return {name: len(FILES[name]) for name in names or FILES}
+
+
 @pytest.fixture(autouse=True)
 def undisturbed(cloud: Cloud) -> Iterator[None]:
     """Every test ends with a store that answers."""
@@ -251,44 +300,45 @@ def test_a_gateway_fetches_parts_and_model_sync_the_whole(cloud: Cloud) -> None:
 
 
 def test_a_slow_store_is_waited_for(cloud: Cloud) -> None:
-    """4 MB at 400 KB/s. The log says after each piece how far it is; 4 MB are one piece for both libraries."""
+    """4 MB at 400 KB/s. The log says after each piece how far it is; 4 MB may be one piece."""
     toxic = {"name": "slow", "type": "bandwidth", "stream": "downstream", "attributes": {"rate": 400}}
     cloud.ask("/proxies/store/toxics", toxic)
     answer = cloud.fetch("whole", "slow")
     assert sizes() == answer["files"]
-    told = [line for line in answer["log"] if "of 4 MB" in line]
-    assert ["downloading model_package.zip: 4 of 4 MB (100 %)"] == told
+    assert any("of 4 MB" in line and "%" in line for line in answer["log"]), answer["log"]
 
 
 def test_a_connection_that_is_cut_leaves_nothing_and_the_next_attempt_has_it(cloud: Cloud) -> None:
-    """What came until then is not taken for the whole."""
+    """Also when it was cut twice; what came until then is not taken for the whole."""
     toxic = {"name": "cut", "type": "limit_data", "stream": "downstream", "attributes": {"bytes": 1_500_000}}
-    cloud.ask("/proxies/store/toxics", toxic)
-    answer = cloud.fetch("whole", "cut")
-    assert "RegistryUnavailable" == answer["error"], answer["message"]
-    assert [] == cloud.left("cut")
-    cloud.ask("/reset", {})
+    for _ in range(2):
+        cloud.ask("/proxies/store/toxics", toxic)
+        answer = cloud.fetch("whole", "cut")
+        assert "RegistryUnavailable" == answer["error"], answer["message"]
+        assert [] == cloud.left("cut")
+        cloud.ask("/reset", {})
     assert sizes() == cloud.fetch("whole", "cut")["files"]
 
 
 def test_a_store_that_is_away_leaves_nothing_and_the_next_attempt_has_it(cloud: Cloud) -> None:
-    """What was fetched before is served meanwhile."""
+    """What was fetched before is served meanwhile; who has nothing is told so, not after five attempts of a minute."""
     before = cloud.fetch("whole", "away")
     cloud.ask("/proxies/store", {"enabled": False})
     again = cloud.fetch("whole", "away")
     assert (before["files"], 0) == (again["files"], again["fetched"])
-    answer = cloud.fetch("whole", "new", timeout=90)
+    answer = cloud.fetch("whole", "new")
     assert "RegistryUnavailable" == answer["error"]
     assert [] == cloud.left("new")
     cloud.ask("/reset", {})
     assert sizes() == cloud.fetch("whole", "new")["files"]
 
 
-@pytest.mark.parametrize("cloud", [azure], ids=["azure"], indirect=True)
-def test_keys_that_azure_refuses_are_told(cloud: Cloud) -> None:
-    """As a no, with what to look at, to gateways and to model sync."""
+@pytest.mark.parametrize("cloud", [s3, azure], ids=["s3", "azure"], indirect=True)
+def test_keys_that_are_refused_are_told(cloud: Cloud) -> None:
+    """As a no, with what to look at, to gateways and to model sync; not tried for minutes."""
+    other = {"AZURE_STORAGE_KEY": ANOTHER, "CLEARML_CONFIG_FILE": str(cloud.folder / "refused.conf")}
     for how in ("parts", "whole"):
-        answer = cloud.fetch(how, f"refused-{how}", timeout=120, AZURE_STORAGE_KEY=ANOTHER)
+        answer = cloud.fetch(how, f"refused-{how}", **other)
         assert "RegistryRefused" == answer["error"], answer["message"]
         assert "clearml.conf" in answer["hint"]
 
@@ -301,7 +351,7 @@ def test_what_google_refuses_is_told(cloud: Cloud, status: str) -> None:
     refusal.write_text(status)
     try:
         for how in ("parts", "whole"):
-            answer = cloud.fetch(how, f"{status[:3]}-{how}", timeout=60)
+            answer = cloud.fetch(how, f"{status[:3]}-{how}")
             assert "RegistryRefused" == answer["error"], answer["message"]
             # A 401 asks for new credentials, of which there are none here: the SDK's library says that instead.
             reason = "cannot be refreshed" if status.startswith("401") else REFUSALS[status]
@@ -327,7 +377,7 @@ def test_keys_of_a_service_account_get_a_token_or_a_no(cloud: Cloud) -> None:
         conf.write_text(f'sdk.google.storage {{ project: "models", credentials_json: "{cloud.folder}/keys.json" }}')
         assert sizes() == cloud.fetch("whole", "known", CLEARML_CONFIG_FILE=str(conf))["files"]
         tokens.append((400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}))
-        answer = cloud.fetch("whole", "unknown", timeout=120, CLEARML_CONFIG_FILE=str(conf))
+        answer = cloud.fetch("whole", "unknown", CLEARML_CONFIG_FILE=str(conf))
     assert "RegistryRefused" == answer["error"], answer["message"]
     assert "Invalid JWT Signature" in answer["message"]
     assert "clearml.conf" in answer["hint"]
