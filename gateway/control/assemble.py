@@ -11,10 +11,10 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Final
 
 from gateway import manifest, samples
@@ -73,36 +73,6 @@ _ASK_S: Final = 2.0
 _READS: Final = re.compile(r"\b(load|__file__)\b")
 _PLAIN: Final = re.compile(r"^class Preprocess\s*(\(\s*(object)?\s*\))?\s*:", re.MULTILINE)
 """A class without a base class. A base class could bring a ``load`` method."""
-
-
-@dataclass(frozen=True, slots=True)
-class HookEndpoint:
-    """The value of ``self.model_endpoint`` in a hook, with clearml-serving's field names."""
-
-    engine_type: str
-    serving_url: str
-    model_id: str | None
-    version: str
-    preprocess_artifact: str | None
-    input_size: list[list[int]]
-    input_type: list[str]
-    input_name: list[str]
-    output_size: list[list[int]]
-    output_type: list[str]
-    output_name: list[str]
-    auxiliary_cfg: object
-
-    @classmethod
-    def of(cls, spec: EndpointSpec) -> HookEndpoint:
-        """Return the hook's view of ``spec``."""
-        return cls(
-            engine_type=spec.engine, serving_url=spec.endpoint, model_id=spec.model_id, version=spec.version,
-            preprocess_artifact=spec.preprocess.key if spec.preprocess else None,
-            input_size=[list(t.shape) for t in spec.inputs], input_type=[t.dtype for t in spec.inputs],
-            input_name=[t.name for t in spec.inputs], output_size=[list(t.shape) for t in spec.outputs],
-            output_type=[t.dtype for t in spec.outputs], output_name=[t.name for t in spec.outputs],
-            auxiliary_cfg=spec.auxiliary_pairs or spec.auxiliary_pbtxt or None,
-        )  # fmt: skip
 
 
 class Assembler:
@@ -278,9 +248,7 @@ class Assembler:
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
             folder = bundle.folder if bundle is not None else None
-            parts = HookParts(
-                spec, code_path, model, folder, asdict(HookEndpoint.of(spec)), call, info, processor, called
-            )
+            parts = HookParts(spec, code_path, model, folder, _model_endpoint(spec), call, info, processor, called)
             hooks, details = await self._hooks.build(
                 parts, hook_settings, lambda path: self._load_code(spec, path, model)
             )
@@ -373,7 +341,7 @@ class Assembler:
 
     async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
         send = self._sender(is_async=spec.engine == "custom_async")
-        endpoint = HookEndpoint.of(spec)
+        endpoint = SimpleNamespace(**_model_endpoint(spec))
         return await self._code.load(
             spec,
             path,
@@ -568,6 +536,18 @@ class _TextCounts:
 
     def cached(self, is_hit: bool) -> None:
         self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
+
+
+def _model_endpoint(spec: EndpointSpec) -> dict[str, object]:
+    """Return the attributes of ``self.model_endpoint`` in a hook, with clearml-serving's field names."""
+    return {
+        "engine_type": spec.engine, "serving_url": spec.endpoint, "model_id": spec.model_id, "version": spec.version,
+        "preprocess_artifact": spec.preprocess.key if spec.preprocess else None,
+        "input_size": [list(t.shape) for t in spec.inputs], "input_type": [t.dtype for t in spec.inputs],
+        "input_name": [t.name for t in spec.inputs], "output_size": [list(t.shape) for t in spec.outputs],
+        "output_type": [t.dtype for t in spec.outputs], "output_name": [t.name for t in spec.outputs],
+        "auxiliary_cfg": spec.auxiliary_pairs or spec.auxiliary_pbtxt or None,
+    }  # fmt: skip
 
 
 def _reads_model(code: Path) -> bool:

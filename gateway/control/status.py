@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from gateway.control.compile import Plan
-from gateway.control.version import PendingName, PendingStatus, Version
+from gateway.control.version import PendingName, Version
 from gateway.path.routing.snapshot import Snapshot
 
 LACKING: Final = "its model is not in Triton"
 
 
 def of_versions(
-    served: Mapping[str, Version], pending: Mapping[str, PendingStatus], snapshot: Snapshot,
+    served: Mapping[str, Version], pending: Mapping[str, Version], snapshot: Snapshot,
     lacking: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Return ``endpoints`` (serving versions, each with its successor) and ``pending``.
@@ -36,7 +36,7 @@ def of_versions(
             "prices": version.endpoint.prices,
             "successor": successor.shown() if successor else None,
         })  # fmt: skip
-    waiting: dict[str, PendingName | PendingStatus] = {
+    waiting: dict[str, PendingName | Version] = {
         url: one for url, one in snapshot.pending.items() if isinstance(one, PendingName)
     }
     waiting |= {url: one for url, one in pending.items() if url not in served}

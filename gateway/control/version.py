@@ -73,11 +73,14 @@ class Condition:
 
 
 class Version:
-    """One version of one url. Only ``Versions`` changes it."""
+    """One version of one url; its status for callers, status and page while it does not serve (``Pending``).
+
+    Only ``Versions`` changes it.
+    """
 
     __slots__ = (
         "attempts", "conditions", "doing", "endpoint", "failures", "is_final", "is_restored", "last_good", "phase",
-        "plan", "reason", "since", "status", "url",
+        "plan", "reason", "since", "url",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +106,6 @@ class Version:
         self.endpoint: Endpoint | None = None
         self.last_good: LastGood | None = None
         """How to build it again after a restart; set once it has served."""
-        self.status = PendingStatus(self)
 
     @property
     def fingerprint(self) -> str:
@@ -115,57 +117,30 @@ class Version:
         """Whether it may still serve without a change of the configuration."""
         return not self.is_final and not (self.is_restored and self.failures)
 
-    def __repr__(self) -> str:
-        return f"<{self.url} {self.fingerprint[:8]} {self.phase}>"
-
-
-class PendingStatus:
-    """The status of a version that does not serve, for callers, status and page. Always reads the current state."""
-
-    __slots__ = ("_version",)
-
-    def __init__(self, version: Version) -> None:
-        self._version = version
-
-    @property
-    def url(self) -> str:
-        """The url of the version."""
-        return self._version.url
-
     @property
     def state(self) -> str:
         """``failed`` or ``refused`` (its configuration is invalid), else its phase. A failed version stays ``failed``
         during later attempts, until it serves.
         """
-        version = self._version
-        if version.plan is None:
+        if self.plan is None:
             return "refused"
-        return "failed" if version.failures else "pending"
-
-    @property
-    def reason(self) -> str:
-        """What the version is doing, or why it failed."""
-        return self._version.reason
-
-    @property
-    def is_final(self) -> bool:
-        """Waiting does not help: the configuration or the model must change."""
-        return self._version.is_final
+        return "failed" if self.failures else "pending"
 
     @property
     def stands_alone(self) -> bool:
         """Whether it is an endpoint without versions, as far as its configuration can be read."""
-        plan = self._version.plan
-        return plan is None or not plan.spec.version
+        return self.plan is None or not self.plan.spec.version
 
     def shown(self) -> dict[str, object]:
         """Return the status as JSON values; ``phase``, ``conditions``, … add detail to ``state``."""
-        version = self._version
         return {
-            "state": self.state, "reason": version.reason, "is_final": version.is_final, "phase": str(version.phase),
-            "conditions": {name: asdict(one) for name, one in version.conditions.items()},
-            "since": version.since, "attempts": version.attempts,
+            "state": self.state, "reason": self.reason, "is_final": self.is_final, "phase": str(self.phase),
+            "conditions": {name: asdict(one) for name, one in self.conditions.items()},
+            "since": self.since, "attempts": self.attempts,
         }  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<{self.url} {self.fingerprint[:8]} {self.phase}>"
 
 
 class PendingName:
@@ -427,10 +402,10 @@ class Versions:
         """Return the endpoint of each served url."""
         return {url: version.endpoint for url, version in self._served.items() if version.endpoint is not None}
 
-    def pending(self) -> dict[str, PendingStatus]:
-        """Return the status of each wanted version that does not serve, by url."""
+    def pending(self) -> dict[str, Version]:
+        """Return each wanted version that does not serve, by url."""
         return {
-            url: of.wanted.status
+            url: of.wanted
             for url, of in self._urls.items() if of.wanted is not None and of.wanted.phase is not Phase.SERVING
         }  # fmt: skip
 

@@ -29,7 +29,7 @@ class Pending(Protocol):
 
     @property
     def state(self) -> str:
-        """``building``, ``failed`` or ``refused``."""
+        """``pending``, ``failed`` or ``refused``."""
         ...
 
     @property

@@ -77,7 +77,7 @@ def test_the_former_version_serves_until_its_successor_does() -> None:
     world.versions.building(second)
     world.versions.failed(second, "no", is_final=True)
     assert (first, {"e": endpoint}) == (world.versions.serving("e"), world.versions.endpoints())
-    assert ("failed", "no", True) == (second.status.state, second.status.reason, second.status.is_final)
+    assert ("failed", "no", True) == (second.state, second.reason, second.is_final)
     world.serve(second)
     assert [first] == world.versions.leaving
     world.versions.closed(first)
@@ -92,7 +92,7 @@ def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
     world.versions.failed(version, "no model", is_final=True)
     world.versions.building(version)
     world.versions.step(version, "Fetched", "downloading")
-    shown = version.status.shown()
+    shown = version.shown()
     assert ("failed", "no model", "pending", 2) == tuple(shown[k] for k in ("state", "reason", "phase", "attempts"))
     failed = {"Fetched": {"ok": False, "reason": "no model", "since": 0.0, "is_final": True}}
     assert failed == shown["conditions"]
