@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol
 
@@ -57,6 +58,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
 from gateway.memory import Leftovers, resident
+from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
@@ -172,7 +174,9 @@ class Gateway:
             self.table, self.observer, self.plane.records.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
             is_busy=lambda: self.permits.is_half_full,
         )  # fmt: skip
-        self._payloads = payload_log(settings, self.observer.logged)
+        self._payloads = payload_log(
+            settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)
+        )
         self._gateways = Gateways(settings.gateways)
         self._gate = Gate(access, settings.admin_port, local_names)
         tei_endpoints = [normalize_url(name.strip()) for name in settings.tei_endpoints.split(",") if name.strip("/ ")]
@@ -191,7 +195,7 @@ class Gateway:
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
             body_timeout=settings.request_timeout + 1,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
-            count=self.observer.ended_connection, **(head_limits or {}),
+            count=partial(self.observer.count, catalog.ENDED_CONNECTIONS), **(head_limits or {}),
         )  # fmt: skip
         self.permits.retry_after = lambda: math.ceil(self.connections.retry_after())
         self._rpc: RpcServer | None = None
@@ -246,15 +250,19 @@ class Gateway:
         if not settings.knows_callers:
             return None
         access = Access(
-            allows_anonymous=settings.allow_anonymous, count=self.observer.refused_caller, over=self.observer.over_quota
+            allows_anonymous=settings.allow_anonymous, count=partial(self.observer.count, catalog.REFUSED_CALLERS),
+            over=self.observer.over_quota,
         )  # fmt: skip
-        return FollowingCallers(access, sources_of(settings, self._registry.ledger), self.observer.callers_source)
+        return FollowingCallers(
+            access, sources_of(settings, self._registry.ledger),
+            lambda name, is_good: self.observer.publish(catalog.CALLERS_SOURCE, is_good, name),
+        )  # fmt: skip
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Follow the serving Task while the context is open."""
         settings = self._settings
-        self.observer.build_info(product_version())
+        self.observer.publish(catalog.BUILD_INFO, 1, product_version())
         self.health.waits_for_tritons = settings.cold_start_timeout > 0
         state_dir = settings.state_dir
         records = ModelRecords(self._registry)
@@ -320,7 +328,9 @@ class Gateway:
             await self._callers.look()
             following.append(asyncio.create_task(self._callers.run()))
             self.plane.records.subscribe(Usage(self.observer.used).finished)
-            shared = self._callers.access.shared_quotas = shared_quotas_of(settings, self.observer.quota_store)
+            shared = self._callers.access.shared_quotas = shared_quotas_of(
+                settings, lambda address, is_good: self.observer.publish(catalog.QUOTA_STORE, is_good, address)
+            )
             if shared is not None:
                 following.append(asyncio.create_task(shared.run()))
         if self._payloads is not None:
@@ -517,10 +527,11 @@ class Gateway:
             now = {url: one for url, one in endpoints.items() if one.batcher is not None and not one.batcher.is_idle}
             for one in {**busy, **now}.values():
                 if (batcher := one.batcher) is not None:
-                    identity = one.identity
-                    self.observer.work(
-                        identity.endpoint, identity.version, batcher.work, batcher.active_limit, batcher.queued()
-                    )
+                    version = one.identity.endpoint, one.identity.version
+                    self.observer.publish(catalog.WORK, batcher.work, *version)
+                    self.observer.publish(catalog.WORK_LIMIT, batcher.active_limit, *version)
+                    for priority, waiting in batcher.queued().items():
+                        self.observer.publish(catalog.QUEUED, waiting, *version, priority)
             busy = now
 
     async def _publish_models(self) -> None:
@@ -532,12 +543,11 @@ class Gateway:
                 # The address of the web application needs no call, but its session may have to connect first.
                 with contextlib.suppress(GatewayError):
                     self._links |= await run_in(self._control.lineage, _links, self._lineage_source, unknown)
-            self.observer.models(
-                {
-                    (i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, ""), i.pool)
-                    for i in served
-                }
-            )
+            models = [
+                (i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, ""), i.pool)
+                for i in served
+            ]
+            self.observer.show(catalog.MODEL_INFO, dict.fromkeys(models, 1))
             await asyncio.sleep(_MODELS_S if served else 0.2)
 
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:

@@ -33,8 +33,6 @@ _SILENCE_TIMEOUT_S: Final = 15.0
 _EARLY_S: Final = 5.0
 """A worker that ends within 5 s is replaced after a pause. Otherwise a broken one would fork in a tight loop."""
 _PAUSE_S: Final = 0.5
-_CHECK_S: Final = 0.1
-_START_S: Final = 90.0
 _CANNOT_START: Final = 3
 _STARTS, _SERVES = "starts", "serves"
 """Heartbeats of a worker."""
@@ -144,22 +142,20 @@ class Workers:
         self._silence_timeout = silence_timeout
         self._workers: list[_Worker] = []
         self._totals, self._latch = Totals(), mmap.mmap(-1, 1)
-        self._living: list[_Worker] = []
-        """All that report, also those that replace others or are replaced."""
         self._has_served = False
         self._wakes, self._wake = os.pipe()
         self._must_stop = False
-        self._renews = False
 
     def run(self) -> int:
-        """Keep the workers running until SIGTERM or SIGINT, and return the exit code. SIGHUP replaces them one by one.
+        """Keep the workers running until SIGTERM or SIGINT, or the terminal is closed, and return the exit code.
 
         The exit code is 1 if no worker could ever start.
         """
         os.set_blocking(self._wake, False)
         for number in _STOPS:
             signal.signal(number, self._stop)
-        signal.signal(signal.SIGHUP, self._renew)
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup makes it
+            signal.signal(signal.SIGHUP, self._stop)
         gc.collect()
         gc.freeze()  # imported objects stay shared with the workers until somebody writes to them
         try:
@@ -171,9 +167,6 @@ class Workers:
             while not self._must_stop:
                 if not self._tend():
                     return 1
-                if self._renews:
-                    self._renews = False
-                    self._replace_all()
                 self._sleep([worker.process.sentinel for worker in self._workers], _BEAT_S)
             return 0
         finally:
@@ -204,7 +197,7 @@ class Workers:
                 self._sleep([], _PAUSE_S)
                 continue
             _log.warning("worker %s ended (%s): it is replaced", worker.process.pid, code)
-            self._close(worker)
+            worker.close()
             self._workers[index] = new
         return True
 
@@ -225,56 +218,16 @@ class Workers:
             worker.silent(time.monotonic())  # what they have said until now counts
         joins = any(worker.has_served and worker.process.is_alive() for worker in self._workers)
         try:
-            worker = _Worker(self._make, self._totals, self._latch, joins=joins)
+            return _Worker(self._make, self._totals, self._latch, joins=joins)
         except OSError as error:
             _log.error("a worker cannot be started: %s", error.strerror or error)
             return None
-        self._living.append(worker)
-        return worker
-
-    def _close(self, worker: _Worker) -> None:
-        self._living.remove(worker)
-        worker.close()
-
-    def _kill(self, worker: _Worker) -> None:
-        worker.process.kill()
-        worker.process.join()
-        self._close(worker)
-
-    def _replace_all(self) -> None:
-        """Replace the workers one by one; a new one serves before the old one stops."""
-        for index, old in enumerate(self._workers):
-            new = self._new()
-            if new is None:
-                return
-            self._wait(new, _START_S, serves=True)
-            if not new.has_served:
-                if not self._must_stop:
-                    _log.error("a new worker did not come into service within %.0f s: the others stay", _START_S)
-                self._kill(new)
-                return
-            self._workers[index] = new
-            old.process.terminate()
-            self._wait(old, self._drain + _EARLY_S, serves=False)
-            if old.process.is_alive() and self._must_stop:
-                self._workers.append(old)  # all workers stop now, with the same time limit
-                return
-            self._kill(old)
-
-    def _wait(self, worker: _Worker, seconds: float, *, serves: bool) -> None:
-        """Wait until the worker serves or has ended, for ``seconds`` at most; return early if all must stop."""
-        until = time.monotonic() + seconds
-        while worker.process.is_alive() and not self._must_stop and time.monotonic() < until:
-            if serves and worker.has_served:
-                return
-            self._sleep([worker.process.sentinel], _CHECK_S)
-            worker.silent(time.monotonic())
 
     def _sleep(self, sentinels: list[int], seconds: float) -> None:
         """Wait for a signal or one of the sentinels, for ``seconds`` at most, and listen to the workers meanwhile."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
-            said: dict[Any, _Worker] = {worker.socket: worker for worker in self._living}
+            said: dict[Any, _Worker] = {worker.socket: worker for worker in self._workers}
             ready = wait([self._wakes, *sentinels, *said], timeout=max(0.0, min(left, self._totals.answer())))
             for one in ready:
                 if one in said:
@@ -284,11 +237,6 @@ class Workers:
                 return
             if any(sentinel in ready for sentinel in sentinels):
                 return
-
-    def _renew(self, _number: int, _frame: object) -> None:
-        self._renews = True
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._wake, b".")
 
     def _stop(self, _number: int, _frame: object) -> None:
         self._must_stop = True

@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Final
@@ -36,7 +35,7 @@ from gateway.handlers.generation import GenerationHandler
 from gateway.handlers.tensors import TensorHandler, TritonCall
 from gateway.handlers.text import TextHandler
 from gateway.hooks.engines import ENGINES
-from gateway.metrics import drift
+from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
@@ -243,8 +242,11 @@ class Assembler:
                 # A hook may do all preprocessing itself, so the folder need not be a text task.
                 _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
         stored = bundle.samples if bundle is not None else None
-        # The autoscalers of Tritons read the waits of versions whose calls are counted.
-        called = partial(self._observer.called, spec.endpoint, spec.version)
+
+        def called(rows: int) -> None:
+            # The autoscalers of Tritons read the waits of versions whose calls are counted.
+            self._observer.observe(catalog.BATCH_ROWS, rows, spec.endpoint, spec.version)
+
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
             folder = bundle.folder if bundle is not None else None
@@ -535,7 +537,7 @@ class _TextCounts:
         self._hits, self._misses = hits, misses
 
     def cached(self, is_hit: bool) -> None:
-        self._observer.cached(self._endpoint, self._version, is_hit=is_hit)
+        self._observer.count(catalog.CACHE, self._endpoint, self._version, "hit" if is_hit else "miss")
 
 
 def _model_endpoint(spec: EndpointSpec) -> dict[str, object]:

@@ -28,6 +28,7 @@ from gateway.errors import (
     RegistryRefused,
 )
 from gateway.handlers.endpoint import Endpoint
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 
 _log = logging.getLogger("triton_gateway.control")
@@ -129,7 +130,7 @@ class Builds:
                 return  # the version was given up, and the cancelled work raised an error of its own
             versions.failed(version, reason, is_final=is_final)
             if not is_restored:
-                self._observer.built(outcome)
+                self._observer.count(catalog.BUILDS, outcome)
             if reason != said:
                 what = ": the version served before cannot be restored" if is_restored else ""
                 _log.warning("endpoint %s%s: %s", version.url, what, reason)
@@ -139,7 +140,7 @@ class Builds:
         if is_restored and version.last_good is not None:
             self._finished(version, endpoint, version.last_good)
         else:
-            self._observer.built("ok")
+            self._observer.count(catalog.BUILDS, "ok")
             self._finished(version, endpoint, LastGood(plan, self._records.known().get(plan.spec.model_id or "")))
 
     async def _built(self, version: Version, plan: EndpointPlan) -> Endpoint:

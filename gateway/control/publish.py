@@ -17,6 +17,7 @@ from gateway.control.compile import Plan
 from gateway.control.last_good import LastGood
 from gateway.control.version import Version, Versions
 from gateway.handlers.endpoint import Endpoint
+from gateway.metrics import catalog
 from gateway.metrics.declared import frequency_of
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
@@ -59,7 +60,6 @@ class RoutePublisher:
         self._finished: list[tuple[Version, Endpoint, LastGood]] = []
         """Endpoints that are ready and begin to serve with the next swap."""
         self._watched: dict[str, tuple[Version, Served]] = {}
-        self._seen: set[tuple[str, str]] = set()
         self._ending: set[asyncio.Task[None]] = set()
         self._due: asyncio.TimerHandle | None = None
         self._watch_due: asyncio.Handle | None = None
@@ -105,15 +105,13 @@ class RoutePublisher:
     def _publish_states(self, plan: Plan) -> None:
         self._observer.faults(fault.subject for fault in plan.faults)
         served = self._versions.served()
-        ready: dict[tuple[str, str], bool | None] = {
+        ready: dict[tuple[str, ...], bool] = {
             (wanted.spec.endpoint, wanted.spec.version): url in served for url, wanted in plan.endpoints.items()
         }
         for version in served.values():
             if version.endpoint is not None:
                 ready[version.endpoint.identity.endpoint, version.endpoint.identity.version] = True
-        gone = self._seen - ready.keys()
-        self._seen |= ready.keys()
-        self._observer.endpoint_states({**dict.fromkeys(gone), **ready})
+        self._observer.show(catalog.ENDPOINT_READY, ready)
 
     def _retire(self) -> None:
         leaving, self._versions.leaving = self._versions.leaving, []

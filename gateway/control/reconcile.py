@@ -30,6 +30,7 @@ from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import Versions
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
+from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.pace import Pace, unhurried
@@ -136,7 +137,7 @@ class Reconciler:
         """Follow the Task until cancelled: look at once, then every ``poll_period`` seconds."""
         probe = asyncio.create_task(self._probe.run())
         period = self._settings.poll_period
-        self._observer.polls(period)
+        self._observer.publish(catalog.POLL, period)
         self._restored = last_good.decode(await self._local(self._store.last_good))
         # A model that has been deleted from the registry is still served from the cache.
         stored = await self._local(self._store.load)
@@ -178,13 +179,13 @@ class Reconciler:
             outcome = "error"
             self._report("unexpected error while reading the serving Task", None)
             _log.exception("unexpected error while reading the serving Task")
-        self._observer.reconciled(outcome)
+        self._observer.count(catalog.RECONCILES, outcome)
         if outcome in ("changed", "unchanged"):
             if self._health.registry_error:
                 _log.info("the registry answers again")
             self._health.registry_error = ""
             self.last_contact = time.time()
-            self._observer.contacted(self.last_contact)
+            self._observer.publish(catalog.LAST_CONTACT, self.last_contact)
             self._answered = True
             self._health.note()
             self._saved_state.prune_soon()
@@ -214,11 +215,15 @@ class Reconciler:
         if self._plan is not None and _unreadable(plan):
             # A process that starts from now on can only use the saved state.
             await self._saved_state.save_now()
-        self._observer.guarded(await self._local(guarded_until, task, spec))
+        await self._show_guards(task, spec)
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
         self._saved_state.save_soon()
         return "changed" if is_new else "unchanged"
+
+    async def _show_guards(self, task: ServingTask, spec: ServingSpec) -> None:
+        found = await self._local(guarded_until, task, spec)
+        self._observer.show(catalog.ROLLOUT_GUARDED, {(route,): until for route, until in found.items()})
 
     async def _boot_from_disk(self, why: str) -> None:
         state = await self._local(self._store.load)
@@ -228,7 +233,7 @@ class Reconciler:
         try:
             self._records.learn(models)
             plan = await self._local(self._compile, await self._local(decode, task, Pace()))
-            self._observer.guarded(await self._local(guarded_until, task, plan.spec))
+            await self._show_guards(task, plan.spec)
         except Exception:  # noqa: BLE001 - a damaged file must not end the control loop
             _log.exception("the last configuration that worked cannot be read")
             return

@@ -13,6 +13,7 @@ from typing import Final
 from gateway.control.compile import EndpointPlan
 from gateway.control.version import Versions
 from gateway.health import Health
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.pools import DEFAULT
 from gateway.triton.port import Backend
@@ -110,13 +111,15 @@ class TritonProbe:
         pools = self.pools()
         if found != self._health.backend_live or pools != self._health.pools:
             self._health.backend_live, self._health.pools = found, pools
-            self._observer.backends({(address, pools.get(address, "")): live for address, live in found.items()})
+            self._observer.show(
+                catalog.BACKEND_UP, {(address, pools.get(address, "")): live for address, live in found.items()}
+            )
         self._health.stuck = self._tritons.stuck(self._needed())
         waiting: dict[str, int] = {}
         for address, count in self._tritons.waiting(self._needed()).items():
             for pool in pools.get(address, "").split(","):
                 waiting[pool] = waiting.get(pool, 0) + count
-        self._observer.pools(waiting)
+        self._observer.show(catalog.POOL_WAITING, {(pool,): count for pool, count in waiting.items()})
         self._health.note()  # a Triton may have come back, or the start-up wait may be over
         if not self._versions.retiring:  # a retiring version still needs the Triton of its last requests
             await self._tritons.forget(self._needed())

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import math
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Final, TypeVar, cast
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
+from gateway.metrics.catalog import Metric
 from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
@@ -80,7 +80,6 @@ class Observer:
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
         self._promised: Mapping[str, Objective] = {}
-        self._states: dict[tuple[str, str], bool | None] = {}
         self.watch = Watch(self._numbers, chance, clock)
         self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _Later()
@@ -89,7 +88,6 @@ class Observer:
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
         self._text_calls: dict[tuple[str, str], TextCalls] = {}
-        self._calls: dict[tuple[str, str], Distribution] = {}
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
@@ -174,47 +172,6 @@ class Observer:
             calls = self._text_calls[endpoint, version] = TextCalls(self._numbers, self.complain, endpoint, version)
         return calls
 
-    @_harmless
-    def called(self, endpoint: str, version: str, rows: int) -> None:
-        """Count one call to Triton of a model that takes tensors, which have rows and no tokens."""
-        calls = self._calls.get((endpoint, version))
-        if calls is None:
-            calls = self._calls[endpoint, version] = self._numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
-        calls.observe((rows,))
-
-    @_harmless
-    def cached(self, endpoint: str, version: str, *, is_hit: bool) -> None:
-        """Count one lookup in a response cache."""
-        self._numbers.count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss").value += 1
-
-    @_harmless
-    def fell_back(self, endpoint: str, version: str, outcome: str) -> None:
-        """Count a failure of a canary version that the stable version answered instead."""
-        self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome).value += 1
-
-    @_harmless
-    def mirrored(self, endpoint: str, version: str, outcome: str, difference: float | None = None) -> None:
-        """Count one request for a shadow; ``difference`` is of one that was answered and compared."""
-        self._numbers.count(catalog.SHADOWS, endpoint, version, outcome).value += 1
-        if difference is not None:
-            self._numbers.distribution(catalog.SHADOW_DIFFERENCE, endpoint, version).observe((difference,))
-
-    @_harmless
-    def mirrored_in_group(self, endpoint: str, version: str, by: str, group: str, agreed: bool) -> None:
-        """Count one request for a shadow by a group that it belongs to (``mirrored.Groups``)."""
-        outcome = "agreed" if agreed else "differed"
-        self._numbers.count(catalog.SHADOW_GROUPS, endpoint, version, by, group, outcome).value += 1
-
-    @_harmless
-    def guarded(self, until: Mapping[str, float]) -> None:
-        """Publish until when a controller guards the rollouts that have not ended, by route (Unix seconds)."""
-        self._numbers.show(catalog.ROLLOUT_GUARDED, {(route,): at for route, at in until.items()})
-
-    @_harmless
-    def logged(self, outcome: str, records: int) -> None:
-        """Count requests selected for the payload log, by what became of them."""
-        self._numbers.count(catalog.PAYLOADS, outcome).value += records
-
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""
         self.settle()
@@ -222,19 +179,24 @@ class Observer:
         return self._numbers.snapshot()
 
     @_harmless
-    def reconciled(self, outcome: str) -> None:
-        """Count one read of the serving Task."""
-        self._numbers.count(catalog.RECONCILES, outcome).value += 1
+    def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
+        """Add to a counter."""
+        self._numbers.count(metric, *labels).value += by
 
     @_harmless
-    def contacted(self, unix_time: float) -> None:
-        """Publish when the registry last answered (Unix seconds)."""
-        self._numbers.gauge(catalog.LAST_CONTACT).set(unix_time)
+    def observe(self, metric: Metric, value: float, *labels: str) -> None:
+        """Count a value in a histogram."""
+        self._numbers.distribution(metric, *labels).observe((value,))
 
     @_harmless
-    def polls(self, period: float) -> None:
-        """Publish the poll period of the registry (seconds)."""
-        self._numbers.gauge(catalog.POLL).set(period)
+    def publish(self, metric: Metric, value: float, *labels: str) -> None:
+        """Set a gauge."""
+        self._numbers.gauge(metric, *labels).set(value)
+
+    @_harmless
+    def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
+        """Set the gauges of a metric by labels; those that were set this way before and are missing become NaN."""
+        self._numbers.show(metric, values)
 
     @_harmless
     def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
@@ -277,32 +239,9 @@ class Observer:
         return round(one.within / _NS), kept, broken
 
     @_harmless
-    def overloaded(self, reason: str, priority: str) -> None:
-        """Count a request that was refused because of overload."""
-        self._numbers.count(catalog.REFUSED, reason, priority).value += 1
-
-    @_harmless
-    def work(self, endpoint: str, version: str, seconds: float, limit: float, queued: Mapping[str, int]) -> None:
-        """Publish a version's work in progress and its limit (seconds; NaN: no limit), and its queue by class."""
-        self._numbers.gauge(catalog.WORK, endpoint, version).set(seconds)
-        self._numbers.gauge(catalog.WORK_LIMIT, endpoint, version).set(limit)
-        for priority, count in queued.items():
-            self._numbers.gauge(catalog.QUEUED, endpoint, version, priority).set(count)
-
-    @_harmless
-    def ended_connection(self, reason: str) -> None:
-        """Count a connection that the gateway closed although the client would have kept it."""
-        self._numbers.count(catalog.ENDED_CONNECTIONS, reason).value += 1
-
-    @_harmless
-    def refused_caller(self, reason: str) -> None:
-        """Count a request that was refused because of its caller."""
-        self._numbers.count(catalog.REFUSED_CALLERS, reason).value += 1
-
-    @_harmless
     def over_quota(self, tenant: str, reason: str) -> None:
         """Count a request of a tenant that exceeded a quota."""
-        self._numbers.count(catalog.OVER_QUOTA, self._tenant(tenant), reason).value += 1
+        self.count(catalog.OVER_QUOTA, self._tenant(tenant), reason)
 
     def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
         """Count one answered request of a tenant."""
@@ -330,21 +269,6 @@ class Observer:
         return tenant
 
     @_harmless
-    def callers_source(self, name: str, is_good: bool) -> None:
-        """Publish whether the newest state of a source of callers is in use."""
-        self._numbers.gauge(catalog.CALLERS_SOURCE, name).set(int(is_good))
-
-    @_harmless
-    def quota_store(self, address: str, is_good: bool) -> None:
-        """Publish whether the store of quotas at ``address`` answers."""
-        self._numbers.gauge(catalog.QUOTA_STORE, address).set(int(is_good))
-
-    @_harmless
-    def built(self, outcome: str) -> None:
-        """Count one attempt to build an endpoint version."""
-        self._numbers.count(catalog.BUILDS, outcome).value += 1
-
-    @_harmless
     def faults(self, subjects: Iterable[str]) -> None:
         """Publish the number of configuration faults by kind; a subject is like ``canary sentiment``."""
         counts = dict.fromkeys(catalog.FAULT_KINDS, 0)
@@ -352,35 +276,7 @@ class Observer:
             kind = subject.partition(" ")[0]
             counts[kind if kind in counts else "other"] += 1
         for kind, count in counts.items():
-            self._numbers.gauge(catalog.CONFIGURATION_FAULTS, kind).set(count)
-
-    @_harmless
-    def endpoint_states(self, ready: dict[tuple[str, str], bool | None]) -> None:
-        """Publish which endpoint versions are served; None removes a version that is no longer configured."""
-        for (endpoint, version), is_ready in ready.items() - self._states.items():
-            state = math.nan if is_ready is None else int(is_ready)
-            self._numbers.gauge(catalog.ENDPOINT_READY, endpoint, version).set(state)
-        self._states = {**self._states, **ready}
-
-    @_harmless
-    def backends(self, live: Mapping[tuple[str, str], bool]) -> None:
-        """Publish which Tritons answer, by address and pool; those that are no longer needed are removed."""
-        self._numbers.show(catalog.BACKEND_UP, {of: int(answers) for of, answers in live.items()})
-
-    @_harmless
-    def pools(self, waiting: Mapping[str, int]) -> None:
-        """Publish the number of waiting calls per pool; pools that are no longer needed are removed."""
-        self._numbers.show(catalog.POOL_WAITING, {(pool,): count for pool, count in waiting.items()})
-
-    @_harmless
-    def models(self, served: set[tuple[str, ...]]) -> None:
-        """Publish the model of each version (label values of ``MODEL_INFO``); versions that are gone are removed."""
-        self._numbers.show(catalog.MODEL_INFO, dict.fromkeys(served, 1))
-
-    @_harmless
-    def build_info(self, version: str) -> None:
-        """Publish the gateway's version."""
-        self._numbers.gauge(catalog.BUILD_INFO, version).set(1)
+            self.publish(catalog.CONFIGURATION_FAULTS, count, kind)
 
 
 class _Later:

@@ -17,6 +17,7 @@ from gateway.callers.rights import Caller
 from gateway.errors import Draining, Overloaded, RequestError
 from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.path.routing.snapshot import not_read_yet
 from gateway.path.routing.table import RoutingTable
@@ -241,7 +242,7 @@ class AdmissionControl:
 
     def count(self, error: Overloaded, rank: int) -> None:
         """Count a refusal, and log the number once a second: a line for each would take longer than the refusal."""
-        self._observer.overloaded(error.because or "backend", CLASSES[rank])
+        self._observer.count(catalog.REFUSED, error.because or "backend", CLASSES[rank])
         self._refused += 1
         now = time.monotonic()
         if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:

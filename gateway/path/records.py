@@ -8,6 +8,7 @@ from typing import Final
 
 from gateway.errors import OF_CALLERS, DeadlineExceeded, GatewayError, Overloaded
 from gateway.handlers.endpoint import Endpoint
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.path.admission import AdmissionControl
 from gateway.trace import CLASSES, Trace
@@ -52,12 +53,12 @@ class Records:
                 _write_log(trace)
         else:
             if isinstance(error, DeadlineExceeded) and error.because:
-                self._observer.overloaded(error.because, CLASSES[trace.flow.rank])
+                self._observer.count(catalog.REFUSED, error.because, CLASSES[trace.flow.rank])
             _write_log(trace)
 
     def fell_back(self, trace: Trace, error: GatewayError, stable: Endpoint) -> None:
         """Record that ``stable`` answers for a version that failed."""
-        self._observer.fell_back(trace.endpoint, trace.version, error.kind)
+        self._observer.count(catalog.FALLBACKS, trace.endpoint, trace.version, error.kind)
         _log.info(
             "request fell back to %s", stable.identity.url,
             extra={"request_id": trace.request_id, "url": trace.url, "code": error.kind, "reason": str(error)[:300]},

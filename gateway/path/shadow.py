@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from gateway.errors import OF_CALLERS, ClientGone, DeadlineExceeded, GatewayError, Overloaded, Unavailable
 from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.handlers.tensors import RawTensors
+from gateway.metrics import catalog
 from gateway.metrics.mirrored import Features, Groups, renamed, with_names
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import Text
@@ -261,7 +262,9 @@ class Mirror:
         """
         shadow, identity = one.source.shadow, target.identity
         shadow.counts[outcome] += 1
-        self._observer.mirrored(identity.endpoint, identity.version, outcome, off)
+        self._observer.count(catalog.SHADOWS, identity.endpoint, identity.version, outcome)
+        if off is not None:
+            self._observer.observe(catalog.SHADOW_DIFFERENCE, off, identity.endpoint, identity.version)
         try:
             label = _label(one.answer)
             shadow.groups.see(Features(label if label in one.source.labels else "", one.text), is_like)
@@ -271,7 +274,8 @@ class Mirror:
     def _count_group(self, target: str, by: str, group: str, agreed: bool) -> None:
         endpoint = self._table.current.endpoints.get(target)
         if endpoint is not None:
-            self._observer.mirrored_in_group(endpoint.identity.endpoint, endpoint.identity.version, by, group, agreed)
+            identity, outcome = endpoint.identity, "agreed" if agreed else "differed"
+            self._observer.count(catalog.SHADOW_GROUPS, identity.endpoint, identity.version, by, group, outcome)
 
     def _note(self, shadow: _Shadow, reason: str) -> None:
         if reason != shadow.reason:
@@ -282,7 +286,7 @@ class Mirror:
         shadow.dropped += 1
         target = self._table.current.endpoints.get(shadow.target)
         if target is not None:
-            self._observer.mirrored(target.identity.endpoint, target.identity.version, "dropped")
+            self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, "dropped")
 
 
 def _labels(endpoint: Endpoint) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import pytest
 from gateway.app import Gateway
 from gateway.control import packages, reconcile
 from gateway.hooks import executor
+from gateway.metrics import catalog
 from gateway.registry.port import Parts
 from gateway.testing import FakeRegistry
 from tests.waiting import LIMIT_S
@@ -89,7 +90,11 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             monkeypatch.setattr(reconcile, "_LOOK_TIMEOUT_S", 0.05)
             registry.hangs.add("marker")
             follower, looks = stack.gateway._reconciler, []
-            monkeypatch.setattr(stack.gateway.observer, "reconciled", looks.append)
+            monkeypatch.setattr(
+                stack.gateway.observer,
+                "count",
+                lambda metric, *_: looks.append(metric) if metric is catalog.RECONCILES else None,
+            )
             await stack.until(lambda: len(looks) >= 5)
             saved = stack.settings.state_dir / "gateway" / "last-good.json"
             saved.unlink()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.metrics import drift
+from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.variable_counts import Served
 from gateway.metrics.workers import Parent, Totals
@@ -56,7 +56,7 @@ def happen(observer: Any, times: int = 1) -> None:
             MetricVariable("v", "value"), MetricVariable("n", "counter"), MetricVariable("gone", "scalar", (1.0,)),
         ),
     )  # fmt: skip
-    observer.build_info("1.2.3")
+    observer.publish(catalog.BUILD_INFO, 1, "1.2.3")
     observer.watch.configure(served, {"t/1": declared}, 1.0)
     observer.expect([("t", "1", "stable"), ("t", "2", "canary")])
     for i in range(12 * times):
@@ -75,22 +75,25 @@ def happen(observer: Any, times: int = 1) -> None:
         observer.started()
         observer.finished(trace)
         observer.text_calls("t", "1").called(1 + i, 64 * (1 + i), 50 * (1 + i), i, 1)
-        observer.cached("t", "1", is_hit=i % 2 == 0)
-        observer.mirrored("t", "2", ("agreed", "differed", "failed")[i % 3], None if i % 3 == 2 else i / 100)
-    observer.fell_back("t", "2", "model_failed")
+        observer.count(catalog.CACHE, "t", "1", ("hit", "miss")[i % 2])
+        observer.count(catalog.SHADOWS, "t", "2", ("agreed", "differed", "failed")[i % 3])
+        if i % 3 < 2:
+            observer.observe(catalog.SHADOW_DIFFERENCE, i / 100, "t", "2")
+    observer.count(catalog.FALLBACKS, "t", "2", "model_failed")
     observer.started()
     observer.waited(0.25)
-    observer.reconciled("changed")
-    observer.built("ok")
-    observer.contacted(1_700_000_000.5)
-    observer.polls(60.0)
+    observer.count(catalog.RECONCILES, "changed")
+    observer.count(catalog.BUILDS, "ok")
+    observer.publish(catalog.LAST_CONTACT, 1_700_000_000.5)
+    observer.publish(catalog.POLL, 60.0)
     observer.faults(["canary t", "nonsense"])
-    observer.endpoint_states({("t", "1"): True, ("t", "2"): False, ("old", ""): None})
-    observer.backends({("a:8001", "default"): True, ("b:8001", "a10"): False})
-    observer.backends({("a:8001", "default"): True})
-    observer.pools({"default": 0, "a10": 2})
-    observer.pools({"default": 0})
-    observer.models({("t", "1", "m1", "name\nof two lines", "", "default")})
-    observer.models({("t", "1", "m2", "name", "https://clearml/m2", "a10")})
+    observer.show(catalog.ENDPOINT_READY, {("t", "1"): True, ("old", ""): True})
+    observer.show(catalog.ENDPOINT_READY, {("t", "1"): True, ("t", "2"): False})
+    observer.show(catalog.BACKEND_UP, {("a:8001", "default"): True, ("b:8001", "a10"): False})
+    observer.show(catalog.BACKEND_UP, {("a:8001", "default"): True})
+    observer.show(catalog.POOL_WAITING, {("default",): 0, ("a10",): 2})
+    observer.show(catalog.POOL_WAITING, {("default",): 0})
+    observer.show(catalog.MODEL_INFO, {("t", "1", "m1", "name\nof two lines", "", "default"): 1})
+    observer.show(catalog.MODEL_INFO, {("t", "1", "m2", "name", "https://clearml/m2", "a10"): 1})
     served["t/1"] = Served("t", "1", is_text=True, labels=("GOOD", "BAD"), reference={"animal": reference["animal"]})
     observer.watch.configure(served, {"t/1": declared}, 1.0)

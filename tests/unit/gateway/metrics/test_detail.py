@@ -32,8 +32,8 @@ def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
         {"e/1": Served("e", "1", is_text=True, labels=("GOOD", "BAD"))}, {"e/1": spec} if variables else {}, 1.0
     )
     found.expect([("e", "1", route)])
-    found.models({("e", "1", "m", "name", "", "default")})
-    found.endpoint_states({("e", "1"): True})
+    found.show(catalog.MODEL_INFO, {("e", "1", "m", "name", "", "default"): 1})
+    found.show(catalog.ENDPOINT_READY, {("e", "1"): True})
     for _ in range(3):
         trace = Trace("r")
         trace.endpoint, trace.version, trace.route, trace.outcome, trace.url = "e", "1", route, "ok", "e/1"

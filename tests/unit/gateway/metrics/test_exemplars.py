@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -57,9 +58,9 @@ def test_openmetrics_is_complete_and_the_older_form_unchanged() -> None:
     """Every metric parses in both forms with equal numbers; OpenMetrics is sent only on request."""
     observer = Observer()
     answered(observer, 4, CALLER)
-    observer.reconciled("changed")
-    observer.endpoint_states({("e", "1"): None})
-    observer.build_info("1")
+    observer.count(catalog.RECONCILES, "changed")
+    observer.publish(catalog.ENDPOINT_READY, math.nan, "e", "1")
+    observer.publish(catalog.BUILD_INFO, 1, "1")
     new, _ = shown(observer, ASKED)
     old, old_type = shown(observer, "*/*")
     assert old_type.startswith("text/plain")
@@ -124,7 +125,7 @@ async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
 
         await stack.until(lambda: bool(models()))
         assert {("t", "1", "m1", "https://clearml/projects/*/models/m1/general", "default"): 1.0} == models()
-    stack.gateway.observer.models({("t", "1", "m2", "m2", "", "default")})
+    stack.gateway.observer.show(catalog.MODEL_INFO, {("t", "1", "m2", "m2", "", "default"): 1})
     found = {key[2]: value for key, value in models().items()}
     assert 1.0 == found["m2"]
     assert found["m1"] != found["m1"]

@@ -7,7 +7,7 @@ import itertools
 import math
 from typing import Any
 
-from gateway.metrics import drift
+from gateway.metrics import catalog, drift
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
@@ -54,7 +54,7 @@ def test_a_failed_canary_is_shown_before_stable_has_answered() -> None:
     """Also if the endpoint had no other request in this minute."""
     observer, live = Observer(), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
-    observer.fell_back("e", "2", "model_failed")
+    observer.count(catalog.FALLBACKS, "e", "2", "model_failed")
     [row] = live.rows(30.0, observer.snapshot())
     assert ("canary", 1.0, 1.0) == (row["route"], row["failed"], row["share"])
     assert {"model_failed": 1.0} == row["failures"]
@@ -79,7 +79,8 @@ def test_what_is_left_of_an_error_budget() -> None:
     observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
     live.sample(0.0, observer.snapshot())
     observer.promise({"": Objective(0.9), "e": Objective(0.9, 0.1, 0.99)})
-    observer.endpoint_states({("e", "1"): True, ("gone", "1"): None})
+    observer.show(catalog.ENDPOINT_READY, {("e", "1"): True, ("gone", "1"): True})
+    observer.show(catalog.ENDPOINT_READY, {("e", "1"): True})
     for ms in (99.0, 100.0, *[50.0] * 187, 100.1):
         finish(observer, ms=ms, route="stable")
     for _ in range(10):
@@ -113,7 +114,7 @@ def test_budgets_drop_counts_older_than_their_window() -> None:
     """In steps of six hours."""
     observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
     observer.promise({"": Objective(0.9)})
-    observer.endpoint_states({("e", "1"): True})
+    observer.show(catalog.ENDPOINT_READY, {("e", "1"): True})
     live.sample(0.0, observer.snapshot())
     finish(observer, outcome="model_failed")
     day = 86400.0
@@ -237,7 +238,7 @@ def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
         finish(observer, route="canary", version="2")
     for _ in range(10):
         finish(observer, route="fallback")
-        observer.fell_back("e", "2", "model_failed")
+        observer.count(catalog.FALLBACKS, "e", "2", "model_failed")
     rows = {(row["version"], row["route"]): row for row in live.rows(150.0, observer.snapshot())}
     canary, fallback = rows["2", "canary"], rows["1", "fallback"]
     assert (0.3, 0.333333) == (round(canary["share"], 6), round(canary["failed"], 6))
@@ -251,6 +252,6 @@ def test_a_canary_that_answers_nothing_has_a_row() -> None:
     live.sample(100.0, observer.snapshot())
     for route in ("stable", "fallback"):
         finish(observer, route=route)
-    observer.fell_back("e", "2", "model_failed")
+    observer.count(catalog.FALLBACKS, "e", "2", "model_failed")
     (canary,) = [row for row in live.rows(150.0, observer.snapshot()) if row["version"] == "2"]
     assert ("canary", 0.5, 1.0) == (canary["route"], canary["share"], canary["failed"])

@@ -157,8 +157,8 @@ def test_what_cannot_be_counted_costs_no_answer(
         observer.started()
         observer.finished(trace())
         calls.called(1, 8, 8, 1, 0)
-        observer.cached("e", "1", is_hit=True)
-        observer.reconciled("changed")
+        observer.count(catalog.CACHE, "e", "1", "hit")
+        observer.count(catalog.RECONCILES, "changed")
         observer.settle()
     assert observer._begun == observer._ended
     assert 1 == sum("not counted" in record.message for record in caplog.records)
@@ -179,8 +179,8 @@ def test_failure_series_exist_before_the_first_failure() -> None:
 def test_a_triton_that_nothing_needs_any_more_has_no_number() -> None:
     """Neither up nor down: nobody is to be woken for it."""
     observer = Observer()
-    observer.backends({("t:8001", "default"): True, ("u:8001", "default"): False})
-    observer.backends({("t:8001", "default"): False})
+    observer.show(catalog.BACKEND_UP, {("t:8001", "default"): True, ("u:8001", "default"): False})
+    observer.show(catalog.BACKEND_UP, {("t:8001", "default"): False})
     found = {
         dict(at)["backend"]: value
         for (name, at), value in samples(exposition.render(observer.snapshot())).items()

@@ -88,7 +88,7 @@ def built(times: int) -> Observer:
     """Return an observer that has counted some builds."""
     observer = Observer()
     for _ in range(times):
-        observer.built("ok")
+        observer.count(catalog.BUILDS, "ok")
     return observer
 
 
@@ -156,7 +156,7 @@ async def test_who_asks_gets_what_all_have_counted_until_then() -> None:
     async with family.listening(one=one, two=two, three=three):
         for _ in range(3):
             for observer in (one, two, three):
-                observer.built("ok")
+                observer.count(catalog.BUILDS, "ok")
             ways = family.of["one"][1], family.of["two"][1]
             answers = await asyncio.gather(
                 *(way.ask(of.snapshot(), is_newest=True) for way, of in zip(ways, (one, two), strict=True))
@@ -178,7 +178,7 @@ async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> N
     async with family.listening(one=one, two=two):
         await soon(lambda: counts(family.totals.sum(), catalog.BUILDS) == {("ok",): 11.0})
         asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
-        two.built("ok")
+        two.count(catalog.BUILDS, "ok")
         way = family.of["one"][1]
         content = await way.ask(one.snapshot(), is_newest=True)
         assert counts(way.read(content), catalog.BUILDS)["ok",] in (11.0, 12.0)

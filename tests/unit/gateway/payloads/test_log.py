@@ -13,6 +13,7 @@ import pytest
 
 from gateway.callers.rights import Caller
 from gateway.handlers.endpoint import Event, Lookup
+from gateway.metrics import catalog
 from gateway.payloads import log as log_module
 from gateway.payloads.files import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN
 from gateway.payloads.log import PayloadLog
@@ -24,6 +25,11 @@ class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
         return {"seen": body if isinstance(body, dict) else len(body)}
 """
+
+
+def counted(stack: Any) -> Callable[[str, int], None]:
+    """What counts records as the gateway does."""
+    return lambda outcome, records: stack.gateway.observer.count(catalog.PAYLOADS, outcome, by=records)
 
 
 class MemorySink:
@@ -190,7 +196,7 @@ async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Ca
     """By a real thread. Metrics and status count them. Answers of shadow traffic are not kept."""
     stack = make_stack(payload_log="*=1")
     stack.gateway._payloads = kept = PayloadLog(
-        sink := MemorySink(), shares("*=1"), count=stack.gateway.observer.logged  # type: ignore[arg-type]
+        sink := MemorySink(), shares("*=1"), count=counted(stack)  # type: ignore[arg-type]
     )  # fmt: skip
     async with stack.gateway.running():
         stack.deploy("e", "m1", version="1")
@@ -227,7 +233,7 @@ async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any])
         stack = make_stack(payload_log=rules)
         sink = MemorySink()
         if rules:
-            stack.gateway._payloads = PayloadLog(sink, shares(rules), count=stack.gateway.observer.logged)
+            stack.gateway._payloads = PayloadLog(sink, shares(rules), count=counted(stack))
         async with stack.gateway.running():
             await serve(stack)
             url = next(iter(stack.gateway.table.current.endpoints))
