@@ -78,7 +78,7 @@ class Follower:
         stored = self._store.load()
         if stored is None:
             return None
-        self._task, self._records = stored
+        self._task, self._records = stored.task, stored.models
         self._spec = spec.decode(self._task)
         return self._desired()
 

@@ -36,7 +36,7 @@ from gateway.metrics.observer import Observer
 from gateway.pace import Pace, unhurried
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
-from gateway.registry.cache import SpecStore
+from gateway.registry.cache import Saved, SpecStore
 from gateway.registry.port import Registry
 from gateway.spec import Fault, ServingSpec, ServingTask, decode, guarded_until, rollouts
 
@@ -131,6 +131,8 @@ class Reconciler:
         self._answered = False
         self._restored: Mapping[str, LastGood] | None = {}
         """Versions to restore: those served before this process started. None once a configuration was applied."""
+        self._saved: Saved | None = None
+        """What a process before this one has saved; None once a configuration was applied."""
         self.last_contact = 0.0
 
     async def run(self) -> None:
@@ -138,11 +140,12 @@ class Reconciler:
         probe = asyncio.create_task(self._probe.run())
         period = self._settings.poll_period
         self._observer.publish(catalog.POLL, period)
-        self._restored = last_good.decode(await self._local(self._store.last_good))
-        # A model that has been deleted from the registry is still served from the cache.
-        stored = await self._local(self._store.load)
-        self._records.learn(stored[1] if stored is not None else {})
-        self.served_urls.previously_served = await self._local(self._store.served)
+        saved = self._saved = await self._local(self._store.load)
+        if saved is not None:
+            self._restored = last_good.decode(saved.last_good)
+            # A model that has been deleted from the registry is still served from the cache.
+            self._records.learn(saved.models)
+            self.served_urls.previously_served = saved.served
         try:
             await self._first_look()
             while True:
@@ -226,12 +229,10 @@ class Reconciler:
         self._observer.show(catalog.ROLLOUT_GUARDED, {(route,): until for route, until in found.items()})
 
     async def _boot_from_disk(self, why: str) -> None:
-        state = await self._local(self._store.load)
-        if state is None:
+        if self._saved is None:
             return
-        task, models = state
+        task = self._saved.task
         try:
-            self._records.learn(models)
             plan = await self._local(self._compile, await self._local(decode, task, Pace()))
             await self._show_guards(task, plan.spec)
         except Exception:  # noqa: BLE001 - a damaged file must not end the control loop
@@ -273,7 +274,7 @@ class Reconciler:
         _log_faults(plan.faults, logging.WARNING, "")
         self._task, self._plan = task, plan
         begun = self.versions.configure(plan.endpoints, refusals(plan.faults), self._restored)
-        self._restored = None
+        self._restored = self._saved = None
         self.served_urls.configured()
         self._publisher.soon()
         self._builds.begin(begun)

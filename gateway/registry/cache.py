@@ -20,7 +20,7 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from gateway import durable, locks
@@ -305,6 +305,15 @@ class ArtifactCache:
             shutil.rmtree(part, ignore_errors=True)
 
 
+class Saved(NamedTuple):
+    """What ``SpecStore.save`` was given."""
+
+    task: ServingTask
+    models: dict[str, ModelRecord]
+    last_good: Mapping[str, Any]
+    served: frozenset[str]
+
+
 class SpecStore:
     """The last serving Task and model records that were fetched, for a start without the registry."""
 
@@ -330,32 +339,16 @@ class SpecStore:
                 return
         durable.replace(self._path, text)
 
-    def load(self) -> tuple[ServingTask, dict[str, ModelRecord]] | None:
-        """Return ``(task, models by id)``; None without a readable state."""
-        state = self._read()
-        try:
-            artifacts = {key: ArtifactRef(**ref) for key, ref in state["task"]["artifacts"].items()}
-            task = ServingTask(**{**state["task"], "artifacts": artifacts})
-            return task, {model_id: model_from(stored) for model_id, stored in state["models"].items()}
-        except (KeyError, TypeError, AttributeError):
-            return None
-
-    def last_good(self) -> Mapping[str, Any]:
-        """Return the ``last_good`` that was saved; empty without a readable state."""
-        stored = self._read().get("last_good")
-        return stored if isinstance(stored, dict) else {}
-
-    def served(self) -> frozenset[str] | None:
-        """Return the urls that were served; None without a readable state."""
-        served = self._read().get("served")
-        return frozenset(map(str, served)) if isinstance(served, list) else None
-
-    def _read(self) -> dict[str, Any]:
+    def load(self) -> Saved | None:
+        """Return what was saved; None without a readable state."""
         try:
             state = json.loads(self._path.read_text())
-        except (OSError, ValueError):
-            return {}
-        return state if isinstance(state, dict) else {}
+            artifacts = {key: ArtifactRef(**ref) for key, ref in state["task"]["artifacts"].items()}
+            task = ServingTask(**{**state["task"], "artifacts": artifacts})
+            models = {model_id: model_from(stored) for model_id, stored in state["models"].items()}
+            return Saved(task, models, dict(state["last_good"]), frozenset(map(str, state["served"])))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return None
 
 
 def model_from(stored: Mapping[str, Any]) -> ModelRecord:

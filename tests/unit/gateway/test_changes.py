@@ -19,7 +19,7 @@ import pytest
 from gateway import hocon
 from gateway.app import Gateway
 from gateway.control import saved_state
-from gateway.registry.cache import SpecStore
+from gateway.registry.cache import Saved, SpecStore
 from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 from gateway.testing import FakeRegistry
 
@@ -127,8 +127,9 @@ def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
     models = {f"m{i}": ModelRecord(f"m{i}", "n", "u", "", tags=("x",)) for i in range(50)}
     store.save(task, models, {"e": {"plan": {}, "record": None}})
     stored = json.loads((tmp_path / "last-good.json").read_text())
-    assert (task, models) == store.load()
-    assert {"e": {"plan": {}, "record": None}} == store.last_good() == stored["last_good"]
+    former = {"e": {"plan": {}, "record": None}}
+    assert Saved(task, models, former, frozenset()) == store.load()
+    assert former == stored["last_good"]
 
 
 async def test_a_failed_version_keeps_its_reason_over_other_changes(make_stack: Callable[..., Any]) -> None:

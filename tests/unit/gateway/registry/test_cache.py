@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
-from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.spec import ArtifactRef, ModelRecord, ServingTask
 from gateway.testing import FakeRegistry
 
@@ -180,9 +180,9 @@ def test_the_last_good_state_is_loaded_unless_damaged(tmp_path: Path) -> None:
     """A damaged file counts as no state."""
     store = SpecStore(tmp_path)
     assert store.load() is None
-    saved = ServingTask("t"), {"m": ModelRecord("m", "n", "u", "onnx", tags=("x",))}
+    saved = Saved(ServingTask("t"), {"m": ModelRecord("m", "n", "u", "onnx", tags=("x",))}, {}, frozenset({"e/1"}))
     store.save(*saved)
     assert saved == store.load()
-    for damaged in (json.dumps({"task": 1})[:-2], json.dumps({"task": 1, "models": {}})):
+    for damaged in (json.dumps({"task": 1})[:-2], json.dumps({"task": 1, "models": {}}), "[]"):
         (tmp_path / "last-good.json").write_text(damaged)
         assert store.load() is None
