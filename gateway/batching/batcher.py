@@ -141,6 +141,8 @@ class Batcher(Generic[R]):
         self.pressure: Pressure = limits.pressure
         """Whether the limit of work is in force."""
         self._was_pressed = self.pressure.is_on
+        self._is_merged = limits.merges_calls and limits.gateways.count > 1
+        """Whether the servers merge this gateway's calls with those of others, by what was known at the last flush."""
         self._queue: list[Entry[R]] = []
         """Oldest first."""
         self._is_mixed = False
@@ -214,11 +216,6 @@ class Batcher(Generic[R]):
         return {name: counts[rank] for rank, name in enumerate(CLASSES)}
 
     # --- the servers --------------------------------------------------------------------------------------------------
-
-    @property
-    def _is_merged(self) -> bool:
-        """Whether the servers merge this gateway's calls with those of others."""
-        return self.limits.merges_calls and self.limits.gateways.count > 1
 
     @property
     def _slots(self) -> int:
@@ -353,6 +350,7 @@ class Batcher(Generic[R]):
     def _flush(self) -> None:
         """Send the calls that may leave now, and set the alarm for the next one."""
         self._is_flush_scheduled = False
+        self._is_merged = self.limits.merges_calls and self.limits.gateways.count > 1
         now = self._clock()
         if self._queue:
             self._near = self._loop.time() + _NEAR_TIMES * self._wait(*self._queued.up_to(BATCH)) + _NEAR_S

@@ -244,18 +244,21 @@ class RpcServer:
         self._access.require(caller, operation)
         return caller
 
-    def _require(self, caller: Caller | None, request: Any) -> None:
-        """Raise ``NotPermitted`` unless ``caller`` may see the model that the request names."""
+    def _url_of(self, request: Any, caller: Caller | None) -> str:
+        """Return the url of the model that a request names. Raises ``NotPermitted`` unless ``caller`` may see it."""
+        url = self._url(request.name, request.version)
         if caller is not None and self._access is not None:
-            self._access.require(caller, METADATA, self._url(request.name, request.version))
+            self._access.require(caller, METADATA, url)
+        return url
 
     async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
         """Check the caller, parse the message and answer with the result of ``method``."""
+        caller = None
         try:
             caller = await self._caller(RPC[name], context)
             return await method(_parse_message(raw, kind), caller)
         except GatewayError as error:
-            return _refuse(context, error)
+            return _refuse(context, redacted_for(caller, error))
 
     # --- descriptions of models ---------------------------------------------------------------------------------------
 
@@ -270,44 +273,32 @@ class RpcServer:
 
     async def _model_ready(self, request: Any, caller: Caller | None) -> Any:
         try:
-            self._require(caller, request)
-            ready = await oip.is_ready(self._table.current, self._url(request.name, request.version))
+            ready = await oip.is_ready(self._table.current, self._url_of(request, caller))
         except GatewayError as error:
-            if CODES.get(error.kind) not in _CALLERS_FAULTS:
-                return pb.ModelReadyResponse(ready=False)
-            raise redacted_for(caller, error) from None
+            if CODES.get(error.kind) in _CALLERS_FAULTS:
+                raise
+            ready = False
         return pb.ModelReadyResponse(ready=ready)
 
     async def _model_metadata(self, request: Any, caller: Caller | None) -> Any:
-        shape = self._shape(request, caller)
+        shape = oip.describe(self._table.current, self._url_of(request, caller))
         return json_format.ParseDict(shape.metadata(), pb.ModelMetadataResponse())
 
     async def _model_config(self, request: Any, caller: Caller | None) -> Any:
-        shape = self._shape(request, caller)
+        shape = oip.describe(self._table.current, self._url_of(request, caller))
         return json_format.ParseDict({"config": shape.config()}, pb.ModelConfigResponse())
 
     async def _model_statistics(self, request: Any, caller: Caller | None) -> Any:
         rows: Sequence[Mapping[str, Any]] = await self._statistics()
-        if not request.name:
-            rows = rows_for(caller, rows)
+        if request.name:
+            rows = oip.statistics_of(self._table.current, self._url_of(request, caller), rows)
         else:
-            try:
-                self._require(caller, request)
-                rows = oip.statistics_of(self._table.current, self._url(request.name, request.version), rows)
-            except GatewayError as error:
-                raise redacted_for(caller, error) from None
+            rows = rows_for(caller, rows)
         return json_format.ParseDict({"model_stats": rows}, pb.ModelStatisticsResponse())
 
     async def _index(self, request: Any, caller: Caller | None) -> Any:
         models = oip.index(snapshot_for(caller, self._table.current), only_ready=request.ready)
         return json_format.ParseDict({"models": models}, pb.RepositoryIndexResponse())
-
-    def _shape(self, request: Any, caller: Caller | None) -> oip.ModelShape:
-        try:
-            self._require(caller, request)
-            return oip.describe(self._table.current, self._url(request.name, request.version))
-        except GatewayError as error:
-            raise redacted_for(caller, error) from None
 
     def _url(self, name: str, version: str) -> str:
         return oip.resolve_version_one(self._table.current, normalize_url(name, version))
