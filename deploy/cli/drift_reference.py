@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from deploy.cli.data_rows import Text
-from deploy.controller.drift.counts import BUCKETS, Numbers
+from deploy.controller.counters import BUCKETS, Numbers
 from deploy.tools import http_client
 from gateway.metrics import catalog, drift, texts, variables
 

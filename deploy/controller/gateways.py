@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import socket
+import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
+from deploy.controller.counters import Reading, Series, parse
 from deploy.tools import http_client
 
 T = TypeVar("T")
+Status = Mapping[str, Any] | None
 
 _AT_ONCE: Final = 8
 """Gateways that are asked at the same time."""
+_SHARED_S: Final = 1.0
+"""Seconds in which a reading serves whoever asks: every rollout and what is judged look at about the same time."""
 
 
 def addresses(gateways: Sequence[str]) -> list[str]:
@@ -36,18 +43,60 @@ def addresses(gateways: Sequence[str]) -> list[str]:
     return found
 
 
-def status_of(gateways: Sequence[str]) -> Mapping[str, Mapping[str, Any] | None]:
-    """Return the ``/v1/status`` of each gateway behind these addresses; None if it does not answer."""
-    answers = _asked(addresses(gateways), lambda address: http_client.call_gateway(f"{address}/v1/status"))
-    return {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
+def status_of(gateway: str) -> Status:
+    """Return the ``/v1/status`` of a gateway; None if it does not answer."""
+    answer = http_client.call_gateway(f"{gateway}/v1/status")
+    return answer.content if answer is not None and answer.status == 200 else None
 
 
-def counters(gateways: Sequence[str], fetch: Callable[[str], str | None]) -> dict[str, str | None]:
-    """Return the ``/metrics`` of each of these addresses, with all series; None if it does not answer."""
-    return _asked(gateways, lambda address: fetch(f"{address.rstrip('/')}/metrics?detail=full"))
+class Gateways:
+    """Asks the gateways at ``addresses()``. Blocking; never raises; for several threads. ``clock``: seconds.
+
+    ``fetch(url)`` returns a text, ``status(address)`` a gateway's ``/v1/status``; both None if it does not answer.
+    """
+
+    def __init__(
+        self, addresses: Callable[[], Sequence[str]], *,
+        fetch: Callable[[str], str | None] = http_client.fetch_from_gateway,
+        status: Callable[[str], Status] = status_of, clock: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self._addresses, self._fetch = addresses, fetch
+        self._counters: _Shared[Reading] = _Shared(self._read, clock)
+        self._statuses: _Shared[Mapping[str, Status]] = _Shared(lambda: self._asked(status), clock)
+        self._known: dict[str, Series] = {}
+
+    def counters(self) -> Reading:
+        """Return what all gateways have counted."""
+        return self._counters()
+
+    def statuses(self) -> Mapping[str, Status]:
+        """Return the status of each gateway by address."""
+        return self._statuses()
+
+    def _read(self) -> Reading:
+        texts = self._asked(lambda address: self._fetch(f"{address.rstrip('/')}/metrics?detail=full"))
+        numbers = {address: parse(text, self._known) for address, text in texts.items() if text is not None}
+        return Reading(numbers, tuple(address for address, text in texts.items() if text is None))
+
+    def _asked(self, ask: Callable[[str], T]) -> dict[str, T]:
+        """Ask several at a time: one that does not answer must not cost the others, or the lead, its time-out."""
+        gateways = self._addresses()
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gateways") as asking:
+            return dict(zip(gateways, asking.map(ask, gateways), strict=True))
 
 
-def _asked(gateways: Sequence[str], ask: Callable[[str], T]) -> dict[str, T]:
-    """Ask several at a time: one that does not answer must not cost the others, or the lead, its time-out."""
-    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gateways") as asking:
-        return dict(zip(gateways, asking.map(ask, gateways), strict=True))
+class _Shared(Generic[T]):
+    """A value that is looked up again after ``_SHARED_S`` seconds; who asks meanwhile, or while it is, waits for it."""
+
+    def __init__(self, look_up: Callable[[], T], clock: Callable[[], float]) -> None:
+        self._look_up, self._clock = look_up, clock
+        self._lock = threading.Lock()
+        self._until = -math.inf
+        self._value: T
+
+    def __call__(self) -> T:
+        with self._lock:
+            if self._clock() >= self._until:
+                self._value = self._look_up()
+                self._until = self._clock() + _SHARED_S
+            return self._value

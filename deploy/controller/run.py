@@ -17,14 +17,13 @@ from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.contents import ContentKeeper
 from deploy.controller.controller import Controller, Duty, Loaded
 from deploy.controller.defaults import DefaultsKeeper
-from deploy.controller.drift.counts import Gateways
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
-from deploy.controller.gateways import addresses, status_of
+from deploy.controller.gateways import Gateways, addresses
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts import shown
-from deploy.controller.rollouts.duty import Rollouts, sources
+from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.telemetry import Telemetry
 from deploy.tools import ports, probes
 
@@ -39,12 +38,8 @@ def made(
     ``show`` is given the metrics of what it judges.
     """
     me = f"{socket.gethostname()} {uuid.uuid4().hex[:8]}"
-    seen = sources(gateways)
+    seen = Gateways(lambda: addresses(gateways)) if gateways else None
     looking = ThreadPoolExecutor(1, thread_name_prefix="judging")
-
-    def judging() -> Judging:
-        counters = Gateways(lambda: addresses(gateways))
-        return Judging(store, counters, show, clock=time.monotonic, wall=time.time, begin=looking.submit)
 
     def show_rollouts(task: registry.ServingTask) -> bool:
         show(shown.families(task))
@@ -55,17 +50,19 @@ def made(
     def duties(loaded: Loaded) -> Sequence[Duty]:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
         settle_s = max(30.0, 2 * poll_s)
-        return (
+        found: list[Duty] = [
             AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
             DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
             Rollouts(store, seen, me),
             ContentKeeper(store, lambda: registry.reported(election.records), clock=time.monotonic, wall=time.time),
             Observer(store),
             Pruner(store, clock=time.monotonic, wall=time.time),
-            Telemetry(store, lambda: status_of(gateways)),
-            *([judging()] if gateways else []),
             show_rollouts,
-        )
+        ]
+        if seen is not None:
+            found.append(Telemetry(store, seen.statuses))
+            found.append(Judging(store, seen, show, clock=time.monotonic, wall=time.time, begin=looking.submit))
+        return found
 
     return Controller(store, election, duties, poll_s=poll_s)
 

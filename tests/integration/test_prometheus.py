@@ -27,8 +27,8 @@ from click.testing import CliRunner
 from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.cli.commands.drift import command as drift_command
-from deploy.controller.drift.counts import Gateways
 from deploy.controller.drift.judging import EVERY_S, Judging
+from deploy.controller.gateways import Gateways
 from deploy.tools import http_client, probes
 from gateway.app import Gateway
 from gateway.http.server import Listening

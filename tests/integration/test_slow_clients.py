@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.carrier import Sources
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.rollouts.record import Request, State
-from deploy.controller.rollouts.source import GatewaySource
 from deploy.controller.rollouts.steps import Rollout
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
@@ -126,7 +125,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def test_weights_of_a_rollout_are_put_right(service: Service) -> None:
     """The CLI reverts them in the Task; the controller writes them again within seconds. A person's choice counts."""
     store = service.registry
-    controller = Rollouts(store, Sources(GatewaySource((), fetch=lambda _url: ""), dict), "me")
+    controller = Rollouts(store, Gateways(list), "me")
     rollout = Rollout("c", "e/2", "e/1", steps=(50.0, 100.0))
 
     def between() -> None:

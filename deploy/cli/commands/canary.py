@@ -336,11 +336,11 @@ def _fresh(
     serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
     chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
 ) -> Rollout:  # fmt: skip
+    from deploy.controller.rollouts.counts import label_names
     from deploy.controller.rollouts.gate import Gate
     from deploy.controller.rollouts.labels import LabelTest
     from deploy.controller.rollouts.pairs import MirrorTest
     from deploy.controller.rollouts.sensitivity import twice
-    from deploy.controller.rollouts.source import label_names
     from deploy.controller.rollouts.steps import Rollout, Rules
 
     canary = serving.url_of(endpoint, to)

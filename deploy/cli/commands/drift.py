@@ -17,9 +17,10 @@ import click
 from deploy.cli import data_rows, drift_reference
 from deploy.cli.commands._options import DURATION, Group, chosen_state_dir, gateway_options
 from deploy.cli.terminal import Terminal, table
-from deploy.controller.drift import accuracy, counts, judging
+from deploy.controller import counters
+from deploy.controller.counters import Numbers
+from deploy.controller.drift import accuracy, judging, references
 from deploy.controller.drift import variables as judged
-from deploy.controller.drift.counts import Numbers
 from deploy.tools import folders, http_client
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift, variables
@@ -176,18 +177,18 @@ def report(gateway: str, prometheus: str | None, window: str, endpoint: str | No
       triton-gateway drift report --json | jq .
     """
     numbers = from_prometheus(prometheus, window) if prometheus else _read(gateway)
-    every = counts.references(numbers)
+    every = references.references(numbers)
     found = {key: of for key, of in every.items() if _is_of(key[0], key[1], endpoint)}
     if every and not found:
         known = ", ".join(sorted({_url(*key[:2]) for key in every}))
         raise DeployError(f"no variable of {endpoint} has a reference", hint=f"there are references for {known}")
-    evidence = {key: judged.once(counts.bins(numbers, key, of), of, drift.ALARM_DAYS) for key, of in found.items()}
+    evidence = {key: judged.once(references.bins(numbers, key, of), of, drift.ALARM_DAYS) for key, of in found.items()}
     endpoints = judged.of_endpoints(evidence)
     rows = []
     for key, of in found.items():
         news = {labels[4]: n for (name, *labels), n in numbers.items()
                 if name == catalog.DRIFT_NEW.name and tuple(labels[:4]) == key}  # fmt: skip
-        bins = tuple(counts.bins(numbers, key, of).tolist())
+        bins = tuple(references.bins(numbers, key, of).tolist())
         shares = drift.Shares(tuple(of.shares), tuple(of.shares.values()), of.size, bins, news)
         one, whole = evidence[key], endpoints.get(key[0], math.nan)
         rows.append({
@@ -233,15 +234,15 @@ def _read(gateway: str) -> Numbers:
             hint="check that the gateway runs, that --url is its address, and that TRITON_GATEWAY_KEY has the right "
             "`metrics`",
         )
-    return counts.parse(text)
+    return counters.parse(text)
 
 
 def from_prometheus(url: str, window: str) -> Numbers:
     """Return the counts within ``window`` (like `1h`), summed over gateways. Raises ``DeployError``."""
-    found: dict[counts.Series, float] = {}
-    for name, labels in counts.LABELS.items():
+    found: dict[counters.Series, float] = {}
+    for name, labels in counters.LABELS.items():
         by = f"({', '.join(labels)})"
-        expr = f"max by {by} ({name} >= 0)" if name in counts.GAUGES else f"sum by {by} (increase({name}[{window}]))"
+        expr = f"max by {by} ({name} >= 0)" if name in counters.GAUGES else f"sum by {by} (increase({name}[{window}]))"
         query = f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
         answer = http_client.call(query, timeout=30.0)
         if answer is None:
@@ -250,14 +251,14 @@ def from_prometheus(url: str, window: str) -> Numbers:
             said = answer.content.get("error") if isinstance(answer.content, Mapping) else answer.status
             raise DeployError(f"Prometheus refused the query {expr}: {said}")
         for one in answer.content["data"]["result"]:
-            found[counts.series(name, one["metric"])] = float(one["value"][1])
+            found[counters.series(name, one["metric"])] = float(one["value"][1])
     return found
 
 
 def _grown(now: Numbers, before: Numbers) -> Numbers:
     """Return what was counted between two readings. A counter that fell was reset: its whole value counts."""
     return {
-        key: value if key[0] in counts.GAUGES or value < before.get(key, 0.0) else value - before.get(key, 0.0)
+        key: value if key[0] in counters.GAUGES or value < before.get(key, 0.0) else value - before.get(key, 0.0)
         for key, value in now.items()
     }
 

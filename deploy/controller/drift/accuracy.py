@@ -7,7 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Final
 
-from deploy.controller.drift.counts import Numbers
+from deploy.controller.counters import Numbers
 from deploy.controller.registry import metrics
 
 Z: Final = 1.959963984540054

@@ -13,12 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
+from deploy.controller.counters import Reading, grown
 from deploy.controller.drift import accuracy
 from deploy.controller.drift.accuracy import Labels
-from deploy.controller.drift.counts import Gateways, Key
 from deploy.controller.drift.evidence import Judged
+from deploy.controller.drift.references import Key, references
 from deploy.controller.drift.variables import Variables, of_endpoints
 from deploy.controller.drift.versions import Compared, Pair, Versions
+from deploy.controller.gateways import Gateways
 from deploy.controller.registry import Record, Records, ServingTask, Store, metrics
 from deploy.tools.errors import GatewayError
 
@@ -63,6 +65,7 @@ class Judging:
         self._clock, self._wall = clock, wall
         self._alarm_days = alarm_days
         self._due = -math.inf
+        self._reading = Reading()
         self._variables: Variables | None = None
         self._versions = Versions(alarm_days)
         self._labels: dict[tuple[str, str], Labels] = {}
@@ -91,10 +94,13 @@ class Judging:
         if self._variables is None:
             begun, self._labels = read(self._store.reports.read())
             self._variables = Variables(self._alarm_days, begun)
-        look = self._gateways.look()
-        found = self._variables.update(now, look)
-        pairs = self._versions.update(now, look.grown)
-        for version, more in accuracy.counted(look.grown).items():
+        before, self._reading = self._reading, self._gateways.counters().over(self._reading)
+        news = grown(before, self._reading)
+        # A gateway that cannot be read now may be the only one that serves a version.
+        in_use = references(self._reading.gauges())
+        found = self._variables.update(now, news, in_use, is_whole=not self._reading.missing)
+        pairs = self._versions.update(now, news)
+        for version, more in accuracy.counted(news).items():
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
         self._show(_families(found, pairs, self._labels, self._alarm_days))

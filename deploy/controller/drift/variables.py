@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from deploy.controller.drift.counts import Key, Look, Reference, bins
+from deploy.controller.counters import Numbers
 from deploy.controller.drift.evidence import DAY_S, Floats, Judged, Variable
+from deploy.controller.drift.references import Key, Reference, bins
 
 
 class Variables:
@@ -19,15 +20,20 @@ class Variables:
         self._begun = dict(begun)
         self._known: dict[Key, _Followed] = {}
 
-    def update(self, now: float, look: Look) -> dict[Key, Judged]:
-        """Judge what was counted since the last look (``now`` is Unix time); return the evidence of each variable."""
-        known = {key: of for key, of in look.references.items() if math.isfinite(of.size)}
-        if not look.missing:  # a gateway that cannot be read now may be the only one that serves a version
+    def update(
+        self, now: float, grown: Numbers, references: Mapping[Key, Reference], *, is_whole: bool = True
+    ) -> dict[Key, Judged]:
+        """Judge what was counted since the last look (``now`` is Unix time); return the evidence of each variable.
+
+        Unless ``is_whole``, references may be missing that are still in use.
+        """
+        known = {key: of for key, of in references.items() if math.isfinite(of.size)}
+        if is_whole:
             self._known = {key: one for key, one in self._known.items() if key in known}
         for key, reference in known.items():
             if key not in self._known:
                 self._known[key] = _Followed(reference, self._alarm_days, self._begun.pop(key, None), now)
-            self._known[key].update(bins(look.grown, key, reference), now)
+            self._known[key].update(bins(grown, key, reference), now)
         return {key: one.last for key, one in self._known.items() if one.is_judged}
 
 

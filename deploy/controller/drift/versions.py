@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from deploy.controller.drift.counts import BUCKETS, Numbers
+from deploy.controller.counters import BUCKETS, Numbers
 from deploy.controller.drift.evidence import DAY_S, Floats, Wealth, likelier
 from deploy.controller.registry import metrics
 

@@ -10,18 +10,17 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from deploy.controller import default_versions
+from deploy.controller.counters import Reading, grown
+from deploy.controller.gateways import Gateways
 from deploy.controller.registry import ServingTask, default_version, registry, spec
 from deploy.controller.rollouts import record, steps
+from deploy.controller.rollouts.counts import Version, between, differences
 from deploy.controller.rollouts.record import State
-from deploy.controller.rollouts.source import GatewaySource, Look, Version, between, differences
 from deploy.controller.rollouts.steps import Decision, Observation, Rollout
-
-Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
-"""Gateway address → its ``/v1/status``, None if it does not answer."""
 
 GUARDED_S: Final = 30.0
 """Seconds after a look for which a rollout counts as guarded; the state is written three times within them."""
@@ -30,32 +29,24 @@ SETTLED_S: Final = 5.0
 NO_GATEWAYS: Final = "the controller knows no gateways (TRITON_GATEWAY_URL), so nobody could see if a version is worse"
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """What a controller sees of the gateways: their counters and their status."""
-
-    counters: GatewaySource
-    statuses: Statuses
-
-
 class Carrier:
     """Carries out the rollouts of one endpoint, one after the other. ``me`` names this controller; ``wall``: Unix
     seconds. One thread.
     """
 
     def __init__(
-        self, store: record.Store, sources: Sources | None, endpoint: str, me: str, *,
+        self, store: record.Store, gateways: Gateways | None, endpoint: str, me: str, *,
         wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
-        self._sources = sources
+        self._gateways = gateways
         self._endpoint = endpoint
         self._me = me
         self._wall = wall
         self._state: State | None = None
         """Ahead of ``_stored`` by what was compared since it was written."""
         self._stored: Mapping[str, Any] | None = None
-        self._before: dict[str, Look] = {}
+        self._before = Reading()
         self._saved_at = 0.0
         self._found = ""
         self._since = 0.0
@@ -69,19 +60,19 @@ class Carrier:
         if self._state is None or record.raw(task, self._endpoint) != self._stored:
             # Another controller has written, or this one does not know if its last write arrived.
             self._state, self._stored = record.read(task, self._endpoint), record.raw(task, self._endpoint)
-            self._before = {}
+            self._before = Reading()
         found = record.found_weights(serving, self._endpoint)
         if found != self._found or not self._since:
             self._found, self._since = found, now
-        before, looks = self._state, self._before
+        before, reading = self._state, self._before
         after = self._requested(task, before, now)
         if after is None:
             return []
         if after is before:
-            after, looks = self._moved(serving, after, now)
+            after, reading = self._moved(serving, after, now)
         if not self._save(task, serving, before, after, now):
             return []  # somebody has written meanwhile: the next look sees it
-        self._before = looks
+        self._before = reading
         old = before.rollout.history if before is not None else ()
         return [decision for decision in after.rollout.history if decision not in old]
 
@@ -99,7 +90,7 @@ class Carrier:
         if wanted is None or not record.is_waiting(wanted, state):
             return state
         if wanted.command == "run" and wanted.rollout is not None and (state is None or state.rollout.is_over):
-            if self._sources is None:
+            if self._gateways is None:
                 return State(steps.refused(wanted.rollout, wanted.id, now, NO_GATEWAYS))
             begun = steps.begun(wanted.rollout, wanted.id, now, wanted.who)
             return State(begun, replaced={} if state is None else state.replaced)
@@ -107,7 +98,7 @@ class Carrier:
             return None  # there is nothing to promote or abort
         return replace(state, rollout=steps.after_command(state.rollout, wanted.command, wanted.id, now, wanted.who))
 
-    def _moved(self, serving: spec.ServingSpec, state: State, now: float) -> tuple[State, dict[str, Look]]:
+    def _moved(self, serving: spec.ServingSpec, state: State, now: float) -> tuple[State, Reading]:
         """Return the state after one look, and the counters that were read for it."""
         rollout, found = state.rollout, self._found
         wanted = record.wanted_weights(serving, rollout)
@@ -130,41 +121,32 @@ class Carrier:
                 return replace(state, rollout=steps.after_look(rollout, foreign, now)), self._before
         if rollout.is_over:
             return state, self._before
-        seen, looks = self._seen(serving, rollout)
-        return replace(state, rollout=steps.after_look(rollout, seen, now)), looks
+        seen, reading = self._seen(serving, rollout)
+        return replace(state, rollout=steps.after_look(rollout, seen, now)), reading
 
-    def _seen(self, serving: spec.ServingSpec, rollout: Rollout) -> tuple[Observation, dict[str, Look]]:
+    def _seen(self, serving: spec.ServingSpec, rollout: Rollout) -> tuple[Observation, Reading]:
         urls, endpoints = (rollout.canary, rollout.stable), serving.endpoints
         gone = [url for url in urls if url not in endpoints]
         if gone:
             return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task"), self._before
-        if self._sources is None:
+        if self._gateways is None:
             return Observation(missing=(f"any gateway: {NO_GATEWAYS}",)), self._before
         versions = {url: Version(endpoints[url].endpoint, endpoints[url].version) for url in urls}
-        before = self._before
-        looks = {
-            name: self._sources.counters.look(name).over(before.get(name, Look()))
-            for name in {v.endpoint for v in versions.values()}
-        }
-        statuses, wanted = self._sources.statuses(), record.wanted_weights(serving, rollout) or {}
+        reading = self._gateways.counters().over(self._before)
+        counted = grown(self._before, reading)
+        statuses, wanted = self._gateways.statuses(), record.wanted_weights(serving, rollout) or {}
         lagging = tuple(
             address for address, status in statuses.items()
             if status is not None and not record.are_equal(wanted, (status.get("canaries") or {}).get(rollout.endpoint))
         )  # fmt: skip
-        missing = [address for address, status in statuses.items() if status is None]
-        counts = {}
-        for url, version in versions.items():
-            now_there = looks[version.endpoint]
-            missing += now_there.missing
-            route, names = ("canary", rollout.rules.names) if url == rollout.canary else ("stable", {})
-            counts[url] = between(
-                before.get(version.endpoint, Look()), now_there, version, route, rollout.rules.variable, names
-            )
+        missing = [*reading.missing, *(address for address, status in statuses.items() if status is None)]
         canary, stable = versions[rollout.canary], versions[rollout.stable]
+        of_canary = between(counted, canary, "canary", rollout.rules.variable, rollout.rules.names)
+        of_stable = between(counted, stable, "stable", rollout.rules.variable)
         return Observation(
-            counts[rollout.canary], counts[rollout.stable], tuple(dict.fromkeys(missing)), lagging,
+            of_canary, of_stable, tuple(dict.fromkeys(missing)), lagging,
             differences=differences(statuses.values(), canary, stable),
-        ), looks  # fmt: skip
+        ), reading  # fmt: skip
 
     def _save(
         self, task: ServingTask, serving: spec.ServingSpec, before: State | None, after: State, now: float
@@ -178,7 +160,7 @@ class Carrier:
         follows = is_new or not after.is_written
         records = record.mirroring(serving, rollout, by=record.CONTROLLER) if follows or not rollout.is_over else []
         records += _chosen_default(task, serving, rollout) if follows else []
-        is_guarded = self._sources is not None and not rollout.is_over
+        is_guarded = self._gateways is not None and not rollout.is_over
         is_due = is_guarded and now - self._saved_at >= GUARDED_S / 3
         if not (is_due or records or follows) and before is not None and _decided(before) == _decided(after):
             self._state = after

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from deploy.controller.gateways import addresses, status_of
+from deploy.controller.gateways import Gateways
 from deploy.controller.registry import ServingTask, spec
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.carrier import Carrier, Sources
-from deploy.controller.rollouts.source import GatewaySource
+from deploy.controller.rollouts.carrier import Carrier
 from deploy.tools.errors import DeployError, GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -23,14 +22,14 @@ log = logging.getLogger("triton_gateway.controller")
 class Rollouts:
     """Called with the serving Task after every look, on one thread. ``me``: how status names this controller.
 
-    Without ``sources``, rollouts are refused: nobody could see if a version is worse.
+    Without ``gateways``, rollouts are refused: nobody could see if a version is worse.
     """
 
     def __init__(
-        self, store: record.Store, sources: Sources | None, me: str, *, wall: Callable[[], float] = time.time
+        self, store: record.Store, gateways: Gateways | None, me: str, *, wall: Callable[[], float] = time.time
     ) -> None:
         self._store = store
-        self._sources = sources
+        self._gateways = gateways
         self._me = me
         self._wall = wall
         self._carriers: dict[str, Carrier] = {}
@@ -48,7 +47,7 @@ class Rollouts:
             return False
         self._carriers = {
             endpoint: self._carriers.get(endpoint)
-            or Carrier(self._store, self._sources, endpoint, self._me, wall=self._wall)
+            or Carrier(self._store, self._gateways, endpoint, self._me, wall=self._wall)
             for endpoint in sorted(endpoints)
         }  # fmt: skip
         serving = spec.decode(task)
@@ -66,8 +65,3 @@ class Rollouts:
             is_settled = is_settled and carrier.is_idle and not problem
         self._settled = task if is_settled else None
         return False
-
-
-def sources(gateways: Sequence[str]) -> Sources | None:
-    """Return the counters and status of the gateways behind these addresses, as they are at each look."""
-    return Sources(GatewaySource(lambda: addresses(gateways)), lambda: status_of(gateways)) if gateways else None

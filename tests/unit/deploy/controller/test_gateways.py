@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.controller.gateways import addresses
+from deploy.controller.counters import grown
+from deploy.controller.gateways import Gateways, addresses
 
 
 def test_a_name_stands_for_every_gateway_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -23,3 +24,28 @@ def test_a_name_stands_for_every_gateway_behind_it(monkeypatch: pytest.MonkeyPat
     assert ["http://10.0.0.1:8080", "http://10.0.0.2:8080", "http://[fd00::1]:8080"] == addresses(["http://peers:8080"])
     same = ["http://127.0.0.1:8080", "http://gone:80", "https://peers"]
     assert same == addresses(same)
+
+
+def test_one_reading_serves_whoever_looks_at_about_the_same_time() -> None:
+    """Two rollouts and the judging ask each gateway once; one that does not answer keeps what it had counted."""
+    asked: list[str] = []
+    now, pages = [0.0], {"http://a": 5.0, "http://b": 7.0}
+
+    def fetch(url: str) -> str | None:
+        asked.append(url)
+        counted = pages.get(url.removesuffix("/metrics?detail=full"))
+        labels = 'endpoint="e",outcome="ok",route="stable",version="1"'
+        return None if counted is None else f"gateway_requests_total{{{labels}}} {counted}\n"
+
+    gateways = Gateways(lambda: ["http://a", "http://b"], fetch=fetch, clock=lambda: now[0])
+    first = gateways.counters()
+    assert [gateways.counters()] * 3 == [first] * 3
+    assert ["http://a/metrics?detail=full", "http://b/metrics?detail=full"] == sorted(asked)
+
+    now[0], pages["http://a"] = 2.0, 6.0
+    last = pages.pop("http://b")
+    second = gateways.counters().over(first)
+    series = ("gateway_requests_total", "e", "1", "stable", "ok")
+    assert (("http://b",), {series: 1.0}) == (second.missing, grown(first, second))
+    now[0], pages["http://b"] = 4.0, last + 2
+    assert {series: 2.0} == grown(second, gateways.counters().over(second)), "what it counted meanwhile is not lost"

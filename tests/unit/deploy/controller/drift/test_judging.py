@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from deploy.controller.drift.counts import Gateways
 from deploy.controller.drift.judging import EVERY_S, Families, Judging
+from deploy.controller.gateways import Gateways
 from gateway.control.reports import Reports
 from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Bins
@@ -34,7 +35,7 @@ class World:
 
     def another(self) -> Judging:
         """The judging of a controller that has just begun to lead."""
-        gateways = Gateways(lambda: list(self.counters), fetch=self.fetch)
+        gateways = Gateways(lambda: list(self.counters), fetch=self.fetch, clock=itertools.count().__next__)
 
         def show(families: Families) -> None:
             self.shown = dict(families)

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from deploy.cli.drift_reference import of_counts
-from deploy.controller.drift.counts import Gateways, parse
+from deploy.controller.counters import parse
 from deploy.controller.drift.judging import Families, Judging
+from deploy.controller.gateways import Gateways
 from gateway.metrics import catalog, drift, exposition
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
@@ -50,7 +51,9 @@ class Trial:
         served = Served("e", "1", True, ("GOOD", "BAD"), reference, reference.words, reference.mean)
         self.observer.watch.configure({"e/1": served}, {}, 1.0)
         self.judging = Judging(
-            FakeRegistry(), Gateways(lambda: ["http://g"], fetch=lambda _: self.page()), self.show,
+            FakeRegistry(), Gateways(
+                lambda: ["http://g"], fetch=lambda _: self.page(), clock=itertools.count().__next__
+            ), self.show,
             clock=lambda: self.now, wall=lambda: self.now, begin=lambda look: look(),
         )  # fmt: skip
         self.judging({})

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.controller.drift.counts import Gateways, parse
+from deploy.controller.counters import Reading, grown, parse
 from deploy.controller.drift.evidence import DAY_S
 from deploy.controller.drift.versions import Compared, Pair, Versions
 from gateway.metrics import catalog, drift
@@ -204,11 +204,9 @@ def test_a_version_is_compared_only_while_there_is_a_canary() -> None:
 def test_buckets_without_new_values_are_known_too() -> None:
     """A look has the bounds of every bucket, whatever came since the last one."""
     text = 'gateway_variable_scalar_bucket{{endpoint="e",version="1",variable="top_score",le="{}"}} {}\n'
-    pages = iter([text.format(1, 5) + text.format("+Inf", 5), text.format(1, 5) + text.format("+Inf", 6)])
-    gateways = Gateways(lambda: ["http://a"], fetch=lambda _: next(pages))
-    gateways.look()
+    before, now = (Reading({"a": parse(text.format(1, 5) + text.format("+Inf", n))}) for n in (5, 6))
     name = "gateway_variable_scalar_bucket"
-    assert {(name, "e", "1", "top_score", "1"): 0, (name, "e", "1", "top_score", "+Inf"): 1} == gateways.look().grown
+    assert {(name, "e", "1", "top_score", "1"): 0, (name, "e", "1", "top_score", "+Inf"): 1} == grown(before, now)
 
 
 def test_names_of_any_form_are_read() -> None:

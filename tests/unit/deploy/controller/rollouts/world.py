@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.carrier import Sources
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.rollouts.record import Request, State
-from deploy.controller.rollouts.source import GatewaySource
 from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from deploy.tools import sections
 from gateway.spec import ServingSpec, decode
@@ -92,17 +92,17 @@ class World(FakeRegistry):
             return None
         return "".join(f"{key} {value}\n" for key, value in self.counters[gateway].items())
 
-    def statuses(self) -> Mapping[str, Mapping[str, Any] | None]:
-        """Return each gateway's status; all follow the Task."""
-        found = {"canaries": {"e": self.weights()}, "compared": self.compared}
-        return {gateway: None if gateway in self.down else found for gateway in self.counters}
+    def status(self, gateway: str) -> Mapping[str, Any] | None:
+        """Return a gateway's status; all follow the Task."""
+        return None if gateway in self.down else {"canaries": {"e": self.weights()}, "compared": self.compared}
 
     # --- the controller ---
 
     def controller(self, me: str = "me", *, sees: bool = True) -> Rollouts:
         """Return what carries rollouts out in a controller that has just begun to lead."""
-        sources = Sources(GatewaySource(("g1", "g2"), fetch=self.fetch), self.statuses) if sees else None
-        return Rollouts(self, sources, me, wall=lambda: self.now)
+        looks = itertools.count(step=10).__next__  # whoever looks sees what is counted now
+        gateways = Gateways(lambda: ("g1", "g2"), fetch=self.fetch, status=self.status, clock=looks)
+        return Rollouts(self, gateways if sees else None, me, wall=lambda: self.now)
 
     def begin(self, rollout: Rollout, controller: Rollouts | None = None) -> Rollouts:
         """Ask for ``rollout``, and return the controller that has begun it."""

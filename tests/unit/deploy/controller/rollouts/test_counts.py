@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+from deploy.controller.counters import Reading, grown, parse
 from deploy.controller.rollouts import steps
+from deploy.controller.rollouts.counts import Version, between
 from deploy.controller.rollouts.gate import Counts, Gate
 from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.source import Look, Version, between, parse
 from deploy.controller.rollouts.steps import Observation, Rollout, Rules
+
+
+def _reading(text: str) -> Reading:
+    return Reading({"g": parse(text)})
 
 
 def test_a_restarted_gateway_gives_nothing_for_one_interval() -> None:
     """Counters that went back give neither a negative nor a huge number of requests."""
     line = 'gateway_requests_total{{endpoint="e",outcome="ok",route="canary",version="2"}} {}\n'
-    looks = [Look({"g": parse(line.format(n), "e")}) for n in (100, 40, 70)]
+    looks = [_reading(line.format(n)) for n in (100, 40, 70)]
     version = Version("e", "2")
-    assert 0 == between(looks[0], looks[1], version, "canary").requests
-    assert 30 == between(looks[1], looks[2], version, "canary").requests
+    assert 0 == between(grown(looks[0], looks[1]), version, "canary").requests
+    assert 30 == between(grown(looks[1], looks[2]), version, "canary").requests
 
 
 def test_callers_mistakes_and_full_gateways_are_nobodys_failure() -> None:
@@ -27,7 +32,7 @@ def test_callers_mistakes_and_full_gateways_are_nobodys_failure() -> None:
         f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="canary",version="2"}} 10\n'
         for outcome in ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
     )
-    found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "2"), "canary")
+    found = between(grown(_reading(""), _reading(text)), Version("e", "2"), "canary")
     assert (30, 20) == (found.requests, found.failures)
 
 
@@ -38,7 +43,7 @@ def test_latency_buckets_become_counts_of_slower_answers() -> None:
         f'gateway_request_duration_seconds_bucket{{{labels},le="{le}"}} {n}\n'
         for le, n in (("0.01", 70), ("0.1", 98), ("+Inf", 100))
     )
-    found = between(Look({"g": {}}), Look({"g": parse(text, "e")}), Version("e", "1"), "stable")
+    found = between(grown(_reading(""), _reading(text)), Version("e", "1"), "stable")
     assert Counts(0, 0, 100, {0.01: 30, 0.1: 2}) == found
 
 
@@ -53,10 +58,10 @@ def test_what_versions_answer_is_counted_by_value() -> None:
             f'gateway_variable_enum_total{{{labels}="other",value="good"}} {good}\n'
         )
 
-    before, now = (Look({"g": parse(text(good, odd), "e")}) for good, odd in ((10.0, 1.0), (40.0, 3.0)))
+    counted = grown(_reading(text(10.0, 1.0)), _reading(text(40.0, 3.0)))
     version = Version("e", "2")
-    assert {"good": 30, 'a}, "b': 2} == between(before, now, version, "canary", "predicted_label").labels
-    assert {} == between(before, now, version, "canary").labels
+    assert {"good": 30, 'a}, "b': 2} == between(counted, version, "canary", "predicted_label").labels
+    assert {} == between(counted, version, "canary").labels
 
 
 def test_a_version_that_answers_otherwise_is_rolled_back() -> None:

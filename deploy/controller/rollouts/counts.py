@@ -1,0 +1,99 @@
+"""A rollout's counts of its two versions, from what gateways have counted between two looks. Pure.
+
+This file decides which outcomes count as a failure of a version: answers with status 5xx, including a canary's for
+which stable answered instead, and mirrored requests that the version failed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from deploy.controller.counters import SECONDS, Numbers
+from deploy.controller.rollouts.gate import Counts
+from gateway import errors, metrics
+
+FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
+"""Outcomes that count as failures of the version; callers' mistakes and overloaded gateways do not."""
+LATENCY_BUCKETS: Final = metrics.catalog.LATENCY_BUCKETS
+REFUSED: Final = errors.Overloaded.kind
+"""The outcome of requests for which a version had no capacity."""
+
+_REQUESTS: Final = metrics.catalog.REQUESTS.name
+_FALLBACKS: Final = metrics.catalog.FALLBACKS.name
+_VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
+_SHADOWS: Final = metrics.catalog.SHADOWS.name
+_GROUPS: Final = metrics.catalog.SHADOW_GROUPS.name
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version by its metric labels."""
+
+    endpoint: str
+    version: str
+
+
+def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
+    """Return the differences between two versions that the controller has found, one sentence for each kind."""
+    return {
+        kind: how
+        for status in statuses if status is not None
+        for one in status.get("compared", ())
+        if (one["endpoint"], one["version"], one["beside"]) == (canary.endpoint, canary.version, stable.version)
+        for kind, how in one["sentences"].items()
+    }  # fmt: skip
+
+
+def label_names(variable: str, stable: Sequence[str], canary: Sequence[str]) -> dict[str, str]:
+    """Return the canary's values of ``variable`` that mean another one of stable, if they are labels (``mirrored``)."""
+    return metrics.mirrored.renamed(stable, canary) if variable == metrics.variables.LABEL else {}
+
+
+def between(
+    grown: Numbers, version: Version, route: str, variable: str = "", names: Mapping[str, str] = MappingProxyType({})
+) -> Counts:
+    """Return the counts of ``version`` on ``route`` in what has ``grown``, with the values of ``variable`` it gave.
+
+    Values and mirrored requests are counted per version, on all routes. ``names``: values → what they mean.
+    """
+    requests = failures = refused = timed = 0.0
+    faster: dict[float, float] = defaultdict(float)
+    values: dict[str, float] = defaultdict(float)
+    mirrored: dict[str, float] = defaultdict(float)
+    groups: dict[str, dict[str, float]] = {}
+    for (name, *labels), news in grown.items():
+        if labels[:2] != [version.endpoint, version.version]:
+            continue
+        of = labels[2:]
+        if name == _REQUESTS and of[0] == route:
+            requests += news if of[1] == "ok" or of[1] in FAILURES else 0.0
+            failures += news if of[1] in FAILURES else 0.0
+            refused += news if of[1] == REFUSED else 0.0
+        elif name == _FALLBACKS and route == "canary":
+            # The canary failed and stable answered: in the totals it is a request of stable.
+            requests += news if of[0] in FAILURES else 0.0
+            failures += news if of[0] in FAILURES else 0.0
+            refused += news if of[0] == REFUSED else 0.0
+        elif name == SECONDS and of[0] == route:
+            if of[1] == "+Inf":
+                timed += news
+            else:
+                faster[float(of[1])] += news
+        elif name == _VARIABLE and of[0] == variable:
+            values[names.get(of[1], of[1])] += news
+        elif name == _SHADOWS:
+            mirrored[of[0]] += news
+        elif name == _GROUPS:
+            counted = groups.setdefault(f"{of[0]} {of[1]}", {})
+            counted[of[2]] = counted.get(of[2], 0.0) + news
+    return Counts(
+        int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in faster.items()},
+        {value: round(count) for value, count in values.items() if count > 0},
+        (int(mirrored["agreed"]), int(mirrored["differed"] + mirrored["failed"])), int(refused),
+        int(mirrored["failed"]),
+        {group: (int(one.get("agreed", 0)), int(one.get("differed", 0))) for group, one in groups.items()},
+    )  # fmt: skip
