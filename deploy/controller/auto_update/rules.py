@@ -46,6 +46,11 @@ def has_none(task: ServingTask) -> bool:
     return all(len(text_of(task, section).strip()) <= 2 for section in (RULES, SERVED))
 
 
+def seen(task: ServingTask) -> tuple[object, ...]:
+    """Return what the decisions about ``task`` rest on."""
+    return dict(task.sections), spec.records_of(task, version_numbers.KIND)
+
+
 def serving(task: ServingTask) -> Serving:
     """Return the decoded ``task``, its rules included."""
     return spec.decode(task)

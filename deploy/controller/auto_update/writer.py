@@ -65,8 +65,8 @@ class AutoUpdate:
         try:
             update = rules.update(task, found, is_good=self._is_good)
             if update.records or update.sections:
-                task = self._store.task()  # the models took a while: somebody may have written since
-                update = rules.update(task, found, is_good=self._is_good)
+                if rules.seen(self._store.task()) != rules.seen(task):
+                    return True  # somebody has written meanwhile: it is decided anew, with the models served now
                 has_changed = self._write(update)
             notes += update.notes
         except GatewayError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -369,6 +370,35 @@ def test_a_writer_reads_again_before_it_writes():
     assert first.items() <= found.items()
     settle(AutoUpdate(store, nothing, clock=lambda: 0.0), store=store)
     assert found == served(store.task()) == copied(store.task())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_that_lead_at_once_for_ten_seconds_number_as_one(seed):
+    """Each looks every two seconds, at a Task that it has read a while ago; a model comes every second."""
+    random, now = Random(seed), [0.0]
+
+    def run(leaders):
+        store, meant = Store(), {}
+        two = [AutoUpdate(store, nothing, clock=lambda: now[0], every_s=0.0) for _ in range(leaders)]
+        read = [store.task()] * leaders
+        for tick in range(100):  # ten a second
+            now[0] += 0.1
+            if tick % 10 == 0:
+                store.newest = [f"m{tick:03}", *store.newest]
+            for which in random.sample(range(leaders), leaders):
+                if tick % 20 == 10 * which:
+                    task = read[which]
+                    while two[which](task):
+                        task = store.task()
+                elif random.random() < 0.05:
+                    read[which] = store.task()
+                for url, model in served(store.task()).items():
+                    assert meant.setdefault(url, model) == model, "a number means one model for ever"
+        settle(*two, store=store)
+        assert meant.items() <= served(store.task()).items(), "nothing was retired: no Triton has loaded a newer one"
+        return served(store.task())
+
+    assert run(1) == run(2)
 
 
 @pytest.mark.parametrize("lost", ["write", "reply"])
