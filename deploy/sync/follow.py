@@ -13,15 +13,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from deploy.sync.client import first_line
 from deploy.sync.errors import Verdict
 from deploy.sync.members import Members, look_up
 from deploy.sync.plan import Wanted
-from deploy.sync.settings import Retry, SyncSettings
+from deploy.sync.settings import SyncSettings
 from gateway import pools, registry, settings, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
+_UNUSABLE_S = 10.0
+"""Seconds after which records are read again while one is unusable: an upload may have finished."""
 _SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
 
@@ -68,7 +69,6 @@ class Follower:
         self._spec = spec.ServingSpec("", "")
         self._records: dict[str, spec.ModelRecord] = {}
         self._problems: dict[str, Verdict] = {}
-        self._retries: dict[str, Retry] = {}
         self._records_read_at = 0.0
         self._members = Members(sync_settings.member) if sync_settings.members else None
         self._look_up = look_up
@@ -90,64 +90,25 @@ class Follower:
         if has_changed:
             self._task = self._registry.task()
             self._spec = spec.decode(self._task)
-            self._retries.clear()
         has_moved = self._see_members(now)
         if self._task is None:
             return None
         if has_changed:
             self._learn(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
-        read_all = has_changed or now - self._records_read_at >= self._settings.records_s
-        due = [i for i in ids if read_all or (i in self._problems and now >= self._retries.get(i, Retry()).at)]
-        if not due and not has_changed and not has_moved:
+        every_s = min(self._settings.records_s, _UNUSABLE_S if self._problems else math.inf)
+        reads = has_changed or (bool(ids) and now - self._records_read_at >= every_s)
+        if not reads and not has_moved:
             return None
-        found: Mapping[str, spec.ModelRecord] = {}
-        with contextlib.suppress(
-            registry.RegistryUnavailable, registry.RegistryRefused
-        ):  # each record is then read alone, which shows what is wrong with it
-            found = self._registry.records(due)
-        for model_id in due:
-            self._read(model_id, now, found.get(model_id))
-        if read_all:
+        if reads:
+            found = self._registry.records(ids)
+            self._problems = {i: problem for i in ids if (problem := _problem(i, found.get(i))) is not None}
+            self._records = {i: record for i, record in found.items() if i not in self._problems}
             self._records_read_at = now
-        self._records = {i: r for i, r in self._records.items() if i in ids}
-        self._problems = {i: p for i, p in self._problems.items() if i in ids}
-        self._retries = {i: r for i, r in self._retries.items() if i in ids}
         self._marker = marker
         with contextlib.suppress(OSError):
             self._store.save(self._task, self._records)
         return self._desired()
-
-    def next_retry(self) -> float:
-        """Return when the next unusable record is due to be read again."""
-        return min((r.at for r in self._retries.values()), default=math.inf)
-
-    def _read(self, model_id: str, now: float, record: spec.ModelRecord | None) -> None:
-        try:
-            model = record or self._registry.model(model_id)
-            problem: Verdict | None = None
-            if not model.has_data:
-                problem = Verdict(
-                    f"model {model_id} ({model.name}) has no data: its upload did not finish; upload it again: "
-                    "clearml-serving model upload …",
-                    is_final=True,
-                )
-            else:
-                self._records[model_id] = model
-        except registry.RegistryUnavailable as error:
-            # A known record stays valid: models do not disappear because the registry does.
-            problem = None if model_id in self._records else Verdict(str(error), is_final=False)
-        except registry.RegistryRefused as error:
-            problem = Verdict(f"model {model_id}: {first_line(str(error))}", is_final=True)
-            self._records.pop(model_id, None)
-        if problem is not None:
-            retry = self._retries.setdefault(model_id, Retry())
-            retry.count += 1
-            retry.at = now + self._settings.delay(retry.count)
-            self._problems[model_id] = problem
-        else:
-            self._problems.pop(model_id, None)
-            self._retries.pop(model_id, None)
 
     def _see_members(self, now: float) -> bool:
         if self._members is None:
@@ -205,6 +166,19 @@ class Follower:
             held_urls=frozenset(unresolved) | _faulty_urls(serving),
             is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
         )
+
+
+def _problem(model_id: str, record: spec.ModelRecord | None) -> Verdict | None:
+    """Return why a model cannot be fetched, as far as its record tells."""
+    if record is None:
+        return Verdict(f"there is no model {model_id}: it was deleted, or never existed", is_final=True)
+    if record.has_data:
+        return None
+    return Verdict(
+        f"model {model_id} ({record.name}) has no data: its upload did not finish; upload it again: "
+        "clearml-serving model upload …",
+        is_final=True,
+    )
 
 
 def _unload_after(endpoint: spec.EndpointSpec) -> float:

@@ -230,7 +230,7 @@ class ModelSync:
             return
         following, self._following = self._following, None
         now = self._clock()
-        self._next_poll = min(now + self._settings.poll_s, self._follower.next_retry())
+        self._next_poll = now + self._settings.poll_s
         self._registry_failures += 1
         try:
             desired = following.result()

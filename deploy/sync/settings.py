@@ -34,7 +34,6 @@ class SyncSettings:
     """TLS to Triton, if it has been configured."""
     cache_bytes: int = 20 << 30
     """Bytes above which unused downloads are deleted; 0: never."""
-    """Most bytes that one model's archive may have when unpacked."""
     poll_s: float = 2.0
     """Seconds between looks at the serving Task."""
     observe_s: float = 1.0

@@ -86,12 +86,12 @@ class StatusBoard:
 
 
 def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the published status, or None if there is none yet."""
+    """Return the published status; None if no model sync has written one."""
     try:
-        status: dict[str, Any] = json.loads(path.read_text())
+        status = json.loads(path.read_text())
     except (OSError, ValueError):
         return None
-    return status
+    return status if isinstance(status, dict) else None
 
 
 def iso(seconds: float) -> str:

@@ -15,7 +15,7 @@ from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
 from deploy.cli.terminal import Terminal, table
 from deploy.controller.registry import metrics
-from deploy.laptop.state_dir import StateDir
+from deploy.sync.status import read_status
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
@@ -73,7 +73,7 @@ def command(
 
 def _status(gateway: str, *, as_json: bool) -> int:
     content = _asked(gateway)
-    sync = read_sync_status(chosen_state_dir())
+    sync = read_status(chosen_state_dir().sync_status)
     if as_json:
         click.echo(json.dumps({"gateway": content, "sync": sync}, indent=2, ensure_ascii=False))
     else:
@@ -118,15 +118,6 @@ def _asked(gateway: str) -> Mapping[str, Any]:
             hint="check that --url is the address of a triton-gateway",
         )
     return answer.content
-
-
-def read_sync_status(state: StateDir) -> dict[str, Any] | None:
-    """Return the last status of model sync; None if no model sync uses this state directory."""
-    try:
-        content = json.loads((state.sync_status).read_text())
-    except (OSError, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
 
 
 def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> bool:

@@ -241,24 +241,19 @@ class Gate:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Gate:
-        """Return the gate that ``to_json`` stored. The choice of latency bounds starts again if it was not complete.
-
-        It also starts again for records of an earlier release, which bet on other ratios.
-        """
+        """Return the gate that ``to_json`` stored. The choice of latency bounds starts again if it was not complete."""
         totals = [int(n) for n in stored["totals"]]
-        bounds: tuple[Bound, ...] = ()
-        if "allowed" in stored:
-            rows = zip(stored["bounds"], stored["allowed"], stored["reach"], strict=True)
-            bounds = tuple(Bound(float(at), float(most), tuple(map(float, reach))) for at, most, reach in rows)
+        rows = zip(stored["bounds"], stored["allowed"], stored["reach"], strict=True)
+        bounds = tuple(Bound(float(at), float(most), tuple(map(float, reach))) for at, most, reach in rows)
         return cls(
             errors=Bets.from_json(stored["errors"]),
-            latency=tuple(Bets.from_json(item, _LATENCY_RATIOS) for item in stored["latency"]) if bounds else (),
+            latency=tuple(Bets.from_json(item, _LATENCY_RATIOS) for item in stored["latency"]),
             bounds=bounds,
             canary_requests=totals[0], canary_failures=totals[1],
             stable_requests=totals[2], stable_failures=totals[3],
             labels=LabelTest.from_json(stored["labels"]) if stored.get("labels") else None,
             pairs=MirrorTest.from_json(stored["pairs"]) if stored.get("pairs") else None,
-            slower=float(stored.get("slower", SLOWER)),
+            slower=float(stored["slower"]),
         )  # fmt: skip
 
     def _logs(self) -> dict[str, float]:

@@ -162,17 +162,16 @@ class Rollout:
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
             rules=Rules(
-                int(stored["min_requests"]), float(stored["step_s"]), str(stored.get("variable", "")),
-                float(stored.get("mirror", 0.0)), float(stored.get("mirror_first", 0.0)),
-                float(stored.get("mirror_wait_s", 0.0)),
-                {str(new): str(old) for new, old in stored.get("names", {}).items()},
+                int(stored["min_requests"]), float(stored["step_s"]), str(stored["variable"]),
+                float(stored["mirror"]), float(stored["mirror_first"]), float(stored["mirror_wait_s"]),
+                {str(new): str(old) for new, old in stored["names"].items()},
             ),
             index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
             since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
             history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
                           for d in stored["history"]),
-            differences={str(kind): str(how) for kind, how in stored.get("apart", {}).items()},
+            differences={str(kind): str(how) for kind, how in stored["apart"].items()},
             silence=Silence(*stored["silence"]) if stored.get("silence") else None,
         )  # fmt: skip
 

@@ -252,7 +252,7 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
     world.registry.add("good", "m1")
     world.registry.add("bad", "m2")
     expected = {
-        "record": "Invalid model id m2",
+        "record": "there is no model m2",
         "data": "has no data: its upload did not finish",
         "download": "the file store answers 404",
         "cpu": "needs a CPU with hypercubes, which this machine does not have",
