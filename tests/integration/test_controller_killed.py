@@ -126,6 +126,8 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
         until(lambda: guard(first), what="another guard")
         gateway.is_busy = True
         printed = ended(follows)
-    assert ["start", "promote"] == [line.split("%  ")[1].partition(":")[0] for line in printed.splitlines()]
+    *decided, back = printed.splitlines()
+    assert ["start", "promote"] == [line.split("%  ")[1].partition(":")[0] for line in decided]
+    assert "the way back: triton-gateway default e 1" == back
     until(lambda: record.weights(decode(registry.task()), "e") is None, what="the canary's end")
     assert ({"e": "e/2"}, ()) == (dict(decode(registry.task()).defaults), decode(registry.task()).faults)
