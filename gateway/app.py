@@ -289,11 +289,8 @@ class Gateway:
             ),
             word_cache_words=settings.word_cache_words,
             hooks=HookSettings(
-                isolation=settings.hook_isolation,
                 all_processes=settings.max_hook_processes,
                 start=settings.ready_timeout,
-                packages=settings.hook_packages,
-                packages_root=state_dir / "packages",
                 batch_rows=settings.max_batch_rows,
             ),
             ready_timeout=settings.ready_timeout,

@@ -378,21 +378,10 @@ class Settings(BaseSettings):
         description="Most words in the word cache of each text endpoint's tokenizer (results are exact; see "
         "docs/tasks.md#words-that-are-remembered). 0: no cache.",
     )  # fmt: skip
-    hook_isolation: str = Field(
-        "auto", pattern="^(auto|process|thread)$", validation_alias=_names("hook_isolation"),
-        description="Where `Preprocess` code runs: `process` (in a process of its own) or `thread` (in a thread of "
-        "the worker). `auto`: threads for hooks of engine triton, processes for all others. For one endpoint: "
-        "`gateway.hook_isolation`.",
-    )  # fmt: skip
     max_hook_processes: int = Field(
         32, ge=1, le=4096, validation_alias=_names("max_hook_processes"),
         description="Most hook processes of one worker, over all endpoints. At the limit, a new process replaces the "
         "one that has been idle longest. If none is idle, requests wait.",
-    )  # fmt: skip
-    hook_packages: str = Field(
-        "refuse", pattern="^(refuse|install)$", validation_alias=_names("hook_packages"),
-        description="What to do if a hook's `requirements.txt` names packages that are not installed. `refuse`: "
-        "refuse the endpoint and name the packages. `install`: install them for its hook processes with pip.",
     )  # fmt: skip
     metric_log_frequency: float = Field(
         1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),

@@ -115,7 +115,7 @@ class Assembler:
         """Number of builds that wait for Triton."""
         self._places = Places(_AT_A_TIME, _PLACE_S)
         self._code = CodeLoader(ready_timeout)
-        self._hooks = HookBuilder(hooks, send_request, threads, control.builds, control.installs)
+        self._hooks = HookBuilder(hooks, send_request, threads, control.builds)
 
     def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
         """Delete every cached file but those of these versions. Blocks."""

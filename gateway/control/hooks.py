@@ -1,7 +1,7 @@
-"""Decides where an endpoint's code runs (threads or processes), with which limits and packages, and starts it.
+"""Decides where an endpoint's code runs (threads or processes), with which limits, and starts it.
 
 ``assemble`` calls it. Models of clearml-serving's Python engines always run in processes, because loading such a model
-executes code. Hooks in front of Triton run in threads unless the endpoint or the gateway says otherwise.
+executes code. Hooks in front of Triton run in threads unless the endpoint says otherwise.
 """
 
 from __future__ import annotations
@@ -52,8 +52,6 @@ class HookSettings:
     memory: int = 0
     timeout: float = 0.0
     start: float = 300.0
-    packages: str = "refuse"
-    packages_root: Path = Path("packages")
     batch_rows: int = 64
 
 
@@ -76,18 +74,17 @@ class HookParts:
 class HookBuilder:
     """Makes the handlers of endpoints with code or a Python model. Hooks call ``send_request`` to ask other endpoints.
 
-    Handlers prepare requests in ``threads``, requirements are read in ``builds``, and pip runs in ``installs``.
+    Handlers prepare requests in ``threads``, requirements are read in ``builds``.
     """
 
     def __init__(
         self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor,
-        builds: ThreadPoolExecutor, installs: ThreadPoolExecutor,
+        builds: ThreadPoolExecutor,
     ) -> None:  # fmt: skip
         self._settings = settings
         self._send_request = send_request
         self._threads = threads
         self._builds = builds
-        self._installs = installs
         self._bound = ProcessBound(settings.all_processes, settings.idle_timeout or math.inf)
 
     def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
@@ -122,10 +119,9 @@ class HookBuilder:
 
         Raises ``SpecFault`` and ``HookFailed``.
         """
-        extra = await self._packages(parts, settings)
-        isolation = settings.isolation if extra is None else "process"
-        if isolation == "process":
-            return await self._in_processes(parts, settings, extra)
+        await self._check_packages(parts)
+        if settings.isolation == "process":
+            return await self._in_processes(parts, settings)
         assert parts.code is not None  # noqa: S101 - only Python engines lack code, and they run in processes
         code = await load(parts.code)
         if parts.spec.engine != "triton" and "process" not in code.stages:
@@ -136,11 +132,9 @@ class HookBuilder:
         handler = self._handler(executor, parts, None if executor.batches else parts.on_call)
         return handler, _details(parts.spec, "thread", executor, code.schemas)
 
-    async def _in_processes(
-        self, parts: HookParts, settings: HookSettings, extra: Path | None
-    ) -> tuple[Handler, Mapping[str, object]]:
+    async def _in_processes(self, parts: HookParts, settings: HookSettings) -> tuple[Handler, Mapping[str, object]]:
         engine = parts.spec.engine
-        program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint, extra)
+        program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint)
         limits = PoolLimits(
             settings.processes, settings.threads, settings.memory, settings.timeout, settings.start,
             settings.min_processes,
@@ -175,21 +169,16 @@ class HookBuilder:
             model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=on_call,
         )  # fmt: skip
 
-    async def _packages(self, parts: HookParts, settings: HookSettings) -> Path | None:
+    async def _check_packages(self, parts: HookParts) -> None:
         if parts.code is None:
-            return None
+            return
         file = await run_in(self._builds, packages.requirements_of, parts.code, parts.bundle)
-        if file is None:
-            return None
-        lacking = await run_in(self._builds, packages.missing, file)
-        if not lacking:
-            return None
-        if settings.packages != "install":
+        lacking = [] if file is None else await run_in(self._builds, packages.missing, file)
+        if lacking:
             raise SpecFault(
                 f"its {packages.FILE} asks for packages that are not installed here: {', '.join(lacking)}",
-                hint="install them where the gateway runs, or set TRITON_GATEWAY_HOOK_PACKAGES=install",
+                hint="install them where the gateway runs: into an image of your own (docs/compose.md), or with pip",
             )
-        return await run_in(self._installs, packages.install, file, settings.packages_root)
 
 
 def _details(spec: EndpointSpec, isolation: str, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:

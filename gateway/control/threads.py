@@ -1,7 +1,7 @@
 """Thread pools of the control plane, one per kind of work. Requests never use them.
 
-The registry may accept a connection and not answer, downloads may be slow, pip may take a quarter of an hour: with a
-pool each, none of them delays the others. Pools that compute have two threads, because computing threads share the
+The registry may accept a connection and not answer, downloads may be slow: with a pool each, none of them
+delays the others. Pools that compute have two threads, because computing threads share the
 interpreter lock with the requests. asyncio's default pool is left to requests, which resolve host names there.
 """
 
@@ -27,14 +27,12 @@ class ControlThreads:
         """Reads bundles and loads tokenizers: CPU and local disk."""
         self.downloads = ThreadPoolExecutor(8, thread_name_prefix="download")
         """Fetches models and code, and waits for other processes that fetch them."""
-        self.installs = ThreadPoolExecutor(2, thread_name_prefix="install")
-        """Runs pip."""
         self.lineage = ThreadPoolExecutor(2, thread_name_prefix="lineage")
         """Answers questions about lineage from the registry."""
 
     def close(self) -> None:
         """Start no more work. Running work ends by itself or with the process."""
-        for pool in (self.registry, self.local, self.builds, self.downloads, self.installs, self.lineage):
+        for pool in (self.registry, self.local, self.builds, self.downloads, self.lineage):
             pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -49,22 +49,20 @@ _ROUNDS: Final = 5
 """How often they are searched: one that is found may just have started another."""
 
 _BOOT: Final = (
-    "import sys; home, extra = sys.argv[3:5]; sys.path[:0] = [extra] if extra else []\n"
-    "if home not in sys.path: sys.path.append(home)\n"
+    "import sys; home = sys.argv[3]; home in sys.path or sys.path.append(home)\n"
     "from gateway.hooks.child import main; main(*map(int, sys.argv[1:3]))"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What a hook process loads. Imports look in the folder ``packages`` first."""
+    """What a hook process loads."""
 
     name: str
     engine: str
     code: Path | None
     model: Path | None
     endpoint: Mapping[str, object]
-    packages: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +178,7 @@ class HookProcess(asyncio.Protocol):
                 # the environment take precedence.
                 mark = dict([self._mark.split("=")])
                 environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **mark}
-                arguments = [theirs.fileno(), os.getpid(), home, program.packages or ""]
+                arguments = [theirs.fileno(), os.getpid(), home]
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - two milliseconds, and seldom
                     [sys.executable, "-P", "-c", _BOOT, *map(str, arguments)], stdin=subprocess.DEVNULL, env=environ,
                     pass_fds=(theirs.fileno(),), start_new_session=True,

@@ -19,6 +19,7 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
+IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
 ECHO = """
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -35,7 +36,7 @@ class Service(Client):
         self.port = free_port()
         self.create("keys")
         (folder / "echo.py").write_text(ECHO)
-        self.add("echo", "--preprocess", str(folder / "echo.py"), engine="custom")
+        self.add("echo", "--preprocess", str(folder / "echo.py"), *IN_THREADS, engine="custom")
 
     def keys(self, *arguments: str) -> str:
         """Run the command in a process of its own, as a person does."""
@@ -46,7 +47,6 @@ class Service(Client):
         """Start a process on the same port and state."""
         return GatewayProcess(
             self, self.folder / "state", port=self.port, keys_from_registry="true", pepper_file=self.pepper,
-            hook_isolation="thread",
         )  # fmt: skip
 
 

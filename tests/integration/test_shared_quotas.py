@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.redis]
 PASSWORD = "a secret of tests"
 LIMIT = 1200
 PER_SECOND = LIMIT / 60
+IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
 HOOK = (
     "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
 )
@@ -80,12 +81,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     with control_plane(folder / "state") as server, RedisServer(folder, PASSWORD) as store:
         client = Client(server, folder)
         client.create("quotas")
-        client.add("echo", "--preprocess", str(folder / "hook.py"), engine="custom")
+        client.add("echo", "--preprocess", str(folder / "hook.py"), *IN_THREADS, engine="custom")
         with contextlib.ExitStack() as open_:
             gateways = [
                 open_.enter_context(GatewayProcess(
                     client, folder / f"gateway-{number}", replicas=3, keys_file=folder / "keys.json",
-                    quota_store=store.url, quota_store_password_file=folder / "password", hook_isolation="thread",
+                    quota_store=store.url, quota_store_password_file=folder / "password",
                 )) for number in range(3)
             ]  # fmt: skip
             made = Fleet(gateways, store, texts)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gateway.app import Gateway
+from gateway.hooks.engines import ENGINES
 from gateway.http.connections import HeadLimits
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
@@ -33,16 +34,21 @@ def classify(inputs: dict[str, Any]) -> dict[str, Any]:
 class Stack:
     """A gateway over a fake registry and a fake backend, and a client for it."""
 
-    def __init__(self, folder: Path, head_limits: HeadLimits | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, head_limits: HeadLimits | None = None, hook_isolation: str = "thread", **settings: Any
+    ) -> None:
         self.folder = folder
+        # a process per hook would make this suite slow; test_processes.py is about those
+        self.hook_isolation = hook_isolation
         self.registry = FakeRegistry()
         self.backend = FakeBackend()
         self.backends: dict[str, FakeBackend] = {}
         self.settings = Settings(
-            state_dir=folder / "state", poll_frequency="20ms", triton_grpc="fake:8001",
-            # a process per hook would make this suite slow; test_hook_processes.py is about those
-            **{"hook_isolation": "thread", "ready_timeout": 5, **settings},
-        )  # fmt: skip
+            state_dir=folder / "state",
+            poll_frequency="20ms",
+            triton_grpc="fake:8001",
+            **{"ready_timeout": 5, **settings},
+        )
         self.gateway = self.new_gateway(head_limits=head_limits)
         self.client = self.new_client(self.gateway)
 
@@ -90,12 +96,16 @@ class Stack:
     def add_hook(
         self, url: str, source: str, model_id: str | None = None, engine: str = "custom", **fields: Any
     ) -> None:
-        """Configure an endpoint with preprocess code."""
+        """Configure an endpoint with preprocess code; where it runs is the stack's ``hook_isolation``."""
+        isolation = {} if engine in ENGINES else {"hook_isolation": self.hook_isolation}
+        auxiliary = {"gateway": {**isolation, **fields.pop("options", {})}}
         path = self.folder / f"code-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
         path.write_text(source)
         key = f"py_code_{url}"
         self.registry.add_artifact(key, path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
-        self.registry.add_endpoint(url, model_id, engine=engine, preprocess_artifact=key, **fields)
+        self.registry.add_endpoint(
+            url, model_id, engine=engine, preprocess_artifact=key, auxiliary_cfg=auxiliary, **fields
+        )
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the control loop; fails after two minutes."""

@@ -1,4 +1,4 @@
-"""Slow work of control (downloads, the registry, pip) delays neither requests nor other kinds of its work."""
+"""Slow work of control (downloads, the registry) delays neither requests nor other kinds of its work."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.app import Gateway
-from gateway.control import packages, reconcile
+from gateway.control import reconcile
 from gateway.hooks import executor
 from gateway.metrics import catalog
 from gateway.registry.port import Parts
@@ -134,39 +134,6 @@ async def test_requests_for_lineage_use_no_threads_of_other_requests(tmp_path: P
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-
-
-HOOK = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return {}
-"""
-
-
-async def test_pip_delays_no_other_build(make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run of pip may take a quarter of an hour."""
-    is_over, running = threading.Event(), []
-
-    def install(*_: Any) -> Path:
-        running.append(1)
-        is_over.wait(60)
-        raise OSError("stopped")
-
-    monkeypatch.setattr(packages, "install", install)
-    monkeypatch.setattr(
-        packages, "requirements_of", lambda code, _bundle: code if "# pip" in code.read_text() else None
-    )
-    monkeypatch.setattr(packages, "missing", lambda _file: ["torch"])
-    stack = make_stack(hook_packages="install")
-    async with stack.gateway.running():
-        try:
-            for number in range(12):
-                stack.add_hook(f"pip{number}", f"# pip {number}\n{HOOK}")
-            await stack.until(lambda: len(running) >= 2)
-            stack.add_hook("plain", HOOK)
-            await stack.until(lambda: "plain" in stack.gateway.table.current.endpoints)
-        finally:
-            is_over.set()
 
 
 HANGS = """

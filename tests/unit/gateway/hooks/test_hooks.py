@@ -410,8 +410,7 @@ class Preprocess:
             time.sleep(0.01)
         return {{}}
 """
-    limits = {"gateway": {"hook_timeout": "100ms", "hook_threads": "1"}}
-    stack.add_hook("h", source, auxiliary_cfg=limits)
+    stack.add_hook("h", source, options={"hook_timeout": "100ms", "hook_threads": "1"})
     await stack.served("h")
     assert 504 == (await stack.client.post("/serve/h", json={"wait": True})).status_code
     assert 504 == (await stack.client.post("/serve/h", json={"wait": False})).status_code

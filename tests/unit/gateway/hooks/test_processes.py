@@ -105,7 +105,7 @@ def is_alive(pid: int) -> bool:
 async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: str, status: int, said: str) -> None:
     """Other requests of this and other endpoints are answered, during it and after it."""
     limit = "1s" if status == 504 else "60s"  # a busy machine may take seconds for the others
-    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "300M", "hook_timeout": limit}})
+    stack.add_hook("h", HOOK, options={"hook_memory": "300M", "hook_timeout": limit})
     stack.deploy("fast")
     await stack.served("h", "fast")
     post = stack.client.post
@@ -133,7 +133,7 @@ async def test_text_of_a_gpu_failure_replaces_the_process(stack: Any) -> None:
 
 async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any) -> None:
     """`gateway.hook_timeout` answers 504 and kills the process. A new one serves the next request."""
-    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_timeout": "300ms", "hook_processes": "1"}})
+    stack.add_hook("h", HOOK, options={"hook_timeout": "300ms", "hook_processes": "1"})
     await stack.served("h")
     hung = (await stack.client.post("/serve/h", json={})).json()["pid"]
     reply = await stack.client.post("/serve/h", json={"do": "spin"})
@@ -151,7 +151,7 @@ class Preprocess:
         await asyncio.sleep(body["s"])
         return {"pid": os.getpid()}
 """
-    stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_processes": "1"}})
+    stack.add_hook("h", source, engine="custom_async", options={"hook_processes": "1"})
     await stack.served("h")
     replies = await asyncio.gather(*(stack.client.post("/serve/h", json={"s": 0.5}) for _ in range(30)))
     assert 1 == len({r.json()["pid"] for r in replies})
@@ -166,7 +166,7 @@ async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
     """A process whose request cannot be cancelled within a second is killed."""
     source = "import time, os\nclass Preprocess:\n    async def process(self, body, state, s=None):\n"
     source += "        time.sleep(body['s'])\n        return {'pid': os.getpid()}\n"
-    stack.add_hook("h", source, engine="custom_async", auxiliary_cfg={"gateway": {"hook_timeout": "1s"}})
+    stack.add_hook("h", source, engine="custom_async", options={"hook_timeout": "1s"})
     await stack.served("h")
     before = (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
     assert 504 == (await stack.client.post("/serve/h", json={"s": 60})).status_code
@@ -203,7 +203,7 @@ class Preprocess:
 async def test_daemons_that_a_hook_starts_end_with_its_process(stack: Any, end: str) -> None:
     """They have sessions of their own, and other parents. However the process ends; other endpoints' live on."""
     for name in ("h", "other"):
-        stack.add_hook(name, DAEMONS, auxiliary_cfg={"gateway": {"hook_timeout": "2"}})
+        stack.add_hook(name, DAEMONS, options={"hook_timeout": "2"})
     await stack.served("h", "other")
     mine = (await stack.client.post("/serve/h", json={"do": "start"})).json()["pids"]
     others = (await stack.client.post("/serve/other", json={"do": "start"})).json()["pids"]
@@ -289,7 +289,7 @@ class Preprocess:
         return {"y": data.tolist(), "other": state["pid"] != os.getppid()}
 """
     stack.add_text_model("m1")
-    stack.add_hook("t", source, "m1", "triton", auxiliary_cfg={"gateway": {"hook_isolation": "process"}})
+    stack.add_hook("t", source, "m1", "triton", options={"hook_isolation": "process"})
     stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda i: {"y": i["x"] + 1})
     await stack.served("t")
     assert {"y": [[2.0, 3.0]], "other": True} == (await stack.client.post("/serve/t", json={"x": [1, 2]})).json()
@@ -322,8 +322,8 @@ async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any,
 
 async def test_invalid_options_are_refused(stack: Any) -> None:
     """The reason names the option."""
-    stack.add_hook("h", HOOK, auxiliary_cfg={"gateway": {"hook_memory": "plenty"}})
-    stack.add_hook("g", HOOK, auxiliary_cfg={"gateway": {"hook_isolation": "jail"}})
+    stack.add_hook("h", HOOK, options={"hook_memory": "plenty"})
+    stack.add_hook("g", HOOK, options={"hook_isolation": "jail"})
     await stack.until(lambda: stack.state("h")[0] == stack.state("g")[0] == "failed")
     assert "gateway.hook_memory" in stack.state("h")[1]
     assert "gateway.hook_isolation" in stack.state("g")[1]
