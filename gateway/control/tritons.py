@@ -41,34 +41,6 @@ class Tritons:
             self._backends[key] = self._make(address, compression)
         return self._backends[key]
 
-    async def probe(self, needed: Collection[Key]) -> dict[str, bool]:
-        """Return which of the needed addresses answer. All are asked at the same time."""
-        asked = sorted(needed)
-        found = await asyncio.gather(*(self.get(*key).is_live() for key in asked))
-        live: dict[str, bool] = {}
-        for (address, _), answers in zip(asked, found, strict=True):
-            live[address] = live.get(address, False) or answers
-        return live
-
-    def waiting(self, needed: Collection[Key]) -> dict[str, int]:
-        """Return the number of calls that wait at each address because it does not answer."""
-        found: dict[str, int] = {}
-        for address, compression in needed:
-            found[address] = found.get(address, 0) + self.get(address, compression).waiting
-        return found
-
-    def stuck(self, needed: Collection[Key]) -> list[str]:
-        """Return the servers that answer calls but no streams."""
-        return sorted({address for key in needed for address in self.get(*key).stuck})
-
-    def lacks(self, plan: EndpointPlan, model: str) -> bool:
-        """Return whether the Tritons of a version answer, but have its model no more."""
-        return self.get(plan.triton_address, plan.triton_compression).lacks(model)
-
-    def away(self, needed: Collection[Key]) -> set[str]:
-        """Return the addresses at which the last call or question was not answered."""
-        return {key[0] for key in needed if self.get(*key).is_away}
-
     async def forget(self, needed: Collection[Key]) -> None:
         """Close all backends but the ``needed`` ones. The others must have no calls in flight."""
         gone = [self._backends.pop(key) for key in [*self._backends] if key not in needed]
@@ -99,34 +71,38 @@ class TritonProbe:
             await asyncio.sleep(_PROBE_S)
 
     async def _probe(self) -> None:
-        live = await self._tritons.probe(self._needed())
+        asked = self._needed()
+        live: dict[str, bool] = {}
+        answered = await asyncio.gather(*(backend.is_live() for backend in asked.values()))
+        for (address, _), answers in zip(asked, answered, strict=True):
+            live[address] = live.get(address, False) or answers
         for address, answers in live.items():
             if self._health.backend_live.get(address) != answers:
                 _log.log(
                     logging.INFO if answers else logging.WARNING,
                     "Triton at %s %s", address, "answers" if answers else "does not answer",
                 )  # fmt: skip
-        now = {address for address, _ in self._needed()}
+        needed, pools = self._needed(), self.pools()
+        now = {address for address, _ in needed}
         found = {address: answers for address, answers in live.items() if address in now}
-        pools = self.pools()
         if found != self._health.backend_live or pools != self._health.pools:
             self._health.backend_live, self._health.pools = found, pools
             self._observer.show(
                 catalog.BACKEND_UP, {(address, pools.get(address, "")): live for address, live in found.items()}
             )
-        self._health.stuck = self._tritons.stuck(self._needed())
+        self._health.stuck = sorted({address for backend in needed.values() for address in backend.stuck})
         waiting: dict[str, int] = {}
-        for address, count in self._tritons.waiting(self._needed()).items():
+        for (address, _), backend in needed.items():
             for pool in pools.get(address, "").split(","):
-                waiting[pool] = waiting.get(pool, 0) + count
+                waiting[pool] = waiting.get(pool, 0) + backend.waiting
         self._observer.show(catalog.POOL_WAITING, {(pool,): count for pool, count in waiting.items()})
         self._health.note()  # a Triton may have come back, or the start-up wait may be over
         if not self._versions.retiring:  # a retiring version still needs the Triton of its last requests
-            await self._tritons.forget(self._needed())
+            await self._tritons.forget(needed)
 
     def answers(self) -> dict[str, bool]:
         """Return which Tritons answer, by address, with what calls have found since the last probe."""
-        away = self._tritons.away(self._needed())
+        away = {address for (address, _), backend in self._needed().items() if backend.is_away}
         return {address: live and address not in away for address, live in self._health.backend_live.items()}
 
     def lacking(self) -> set[str]:
@@ -136,15 +112,16 @@ class TritonProbe:
         """
         return {
             url for url, version in self._versions.served().items()
-            if version.endpoint is not None and version.plan is not None and version.plan.spec.engine == "triton"
-            and not version.plan.spec.option("unload_after")
-            and self._tritons.lacks(version.plan, version.endpoint.identity.triton_name)
+            if version.endpoint is not None and (plan := version.plan) is not None and plan.spec.engine == "triton"
+            and not plan.spec.option("unload_after")
+            and self._tritons.get(*_key(plan)).lacks(version.endpoint.identity.triton_name)
         }  # fmt: skip
 
-    def _needed(self) -> set[Key]:
+    def _needed(self) -> dict[Key, Backend]:
         """Return the Tritons that versions are served or built on."""
         plans = (version.plan for version in self._versions)
-        return {(p.triton_address, p.triton_compression) for p in plans if p is not None and p.spec.engine == "triton"}
+        keys = {_key(plan) for plan in plans if plan is not None and plan.spec.engine == "triton"}
+        return {key: self._tritons.get(*key) for key in sorted(keys)}
 
     def pools(self) -> dict[str, str]:
         """Return the pools of each needed address, separated by commas."""
@@ -154,3 +131,7 @@ class TritonProbe:
             if plan is not None and plan.spec.engine == "triton":
                 found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
         return {address: ",".join(sorted(pools)) for address, pools in found.items()}
+
+
+def _key(plan: EndpointPlan) -> Key:
+    return plan.triton_address, plan.triton_compression

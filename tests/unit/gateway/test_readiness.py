@@ -196,18 +196,19 @@ async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
     stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If no endpoint uses Triton, it is not contacted."""
-    looks, probe = [], Tritons.probe
+    looks, forget = [], Tritons.forget
 
     async def counted(tritons: Tritons, needed: Any) -> Any:
         looks.append(needed)
-        return await probe(tritons, needed)
+        return await forget(tritons, needed)
 
-    monkeypatch.setattr(Tritons, "probe", counted)
+    monkeypatch.setattr(Tritons, "forget", counted)
     stack.backend.is_up = False
     stack.add_hook("h", HOOK)
     await stack.served("h")
     before = len(looks)
     await stack.until(lambda: len(looks) > before + 1)
+    assert not looks[-1], "no Triton is needed"
     assert (200, {"ready": True, "reasons": [], "degraded": []}) == await readyz(stack)
     assert {} == stack.gateway._status()["triton"]
 
