@@ -20,11 +20,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
-
-from gateway.pace import Pace, unhurried
 
 MAX_CHARS: Final = 8 << 20
 MAX_DEPTH: Final = 64
@@ -55,15 +53,15 @@ class _Unusual(Exception):
     """Outside the dialect of the fast reader: pyhocon decides."""
 
 
-def parse(text: str, *, seconds: float = MAX_S, pause: Callable[[], None] = unhurried) -> Entries:
+def parse(text: str, *, seconds: float = MAX_S) -> Entries:
     """Return the text's entries as plain dicts, lists, strings, numbers, booleans and None.
 
-    ``pause`` is called between entries. Raises ``Unreadable``; takes hardly longer than ``seconds``.
+    Raises ``Unreadable``; takes hardly longer than ``seconds``.
     """
     if len(text) > MAX_CHARS:
         raise Unreadable(f"it has {len(text):,} characters; at most {MAX_CHARS:,} are allowed")
     try:
-        return _Reader(text.expandtabs() if "\t" in text else text, pause).read()
+        return _Reader(text.expandtabs() if "\t" in text else text).read()
     except _Unusual:
         return _asked(text, seconds)
 
@@ -108,7 +106,7 @@ def read(text: str) -> Mapping[str, Any]:
     if found is None or time.monotonic() >= until:
         until = math.inf
         try:
-            found = parse(mended(text), pause=Pace())
+            found = parse(mended(text))
         except Unreadable as error:
             found = error
             if isinstance(error, Unsettled):
@@ -140,9 +138,8 @@ _WORDS: Final = {"true": True, "false": False, "null": None}
 class _Reader:
     """One pass over the SDK's dialect. Anything else raises ``_Unusual``, so what is read here is read exactly."""
 
-    def __init__(self, text: str, pause: Callable[[], None]) -> None:
+    def __init__(self, text: str) -> None:
         self._text = text
-        self._pause = pause
         self._at = 0
 
     def read(self) -> Entries:
@@ -181,10 +178,8 @@ class _Reader:
             self._at = start.end()
             found[key] = self._block(depth + 1, closes=True) if start["open"] else self._value(depth + 1)
             self._end()
-            if depth == 1:
-                self._pause()
-                if len(found) > MAX_ENTRIES:
-                    raise _too_many()
+            if depth == 1 and len(found) > MAX_ENTRIES:
+                raise _too_many()
 
     def _list(self, depth: int) -> list[Any]:
         if depth > MAX_DEPTH:

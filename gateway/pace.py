@@ -1,8 +1,8 @@
 """Lets long work in a thread yield to the event loop. Imports no other module of ours.
 
-A computing thread keeps the interpreter's lock (GIL) for 5 ms at a time, and a request needs the lock several times. So
-requests would take 10 ms longer while a change of the configuration is read. Work that calls ``Pace`` often keeps the
-lock for 1 ms at most.
+A computing thread gives the interpreter's lock (GIL) away when another one has waited for it for some time (``app``
+sets half a millisecond), and a request needs the lock several times. Work that calls ``Pace`` often also leaves pauses:
+``/metrics`` of thousands of series does.
 """
 
 from __future__ import annotations

@@ -12,13 +12,12 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gateway import default_version, hocon, pools, version_numbers
 from gateway.errors import SpecFault
-from gateway.pace import unhurried
 
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 """Engine types of clearml-serving; ``control.compile`` decides which of them a gateway can run."""
@@ -258,28 +257,15 @@ class ServingSpec:
     @functools.cached_property
     def revision(self) -> str:
         """Hash of the content: equal for equal desired states, whatever else in the Task changed."""
-        return self.hashed(unhurried)
-
-    def hashed(self, pause: Callable[[], None]) -> str:
-        """Return ``revision``; ``pause`` is called between entries."""
         parts: list[Mapping[Any, object]] = [
-            self.endpoints,
-            self.canaries,
-            self.monitoring,
-            self.metrics,
-            self.settings,
-            self.stables,
-            # Empty parts are left out, so that the revision of a spec without them is as in earlier versions.
-            *([self.shadows] if self.shadows else []),
-            *([{f"default {name}": url for name, url in self.defaults.items()}] if self.defaults else []),
-            *([{name: sorted(parts.items()) for name, parts in self.objectives.items()}] if self.objectives else []),
+            self.endpoints, self.canaries, self.monitoring, self.metrics, self.settings, self.stables, self.shadows,
+            self.defaults, {name: sorted(parts.items()) for name, parts in self.objectives.items()},
             {number: (f.subject, f.message) for number, f in enumerate(self.faults)},
-        ]
+        ]  # fmt: skip
         digest = hashlib.sha256()
         for number, part in enumerate(parts):
             for item in sorted(part.items()):
                 digest.update(f"{number} {item!r}\n".encode())
-                pause()
         return digest.hexdigest()[:16]
 
     @property
@@ -351,8 +337,8 @@ def normalize_url(endpoint: str, version: str | None = None) -> str:
     return f"{endpoint.strip('/')}/{(version or '').strip('/')}".strip("/")
 
 
-def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingSpec:
-    """Return what a serving Task asks for; ``pause`` is called between entries.
+def decode(task: ServingTask) -> ServingSpec:
+    """Return what a serving Task asks for.
 
     Invalid entries raise nothing; they are listed in ``faults``. Reads the sections ``endpoints``,
     ``model_monitoring_eps``, ``canary``, ``model_monitoring`` and ``metric_logging``.
@@ -365,7 +351,6 @@ def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingS
     # Static endpoints win over auto-update ones of the same url, as in clearml-serving.
     for entries, is_auto in ((auto, True), (_section(task, "endpoints", faults), False)):
         for key, value in entries.items():
-            pause()
             try:
                 spec = _decode_endpoint(key, value, artifacts, is_auto=is_auto)
             except SpecFault as fault:
@@ -374,7 +359,6 @@ def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingS
             endpoints[spec.url] = spec
     canaries: dict[str, CanarySpec] = {}
     for key, value in _section(task, "canary", faults).items():
-        pause()
         try:
             canary = _decode_canary(key, value)
         except SpecFault as fault:
@@ -389,7 +373,6 @@ def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingS
             faults.append(Fault(f"auto-update {key}", fault.message))
     metrics: dict[str, MetricSpec] = {}
     for key, value in _section(task, "metric_logging", faults).items():
-        pause()
         try:
             metrics[key.strip("/")] = _decode_metrics(key, value)
         except SpecFault as fault:
@@ -411,7 +394,7 @@ def decode(task: ServingTask, pause: Callable[[], None] = unhurried) -> ServingS
         objectives=_decode_objectives(task, endpoints),
         faults=tuple(faults),
     )
-    found.__dict__["revision"] = found.hashed(pause)
+    _ = found.revision  # hashed here, in the thread that decodes, and kept
     return found
 
 

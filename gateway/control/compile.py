@@ -7,7 +7,7 @@ function, so that it refuses at once what a gateway would refuse later.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
@@ -17,7 +17,6 @@ from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import declared
 from gateway.objectives import Objective
-from gateway.pace import unhurried
 from gateway.path.routing import canary
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
@@ -58,14 +57,12 @@ def compile_spec(
     default_triton: str,
     pools: Mapping[str, str] | None = None,
     models: Mapping[str, ModelRecord] = MappingProxyType({}),
-    pause: Callable[[], None] = unhurried,
 ) -> Plan:
     """Return the plan for ``spec``. Entries that cannot be served are in ``faults``; nothing is raised.
 
     The Task's own ``triton_grpc_server`` overrides ``default_triton``, as in clearml-serving. ``pools`` maps each pool
     of Tritons to its address, and ``default`` to an override of ``default_triton``; None accepts every pool. ``models``
-    are the known records: a model whose files were replaced under its id is built again. ``pause`` is called between
-    entries.
+    are the known records: a model whose files were replaced under its id is built again.
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
@@ -75,7 +72,6 @@ def compile_spec(
     unknown: dict[str, list[str]] = {}
     endpoints: dict[str, EndpointPlan] = {}
     for url, endpoint in spec.endpoints.items():
-        pause()
         record = models.get(endpoint.model_id or "")
         on = pools_of(endpoint, record) if endpoint.engine == "triton" else ()
         at, lacking = address_of(known, on)
@@ -95,7 +91,6 @@ def compile_spec(
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))
     for name, rule in spec.canaries.items():
-        pause()
         try:
             choices = canary.resolve(rule, endpoints)
         except SpecFault as fault:
@@ -108,7 +103,6 @@ def compile_spec(
             if url not in chosen
         )
     for name, metrics in spec.metrics.items():
-        pause()
         _, messages = declared.check(metrics)
         faults.extend(Fault(f"metrics {name}", message) for message in messages)
     promised = _objectives(spec, faults)

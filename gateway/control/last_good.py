@@ -7,12 +7,11 @@ JSON and back.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from gateway.control.compile import EndpointPlan
-from gateway.pace import unhurried
 from gateway.registry.cache import model_from
 from gateway.spec import ArtifactRef, EndpointSpec, ModelRecord, TensorSpec
 
@@ -28,13 +27,9 @@ class LastGood:
     reason: str = ""
 
 
-def encode(versions: Mapping[str, LastGood], pause: Callable[[], None] = unhurried) -> dict[str, Any]:
-    """Return the versions, by url, as JSON values; ``pause`` is called between them."""
-    found = {}
-    for url, one in versions.items():
-        found[url] = asdict(one)
-        pause()
-    return found
+def encode(versions: Mapping[str, LastGood]) -> dict[str, Any]:
+    """Return the versions, by url, as JSON values."""
+    return {url: asdict(one) for url, one in versions.items()}
 
 
 def decode(stored: object) -> dict[str, LastGood]:

@@ -4,7 +4,7 @@ Each worker process runs one loop. This file reads the Task, compiles it, saves 
 the Tritons. ``version`` holds the states of versions, ``builds`` the work on them, ``publish`` the change of routes.
 If the registry does not answer at start-up, the last-good state is served. Errors in the loop never stop requests:
 they are counted, logged, shown as reasons, and retried. Work that grows with the number of endpoints (reading,
-compiling, saving) runs in control's own threads, which pause so that the event loop keeps its turn.
+compiling, saving) runs in control's own threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.pace import Pace, unhurried
+from gateway.pace import unhurried
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import Saved, SpecStore
@@ -207,7 +207,7 @@ class Reconciler:
             task = await self._remote(self._registry.task)
         elif now < self._records_due:
             return "unchanged"
-        spec = await self._local(decode, task, Pace())
+        spec = await self._local(decode, task)
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
         await self._remote(self._records.refresh, spec.model_ids)
         await self._local(self._assembler.learn, task)
@@ -233,7 +233,7 @@ class Reconciler:
             return
         task = self._saved.task
         try:
-            plan = await self._local(self._compile, await self._local(decode, task, Pace()))
+            plan = await self._local(self._compile, await self._local(decode, task))
             await self._show_guards(task, plan.spec)
         except Exception:  # noqa: BLE001 - a damaged file must not end the control loop
             _log.exception("the last configuration that worked cannot be read")
@@ -249,7 +249,6 @@ class Reconciler:
             default_triton=self._settings.default_triton,
             pools=self._settings.pools,
             models=self._records.known(),
-            pause=Pace(),
         )
 
     async def _local(self, call: Callable[..., Result], *args: Any) -> Result:

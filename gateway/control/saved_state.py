@@ -21,7 +21,6 @@ from gateway.control.records import ModelRecords
 from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.version import Versions
-from gateway.pace import Pace
 from gateway.registry.cache import SpecStore
 from gateway.spec import ModelRecord, ServingTask
 
@@ -132,7 +131,7 @@ class SavedState:
         former: Mapping[str, LastGood],
         served: Sequence[str],
     ) -> None:
-        self._store.save(task, models, last_good.encode(former, Pace()), served)
+        self._store.save(task, models, last_good.encode(former), served)
 
     def _prune_if_due(self) -> None:
         """Begin to delete unneeded files if that is due; wanted, serving and last-good versions need theirs."""
@@ -148,9 +147,7 @@ class SavedState:
         self._pruner = asyncio.create_task(work, name="prune")
 
     def _keep_files(self, plan: Plan, served: Sequence[LastGood]) -> None:
-        pause, known = Pace(), self._records.known()
+        known = self._records.known()
         needed = [(one.spec, known.get(one.spec.model_id or "")) for one in plan.endpoints.values()]
-        for one in served:
-            needed.append((one.plan.spec, one.record))
-            pause()
+        needed += [(one.plan.spec, one.record) for one in served]
         self._assembler.keep(needed)

@@ -25,7 +25,6 @@ from urllib.parse import urlsplit
 
 from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
-from gateway.pace import Pace
 from gateway.registry import parts, sweep
 from gateway.registry.contents import PARTS, WHOLE, Contents
 from gateway.registry.port import Registry
@@ -85,11 +84,10 @@ class ArtifactCache:
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
         """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises."""
-        pause = Pace()
         entries = [f"models/{key}" for record in models for key in (_key_of_model(record), _key_of_parts(record))]
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
         try:
-            sweep.need(self._root, self._name, entries, self._clock(), pause)
+            sweep.need(self._root, self._name, entries, self._clock())
             if self._wanted_bytes:
                 self._sweep(self._limit())
         except OSError as error:
@@ -115,7 +113,7 @@ class ArtifactCache:
             self._used = None
 
     def _sweep(self, max_bytes: int) -> bool:
-        gone = sweep.sweep(self._root, max_bytes, self._clock(), Pace())
+        gone = sweep.sweep(self._root, max_bytes, self._clock())
         for entry in gone:
             _log.info("the download cache is full: %s is deleted, no program needs it", entry)
         return bool(gone)
@@ -333,7 +331,7 @@ class SpecStore:
         or were served.
         """
         stored = {name: asdict(model) for name, model in models.items()}
-        text = _paced_json({"task": asdict(task), "models": stored, "last_good": last_good}, served)
+        text = _in_pieces({"task": asdict(task), "models": stored, "last_good": last_good}, served)
         with contextlib.suppress(OSError):
             if self._path.read_text() == text:
                 return
@@ -356,15 +354,14 @@ def model_from(stored: Mapping[str, Any]) -> ModelRecord:
     return ModelRecord(**{**stored, "tags": tuple(stored["tags"])})
 
 
-def _paced_json(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -> str:
+def _in_pieces(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -> str:
     # One `json.dumps` would hold the interpreter lock for its whole time: tens of milliseconds for a thousand models.
-    pace = Pace()
     parts = [f'"served": {json.dumps(list(served))}']
     for name, entries in state.items():
-        written = []
-        for key, value in sorted(entries.items()):
-            written.append(f"{json.dumps(key)}: {json.dumps(value, sort_keys=True, default=str)}")
-            pace()
+        written = [
+            f"{json.dumps(key)}: {json.dumps(value, sort_keys=True, default=str)}"
+            for key, value in sorted(entries.items())
+        ]
         parts.append(f'"{name}": {{{", ".join(written)}}}')
     return f"{{{', '.join(parts)}}}"
 

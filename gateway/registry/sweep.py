@@ -13,12 +13,11 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from gateway import durable
-from gateway.pace import unhurried
 
 UNTOUCHED_S: Final = 3600.0
 """An entry that was used within this time stays; the process that fetched it may not have listed it yet."""
@@ -33,10 +32,10 @@ PART: Final = ".part"
 _KEEP: Final = "keep"
 
 
-def need(root: Path, name: str, entries: Iterable[str], now: float, pause: Callable[[], None] = unhurried) -> None:
+def need(root: Path, name: str, entries: Iterable[str], now: float) -> None:
     """Record that the program ``name`` needs these entries (``kind/key``), and touch them.
 
-    ``pause`` is called between entries. Raises ``OSError``.
+    Raises ``OSError``.
     """
     wanted = sorted(set(entries))
     path = root / _KEEP / f"{name}.json"
@@ -50,7 +49,6 @@ def need(root: Path, name: str, entries: Iterable[str], now: float, pause: Calla
     for entry in wanted:
         with contextlib.suppress(OSError):
             os.utime(root / entry / MARK, (now, now))
-        pause()
 
 
 def needed(root: Path, now: float) -> set[str]:
@@ -63,23 +61,20 @@ def needed(root: Path, now: float) -> set[str]:
     return found
 
 
-def sweep(root: Path, max_bytes: int, now: float, pause: Callable[[], None] = unhurried) -> list[str]:
+def sweep(root: Path, max_bytes: int, now: float) -> list[str]:
     """Delete unneeded entries until the cache has at most ``max_bytes``; return what was deleted.
 
-    Needed entries stay whatever their size. Unfinished entries of killed processes are always deleted. ``pause`` is
-    called between entries.
+    Needed entries stay whatever their size. Unfinished entries of killed processes are always deleted.
     """
     kept = needed(root, now)
     total = 0
     for left in root.glob(f"*/*{PART}*"):
-        pause()
         with contextlib.suppress(OSError):
             if now - left.stat().st_mtime >= LEFT_S:
                 shutil.rmtree(left, ignore_errors=True)
     unneeded: list[tuple[float, int, Path]] = []
     for mark in root.glob(f"*/*/{MARK}"):
         entry = mark.parent
-        pause()
         try:
             used, size = mark.stat().st_mtime, _size(entry)
         except OSError:

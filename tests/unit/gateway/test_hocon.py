@@ -117,7 +117,7 @@ SCRAPS = st.lists(
 def ours(text: str) -> Any:
     """Return the fast reader's value; None if it leaves the text to pyhocon."""
     try:
-        return hocon._Reader(text.expandtabs(), lambda: None).read()
+        return hocon._Reader(text.expandtabs()).read()
     except hocon._Unusual:
         return None
 
