@@ -130,7 +130,9 @@ async def test_gateway_that_starts_without_registry_serves_the_last_good_state(s
     stack.deploy("e")
     await stack.served("e")
     # A change is on disk a moment after it is live.
-    await stack.until(lambda: "e" in (stack.gateway._reconciler._store.served() or ()))
+    await stack.until(
+        lambda: (saved := stack.gateway._reconciler._store.load()) is not None and "e" in saved.served
+    )  # fmt: skip
     stack.registry.is_up = False
     second = stack.new_gateway()
     async with second.running(), stack.new_client(second) as client:
