@@ -27,7 +27,7 @@ from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
 from gateway.outcome import in_task, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, UNADDRESSED, Ask, Route
-from gateway.path.call import Call
+from gateway.path.call import Call, labels
 from gateway.path.rights import OPEN, RPC, redacted_for, rows_for, snapshot_for
 from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, serve
@@ -90,9 +90,6 @@ _CONTENT_FIELDS: Final = {
     "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
     "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents", BYTES: "bytes_contents",
 }  # fmt: skip
-_TIME_HEADERS: Final = ("x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-compute-time")
-
-
 _LOOKAHEAD_BYTES: Final = 256 << 10
 """Bytes of each call that gRPC receives before the gateway reads them."""
 _MEMORY_PER_BYTE: Final = 5
@@ -539,13 +536,9 @@ def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> 
 
 
 def _trailing_metadata(ask: Ask) -> tuple[tuple[str, str], ...]:
-    parts = (ask.total_ns, ask.prepare_ns, ask.queue_ns, ask.infer_ns,
-             ask.prepare_ns + ask.infer_ns + ask.finish_ns)  # fmt: skip
-    times = [(name, f"{ns * 1e-6:.3f}") for name, ns in zip(_TIME_HEADERS, parts, strict=True)]
     headers = ask.with_version.headers if ask.with_version is not None else ()
-    lines = [*headers, *(() if ask.quota is None else ask.quota.headers())]
-    decoded = [(name.decode(), value.decode("latin-1")) for name, value in lines]
-    return (("x-request-id", ask.request_id), ("x-route", ask.route), *times, *decoded)
+    lines = (*labels(ask), *headers, *(() if ask.quota is None else ask.quota.headers()))
+    return tuple((name.decode(), value.decode("latin-1")) for name, value in lines)
 
 
 def _error_text(error: GatewayError) -> str:

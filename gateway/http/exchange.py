@@ -15,10 +15,10 @@ from gateway.handlers.endpoint import Event
 from gateway.http import body as bodies
 from gateway.http.browsers import as_page, wants_page
 from gateway.http.problems import problem
-from gateway.http.replies import HeaderList, head_of, labels, quota_lines, served_by, timeout_of
+from gateway.http.replies import HeaderList, head_of, quota_lines, served_by, timeout_of
 from gateway.outcome import Outcome, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, gone
-from gateway.path.call import Call, Headers
+from gateway.path.call import Call, Headers, labels
 from gateway.trace import clean_id, new_id, parse_traceparent
 
 if TYPE_CHECKING:

@@ -30,19 +30,6 @@ def quota_lines(trace: Trace) -> Headers:
     return lines
 
 
-def labels(trace: Trace) -> Headers:
-    """Return the headers that describe a request in every answer: id, route and stage times in milliseconds."""
-    return [
-        (b"x-request-id", trace.request_id.encode()),
-        (b"x-route", trace.route.encode()),
-        (b"x-total-time", _ms(trace.total_ns)),
-        (b"x-tokenization-time", _ms(trace.prepare_ns)),
-        (b"x-queue-time", _ms(trace.queue_ns)),
-        (b"x-inference-time", _ms(trace.infer_ns)),
-        (b"x-compute-time", _ms(trace.prepare_ns + trace.infer_ns + trace.finish_ns)),
-    ]
-
-
 _HEAD: Final = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bx-request-id: %b\r\nx-route: %b\r\nx-total-time: %.3f\r\n"
     b"x-tokenization-time: %.3f\r\nx-queue-time: %.3f\r\nx-inference-time: %.3f\r\nx-compute-time: %.3f\r\n"
@@ -59,10 +46,6 @@ def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
         endpoint_head, trace.request_id.encode(), trace.route.encode(), trace.total_ns * 1e-6, prepare * 1e-6,
         trace.queue_ns * 1e-6, infer * 1e-6, (prepare + infer + trace.finish_ns) * 1e-6, length,
     )  # fmt: skip
-
-
-def _ms(ns: int) -> bytes:
-    return b"%.3f" % (ns * 1e-6)
 
 
 def timeout_of(header: bytes, limit: float) -> float:

@@ -28,6 +28,20 @@ Refuse = Callable[[GatewayError, str], Reply]
 """``refuse(error, request_id)`` returns the error in the form of a protocol."""
 
 
+def labels(trace: Trace) -> Headers:
+    """Return the headers that describe a request in every answer: id, route and stage times in milliseconds."""
+    prepare, infer = trace.prepare_ns, trace.infer_ns
+    times = {
+        b"x-total-time": trace.total_ns, b"x-tokenization-time": prepare, b"x-queue-time": trace.queue_ns,
+        b"x-inference-time": infer, b"x-compute-time": prepare + infer + trace.finish_ns,
+    }  # fmt: skip
+    return [
+        (b"x-request-id", trace.request_id.encode()),
+        (b"x-route", trace.route.encode()),
+        *((name, b"%.3f" % (ns * 1e-6)) for name, ns in times.items()),
+    ]
+
+
 class Call:
     """What is asked, parsed by a protocol and used once. A protocol subclasses it and sets ``path``.
 
