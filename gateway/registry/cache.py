@@ -17,7 +17,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
@@ -26,10 +25,9 @@ from urllib.parse import urlsplit
 from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.registry import parts, sweep
-from gateway.registry.contents import PARTS, WHOLE, Contents
 from gateway.registry.port import Registry
 from gateway.registry.unpack import MAX_BYTES, unpack
-from gateway.spec import ArtifactRef, ModelRecord, ServingTask
+from gateway.spec import CONTENT_HASH, ArtifactRef, Content, ModelRecord, ServingTask, contents, overwritten, records_of
 
 _log = logging.getLogger("triton_gateway.cache")
 
@@ -39,8 +37,12 @@ _MANIFEST = sweep.MARK
 _BELOW_VOLUME: Final = 0.8
 """Largest share of its volume for a cache; kubelets and quotas act when a volume is nearly full."""
 
+WHOLE: Final = "sha256"
+PARTS: Final = "parts"
+"""What a hash covers: the file as stored, or the parts of it that gateways read (see ``parts``)."""
+
 Check = Callable[[Mapping[str, str]], None]
-"""Takes the hashes of stored files (see ``Contents.check``). Raises if they must not be used."""
+"""Takes the hashes of stored files, by ``WHOLE`` and ``PARTS``. Raises if they must not be used."""
 
 
 class ArtifactCache:
@@ -71,7 +73,8 @@ class ArtifactCache:
         self._max_unpacked = max_unpacked
         self._name = name
         self._clock = clock
-        self._contents = Contents()
+        self._contents: Mapping[str, Content] = {}
+        """The recorded contents by model id; replaced as a whole, as threads read it."""
         self._has_told = False
         self._used: int | None = None
         """Approximate size in bytes; None if it was not counted yet."""
@@ -79,8 +82,14 @@ class ArtifactCache:
         """Stores that are known not to support reading in parts."""
 
     def learn(self, task: ServingTask) -> None:
-        """Take over the recorded contents from the serving Task that was just read."""
-        self._contents.learn(task)
+        """Take over the recorded contents from the serving Task that was just read.
+
+        A real file server stores a folder under the serving Task by its base name. A second upload from a folder of the
+        same name therefore replaces the file of a published model. Replicas with the first bytes would go on serving
+        them, and new ones would serve the other model under the same id. So the controller records one content per
+        model, as soon as a model sync reports it or it has looked itself, and downloads of other bytes are refused.
+        """
+        self._contents = contents(records_of(task, CONTENT_HASH))
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
         """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises."""
@@ -168,11 +177,25 @@ class ArtifactCache:
         return None
 
     def hashes(self, record: ModelRecord) -> Mapping[str, str]:
-        """Return the hashes of the whole model on disk (``contents.WHOLE``, ``PARTS``); empty if it is not there."""
+        """Return the hashes of the whole model on disk (``WHOLE``, ``PARTS``); empty if it is not there."""
         return _hashes_of(self._root / "models" / _key_of_model(record)) or {}
 
     def _check_of(self, record: ModelRecord) -> Check:
-        return partial(self._contents.check, record)
+        """Return a check that raises ``ContentChanged`` for bytes that are not the recorded ones of this model.
+
+        What nobody has recorded is accepted.
+        """
+
+        def check(hashes: Mapping[str, str]) -> None:
+            known = self._contents.get(record.id)
+            if known is None or not known.is_of(record):
+                return
+            for part, recorded in ((WHOLE, known.sha256), (PARTS, known.parts)):
+                if recorded and (found := hashes.get(part)) is not None and recorded != found:
+                    message, hint = overwritten(recorded, found)
+                    raise ContentChanged(f"model {record.name} ({record.id}) {message}", hint=hint, found=found)
+
+        return check
 
     def artifact(self, ref: ArtifactRef) -> Path:
         """Return the preprocess code: a ``.py`` file, or the folder of an uploaded package.
@@ -392,7 +415,7 @@ def _touch(entry: Path) -> None:
 
 
 def _hashes_of(entry: Path) -> Mapping[str, str] | None:
-    """Return the hashes of a complete entry's download (see ``Contents.check``); None if it is not complete."""
+    """Return the hashes of a complete entry's download by ``WHOLE`` and ``PARTS``; None if it is not complete."""
     try:
         manifest = json.loads((entry / _MANIFEST).read_text())
         if any((entry / "files" / name).stat().st_size != size for name, size in manifest["files"].items()):

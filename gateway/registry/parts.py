@@ -3,8 +3,8 @@
 A folder is stored as a zip: its directory (at the end) is read first, then the needed members, in few requests. Of a
 single file of weights nothing is fetched. A hash over the parts covers each member's name, size and checksum, and the
 SHA-256 of each member that a gateway reads. Replicas with the whole file and replicas with parts compute the same hash,
-so they can tell whether they serve the same model. ``cache`` calls this from worker threads. What may be used is
-decided in ``contents``.
+so they can tell whether they serve the same model. ``cache`` calls this from worker threads and decides what may be
+used.
 """
 
 from __future__ import annotations
