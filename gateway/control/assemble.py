@@ -367,37 +367,34 @@ class Assembler:
         return send
 
     async def _ready(self, backend: Backend, model: str, progress: Progress) -> ModelInfo:
-        self._asking += 1
-        try:
-            return await self._wait_and_describe(backend, model, progress)
-        finally:
-            self._asking -= 1
-
-    async def _wait_and_describe(self, backend: Backend, model: str, progress: Progress) -> ModelInfo:
         loop = asyncio.get_running_loop()
         until = loop.time() + self._ready_timeout
         asked, times_refused, known_at = 0.0, 0, -1.0
-        while not await backend.is_ready(model):
-            now, pause = loop.time(), max(_POLL_S, self._asking * _POLLS_APART_S)
-            if now - asked >= max(_ASK_S, 10 * pause):  # the reason is shown to people, so asking rarely is enough
-                asked = now
-                missing = await self._reports.why_missing(model)
-                known_at = missing.at if known_at < 0 else known_at
-                # A report that was there at first, and a single refusal, may come from an attempt that is repeated now.
-                is_refused = missing.is_final and missing.at != known_at
-                refusal = await backend.refusal(model) or (missing.reason if is_refused else "")
-                times_refused += bool(refusal)
-                if refusal and times_refused > 1:
-                    raise SpecFault(refusal, hint="fix it and register it again")
-                progress("Loaded", missing.reason or await backend.why_not_ready(model))
-            if now > until:
-                missing = await self._reports.why_missing(model)
-                reason = missing.reason or await backend.why_not_ready(model)
-                raise ModelNotReady(
-                    f"Triton did not load {model} within {self._ready_timeout:g} s: {reason}",
-                    hint="look at the model sync's log and status",
-                )
-            await asyncio.sleep(pause)
+        self._asking += 1
+        try:
+            while not await backend.is_ready(model):
+                now, pause = loop.time(), max(_POLL_S, self._asking * _POLLS_APART_S)
+                # The reason is shown to people, so asking rarely is enough.
+                if now - asked >= max(_ASK_S, 10 * pause) or now > until:
+                    asked = now
+                    missing = await self._reports.why_missing(model)
+                    known_at = missing.at if known_at < 0 else known_at
+                    # A report that was there at first, and a single refusal, may come from an attempt that is repeated.
+                    is_refused = missing.is_final and missing.at != known_at
+                    refusal = await backend.refusal(model) or (missing.reason if is_refused else "")
+                    times_refused += bool(refusal)
+                    if refusal and times_refused > 1:
+                        raise SpecFault(refusal, hint="fix it and register it again")
+                    reason = missing.reason or await backend.why_not_ready(model)
+                    progress("Loaded", reason)
+                    if now > until:
+                        raise ModelNotReady(
+                            f"Triton did not load {model} within {self._ready_timeout:g} s: {reason}",
+                            hint="look at the model sync's log and status",
+                        )
+                await asyncio.sleep(pause)
+        finally:
+            self._asking -= 1
         async with self._places.taken():
             return await backend.describe(model)
 
