@@ -15,7 +15,7 @@ from typing import Final
 
 from deploy.controller import registry
 from deploy.controller.election import Election
-from deploy.tools.errors import GatewayError
+from deploy.tools.errors import GatewayError, line_of
 
 log = logging.getLogger("triton_gateway.controller")
 
@@ -80,7 +80,7 @@ class Controller:
             self._look()
         except GatewayError as error:
             if error.message != self._problem:
-                log.warning("nothing is decided until the registry answers: %s", error)
+                log.warning("nothing is decided until the registry answers: %s", line_of(error))
             self._problem = error.message
             return
         if self._problem:

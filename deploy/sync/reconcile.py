@@ -235,7 +235,7 @@ class ModelSync:
         try:
             desired = following.result()
         except errors.GatewayError as error:
-            text = str(error)
+            text = f"{error.message}; {error.hint}" if error.hint else error.message
             self._next_poll = now + min(self._settings.poll_s, self._settings.delay(self._registry_failures))
             if text != self._registry_error:
                 log.warning("registry not readable, loaded models stay: %s", text)

@@ -426,10 +426,10 @@ def test_a_start_without_registry_serves_the_last_good_state(world):
     world.rounds()
     world.sync.close()
     world.triton.restart()
-    world.registry.fails = RegistryUnavailable("nobody answers")
+    world.registry.fails = RegistryUnavailable("nobody answers", hint="check the address")
     world.start()
     assert {"a": ("ready", "")} == world.rounds(2)
-    assert "nobody answers" == world.sync.status()["registry"]["error"]
+    assert "nobody answers; check the address" == world.sync.status()["registry"]["error"]
 
 
 def test_models_wait_for_a_triton_that_is_away_without_being_blamed(world):
