@@ -68,6 +68,11 @@ class GatewayError(Exception):
         super().__init__(self.message)
         self.retry_after = retry_after
 
+    @property
+    def sentence(self) -> str:
+        """The message and the hint."""
+        return f"{self.message}: {self.hint}" if self.hint else self.message
+
 
 def _as_utf8(text: str) -> str:
     """Replace lone surrogates, which stand for undecodable file names and cannot be encoded in a reply."""

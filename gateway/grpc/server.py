@@ -470,7 +470,7 @@ class StreamAsk(RpcAsk):
             self.ends_stream = True
             super().refuse(error, route)
             return
-        self._writes = pb.ModelStreamInferResponse(error_message=_error_text(error), infer_response=self._failed)
+        self._writes = pb.ModelStreamInferResponse(error_message=error.sentence, infer_response=self._failed)
 
     async def send(self, event: Event) -> None:
         """See ``Ask.send``."""
@@ -541,10 +541,6 @@ def _trailing_metadata(ask: Ask) -> tuple[tuple[str, str], ...]:
     return tuple((name.decode(), value.decode("latin-1")) for name, value in lines)
 
 
-def _error_text(error: GatewayError) -> str:
-    return f"{error.message}: {error.hint}" if error.hint else error.message
-
-
 def _names_of(context: Any) -> Names:
     identity = context.auth_context() or {}
     parts = (identity.get("x509_common_name", ()), identity.get("x509_subject_alternative_name", ()))
@@ -566,5 +562,5 @@ def _refuse(context: Any, error: GatewayError) -> None:
     """
     trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
     context.set_code(CODES.get(error.kind, grpc.StatusCode.INTERNAL))
-    context.set_details(_error_text(error))
+    context.set_details(error.sentence)
     context.set_trailing_metadata(trailing)

@@ -55,7 +55,7 @@ def problem(error: GatewayError, request_id: str) -> Reply:
 def oip_problem(error: GatewayError, request_id: str) -> Reply:
     """Return the refusal as the Open Inference Protocol has it: ``{"error": …}``; a wrong tensor is 400."""
     status, headers, _ = problem(error, request_id)
-    return Reply(_plain_status(status), headers, orjson.dumps({"error": _sentence(error), "code": error.kind}))
+    return Reply(_plain_status(status), headers, orjson.dumps({"error": error.sentence, "code": error.kind}))
 
 
 def openai_problem(error: GatewayError, request_id: str) -> Reply:
@@ -64,7 +64,7 @@ def openai_problem(error: GatewayError, request_id: str) -> Reply:
     status = _plain_status(status)
     kind = _OPENAI_KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     code = "model_not_found" if error.kind in ("endpoint_not_found", "version_not_found") else error.kind
-    content = {"error": {"message": _sentence(error), "type": kind, "param": None, "code": code}}
+    content = {"error": {"message": error.sentence, "type": kind, "param": None, "code": code}}
     return Reply(status, headers, orjson.dumps(content))
 
 
@@ -109,13 +109,13 @@ def tei_problem(error: GatewayError, request_id: str) -> Reply:
         status, kind = 424, "Backend"
     else:
         kind = _TEI_KINDS.get(status, "Validation" if status < 500 else "Backend")
-    return Reply(status, headers, orjson.dumps({"error": _sentence(error), "error_type": kind}))
+    return Reply(status, headers, orjson.dumps({"error": error.sentence, "error_type": kind}))
 
 
 def cohere_problem(error: GatewayError, request_id: str) -> Reply:
     """Return the refusal as Cohere's API has it, ``{"id", "message"}``, and in Jina's word for it, ``detail``."""
     status, headers, _ = problem(error, request_id)
-    said = _sentence(error)
+    said = error.sentence
     return Reply(_plain_status(status), headers, orjson.dumps({"id": request_id, "message": said, "detail": said}))
 
 
@@ -134,7 +134,3 @@ def unnamed(refuse: Refuse) -> Refuse:
 
 def _plain_status(status: int) -> int:
     return 400 if status == 422 else status
-
-
-def _sentence(error: GatewayError) -> str:
-    return f"{error.message}: {error.hint}" if error.hint else error.message
