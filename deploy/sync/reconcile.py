@@ -26,10 +26,9 @@ from deploy.sync.follow import Desired, Follower, Target
 from deploy.sync.members import look_up
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Action, Observed, Situation, dispensable, plan
-from deploy.sync.report import Reporter
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.settings import Retry, SyncSettings
-from deploy.sync.status import ModelStatus, State, StatusBoard, iso
+from deploy.sync.status import ModelStatus, Reporter, State, StatusBoard, iso
 from deploy.sync.stubs import count_stubs
 from gateway import errors, registry, spec
 

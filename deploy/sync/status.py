@@ -1,23 +1,34 @@
-"""Model sync's published status: one file that gateways' pages, ``status``, ``doctor`` and ``up`` read.
+"""What model sync tells of its Triton: a file for this machine, and a report beside the serving Task for all others.
 
-It is written as a whole, and only if something changed. Thread-safe.
+``status``, ``doctor`` and ``up`` read the file, which is written as a whole, and only if something changed. Gateways
+and the controller read the report (``gateway.registry.reports``): it is sent on change, at most every ten seconds,
+every minute while a model fails, and else hourly.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
+from deploy.tools.errors import GatewayError
 from deploy.tools.folders import replace_file
 
 log = logging.getLogger("triton_gateway.sync")
 
+LEAST_S: Final = 10.0
+FAILING_S: Final = 60.0
+"""The report of a model that fails is repeated: an old one does not count."""
+MOST_S: Final = 3600.0
+_PHASES: Final = {"ready": "loaded", "cold": "loaded", "leaving": "retiring"}
+
+Rows = Sequence[Mapping[str, Any]]
 State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving", "cold"]
 
 
@@ -83,6 +94,49 @@ class StatusBoard:
             log.warning("cannot write %s: %s", self._path, error)
             return
         self._published = text
+
+
+class Reporter:
+    """Reports with ``send``, which gets the fields of ``ModelReport``. ``clock``: seconds. One thread at a time.
+
+    A registry that is away is asked again ten seconds later.
+    """
+
+    def __init__(self, send: Callable[[Rows], None], *, clock: Callable[[], float]) -> None:
+        self._send = send
+        self._clock = clock
+        self._sent: Rows | None = None
+        self._tried_at = -math.inf
+        self._said = ""
+
+    def is_due(self, models: Rows) -> bool:
+        """Return whether ``models`` (``StatusBoard.models``) should be reported now."""
+        since, told = self._clock() - self._tried_at, _told(models)
+        most = FAILING_S if any(one["reason"] for one in told) else MOST_S
+        return since >= most or (since >= LEAST_S and told != self._sent)
+
+    def write(self, models: Rows) -> None:
+        """Report ``models``. Never raises for a registry that refuses or is away."""
+        self._tried_at = self._clock()
+        told = _told(models)
+        try:
+            self._send(told)
+        except GatewayError as error:
+            if error.message != self._said:
+                log.warning("the state of this Triton cannot be reported: %s", error.message)
+            self._said = error.message
+            return
+        self._sent, self._said = told, ""
+
+
+def _told(models: Rows) -> Rows:
+    return [
+        {
+            "url": one["endpoint"], "model": one["model_id"], "name": one["name"],
+            "phase": _PHASES.get(one["state"], "pending"), "reason": one["reason"] if one["state"] == "failed" else "",
+            "is_final": one["is_final"], "sha256": one.get("sha256", ""), "parts": one.get("parts", ""),
+        } for one in models
+    ]  # fmt: skip
 
 
 def read_status(path: Path) -> dict[str, Any] | None:

@@ -169,7 +169,8 @@ def _lost(entry: Entry, before: Mapping[Thing, Known], found: Iterable[Entry], n
     last = before.get((entry.kind, entry.subject))
     if last is None or entry.after or not last.command or not entry.is_seen or now - last.at >= _FRESH_S:
         return entry
-    is_alone = not any(one is not entry and one.is_seen and one.kind in (ENDPOINT, WEIGHT, DEFAULT) for one in found)
+    others = (one for one in found if one is not entry and one.by not in (AUTO, record.CONTROLLER))
+    is_alone = not any(one.kind in (ENDPOINT, WEIGHT) or (one.is_seen and one.kind == DEFAULT) for one in others)
     return entry if is_alone else replace(entry, why=LOST, restore=last.command)
 
 

@@ -18,7 +18,6 @@ from gateway import errors, metrics
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that count as failures of the version; callers' mistakes and overloaded gateways do not."""
-LATENCY_BUCKETS: Final = metrics.catalog.LATENCY_BUCKETS
 REFUSED: Final = errors.Overloaded.kind
 """The outcome of requests for which a version had no capacity."""
 

@@ -117,7 +117,7 @@ def _lost(store: FakeRegistry) -> dict[str, str]:
     return {subject: one["restore"] for subject, one in found.items()}
 
 
-@pytest.mark.parametrize("change", ["added", "changed", "removed", "rule", "weights", "setting"])
+@pytest.mark.parametrize("change", ["added", "deployed", "changed", "removed", "rule", "weights", "setting"])
 def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_that_restores_it(
     store: FakeRegistry, change: str
 ) -> None:
@@ -135,6 +135,10 @@ def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_
     store.endpoints.update(read_before)
     if change == "added":
         store.add_endpoint("new", B)
+    elif change == "deployed":  # `triton-gateway deploy` runs the stock command, too
+        store.add_endpoint("new", B)
+        with announced(store, ["new"], by="ann", why="deploy"):
+            pass
     elif change == "changed":
         store.add_endpoint("old", A)
     elif change == "removed":
