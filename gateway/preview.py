@@ -15,7 +15,7 @@ from gateway.metrics import variables
 from gateway.metrics.declared import declared_for, frequency_of
 from gateway.path.routing import canary
 from gateway.registry.port import Registry
-from gateway.spec import CanarySpec, Fault, ServingSpec
+from gateway.spec import CanarySpec, Fault, ServingSpec, known_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,7 @@ def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, 
         raise SpecFault("a version is named twice", hint="give each version one weight")
     for url, _ in shares:
         if url not in spec.endpoints:
-            known = ", ".join(sorted(spec.endpoints)) or "none"
-            raise SpecFault(f"there is no endpoint {url}", hint=f"the serving Task has {known}")
+            raise SpecFault(f"there is no endpoint {url}", hint=known_of(spec.endpoints))
     rule = CanarySpec(endpoint, tuple(weight for _, weight in shares), tuple(url for url, _ in shares))
     try:
         canary.resolve(rule, spec.endpoints)

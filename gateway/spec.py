@@ -289,8 +289,9 @@ class ServingSpec:
             return url if url in self.endpoints else f"{url}, which was removed; {', '.join(versions)} can be chosen"
         if versions:
             return f"nothing yet; {', '.join(versions)} can be chosen"
-        known = ", ".join(sorted({one.endpoint for one in self.endpoints.values()})) or "none"
-        raise SpecFault(f"there is no endpoint {endpoint}", hint=f"the serving Task has {known}")
+        raise SpecFault(
+            f"there is no endpoint {endpoint}", hint=known_of(one.endpoint for one in self.endpoints.values())
+        )
 
     def url_of(self, endpoint: str, version: str) -> str:
         """Return the url of a version that a person names by its number or its whole url.
@@ -301,8 +302,13 @@ class ServingSpec:
         for url in (wanted, version.strip("/")):
             if url in self.endpoints:
                 return url
-        known = ", ".join(sorted(self.endpoints)) or "none"
-        raise SpecFault(f"there is no endpoint {wanted}", hint=f"the serving Task has {known}")
+        raise SpecFault(f"there is no endpoint {wanted}", hint=known_of(self.endpoints))
+
+
+def known_of(endpoints: Iterable[str]) -> str:
+    """Return the hint for an unknown endpoint: those that there are, or how to add one."""
+    names = ", ".join(sorted({*endpoints}))
+    return f"the serving Task has {names or 'none; `triton-gateway deploy FOLDER --endpoint NAME` adds one'}"
 
 
 def triton_model_name(endpoint: EndpointSpec, model: ModelRecord) -> str:

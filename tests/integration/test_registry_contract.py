@@ -199,6 +199,8 @@ def test_wrong_credentials_and_unknown_tasks_are_refused_with_what_to_check(
             monkeypatch.undo()
             with pytest.raises(RegistryRefused, match="does not exist") as unknown:
                 ClearMLRegistry("0" * 32).marker()
+            with pytest.raises(RegistryRefused, match="does not exist"):
+                ClearMLRegistry("0" * 32).task()
     assert "CLEARML_API_ACCESS_KEY" in refusal.value.hint
     assert "CLEARML_SERVING_TASK_ID" in unknown.value.hint
 

@@ -134,7 +134,7 @@ class Snapshot:
                 f"endpoint {_shown(base)} has no version {_shown(path.rpartition('/')[2])}",
                 hint=f"it has {', '.join(siblings[:10])}",
             )
-        hint = f"deployed are {', '.join(urls[:10])}" if urls else "nothing is deployed: `clearml-serving model add …`"
+        hint = f"deployed are {', '.join(urls[:10])}" if urls else "none is; `triton-gateway deploy FOLDER` adds one"
         what = f"endpoint {_shown(path)} does not exist" if path else "no endpoint is served here"
         return EndpointNotFound(what, hint=hint)
 

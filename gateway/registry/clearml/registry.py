@@ -117,7 +117,11 @@ class ClearMLRegistry:
 
         Raises ``RegistryUnavailable``, because a Task without its records would look like one that has none.
         """
-        task = serving_task(self.task_of(self.followed()))
+        try:
+            task = serving_task(self.task_of(self.followed()))
+        except RegistryRefused:
+            self.marker()  # if there is no such Task, this says what to do
+            raise
         try:
             return replace(task, records=self.ledger.read())
         except RegistryRefused as error:
