@@ -35,7 +35,7 @@ class Expires(Protocol):
 
 
 Alarm = set["Expires"] | asyncio.TimerHandle | None
-"""The set or the timer of item request; kept in the request itself."""
+"""The set or the timer of an item; kept in the item itself."""
 
 
 class Deadlines:
