@@ -19,11 +19,6 @@ from deploy.tools import sections
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"
 
-Store = registry.RegistryWriter
-Rule = spec.MonitoringSpec
-Serving = spec.ServingSpec
-ServingTask = spec.ServingTask
-
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -36,39 +31,13 @@ class Update:
     notes: tuple[str, ...] = ()
 
 
-def text_of(task: ServingTask, section: str) -> str:
-    """Return the text of a section (``RULES`` or ``SERVED``) of ``task``."""
-    return registry.section_text(task, section)
-
-
-def has_none(task: ServingTask) -> bool:
-    """Return True if ``task`` has neither a rule nor leftovers of one."""
-    return all(len(text_of(task, section).strip()) <= 2 for section in (RULES, SERVED))
-
-
-def seen(task: ServingTask) -> tuple[object, ...]:
+def seen(task: spec.ServingTask) -> tuple[object, ...]:
     """Return what the decisions about ``task`` rest on."""
     return dict(task.sections), spec.records_of(task, version_numbers.KIND)
 
 
-def serving(task: ServingTask) -> Serving:
-    """Return the decoded ``task``, its rules included."""
-    return spec.decode(task)
-
-
-def served_by(text: str) -> dict[str, str]:
-    """Return the model of each url in a ``SERVED`` section."""
-    found = spec.decode(ServingTask(sections={SERVED: text})).endpoints
-    return {url: str(one.model_id) for url, one in sorted(found.items())}
-
-
-def query_of(rule: spec.MonitoringSpec) -> registry.ModelQuery:
-    """Return the registry query for ``rule``."""
-    return registry.ModelQuery(rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
-
-
 def update(
-    task: ServingTask,
+    task: spec.ServingTask,
     found: Mapping[str, Sequence[str]],
     *,
     is_good: Callable[[str, str], bool] = lambda _url, _model: True,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from deploy.controller.auto_update import rules
+from deploy.controller.registry import ServingTask, Store, registry, spec
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -27,7 +28,7 @@ class AutoUpdate:
 
     def __init__(
         self,
-        store: rules.Store,
+        store: Store,
         loaded: Loaded,
         *,
         clock: Callable[[], float],
@@ -44,16 +45,16 @@ class AutoUpdate:
         self._loaded = loaded
         self._loaded_since: dict[tuple[str, str], float] = {}
 
-    def __call__(self, task: rules.ServingTask) -> bool:
+    def __call__(self, task: ServingTask) -> bool:
         """Bring the versions up to date. Return True if something changed and the Task must be read again."""
-        if rules.has_none(task):
-            return False
-        wanted = rules.text_of(task, rules.RULES)
+        wanted = registry.section_text(task, rules.RULES)
+        if all(len(text.strip()) <= 2 for text in (wanted, registry.section_text(task, rules.SERVED))):
+            return False  # there is no rule, and nothing is left over of one
         now = self._clock()
         if wanted == self._rules and now < self._due:
             return False
         notes: list[str] = []
-        serving = rules.serving(task)
+        serving = spec.decode(task)
         found = {}
         for endpoint, rule in serving.monitoring.items():
             try:
@@ -75,12 +76,14 @@ class AutoUpdate:
         self._rules, self._due = wanted, now + self._every_s
         return has_changed
 
-    def _models(self, endpoint: str, rule: rules.Rule, serving: rules.Serving) -> Sequence[str]:
+    def _models(self, endpoint: str, rule: spec.MonitoringSpec, serving: spec.ServingSpec) -> Sequence[str]:
         """Return the models that a rule selects: its newest, and those beyond its limit that are served and still
         match.
         """
         served = {e.model_id for e in serving.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
-        query = replace(rules.query_of(rule), served=tuple(sorted(served)))
+        query = registry.ModelQuery(
+            rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions, served=tuple(sorted(served))
+        )
         found = list(self._store.find_models(query))
         more = sorted(served - {*found})
         if rule.max_versions is None or not more:
@@ -116,4 +119,5 @@ class AutoUpdate:
 
 
 def _shown(changed: Mapping[str, str]) -> str:
-    return ", ".join(f"{url}={model}" for url, model in rules.served_by(changed[rules.SERVED]).items()) or "none"
+    found = spec.decode(ServingTask(sections={rules.SERVED: changed[rules.SERVED]})).endpoints
+    return ", ".join(f"{url}={one.model_id}" for url, one in sorted(found.items())) or "none"
