@@ -269,14 +269,11 @@ class Gateway:
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
         control = self._control = ControlThreads()
         self._reports = Reports(self._registry.reports, control.registry)
+        cache = ArtifactCache(state_dir / "cache", self._registry, max_bytes=settings.cache_bytes)
         assembler = Assembler(
             records=records,
             reports=self._reports,
-            cache=ArtifactCache(
-                state_dir / "cache",
-                self._registry,
-                max_bytes=settings.cache_bytes,
-            ),
+            cache=cache,
             backend_for=self._tritons.get,
             observer=self.observer,
             permits=self.permits,
@@ -310,6 +307,7 @@ class Gateway:
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),
             records=records,
+            cache=cache,
             assembler=assembler,
             table=self.table,
             health=self.health,

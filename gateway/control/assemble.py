@@ -45,7 +45,7 @@ from gateway.path.routing.canary import Weighted
 from gateway.path.routing.snapshot import Pending, Snapshot
 from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, ServingTask, triton_model_name
+from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
@@ -116,16 +116,6 @@ class Assembler:
         self._places = Places(_AT_A_TIME, _PLACE_S)
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds)
-
-    def keep(self, needed: Sequence[tuple[EndpointSpec, ModelRecord | None]]) -> None:
-        """Delete every cached file but those of these versions. Blocks."""
-        models = [record for _, record in needed if record is not None and record.has_data]
-        artifacts = [spec.preprocess for spec, _ in needed if spec.preprocess is not None]
-        self._cache.keep(models, artifacts)
-
-    def learn(self, task: ServingTask) -> None:
-        """Take over the recorded contents of models."""
-        self._cache.learn(task)
 
     def give_up(self, plan: EndpointPlan) -> None:
         """Drop what builds of ``plan`` have left behind, since it is no longer wanted."""

@@ -36,7 +36,7 @@ from gateway.metrics.observer import Observer
 from gateway.pace import unhurried
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
-from gateway.registry.cache import Saved, SpecStore
+from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.port import Registry
 from gateway.spec import Fault, ServingSpec, ServingTask, decode, guarded_until, rollouts
 
@@ -84,6 +84,7 @@ class Reconciler:
         registry: Registry,
         store: SpecStore,
         records: ModelRecords,
+        cache: ArtifactCache,
         assembler: Assembler,
         table: RoutingTable,
         health: Health,
@@ -100,7 +101,7 @@ class Reconciler:
         self._registry = registry
         self._store = store
         self._records = records
-        self._assembler = assembler
+        self._cache = cache
         self._table = table
         self._health = health
         self._observer = observer
@@ -114,7 +115,7 @@ class Reconciler:
             metric_log_frequency=settings.metric_log_frequency, published=self._published,
         )  # fmt: skip
         self._saved_state = SavedState(
-            store, records, assembler, threads, self.served_urls, self.versions,
+            store, records, cache, threads, self.served_urls, self.versions,
             task=lambda: self._task, plan=lambda: self._plan, settled=settled,
         )  # fmt: skip
         self._builds = Builds(
@@ -210,7 +211,7 @@ class Reconciler:
         spec = await self._local(decode, task)
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
         await self._remote(self._records.refresh, spec.model_ids)
-        await self._local(self._assembler.learn, task)
+        await self._local(self._cache.learn, task)
         self._records_due = now + self._settings.records_period
         plan = await self._local(self._compile, spec)
         if self._plan is None and _unreadable(plan):

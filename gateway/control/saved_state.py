@@ -14,14 +14,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from gateway.control import last_good
-from gateway.control.assemble import Assembler
 from gateway.control.compile import Plan
 from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
 from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.version import Versions
-from gateway.registry.cache import SpecStore
+from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import ModelRecord, ServingTask
 
 _log = logging.getLogger("triton_gateway.control")
@@ -45,13 +44,13 @@ class SavedState:
     """
 
     def __init__(
-        self, store: SpecStore, records: ModelRecords, assembler: Assembler, threads: ControlThreads,
+        self, store: SpecStore, records: ModelRecords, cache: ArtifactCache, threads: ControlThreads,
         served_urls: ServedUrls, versions: Versions, *, task: Callable[[], ServingTask | None],
         plan: Callable[[], Plan | None], settled: Callable[[], None],
     ) -> None:  # fmt: skip
         self._store = store
         self._records = records
-        self._assembler = assembler
+        self._cache = cache
         self._threads = threads
         self._served_urls = served_urls
         self._versions = versions
@@ -150,4 +149,5 @@ class SavedState:
         known = self._records.known()
         needed = [(one.spec, known.get(one.spec.model_id or "")) for one in plan.endpoints.values()]
         needed += [(one.plan.spec, one.record) for one in served]
-        self._assembler.keep(needed)
+        models = [record for _, record in needed if record is not None and record.has_data]
+        self._cache.keep(models, [spec.preprocess for spec, _ in needed if spec.preprocess is not None])

@@ -30,7 +30,7 @@ from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
-from gateway.registry.cache import SpecStore
+from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import EndpointSpec, ServingTask
 from gateway.testing import FakeBackend, FakeRegistry
 from tests.waiting import soon
@@ -61,12 +61,6 @@ class FakeAssembler:
         self.recent: list[Sequence[bytes]] = []
         self.tick = 0
         self.ticks: dict[int, int] = {}
-
-    def learn(self, _task: object) -> str:
-        return ""
-
-    def keep(self, _needed: object) -> None:
-        pass
 
     def give_up(self, plan: EndpointPlan) -> None:
         self.given_up.append(plan.spec.url)
@@ -104,6 +98,7 @@ class World:
         self.follower = Reconciler(
             FollowSettings(default_triton="t:8001", poll_period=0.5),
             registry=self.registry, store=SpecStore(folder), records=ModelRecords(self.registry),
+            cache=ArtifactCache(folder / "cache", self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
             mirror=Mirror(self.table, observer, lambda _: None, is_busy=lambda: False, timeout=1.0),

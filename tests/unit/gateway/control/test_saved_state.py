@@ -48,7 +48,7 @@ class Work:
         self.did: list[str] = []
         self.saving, self.pruning, self.revision = Pool(seconds), Pool(), ""
         parts: Any = SimpleNamespace(
-            save=lambda *_: self.did.append("save"), keep=lambda _: self.did.append("tidy"), known=dict,
+            save=lambda *_: self.did.append("save"), keep=lambda *_: self.did.append("tidy"), known=dict,
             previously_served=(), local=self.saving, downloads=self.pruning,
         )  # fmt: skip
         versions = Versions(lambda: 0.0, lambda _: None)
