@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
@@ -83,30 +83,6 @@ class Taken:
     tokens: float
 
 
-class Store(Protocol):
-    """The buckets of all tenants, shared by all workers."""
-
-    @property
-    def address(self) -> str:
-        """Where the store is, without credentials."""
-        ...
-
-    async def take(self, tenant: str, limits: Limits, tokens: int, owed: float) -> Taken:
-        """Take ``owed`` tokens in any case, and if there is enough one request and ``tokens``.
-
-        Bounded in time. Raises ``StoreAway``.
-        """
-        ...
-
-    async def check(self) -> None:
-        """Raise ``StoreAway`` unless the store answers."""
-        ...
-
-    async def close(self) -> None:
-        """Close connections. Raises nothing."""
-        ...
-
-
 @dataclass(slots=True)
 class _State:
     is_good: bool | None = None
@@ -120,7 +96,9 @@ class SharedQuotas:
     ``report(address, is_good)`` is called when the store was asked: whether it answered.
     """
 
-    def __init__(self, store: Store, report: Callable[[str, bool], None] = lambda _address, _is_good: None) -> None:
+    def __init__(
+        self, store: RedisStore, report: Callable[[str, bool], None] = lambda _address, _is_good: None
+    ) -> None:  # fmt: skip
         self._store = store
         self._report = report
         self._state = _State()
@@ -206,7 +184,7 @@ class _Password(CredentialProvider):
 
 
 class RedisStore:
-    """A ``Store`` on the server at ``url`` (``redis``, ``rediss``, ``valkey`` or ``valkeys``).
+    """The buckets of all tenants, on the server at ``url`` (``redis``, ``rediss``, ``valkey`` or ``valkeys``).
 
     ``password_file``: read for each connection; empty for none.
     """
@@ -228,7 +206,10 @@ class RedisStore:
         self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def take(self, tenant: str, limits: Limits, tokens: int, owed: float) -> Taken:
-        """See ``Store``."""
+        """Take ``owed`` tokens in any case, and if there is enough one request and ``tokens``.
+
+        Bounded in time. Raises ``StoreAway``.
+        """
         requests_limit, tokens_limit = (
             limit if limit < math.inf else _NONE for limit in (limits.requests_per_minute, limits.tokens_per_minute)
         )
@@ -242,7 +223,7 @@ class RedisStore:
             raise _away(error) from error
 
     async def check(self) -> None:
-        """See ``Store``.
+        """Raise ``StoreAway`` unless the store answers.
 
         It looks up the server's name first. A look-up cannot be ended: while name servers do not answer, every attempt
         to connect would occupy one more of the process's threads, which others need. Here it is one.
@@ -255,7 +236,7 @@ class RedisStore:
             raise _away(error) from error
 
     async def close(self) -> None:
-        """See ``Store``."""
+        """Close connections. Raises nothing."""
         try:
             await self._client.connection_pool.disconnect()
         except (RedisError, OSError, TimeoutError):

@@ -15,7 +15,6 @@ from typing import Final
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
@@ -31,11 +30,6 @@ _OF_VARIABLES: Final = frozenset(metric.name for metric in OF_VARIABLES)
 
 Declared = Collection[tuple[str, str, str]]
 """Endpoint, version and name of each declared variable."""
-
-
-def render(snapshot: Snapshot) -> bytes:
-    """Return a snapshot in Prometheus' text format."""
-    return respond("", Numbers(snapshot))[0]
 
 
 def respond(accept: str, numbers: Collector) -> tuple[bytes, str]:
@@ -169,10 +163,3 @@ def process_metrics() -> Collector:
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
-
-
-def parse(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
-    """Yield the name, labels and value of every sample in an exposition. Raises ``ValueError`` if it is invalid."""
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            yield sample.name, sample.labels, sample.value

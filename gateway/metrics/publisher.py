@@ -70,11 +70,11 @@ class Publisher:
         def respond(snapshot: Snapshot, pause: Callable[[], None]) -> tuple[bytes, str]:
             return exposition.respond(accept, exposition.Numbers(snapshot, self._process, pause, brief))
 
-        return await self._read(respond, is_newest=True)
+        return await self._read(respond)
 
     async def statistics(self) -> list[dict[str, Any]]:
         """Return the statistics of the Open Inference Protocol; see ``statistics``. Raises as ``metrics``."""
-        return await self._read(statistics.of_snapshot, is_newest=True)
+        return await self._read(statistics.of_snapshot)
 
     async def last_minute(self, judged: Judged) -> dict[str, Any]:
         """Return ``last_minute``, ``drift`` and ``objectives`` of ``/v1/status``; see ``Live``."""
@@ -94,10 +94,10 @@ class Publisher:
         now = time.monotonic()
         return {name: self._curves.of(name, now) for name in endpoints}
 
-    async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T], *, is_newest: bool = False) -> T:
+    async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T]) -> T:
         """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""
         own = self._observer.snapshot()
-        summed = None if self._parent is None else await self._parent.ask(own, is_newest=is_newest)
+        summed = None if self._parent is None else await self._parent.ask(own)
 
         def in_thread() -> T:
             pause = self._new_pace()

@@ -185,8 +185,6 @@ class Totals:
             if word == "newest":
                 asked = {other for other in self._living if other is not worker and _send(other, "report", number)}
                 self._asked[worker, number] = (self._clock() + WAIT_S, asked)
-            elif word == "last":
-                self._asked[worker, number] = (self._clock(), set())
             elif word == "reported":
                 for (_, question), (_, awaited) in self._asked.items():
                     if question == number:
@@ -253,8 +251,8 @@ class Parent:
             await self._report(snapshot(), 0)
             await asyncio.sleep(REPORT_S)
 
-    async def ask(self, own: Snapshot, *, is_newest: bool) -> bytes:
-        """Return the sum over all workers; with the others' newest numbers, or those of about the last second.
+    async def ask(self, own: Snapshot) -> bytes:
+        """Return the sum over all workers, with the others' newest numbers.
 
         ``read`` makes a snapshot of it, in any one thread. Raises ``InternalError`` if the parent does not answer:
         without the others' numbers, counters would fall.
@@ -263,8 +261,7 @@ class Parent:
         loop = asyncio.get_running_loop()
         answer = self._waiting[number] = loop.create_future()
         try:
-            word = "newest" if is_newest else "last"
-            if not await loop.run_in_executor(self._thread, self._write, word, number, own):
+            if not await loop.run_in_executor(self._thread, self._write, "newest", number, own):
                 raise TimeoutError
             return await asyncio.wait_for(answer, _GIVE_UP_S)
         except TimeoutError as error:

@@ -16,8 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -27,7 +26,7 @@ from gateway.handlers.endpoint import Event, Lookup
 from gateway.handlers.tensors import RawTensors
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.json_form import to_json
-from gateway.payloads.files import NOT_JSON, QUEUE_FULL, TOO_LARGE, WRITTEN
+from gateway.payloads.files import NOT_JSON, QUEUE_FULL, TOO_LARGE, WRITTEN, Folder
 from gateway.payloads.rules import Redact, Share, share_of
 from gateway.trace import Trace
 from preprocessing.types import Prepared
@@ -51,24 +50,6 @@ Count = Callable[[str, int], None]
 """``count(outcome, records)``, called on the event loop."""
 
 
-class Sink(Protocol):
-    """Takes the records: ``files.Folder``. One thread calls it."""
-
-    path: Path
-
-    def write(self, lines: bytes) -> tuple[str, str]:
-        """Write lines or none of them; return the outcome, and the reason if they are lost, else ``""``."""
-        ...
-
-    def idle(self) -> None:
-        """Do periodic work; called about twice a second."""
-        ...
-
-    def close(self) -> None:
-        """Finish the current file."""
-        ...
-
-
 class _Queued(NamedTuple):
     at: float
     trace: Trace
@@ -84,7 +65,7 @@ class PayloadLog:
 
     def __init__(
         self,
-        sink: Sink,
+        sink: Folder,
         shares: Sequence[Share],
         *,
         count: Count,

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from deploy.tools.clearml_serving import ClearMLServing
-from gateway.metrics.exposition import parse
 from tests import processes, tiny
+from tests.expositions import parse
 from tests.integration.callers import Callers
 from tests.integration.service import Loop, Service
 from tests.stack import Registry

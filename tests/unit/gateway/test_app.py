@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 from gateway.metrics.catalog import FAULT_KINDS
-from gateway.metrics.exposition import parse
 from gateway.registry.ledger import Record
 from gateway.version_numbers import KIND, Numbers, encode
+from tests.expositions import parse
 
 
 async def test_deployed_text_model_answers_without_code(stack: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.metrics.exposition import parse
+from tests.expositions import parse
 from tests.fake_gateway import NAMES, FakeGateway
 from tests.waiting import until
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from deploy.sync.health import Readiness, exposition, serve
-from gateway.metrics.exposition import parse
+from tests.expositions import parse
 
 
 def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, revision: str = "r1") -> dict[str, Any]:

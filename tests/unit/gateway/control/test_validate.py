@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from gateway.errors import ModelFailed
-from gateway.metrics.exposition import parse
+from tests.expositions import parse
 from tests.unit.gateway.conftest import classify
 from tests.waiting import LIMIT_S
 

@@ -13,12 +13,13 @@ import pytest
 from gateway.http.problems import FAILURES
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
-from gateway.metrics.exposition import Declared, Numbers, parse, respond
+from gateway.metrics.exposition import Declared, Numbers, respond
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
 from gateway.objectives import Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+from tests.expositions import parse
 
 MOST = 40
 """Series of a version that answers, per gateway, at the level that is the default (docs/metrics.md says what for)."""

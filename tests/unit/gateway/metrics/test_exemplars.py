@@ -11,6 +11,7 @@ from gateway.metrics import catalog, exposition
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
 from gateway.trace import Trace
+from tests import expositions
 from tests.unit.gateway.metrics.events import summed
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -74,7 +75,7 @@ def test_openmetrics_is_complete_and_the_older_form_unchanged() -> None:
     }
     assert told == {
         (name, *sorted(labels.items())): value
-        for name, labels, value in exposition.parse(old.decode())
+        for name, labels, value in expositions.parse(old.decode())
         if value == value
     }
 
@@ -116,10 +117,10 @@ async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
         await stack.served("t/1")
 
         def models() -> dict[tuple[str, ...], float]:
-            text = exposition.render(stack.gateway.observer.snapshot()).decode()
+            text = expositions.render(stack.gateway.observer.snapshot()).decode()
             return {
                 (labels["endpoint"], labels["version"], labels["model_id"], labels["link"], labels["pool"]): value
-                for name, labels, value in exposition.parse(text)
+                for name, labels, value in expositions.parse(text)
                 if name == catalog.MODEL_INFO.name
             }
 

@@ -14,6 +14,7 @@ import pytest
 from gateway.metrics import exposition
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
+from tests import expositions
 from tests.unit.gateway.metrics.events import FAILURES, happen, summed
 
 DATA = Path(__file__).with_name("data")
@@ -55,7 +56,7 @@ def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode() -> N
     """Two that have ended and one that runs: sums over all, gauges of the running one."""
     merged = summed(seen().snapshot(), ended=[seen(2).snapshot(), seen(3).snapshot()])
     recorded = (DATA / "of-three-workers.txt").read_text()
-    assert samples(recorded) == samples(exposition.render(merged).decode())
+    assert samples(recorded) == samples(expositions.render(merged).decode())
 
 
 def test_exposition_is_made_in_slices() -> None:

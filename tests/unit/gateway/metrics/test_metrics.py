@@ -10,9 +10,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.errors import STATUS
-from gateway.metrics import catalog, exposition
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.trace import Trace
+from tests import expositions
 
 
 def trace(total_ns: int = 2_000_000, outcome: str = "ok") -> Trace:
@@ -55,7 +56,7 @@ def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
     for _ in range(3):
         observer.started()
         observer.finished(trace(2_000_000))
-    found = samples(exposition.render(observer.snapshot()))
+    found = samples(expositions.render(observer.snapshot()))
     labels = (("endpoint", "e"), ("route", "direct"), ("version", "1"))
     name = catalog.REQUEST_SECONDS.name
     assert 3.0 == found[f"{name}_count", labels]
@@ -71,7 +72,7 @@ def test_failures_do_not_enter_the_latency_of_successes() -> None:
     observer = Observer()
     observer.started()
     observer.finished(trace(outcome="overloaded"))
-    found = samples(exposition.render(observer.snapshot()))
+    found = samples(expositions.render(observer.snapshot()))
     key = (("endpoint", "e"), ("outcome", "overloaded"), ("route", "direct"), ("version", "1"))
     assert 1.0 == found["gateway_requests_total", key]
     assert not any(name.startswith(catalog.REQUEST_SECONDS.name) for name, _ in found)
@@ -85,7 +86,7 @@ def test_every_outcome_is_counted_once_with_its_time(outcome: str) -> None:
     observer = Observer()
     observer.started()
     observer.finished(trace(outcome=outcome))
-    found = samples(exposition.render(observer.snapshot()))
+    found = samples(expositions.render(observer.snapshot()))
     assert [1.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
     counted = [
         v for (name, _), v in found.items() if re.fullmatch(r"gateway_request_(failure_)?duration_seconds_count", name)
@@ -103,7 +104,7 @@ def test_labels_are_bounded_whatever_clients_send() -> None:
         made.url = ""
         observer.started()
         observer.finished(made)
-    found = samples(exposition.render(observer.snapshot()))
+    found = samples(expositions.render(observer.snapshot()))
     assert [1000.0] == [v for (name, _), v in found.items() if name == "gateway_requests_total"]
     assert len(found) < 60
 
@@ -113,7 +114,7 @@ def test_waiting_for_the_cpu_is_the_loops_lateness_times_the_requests_that_began
     observer = Observer()
 
     def value() -> float:
-        return samples(exposition.render(observer.snapshot()))["gateway_cpu_wait_seconds_total", ()]
+        return samples(expositions.render(observer.snapshot()))["gateway_cpu_wait_seconds_total", ()]
 
     observer.waited(0.5)
     assert 0 == value()
@@ -135,7 +136,7 @@ async def test_requests_that_end_shortly_after_one_another_are_counted_together(
         await asyncio.sleep(0)
     assert 3 == len(observer._waiting)
     key = catalog.REQUESTS.name, (("endpoint", "e"), ("outcome", "ok"), ("route", "direct"), ("version", "1"))
-    assert 3 == samples(exposition.render(observer.snapshot()))[key]
+    assert 3 == samples(expositions.render(observer.snapshot()))[key]
     observer.finished(trace())
     await asyncio.sleep(0.02)
     assert not observer._waiting
@@ -169,7 +170,7 @@ def test_failure_series_exist_before_the_first_failure() -> None:
     observer = Observer(failures=("model_failed", "overloaded"))
     observer.expect([("e", "1", "direct"), ("e", "2", "canary")])
     observer.expect([("e", "1", "direct")])
-    series = [(name, dict(at), value) for (name, at), value in samples(exposition.render(observer.snapshot())).items()]
+    series = [(name, dict(at), value) for (name, at), value in samples(expositions.render(observer.snapshot())).items()]
     counted = {at["version"] + at["outcome"] for name, at, _ in series if name == catalog.REQUESTS.name}
     assert {f"{version}{outcome}" for version in "12" for outcome in ("model_failed", "overloaded")} == counted
     assert ["2", "2"] == [at["version"] for name, at, _ in series if name == catalog.FALLBACKS.name]
@@ -183,7 +184,7 @@ def test_a_triton_that_nothing_needs_any_more_has_no_number() -> None:
     observer.show(catalog.BACKEND_UP, {("t:8001", "default"): False})
     found = {
         dict(at)["backend"]: value
-        for (name, at), value in samples(exposition.render(observer.snapshot())).items()
+        for (name, at), value in samples(expositions.render(observer.snapshot())).items()
         if name == catalog.BACKEND_UP.name
     }
     assert 0 == found["t:8001"]

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from gateway.metrics import exposition
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.workers import Parent, Totals
+from tests import expositions
 from tests.unit.gateway.metrics.events import FAILURES, happen
 
 
@@ -81,7 +81,7 @@ async def test_every_worker_shows_the_sum_of_all() -> None:
     async with siblings(*(busy() for _ in range(3))) as publishers:
         for _ in range(3):
             for text, _ in await asyncio.gather(*(publisher.metrics("") for publisher in publishers)):
-                found = {(n, *at.values()): v for n, at, v in exposition.parse(text.decode())}
+                found = {(n, *at.values()): v for n, at, v in expositions.parse(text.decode())}
                 assert 3.0 == found["gateway_endpoint_builds_total", "ok"]
         rows = {(row["name"], row["version"]): row for row in await publishers[1].statistics()}
         assert 3 * 6 == rows["t", "1"]["inference_stats"]["success"]["count"]

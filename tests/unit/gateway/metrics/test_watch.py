@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import declared, exposition
+from gateway.metrics import declared
 from gateway.metrics.drift import Bins, Mean, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
+from tests import expositions
 
 V = MetricVariable
 
@@ -55,7 +56,7 @@ class Watched:
 
     def read(self) -> dict[str, float]:
         """Return samples of variables and drift: `name{variable,other label}` to value."""
-        return read(exposition.render(self.observer.snapshot()))
+        return read(expositions.render(self.observer.snapshot()))
 
 
 def read(text: bytes) -> dict[str, float]:
@@ -420,7 +421,7 @@ def test_words_are_counted() -> None:
         observer.finished(trace)
         if number % 20 == 0:
             observer.snapshot()
-    content = exposition.render(observer.snapshot())
+    content = expositions.render(observer.snapshot())
     found = read(content)
     assert b"flimmer" not in content
     usual, _ = observer.watch.learned("e/1")

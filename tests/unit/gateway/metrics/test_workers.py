@@ -158,16 +158,14 @@ async def test_who_asks_gets_what_all_have_counted_until_then() -> None:
             for observer in (one, two, three):
                 observer.count(catalog.BUILDS, "ok")
             ways = family.of["one"][1], family.of["two"][1]
-            answers = await asyncio.gather(
-                *(way.ask(of.snapshot(), is_newest=True) for way, of in zip(ways, (one, two), strict=True))
-            )
+            answers = await asyncio.gather(*(way.ask(of.snapshot()) for way, of in zip(ways, (one, two), strict=True)))
             expected = sum(counts(of.snapshot(), catalog.BUILDS)["ok",] for of in (one, two, three))
             for way, content in zip(ways, answers, strict=True):
                 assert {("ok",): expected} == counts(way.read(content), catalog.BUILDS)
         asyncio.get_running_loop().remove_reader(family.of["three"][2])
         asyncio.get_running_loop().remove_reader(family.of["three"][0])
         family.end("three")
-        content = await ways[0].ask(one.snapshot(), is_newest=True)
+        content = await ways[0].ask(one.snapshot())
         assert {("ok",): expected} == counts(ways[0].read(content), catalog.BUILDS)
 
 
@@ -180,7 +178,7 @@ async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> N
         asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
         two.count(catalog.BUILDS, "ok")
         way = family.of["one"][1]
-        content = await way.ask(one.snapshot(), is_newest=True)
+        content = await way.ask(one.snapshot())
         assert counts(way.read(content), catalog.BUILDS)["ok",] in (11.0, 12.0)
         await soon(lambda: counts(family.totals.sum(), catalog.BUILDS) == {("ok",): 12.0})
 
@@ -192,7 +190,7 @@ async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: py
     way = family.add("one")
     for _ in range(2):
         with pytest.raises(InternalError):
-            await way.ask(built(1).snapshot(), is_newest=True)
+            await way.ask(built(1).snapshot())
         family.of["one"][0].close()
     way.close(built(1).snapshot())
     family.of["one"][2].close()

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelFailed, Overloaded
-from gateway.metrics.exposition import render
 from gateway.registry.ledger import Record
+from tests.expositions import render
 from tests.waiting import soon
 
 BODY = {"text": "good"}

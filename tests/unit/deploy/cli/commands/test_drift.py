@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from deploy.cli.commands.drift import command
 from deploy.tools.errors import DeployError
-from gateway.metrics import drift, exposition, variables
+from gateway.metrics import drift, variables
 from gateway.metrics.drift import Bins
 from gateway.metrics.feedback import Labelled
 from gateway.metrics.observer import Observer
@@ -24,6 +24,7 @@ from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
+from tests import expositions
 from tests.sites import site
 
 
@@ -49,7 +50,7 @@ class Gateway:
             trace.url, trace.body = "e/1", {"x": float(x), "a": str(a)}
             self.observer.started()
             self.observer.finished(trace)
-        self.page = exposition.render(self.observer.snapshot())
+        self.page = expositions.render(self.observer.snapshot())
 
 
 @pytest.fixture

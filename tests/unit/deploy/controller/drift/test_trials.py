@@ -17,13 +17,14 @@ from deploy.cli.drift_reference import of_counts
 from deploy.controller.counters import parse
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.gateways import Gateways
-from gateway.metrics import catalog, drift, exposition
+from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
 from gateway.testing import FakeRegistry
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
+from tests import expositions
 
 FILLERS = re.findall(r"\w+", "the of and to in is that it was for on are with as be at this have from or had by not")
 GERMAN = re.findall(r"\w+", "der die das und ist nicht ein eine zu den von mit sich auf für im dem des ich sie es auch")
@@ -59,7 +60,7 @@ class Trial:
         self.judging({})
 
     def page(self) -> str:
-        return exposition.render(self.observer.snapshot()).decode()
+        return expositions.render(self.observer.snapshot()).decode()
 
     def show(self, families: Families) -> None:
         self.found = {key[2]: days for key, days in families[catalog.DRIFT_EVIDENCE].items()}
