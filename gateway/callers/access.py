@@ -221,7 +221,9 @@ class Access:
             if caller is not None:
                 self._check_end(caller.name, *caller.also)
                 return caller
-        raise NotAuthenticated("the key is unknown", because="unknown_key", hint=_HINT)
+        raise NotAuthenticated(
+            "the key is unknown", because="unknown_key", hint="ask the operator for one (`triton-gateway keys create`)"
+        )
 
     def _of_certificate(self, names: Names) -> Caller:
         """Return the caller of a certificate that TLS has verified. Raises ``NotAuthenticated``."""

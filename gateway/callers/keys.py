@@ -186,7 +186,8 @@ class KeyFile:
                 return None
             pepper, content = self.pepper.read_bytes(), self.path.read_bytes()
         except OSError as error:
-            raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}") from error
+            made = "; `triton-gateway keys create` makes it" if isinstance(error, FileNotFoundError) else ""
+            raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}{made}") from error
         try:
             found = usable(*read_file(content), read_pepper(pepper))
         except BadKeys as error:

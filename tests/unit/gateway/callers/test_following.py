@@ -118,7 +118,10 @@ async def test_a_missing_or_unreadable_file_removes_no_key(mounted: Mounted, tmp
     (tmp_path / "..data").unlink()
     await mounted.following.look()
     assert mounted.knows(key)
-    assert "keys.json cannot be read: No such file" in mounted.following.status()["keys_file"]["problem"]
+    assert (
+        "keys.json cannot be read: No such file or directory; `triton-gateway keys create` makes it"
+        in mounted.following.status()["keys_file"]["problem"]
+    )
 
 
 async def test_without_a_good_state_no_key_is_accepted(mounted: Mounted) -> None:
