@@ -45,6 +45,10 @@ _COMMANDS = {
 }
 _INTERNAL = {"triton": "Run only the embedded Triton."}
 
+EXTRAS = {"controlplane": "controlplane", "triton": "triton", "up": "laptop", "deploy": "laptop",
+          "optimize": "bundles", "boards": "grafana"}  # fmt: skip
+"""Command → the extra with all that it needs. Other commands need the base."""
+
 _OURS = ("deploy", "gateway", "preprocessing")
 
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
@@ -115,11 +119,11 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             return _fail(_unexpected(error), _FAILED)
-        from deploy.tools import extras  # imported only for a failure, to keep commands fast
-
         given = sys.argv[1:] if argv is None else argv
-        remedy = extras.remedy(error.name, next((word for word in given if word in (*_COMMANDS, *_INTERNAL)), ""))
-        return _fail(f"the Python package {error.name.partition('.')[0]} is not installed; {remedy}", _FAILED)
+        extra = next((EXTRAS[word] for word in given if word in EXTRAS), "")
+        remedy = f'".[{extra}]"`' if extra else ".` again: it, or one of the extras in pyproject.toml, brings it"
+        name = error.name.partition(".")[0]
+        return _fail(f"the Python package {name} is not installed; run `pip install {remedy}", _FAILED)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             return _fail("the disk is full; make room and try again", _FAILED)

@@ -5,18 +5,33 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
 
 import grimp
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from deploy.tools import extras
+from deploy.cli.main import EXTRAS
 
 ROOT = Path(__file__).parents[3]
-REQUIRED = extras.requirements()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def required(extra: str) -> list[str]:
+    """The packages that an extra requires, with those of the extras that it names; the base is ``""``."""
+    lines = PROJECT["optional-dependencies"][extra] if extra else PROJECT["dependencies"]
+    found: dict[str, None] = {}
+    for one in map(Requirement, lines):
+        inner = [name for part in one.extras for name in required(part)] if one.name == "triton-gateway" else [one.name]
+        found |= dict.fromkeys(map(canonicalize_name, inner))
+    return [*found]
+
+
+REQUIRED = {extra: required(extra) for extra in ("", *PROJECT["optional-dependencies"])}
 OURS = ("dashboards", "deploy", "gateway", "preprocessing")
 COMMANDS = "deploy.cli.commands"
 
@@ -144,31 +159,6 @@ def test_every_extra_that_is_named_somewhere_exists() -> None:
     assert wrong == {}
 
 
-@pytest.mark.parametrize(
-    ("module", "command", "remedy"),
-    [
-        ("starlette", "controlplane", '".[controlplane]"'),
-        ("starlette", "up", '".[laptop]"'),
-        ("onnxruntime", "triton", '".[triton]"'),
-        ("torch", "optimize", '".[bundles]"'),
-        ("opentelemetry.sdk", "serve", '".[otel]"'),
-        ("google.protobuf", "sync", "`pip install .`"),
-        ("nobodys", "up", "`pip install nobodys`"),
-    ],
-)
-def test_the_extra_that_brings_a_missing_package_is_named(module: str, command: str, remedy: str) -> None:
-    """The whole unit's where its command runs, else the smallest one."""
-    assert remedy in extras.remedy(module, command)
-
-
-def test_extras_hold_those_they_name_and_an_empty_one_is_known() -> None:
-    """As pip reads the metadata of an installed package, whatever its quotes and blanks."""
-    lines = ["a>=1", 'B_c[x]<2; extra == "one"', "d; python_version > '3' and extra == 'two'", "e ; extra == 'all'",
-             'triton-gateway[one, two]; extra == "all"']  # fmt: skip
-    found = extras.resolved(["none", "one", "two", "all"], lines)
-    assert {"": ["a"], "none": [], "one": ["b-c"], "two": ["d"], "all": ["e", "b-c", "d"]} == found
-
-
 def test_the_extras_of_commands_exist() -> None:
-    """A command names the extra of a unit."""
-    assert set(extras.OF_COMMAND.values()) <= set(UNITS)
+    """Each command's message names one."""
+    assert set(EXTRAS.values()) <= set(REQUIRED)
