@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from deploy.controlplane import BadCredentials, Credentials, environment
-from deploy.laptop import first_answer, prometheus, relay
+from deploy.laptop import first_answer, relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import read_endpoints
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
@@ -86,7 +86,6 @@ class _Ports:
     triton_grpc: int
     triton_http: int
     triton_metrics: int
-    prometheus: int
     controller: int
 
 
@@ -177,7 +176,6 @@ class Stack:
             gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))
             await sync_up
             await gateway_up
-            await self._start_prometheus(gateway, triton, chosen, env)
             state.remember(gateway=gateway)
             variables = _cli_environment(env, is_embedded=is_embedded)
             state.write_env(variables)
@@ -239,7 +237,6 @@ class Stack:
             triton_grpc=choose("triton_grpc", LOOPBACK, 0),
             triton_http=choose("triton_http", LOOPBACK, 0),
             triton_metrics=choose("triton_metrics", LOOPBACK, 0),
-            prometheus=choose("prometheus", LOOPBACK, 0),
             controller=choose("controller", LOOPBACK, 0),
         )
         self._state.remember(ports=asdict(chosen))
@@ -336,26 +333,6 @@ class Stack:
             Part("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
         )
 
-    async def _start_prometheus(
-        self, gateway: str, triton: ServerChoice, chosen: _Ports, env: Mapping[str, str]
-    ) -> None:
-        """Start Prometheus if it is installed; no part depends on it."""
-        binary = prometheus.program()
-        if binary is None:
-            return
-        config = prometheus.prepare(
-            self._state.root.absolute() / "prometheus",
-            gateway=gateway.removeprefix("http://"),
-            triton_metrics="" if isinstance(triton, ExternalServer) else f"{LOOPBACK}:{chosen.triton_metrics}",
-            controller=f"{LOOPBACK}:{chosen.controller}",
-        )
-        address = f"http://{LOOPBACK}:{chosen.prometheus}"
-        argv = prometheus.command(binary, config, chosen.prometheus)
-        try:
-            await self._start(Part("prometheus", argv, env, _http_probe(f"{address}/-/ready")), address)
-        except DeployError as error:
-            self._screen.say(f"continuing without prometheus: {error.message}")
-
     async def _start(self, part: Part, address: str = "") -> None:
         self._screen.live(f"starting {part.name}")
         took = await self.supervisor.start(part)
@@ -428,7 +405,6 @@ class Stack:
             f"  status page    {gateway}/",
             f"  API docs       {gateway}/docs",
             f"  metrics        {gateway}/metrics",
-            *([f"  Prometheus     http://{LOOPBACK}:{chosen.prometheus}/alerts"] if prometheus.program() else []),
             f"  control plane  {registry}",
             f"  Triton         gRPC {triton_grpc}{http}",
             f"  logs           {state.logs}",

@@ -34,9 +34,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 SENTENCE = "A man is playing the guitar on stage."
-WATCHERS = ["prometheus"] if shutil.which("prometheus") else []
-"""Prometheus is started where it is installed."""
-PARTS = {"controlplane", "triton", "sync", "gateway", *WATCHERS}
+PARTS = {"controlplane", "triton", "sync", "gateway"}
 
 
 def command() -> list[str]:
@@ -89,9 +87,9 @@ class Up:
         """Process id of each part."""
         found = {}
         for line in self.processes():
-            part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) |/(prometheus) --config", line)
+            part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) ", line)
             if part is not None:
-                found[(part[1] or part[2]).replace("serve", "gateway")] = int(line.split()[0])
+                found[part[1].replace("serve", "gateway")] = int(line.split()[0])
         return found
 
     def exported(self) -> dict[str, str]:
@@ -338,7 +336,7 @@ def test_stop_is_ordered_and_leaves_nothing(up: Up) -> None:
     groups = list(up.children().values())
     assert up.stop() == 0
     order = re.findall(r"(\w+) stopped \(", up.printed()[seen:])
-    assert order == [*WATCHERS, "gateway", "sync", "triton", "controlplane"]
+    assert order == ["gateway", "sync", "triton", "controlplane"]
     assert up.processes() == []
     for group in groups:
         with pytest.raises(ProcessLookupError):
