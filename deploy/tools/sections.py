@@ -15,8 +15,6 @@ from gateway import hocon
 
 Section = dict[str, Any]
 
-# what the clearml SDK leaves unquoted and reads back unchanged
-_PLAIN_KEY = re.compile(r"^[A-Za-z_](?:[A-Za-z0-9_/-]| (?=[A-Za-z0-9_/-]))*$")
 _MAX_S = 5.0
 _QUOTED = re.compile(r'""".*?"*"""|"(?:[^"\\\n]|\\.)*"', re.DOTALL)
 _INCLUDE = re.compile(r"(?m)^\s*include\s*(?:$|url|file|package|required|\()")
@@ -49,41 +47,16 @@ def parse(text: str) -> Section:
 
 
 def render(section: Mapping[str, Any]) -> str:
-    """Return HOCON text in the clearml SDK's layout that parses back to `section`.
+    """Return `section` as JSON, which is HOCON too, in a form that parses back to the same values.
 
     Raises:
         Unparsable: a key or value has no form that pyhocon reads back unchanged (e.g. a key with a double quote).
     """
-    text = "\n".join(_entries(section, "")) if section else "{}"
-    if parse(text) != _plain(section):
+    plain = _plain(section)
+    text = json.dumps(plain, indent=2, ensure_ascii=False)
+    if parse(text) != plain:
         raise Unparsable("the section has no text form that reads back unchanged")
     return text
-
-
-def _entries(section: Mapping[str, Any], indent: str) -> list[str]:
-    lines: list[str] = []
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            if value:
-                lines += [f"{indent}{_key(key)} {{", *_entries(value, indent + "  "), f"{indent}}}"]
-            else:
-                lines.append(f"{indent}{_key(key)} {{}}")
-        else:
-            lines.append(f"{indent}{_key(key)} = {_value(value)}")
-    return lines
-
-
-def _key(key: str) -> str:
-    return key if _PLAIN_KEY.match(key) else json.dumps(key, ensure_ascii=False)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str) and "\n" in value and '"""' not in value and not value.endswith('"'):
-        return f'"""{value}"""'
-    if isinstance(value, list):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    # JSON is HOCON: numbers, booleans, null, quoted strings, nested objects inside lists
-    return json.dumps(value, ensure_ascii=False)
 
 
 def _plain(value: Any) -> Any:
