@@ -1,6 +1,7 @@
 """Both tiers scaled by the real controllers: HPA on CPU, KEDA and Prometheus; what pods measure is played.
 
-All releases stand beside each other in namespaces of their own, as teams on one cluster do. The longer form, which
+All releases stand beside each other in namespaces of their own, as teams on one cluster do; those that KEDA scales have
+the values for GPUs. The longer form, which
 writes docs/autoscaling.md, is ``python -m benchmarks signals-of-autoscaling``.
 """
 
@@ -38,7 +39,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen() -> Iterator[Seen]:
-    """Six minutes of four releases; then two without Prometheus."""
+    """Seven minutes of five releases; then two without Prometheus."""
     capacity = Capacity(gateway_rps=7_500, call_s=0.004, row_s=0.00005, max_rows=64)
     with stage(autoscaled_every="5s") as on:
         wanted = scenarios(capacity, quick=True)

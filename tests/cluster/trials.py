@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.cluster.autoscalers import ROOT, start_adapter, start_keda, start_prometheus
 from tests.cluster.control_plane import Cluster, started
@@ -28,7 +28,7 @@ def scenarios(capacity: Capacity, *, quick: bool = False) -> dict[str, Scenario]
     tritons = max(1, math.ceil(base / (capacity.triton_rps * 0.6)))
     # Capacity that takes minutes to start is provisioned for a burst; the burst needs what the gateways can do.
     ample = math.ceil(4 * base / (capacity.triton_rps * 0.7))
-    at, end = (2 * MINUTE, 6 * MINUTE) if quick else (3 * MINUTE, 15 * MINUTE)
+    at, end = (2 * MINUTE, 7 * MINUTE) if quick else (3 * MINUTE, 15 * MINUTE)
 
     def step(t: float) -> float:
         return base * (4 if t >= at else 1)
@@ -78,21 +78,24 @@ class Stage:
 
     def install(self, scenario: Scenario, signal: str, capacity: Capacity) -> Trial:
         """Install a release of the chart in its own namespace, with the scenario's initial pods ready."""
-        by = {"by": "hpa" if signal == "cpu" else "keda"}
-        namespace = self._install(scenario, signal, {"autoscaling": {"gateway": by, "triton": by}})
+        namespace = self._install(scenario, signal)
         return PlayedTrial(scenario, signal, namespace, capacity=capacity)
 
-    def _install(self, scenario: Scenario, signal: str, values: dict[str, Any]) -> str:
+    def _install(self, scenario: Scenario, signal: str) -> str:
+        """With the values for GPUs, which scale by KEDA, or with the default ones, which scale by CPU."""
+        file = ("--values", str(CHART / "values" / "gpu.yaml")) if signal == "ours" else ()
         namespace = f"{scenario.name}-{signal}".replace(" ", "-").lower()
         cluster = self.cluster
         cluster.kubectl("create", "namespace", namespace)
         cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce=restricted")
         keys = [f"--from-literal=CLEARML_API_{name}=k" for name in ("ACCESS_KEY", "SECRET_KEY")]
         cluster.kubectl("create", "secret", "generic", "clearml", "--namespace", namespace, *keys)  # KEDA reads it
-        values["autoscaling"]["prometheus"] = self.prometheus
-        values["clearml"] = {"apiHost": "http://clearml-apiserver:8008", "credentialsSecret": "clearml"}
+        values = {
+            "autoscaling": {"prometheus": self.prometheus},
+            "clearml": {"apiHost": "http://clearml-apiserver:8008", "credentialsSecret": "clearml"},
+        }
         cluster.helm(
-            "install", "triton-gateway", str(CHART), "--namespace", namespace, "--values", "-",
+            "install", "triton-gateway", str(CHART), "--namespace", namespace, *file, "--values", "-",
             given=json.dumps(values), within=300,
         )  # fmt: skip
         for name, count in zip(TIERS, (scenario.gateways, scenario.tritons), strict=True):
