@@ -1,8 +1,8 @@
 """The memory of this process, and how freed memory is returned to the system after a burst.
 
-The C library keeps freed memory for later. After thousands of connections or large bodies, that is tens or hundreds of
-megabytes that no other process can use. ``Leftovers`` returns them after a burst, and rarely, because it takes
-milliseconds.
+The C library keeps freed memory for later, per thread. After thousands of connections, large bodies or long texts (a
+tokenizer takes some 60 bytes per character), that is tens or hundreds of megabytes that no other process can use.
+``Leftovers`` returns them after a burst, and rarely, because it takes milliseconds.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
 from preprocessing.heads import head_for
 from preprocessing.heads.base import Head, choice_of, count_of, flag_of, read_text, refuse_many
-from preprocessing.memory import give_back, total_chars
 from preprocessing.tokenizer import TextTokenizer, Token
-from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Texts, Windows, pack
+from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Texts, Windows, pack, total_chars
 from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
@@ -228,7 +227,6 @@ class TextProcessor:
                 )
             left -= len(tokens)
             found.append((text, tokens))
-        give_back(checked)
         return found
 
     def text_of(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = True) -> list[str]:
@@ -325,11 +323,9 @@ class TextProcessor:
                     rows[i] = row
             return rows
         field = self.text_fields[-1]
-        rows = list(
+        return list(
             windower.encode(request.texts, windows, refuse_many=lambda rows: refuse_many(rows, self.config, field))
         )
-        give_back(request.texts)
-        return rows
 
     def _weighed(self, prepared: Prepared) -> Prepared:
         """Add the estimated work of the answer. Raises InvalidInput if it exceeds the endpoint's limits."""

@@ -28,7 +28,6 @@ from preprocessing.config import Side, TaskConfig
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
 from preprocessing.framing import Framing
-from preprocessing.memory import give_back
 from preprocessing.tokenizer_settings import Stated, refuse_contradictions
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
@@ -186,7 +185,6 @@ class TextTokenizer:
             unanswered = [i for i, row in enumerate(rows) if row is None]
             for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
                 rows[i] = row
-        give_back(texts)  # the library has freed its memory by now
         return rows  # type: ignore[return-value] # all filled
 
     def outgrows(self, texts: Texts, most: int) -> bool:

@@ -23,6 +23,11 @@ Texts: TypeAlias = Sequence[str] | Sequence[tuple[str, str]]
 """Texts, or pairs of texts, to encode; never mixed."""
 
 
+def total_chars(texts: Texts) -> int:
+    """Return the characters of texts or pairs."""
+    return sum(len(text) if type(text) is str else len(text[0]) + len(text[1]) for text in texts)
+
+
 class Encoded:
     """One row: a text (or a pair) as token ids, with special tokens and without padding.
 

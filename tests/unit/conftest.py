@@ -59,7 +59,7 @@ OUTSIDE: Final = (
     "gateway/test_spans.py", "gateway/test_spec.py", "gateway/test_workers.py",
     "gateway/triton/test_backend.py", "gateway/triton/test_http.py", "gateway/triton/test_replicas.py",
     "gateway/triton/test_streams.py", "gateway/triton/test_traceparent.py", "k8s/",
-    "preprocessing/test_chat.py", "preprocessing/test_memory.py", "preprocessing/test_tokenizer_settings.py",
+    "preprocessing/test_chat.py", "preprocessing/test_tokenizer_settings.py",
     "preprocessing/words/test_cache.py",
 )  # fmt: skip
 """Files and folders of cases that start processes, open sockets, sleep, or need torch or onnx."""
