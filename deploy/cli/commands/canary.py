@@ -49,7 +49,7 @@ _MIRRORED_FIRST_PERCENT: Final = 20.0
 _IN_GROUP: Final = 0.3
 """Default of --other-answers-in-group."""
 _MIRROR_WAIT_STEPS: Final = 10
-"""Default of --mirror-wait, in step times."""
+"""Step times that the first step waits at most until enough mirrored answers were compared."""
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -138,11 +138,6 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "`Preprocess` code, with 20 until enough answers were compared; else 0]",
 )  # fmt: skip
 @click.option(
-    "--mirror-wait", type=DURATION,
-    help="Longest time that the first step waits until enough mirrored answers were compared to detect twice what "
-    "--other-answers permits. 0s: it does not wait.  [default: ten times `--step-time`]",
-)  # fmt: skip
-@click.option(
     "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=10.0, show_default=True,
     metavar="PERCENT", help="Share of the mirrored requests that the new version may answer differently, or fail.",
 )  # fmt: skip
@@ -160,8 +155,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @registry_options
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, slower: float,
-    label_shift: float, label_variable: str, mirror: float | None, mirror_wait: float | None,
-    other_answers: float, other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
+    label_shift: float, label_variable: str, mirror: float | None, other_answers: float,
+    other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
     as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Roll a version out: raise its share of the requests step by step, and roll back if it is worse.
@@ -189,7 +184,7 @@ def run(
         statuses = {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
         chosen = _Chosen(
             _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
-            mirror_wait, other_answers / 100,
+            other_answers / 100,
             None if other_answers_in_group is None else other_answers_in_group / 100, is_free_of_labels=new_labels,
         )  # fmt: skip
         if running is None:
@@ -326,7 +321,6 @@ class _Chosen:
     label_shift: float
     variable: str
     mirror: float | None
-    mirror_wait_s: float | None
     other_answers: float
     in_group: float | None
     is_free_of_labels: bool
@@ -360,7 +354,7 @@ def _fresh(
         labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
         pairs=MirrorTest.of(chosen.other_answers, in_group) if mirror else None, slower=1 + chosen.slower,
     )  # fmt: skip
-    wait_s = chosen.step_s * _MIRROR_WAIT_STEPS if chosen.mirror_wait_s is None else chosen.mirror_wait_s
+    wait_s = chosen.step_s * _MIRROR_WAIT_STEPS
     variable = chosen.variable if chosen.label_shift else ""
     names = label_names(variable, _labels(one), _labels(other))
     rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s, names)

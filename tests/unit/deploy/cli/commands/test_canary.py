@@ -27,7 +27,7 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
     status = {"endpoints": [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]}
     options = {
         "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
-        "variable": "predicted_label", "mirror": None, "mirror_wait_s": None, "other_answers": 0.1,
+        "variable": "predicted_label", "mirror": None, "other_answers": 0.1,
         "in_group": None,
         "is_free_of_labels": False, **chosen,
     }  # fmt: skip
@@ -66,12 +66,12 @@ def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(detail
     assert planned(details, details, mirror=2.0).gate.pairs is not None
 
 
-def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers_unless_told_otherwise() -> None:
+def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers() -> None:
     """More is mirrored at first, unless a share was chosen."""
     rules = planned(CLASSIFIER, CLASSIFIER).rules
     assert (20.0, 600.0) == (rules.mirror_first, rules.mirror_wait_s)
-    chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0, mirror_wait_s=0.0)
-    assert (5.0, 0.0) == (chosen.mirror, chosen.rules.mirror_wait_s)
+    chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0).rules
+    assert (5.0, 0.0) == (chosen.mirror, chosen.mirror_first)
 
 
 def test_what_is_switched_off_is_not_compared() -> None:
