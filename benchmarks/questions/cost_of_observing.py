@@ -105,7 +105,7 @@ def serve(form: str, state: Path) -> None:
     # No setting does this: the gateway to compare with has an observer that does nothing.
     nothing = lambda *_, **__: None  # noqa: E731
     if form == "off":
-        for part in ("started", "finished", "count", "observe", "waited"):
+        for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
             setattr(gateway.observer, part, nothing)
     if form == "unwatched":
         texts.TextVariables.see = nothing  # type: ignore[method-assign]

@@ -44,6 +44,7 @@ class Watch:
         self._numbers = numbers
         self._chance = chance
         self._make = partial(WatchedVersion, chance=chance, budget=Budget(MAX_A_SECOND, clock))
+        self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
         self.declared: Collection[tuple[str, str, str]] = ()
         """Endpoint, version and name of every declared variable."""
@@ -59,7 +60,7 @@ class Watch:
         if inputs == self._inputs:
             return
         self._inputs = inputs
-        known, self._known = self._known, {}
+        known, self._known, self._watched = self._known, {}, {}
         references: set[tuple[str, ...]] = set()
         for url, version in served.items():
             # With a thousand versions, usually one changes at a time: unchanged ones keep their state.
@@ -70,6 +71,9 @@ class Watch:
                     former[1].forget(version)
                 former = source, self._make(*source, VariableSeries(self._numbers, version))
             self._known[url] = former
+            watched = former[1]
+            if watched.is_needed:
+                self._watched[url] = watched
             pair = (version.endpoint, version.version)
             references |= {
                 (*pair, name, bins.id, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
@@ -85,15 +89,15 @@ class Watch:
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Count the variables of requests that one version has answered."""
-        known = self._known.get(url)
-        if known is not None and not known[1].see(traces, self._chance) and not self._has_complained:
+        watched = self._watched.get(url)
+        if watched is not None and not watched.see(traces, self._chance) and not self._has_complained:
             self._has_complained = True
-            _log.warning("a variable of %s could not be read (said once)", url, exc_info=known[1].fault)
+            _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
     def learned(self, url: str) -> tuple[Words | None, Mean | None]:
         """Return the usual words of one version's texts, and the mean of its embeddings; None if unknown."""
-        known = self._known.get(url)
-        text = None if known is None else known[1].text
+        watched = self._watched.get(url)
+        text = None if watched is None else watched.text
         return (None, None) if text is None else (text.words, text.mean)
 
 
@@ -112,6 +116,7 @@ class WatchedVersion:
         # A declared variable replaces the built-in one of the same name.
         self.text = TextVariables(served, numbers, own, chance, budget) if served.is_text else None
         self.fault: Exception | None = None
+        self.is_needed = bool(self._declared) or self.text is not None
 
     def forget(self, served: Served) -> None:
         """See ``texts.TextVariables.forget``."""

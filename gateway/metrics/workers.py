@@ -236,6 +236,7 @@ class Parent:
         self._writer = Writer()
         self.read = Reader().read
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics-report")
+        self._sent = b""
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that listens to the parent."""
         self._numbers = itertools.count(1)
@@ -293,7 +294,12 @@ class Parent:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._write, "reported", number, own)
 
     def _write(self, word: str, number: int, own: Snapshot) -> bool:
-        return _send(self._link, word, number, self._writer.write(own))
+        content = self._writer.write(own)
+        is_new = content != self._sent
+        is_sent = not (is_new or number) or _send(self._link, word, number, content if is_new else b"")
+        if is_sent:
+            self._sent = content
+        return is_sent
 
 
 def _send(to: socket.socket, word: str, number: int, content: bytes = b"") -> bool:

@@ -1,7 +1,8 @@
 """Both tiers scaled by the real controllers: HPA on CPU, KEDA and Prometheus; what pods measure is played.
 
 All releases stand beside each other in namespaces of their own, as teams on one cluster do; those that KEDA scales have
-the values for GPUs. The longer form, which writes docs/autoscaling.md, is ``python -m benchmarks signals-of-autoscaling``.
+the values for GPUs. The longer form, which writes docs/autoscaling.md, is
+``python -m benchmarks signals-of-autoscaling``.
 """
 
 from __future__ import annotations

@@ -338,7 +338,7 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     post = stack.client.post
     assert 200 == (await post("/serve/h", json={"n": 1, "report": {"z": 4}})).status_code
     declare(stack, "h/*", n={"type": "value"}, y={"type": "scalar", "buckets": [1, 5]}, z={"type": "counter"})
-    await stack.until(lambda: bool(stack.gateway.observer.watch.declared))
+    await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
     for report in ({"z": 4}, {"z": "wrong"}, 7, None):
         assert 200 == (await post("/serve/h", json={"n": 3, "report": report})).status_code
     found = read((await stack.client.get("/metrics?detail=full")).content)
@@ -355,7 +355,7 @@ async def test_variables_are_found_in_requests_of_every_protocol(stack: Any) -> 
     )
     await stack.served("h")
     declare(stack, "h", n={"type": "counter"}, y={"type": "counter"})
-    await stack.until(lambda: bool(stack.gateway.observer.watch.declared))
+    await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
     tensor = {"name": "n", "shape": [2], "datatype": "INT64", "data": [3, 4]}
     reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
     assert 200 == reply.status_code, reply.text
