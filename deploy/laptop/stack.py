@@ -268,7 +268,7 @@ class Stack:
     async def _start_registry(self, env: Mapping[str, str], chosen: _Ports, *, is_embedded: bool) -> None:
         if not is_embedded:
             server = env["CLEARML_API_HOST"]
-            if not await http_client.can_connect(server, env):
+            if not await asyncio.to_thread(http_client.listens, server, env):
                 # the stock tools would retry silently for minutes
                 raise DeployError(
                     f"the ClearML server at {server} (CLEARML_API_HOST) does not answer",

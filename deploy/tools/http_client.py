@@ -82,26 +82,15 @@ async def is_ok(url: str) -> bool:
     return answer is not None and answer.status == http.HTTPStatus.OK
 
 
-async def can_connect(url: str, environ: Mapping[str, str]) -> bool:
-    """Return True if something listens at a server's address; always True if a proxy is configured."""
+def listens(url: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Return True if something accepts connections at a server's address; always if ``environ`` names a proxy."""
     parts = urllib.parse.urlsplit(url)
-    if any(environ.get(name) for name in (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper(), "ALL_PROXY")):
+    proxies = (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper(), "ALL_PROXY")
+    if environ is not None and any(environ.get(name) for name in proxies):
         return True
     try:
         port = parts.port or {"https": 443}.get(parts.scheme, 80)
-        async with asyncio.timeout(5.0):
-            _, writer = await asyncio.open_connection(parts.hostname, port)
-    except (OSError, ValueError):
-        return False
-    writer.close()
-    return True
-
-
-def listens(url: str) -> bool:
-    """Return True if something accepts connections at a server's address on this machine."""
-    parts = urllib.parse.urlsplit(url)
-    try:
-        with socket.create_connection((parts.hostname or "", parts.port or 80), timeout=5.0):
+        with socket.create_connection((parts.hostname or "", port), timeout=5.0):
             return True
     except (OSError, ValueError):
         return False
