@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from deploy.bundles.sentences import SENTENCES
+from tests.tiny import TOKENS, saved
 
 SIZE = 8
 
@@ -39,13 +39,7 @@ def encoder(place: Path, *modes: str) -> Path:
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_text(json.dumps(content))
     table = np.random.default_rng(7).normal(size=(200, SIZE)).astype(np.float32) - 2
-    shape = ["batch", "sequence"]
-    graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])], "encoder",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, shape) for name in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, [*shape, SIZE])],
-        [numpy_helper.from_array(table, "table")],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    onnx.save(model, str(place / "model.onnx"))
+    output = ("last_hidden_state", TensorProto.FLOAT, ("batch", "sequence", SIZE))
+    gather = helper.make_node("Gather", ["table", "input_ids"], ["last_hidden_state"])
+    saved(place / "model.onnx", [gather], TOKENS, [output], table=table)
     return place

@@ -22,7 +22,7 @@ REQUIREMENTS: dict[str, tuple[str, ...]] = {
     # client versions that work together
     "clients": (
         "cohere==7.3.1", "huggingface-hub==1.33.0", "langchain-huggingface==1.2.3", "langchain-openai==1.7.3",
-        "llama-index-embeddings-text-embeddings-inference==0.6.0", "openai==3.54.0", "tritonclient[http,grpc]==2.73.0",
+        "llama-index-embeddings-text-embeddings-inference==0.6.0", "openai==3.54.0",
     ),
     "kserve": ("kserve==0.21.0", "tokenizers"),
     # the last tritonclient whose perf_analyzer runs on Debian 12's C library

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,9 +45,7 @@ class FakeGateway:
         self.port = port or free_port()
         if not (folder / "m.zip").exists():
             bundle = text_bundle(folder / "bundle", max_position_embeddings=32)
-            with zipfile.ZipFile(folder / "m.zip", "w") as packed:
-                for file in sorted(bundle.iterdir()):
-                    packed.write(file, file.name)
+            shutil.make_archive(str(folder / "m"), "zip", bundle)
         given = {"port": self.port, "state_dir": folder / "state", "workers": 2, "log_format": "text", **settings}
         environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_GATEWAY_")}
         environ |= {f"TRITON_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}

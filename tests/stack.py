@@ -101,11 +101,6 @@ class Small:
         self._end(self.gateway)
         self.gateway = self._gateway()
 
-    def restart_triton(self, number: int = 0) -> None:
-        """Stop a Triton and start an empty one on its ports."""
-        self._end(self.tritons[number])
-        self.tritons[number] = self._triton(number)
-
     def _gateway(self) -> processes.Server:
         addresses = [f"{processes.LOOPBACK}:{ports[0]}" for ports in self._ports]
         env = {

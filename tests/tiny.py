@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,16 +34,53 @@ _TENSORS: Final = (
 )  # fmt: skip
 
 
+Tensor = tuple[str, int, Sequence[int | str]]
+"""Name, type of ONNX, shape."""
+TOKENS: Final[Sequence[Tensor]] = tuple(
+    (name, TensorProto.INT64, ("batch", "sequence")) for name in ("input_ids", "attention_mask")
+)
+
+
+def saved(
+    path: Path, nodes: Sequence[Any], inputs: Sequence[Tensor], outputs: Sequence[Tensor], domain: str = "",
+    **weights: Any,
+) -> Path:  # fmt: skip
+    """Save a graph, whose operators may be from a ``domain`` of their own."""
+    graph = helper.make_graph(
+        list(nodes), path.stem, [helper.make_tensor_value_info(*one) for one in inputs],
+        [helper.make_tensor_value_info(*one) for one in outputs],
+        [numpy_helper.from_array(np.asarray(array), name) for name, array in weights.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(model, path)
+    return path
+
+
+def summed(path: Path, table: Any, output: str, *, inputs: Sequence[Tensor] = TOKENS, is_normal: bool = False,
+           operator: str = "Gather", domain: str = "") -> Path:  # fmt: skip
+    """Save a model in which each token is worth a row of ``table``, and a text what its tokens are; of length 1 if
+    ``is_normal``.
+    """
+    (ids, *_), (mask, *_) = inputs
+    nodes = [
+        helper.make_node(operator, ["table", ids], ["each"], domain=domain),
+        helper.make_node("Cast", [mask], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Mul", ["each", "column"], ["counted"]),
+        helper.make_node("ReduceSum", ["counted", "middle"], ["sum"], keepdims=0),
+        helper.make_node("LpNormalization", ["sum"], [output], axis=1, p=2)
+        if is_normal else helper.make_node("Identity", ["sum"], [output]),
+    ]  # fmt: skip
+    outputs = [(output, TensorProto.FLOAT, ("batch", int(table.shape[1])))]
+    return saved(path, nodes, inputs, outputs, domain, table=table, last=[2], middle=[1])
+
+
 def multiplying(path: Path, factor: float) -> Path:
     """Save a model that multiplies by ``factor``."""
-    shape = ["batch", 2]
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "factor"], ["y"])], "factor",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [numpy_helper.from_array(np.array([factor], dtype=np.float32), "factor")],
-    )  # fmt: skip
-    return _save(graph, path)
+    x, y = ((name, TensorProto.FLOAT, ("batch", 2)) for name in "xy")
+    return saved(path, [helper.make_node("Mul", ["x", "factor"], ["y"])], [x], [y], factor=np.float32([factor]))
 
 
 def code(path: Path, name: str) -> Path:
@@ -73,21 +111,7 @@ def counting_bundle(folder: Path, **config: Any) -> Path:
     text_bundle(folder, **{"max_position_embeddings": 32, **config})
     worth = np.zeros((len(SPECIAL) + len(WORDS), 2), dtype=np.float32)
     worth[5, 0] = worth[4, 1] = 1
-    nodes = [
-        helper.make_node("Gather", ["worth", "input_ids"], ["each"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
-        helper.make_node("Mul", ["each", "column"], ["counted"]),
-        helper.make_node("ReduceSum", ["counted", "axis"], ["logits"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes, "labels",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["b", 2])],
-        [numpy_helper.from_array(worth, "worth"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
-         numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
-    )  # fmt: skip
-    _save(graph, folder / "model.onnx")
+    summed(folder / "model.onnx", worth, "logits")
     return folder
 
 
@@ -104,27 +128,5 @@ def static_bundle(source: Path, folder: Path, *, width: int = 384) -> Path:
     config |= {"hidden_size": width, "num_hidden_layers": 1, "num_attention_heads": 1}  # others read them all
     (folder / "config.json").write_text(json.dumps(config))
     vectors = np.random.default_rng(1).normal(size=(config["vocab_size"], width)).astype(np.float32)
-    nodes = [
-        helper.make_node("Gather", ["vectors", "input_ids"], ["each"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
-        helper.make_node("Mul", ["each", "column"], ["counted"]),
-        helper.make_node("ReduceSum", ["counted", "axis"], ["sum"], keepdims=0),
-        helper.make_node("LpNormalization", ["sum"], ["sentence_embedding"], axis=1, p=2),
-    ]
-    graph = helper.make_graph(
-        nodes, "static",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "s"]) for n in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])],
-        [numpy_helper.from_array(vectors, "vectors"), numpy_helper.from_array(np.array([2], dtype=np.int64), "last"),
-         numpy_helper.from_array(np.array([1], dtype=np.int64), "axis")],
-    )  # fmt: skip
-    _save(graph, folder / "model.onnx")
+    summed(folder / "model.onnx", vectors, "sentence_embedding", is_normal=True)
     return folder
-
-
-def _save(graph: Any, path: Path) -> Path:
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    made.ir_version = 8
-    onnx.save(made, path)
-    return path

@@ -15,7 +15,6 @@ from typing import Any
 
 import joblib
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper
@@ -26,9 +25,10 @@ from sklearn.pipeline import make_pipeline
 from preprocessing.processor import TextProcessor
 from tests.e2e.test_up_demo import ROOT, Up, command
 from tests.encoder import encoder
+from tests.tiny import saved
 from tests.waiting import LIMIT_S, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 WORDS = ROOT / "deploy" / "laptop" / "demo" / "words_model"
 """A classifier that is an ONNX file already."""
@@ -102,10 +102,8 @@ def test_a_python_model_is_asked_what_fits_it(up: Up, tmp_path: Path, name: str,
 @pytest.mark.long
 def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     """Else it would be the first version of its endpoint, which a bare name means."""
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 4]) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("NoSuch", ["x"], ["y"], domain="own")], "own", tensors[:1], tensors[1:])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "own.onnx")
+    x, y = ((name, TensorProto.FLOAT, ("batch", 4)) for name in "xy")
+    saved(tmp_path / "own.onnx", [helper.make_node("NoSuch", ["x"], ["y"], domain="own")], [x], [y], "own")
     argv = [*command(), "deploy", str(tmp_path / "own.onnx"), "--endpoint", "own", "--state-dir", str(up.state)]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert 1 == done.returncode

@@ -19,7 +19,7 @@ import pytest
 from tests import warm
 from tests.waiting import LIMIT_S, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("sklearn", "xgboost", "lightgbm", "custom", "huggingface", "pipeline", "async", "ensemble")

@@ -29,7 +29,7 @@ from transformers import AutoModel, AutoTokenizer
 from deploy.laptop.demo.minilm import packaged_model
 from tests.waiting import LIMIT_S, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent

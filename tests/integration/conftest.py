@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
@@ -20,6 +19,8 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
+from tests import tiny
+from tests.waiting import LIMIT_S
 
 
 def token_model(path: Path, *, rows: int = 10) -> Path:
@@ -28,38 +29,21 @@ def token_model(path: Path, *, rows: int = 10) -> Path:
     Token ``i`` is worth ``i``; ids of ``rows`` and above are out of range, so a request that holds one is poisoned.
     ``longest`` tells how long the batch was in which a row was run: a test can see who shared a call.
     """
-    i64 = TensorProto.INT64
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["worth"]),
         helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["worth", "mask"], ["tokens"]),
         helper.make_node("ReduceSum", ["tokens", "one"], ["logits"], keepdims=1),
         helper.make_node("Shape", ["input_ids"], ["length"], start=1, end=2),
-        helper.make_node("Mul", ["length", "ones"], ["longest_flat"]),
         helper.make_node("Shape", ["input_ids"], ["batch"], start=0, end=1),
         helper.make_node("Concat", ["batch", "one"], ["column"], axis=0),
-        helper.make_node("Expand", ["longest_flat", "column"], ["longest"]),
+        helper.make_node("Expand", ["length", "column"], ["longest"]),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "tokens",
-        [helper.make_tensor_value_info(n, i64, ["batch", "sequence"]) for n in ("input_ids", "attention_mask")],
-        [
-            helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 1]),
-            helper.make_tensor_value_info("tokens", TensorProto.FLOAT, ["batch", "sequence"]),
-            helper.make_tensor_value_info("longest", i64, ["batch", 1]),
-        ],
-        [
-            numpy_helper.from_array(np.arange(rows, dtype=np.float32), "table"),
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "one"),
-            numpy_helper.from_array(np.array([1], dtype=np.int64), "ones"),
-        ],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, path)
-    return path
+    outputs = [
+        ("logits", TensorProto.FLOAT, ("batch", 1)), ("tokens", TensorProto.FLOAT, ("batch", "sequence")),
+        ("longest", TensorProto.INT64, ("batch", 1)),
+    ]  # fmt: skip
+    return tiny.saved(path, nodes, tiny.TOKENS, outputs, table=np.arange(rows, dtype=np.float32), one=[1])
 
 
 @pytest.fixture(scope="session")
@@ -127,7 +111,7 @@ def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
     repository.open()
     with TritonLauncher(server, state_dir=folder, repository=repository.root, exit_timeout_s=1.0) as launcher:
         addresses = launcher.addresses
-        admin = AdminClient(addresses.grpc, load_timeout_s=60)
+        admin = AdminClient(addresses.grpc, load_timeout_s=LIMIT_S)
         yield EmbeddedTriton(addresses.grpc, addresses.http, addresses.metrics, launcher, repository, admin, folder)
         admin.close()
     repository.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import zipfile
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -42,10 +42,7 @@ async def serving(
     registry = FakeRegistry()
     names = {}
     for endpoint, (bundle, options) in bundles.items():
-        archive = folder / f"{endpoint}.zip"
-        with zipfile.ZipFile(archive, "w") as packed:
-            for file in bundle.iterdir():
-                packed.write(file, file.name)
+        archive = Path(shutil.make_archive(str(folder / endpoint), "zip", bundle))
         registry.add_model(endpoint, archive, is_package=True)
         own = {"auxiliary_cfg": {"gateway": dict(options)}} if options else {}
         registry.add_endpoint(endpoint, endpoint, **(fields or {}).get(endpoint, own))
@@ -53,7 +50,7 @@ async def serving(
         name = triton_model_name(spec, registry.model(endpoint))
         names[endpoint] = embedded_triton.serve(bundle, name=name, endpoint=spec)
     backend = TritonBackend(embedded_triton.grpc)
-    settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=20, triton_grpc="x:1")
+    settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=LIMIT_S, triton_grpc="x:1")
     gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
     try:
         async with gateway.running(), listening(gateway) as port, asyncio.timeout(LIMIT_S):

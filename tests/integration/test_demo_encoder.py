@@ -15,7 +15,7 @@ from transformers import AutoModel
 
 from deploy.laptop.demo.minilm import bundle, packaged_model
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

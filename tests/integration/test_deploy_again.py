@@ -17,7 +17,7 @@ from tests.e2e.test_up_demo import command
 from tests.stock import Client
 from tests.waiting import LIMIT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module")

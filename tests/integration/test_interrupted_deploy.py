@@ -28,7 +28,7 @@ from tests.e2e.test_up_demo import command
 from tests.integration.optimize.tiny import IS_ALL
 from tests.waiting import LIMIT_S
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 STAGES = {"models.create": "registered", "tasks.edit": "the endpoint is being added"}
 FEW = ("models.create", *(pytest.param(stage, marks=pytest.mark.long) for stage in ("tasks.edit",)))

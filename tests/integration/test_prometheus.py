@@ -13,7 +13,6 @@ import threading
 import time
 import urllib.parse
 import urllib.request
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -143,12 +142,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     )
     folder = tmp_path_factory.mktemp("prometheus")
     bundle = write_bundle(folder / "bundle")
-    archive = folder / "bundle.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        for file in bundle.iterdir():
-            packed.write(file, file.name)
     registry = FakeRegistry()
-    registry.add_model("m", archive, is_package=True)
+    registry.add_model("m", Path(shutil.make_archive(str(bundle), "zip", bundle)), is_package=True)
     hook = folder / "hook.py"
     hook.write_text(HOOK)
     registry.add_artifact("py_code_t", hook)

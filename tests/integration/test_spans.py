@@ -6,8 +6,8 @@ import asyncio
 import base64
 import contextlib
 import json
-import zipfile
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator
 from concurrent import futures
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
 from opentelemetry.sdk.resources import Resource
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
@@ -36,7 +35,8 @@ from gateway.trace import Trace
 from gateway.triton.backend import TritonBackend
 from tests.core_client import CoreTransport
 from tests.sites import Asked, site
-from tests.waiting import soon
+from tests.tiny import counting_bundle
+from tests.waiting import LIMIT_S, soon
 
 pytestmark = pytest.mark.integration
 
@@ -109,24 +109,9 @@ def over_grpc() -> Iterator[tuple[Receiver, str]]:
     server.stop(1).wait()
 
 
-def bundle_of(folder: Path, make_token_model: Callable[..., Path]) -> Path:
-    """A text model: the ids' sum."""
-    folder.mkdir()
-    make_token_model(folder / "model.onnx")
-    tokenizer = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "one": 2, "two": 3}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "config.json").write_text(json.dumps({
-        "architectures": ["BertForSequenceClassification"], "model_type": "bert", "pad_token_id": 0,
-        "id2label": {"0": "SUM"}, "max_position_embeddings": 16, "vocab_size": 4,
-    }))  # fmt: skip
-    return folder
-
-
 async def test_gateway_and_triton_are_one_trace(
-    over_http: tuple[Receiver, str], tmp_path: Path, make_token_model: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    over_http: tuple[Receiver, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The caller's trace id on every span; Triton's request hangs below the gateway's `infer`, over gRPC."""
     receiver, address = over_http
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "100"}
@@ -134,13 +119,9 @@ async def test_gateway_and_triton_are_one_trace(
         monkeypatch.setenv(name, value)
     server = detect_server()
     assert isinstance(server, PathServer | WheelServer)
-    bundle = bundle_of(tmp_path / "bundle", make_token_model)
-    archive = tmp_path / "bundle.zip"
-    with zipfile.ZipFile(archive, "w") as packed:
-        for file in bundle.iterdir():
-            packed.write(file, file.name)
+    bundle = counting_bundle(tmp_path / "bundle")
     registry = FakeRegistry()
-    registry.add_model("m", archive, is_package=True)
+    registry.add_model("m", Path(shutil.make_archive(str(bundle), "zip", bundle)), is_package=True)
     registry.add_endpoint("t", "m")
     spec = decode(registry.task()).endpoints["t"]
     name = triton_model_name(spec, registry.model("m"))
@@ -154,7 +135,7 @@ async def test_gateway_and_triton_are_one_trace(
         build = builder.build(name, spec, registry.model("m"), bundle)
         repository.write(OnDisk(name, "t", "m", builder.recipe, build.instances), build.config, bundle, build.linked,
                          build.texts)  # fmt: skip
-        admin = AdminClient(launcher.addresses.grpc, load_timeout_s=60)
+        admin = AdminClient(launcher.addresses.grpc, load_timeout_s=LIMIT_S)
         admin.load(name)
         gateway = Gateway(
             Settings(state_dir=tmp_path / "state", poll_frequency="1s", triton_grpc=launcher.addresses.grpc),
@@ -167,7 +148,7 @@ async def test_gateway_and_triton_are_one_trace(
             await soon(lambda: "t" in gateway.table.current.endpoints)
             for attempt in "123":  # Triton gives spans up that it cannot send at once, on a busy machine
                 caller = f"{CALLER[:34]}{attempt}{CALLER[35:]}"
-                reply = await client.post("/serve/t", json={"text": "one two"}, headers={"traceparent": caller})
+                reply = await client.post("/serve/t", json={"text": "good film"}, headers={"traceparent": caller})
                 assert 200 == reply.status_code, reply.text
                 with contextlib.suppress(AssertionError):
                     await soon(partial(receiver.has, "triton", caller, {"InferRequest", "compute"}))

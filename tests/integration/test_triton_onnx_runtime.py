@@ -15,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 from deploy.sync.model_folder.model_config import Tuning
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.spec import TensorSpec
+from tests.tiny import saved
 from tests.waiting import until
 
 pytestmark = pytest.mark.integration
@@ -131,26 +132,17 @@ def test_two_instances_answer(embedded_triton, make_token_model, infer, token_in
 
 def test_a_model_for_one_row_is_served_unbatched(embedded_triton, infer, tmp_path):
     """A fixed first dimension: whole shapes, no batching."""
-    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "g", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, tmp_path / "model.onnx")
+    x, y = ((name, TensorProto.FLOAT, (1, 3)) for name in "xy")
+    saved(tmp_path / "model.onnx", [helper.make_node("Neg", ["x"], ["y"])], [x], [y])
     name = embedded_triton.serve(tmp_path / "model.onnx")
     assert [[-1.0, -2.0, -3.0]] == infer(name, {"x": np.array([[1, 2, 3]], dtype=np.float32)})["y"].tolist()
 
 
 def test_a_number_per_row_comes_back_reshaped(embedded_triton, infer, tmp_path):
     """An output without dimensions behind the batch is sent as a column."""
-    graph = helper.make_graph(
-        [helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0)],
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
-        [helper.make_tensor_value_info("label", TensorProto.INT64, ["batch"])],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, tmp_path / "model.onnx")
+    nodes = [helper.make_node("ArgMax", ["x"], ["label"], axis=1, keepdims=0)]
+    tensors = [("x", TensorProto.FLOAT, ("batch", 3))], [("label", TensorProto.INT64, ("batch",))]
+    saved(tmp_path / "model.onnx", nodes, *tensors)
     name = embedded_triton.serve(tmp_path / "model.onnx")
     assert [[2], [0]] == infer(name, {"x": np.array([[0, 1, 2], [5, 1, 2]], dtype=np.float32)})["label"].tolist()
 
@@ -158,25 +150,15 @@ def test_a_number_per_row_comes_back_reshaped(embedded_triton, infer, tmp_path):
 @pytest.mark.parametrize("declared", [False, True])
 def test_tensors_without_dimensions_are_one_number(embedded_triton, infer, tmp_path, declared):
     """Triton has no such tensors: callers send and get [1]. For numbers and texts."""
-    inputs = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 2]),
-        helper.make_tensor_value_info("scale", TensorProto.FLOAT, []),
-        helper.make_tensor_value_info("name", TensorProto.STRING, []),
-    ]
-    outputs = [
-        helper.make_tensor_value_info("total", TensorProto.FLOAT, []),
-        helper.make_tensor_value_info("said", TensorProto.STRING, []),
-    ]
+    inputs = [("x", TensorProto.FLOAT, ("rows", 2)), ("scale", TensorProto.FLOAT, ()),
+              ("name", TensorProto.STRING, ())]  # fmt: skip
+    outputs = [("total", TensorProto.FLOAT, ()), ("said", TensorProto.STRING, ())]
     nodes = [
         helper.make_node("Mul", ["x", "scale"], ["scaled"]),
         helper.make_node("ReduceSum", ["scaled"], ["total"], keepdims=0),
         helper.make_node("Identity", ["name"], ["said"]),
     ]
-    model = helper.make_model(
-        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)]
-    )
-    model.ir_version = 8
-    onnx.save(model, tmp_path / "model.onnx")
+    saved(tmp_path / "model.onnx", nodes, inputs, outputs)
     name = embedded_triton.serve(
         tmp_path / "model.onnx",
         inputs=[TensorSpec("scale", "float32", ())] if declared else [],
@@ -205,10 +187,7 @@ def test_weights_in_a_second_file_are_found(embedded_triton, make_token_model, i
 
 def test_a_model_onnx_runtime_refuses_is_told_with_its_reason(embedded_triton, tmp_path):
     """Readable as a file, not loadable as a model: Triton's error carries ONNX Runtime's words."""
-    value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 3]) for n in "xy"]
-    graph = helper.make_graph([helper.make_node("NoSuchOperator", ["x"], ["y"])], "g", value[:1], value[1:])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    onnx.save(model, tmp_path / "model.onnx")
+    x, y = ((name, TensorProto.FLOAT, ("batch", 3)) for name in "xy")
+    saved(tmp_path / "model.onnx", [helper.make_node("NoSuchOperator", ["x"], ["y"])], [x], [y])
     with pytest.raises(ModelNotReady, match=r"ONNX Runtime cannot load the model: .*NoSuchOperator"):
         embedded_triton.serve(tmp_path / "model.onnx")

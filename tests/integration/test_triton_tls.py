@@ -57,7 +57,7 @@ class Secured:
 
     def admin(self, tls: TritonTls | None) -> AdminClient:
         """A client of its control APIs."""
-        return AdminClient(self.grpc, key_file=self.key_file, timeout_s=5.0, load_timeout_s=60.0, tls=tls)
+        return AdminClient(self.grpc, key_file=self.key_file, timeout_s=5.0, load_timeout_s=LIMIT_S, tls=tls)
 
     def environ(self) -> dict[str, str]:
         """The variables of model sync's container."""

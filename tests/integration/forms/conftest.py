@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import json
-import signal
+import shutil
 import subprocess
 import sys
-import time
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeRegistry
+from tests import tiny
 from tests.integration import tiny_generators as generators
 from tests.processes import free_port
 from tests.unit.preprocessing.tokenizer_families import gpt2
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 from tests.words import word_piece
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
@@ -39,28 +37,11 @@ DTYPES = {
 """Inputs of the identity model; each comes back as ``NAME_OUT``."""
 
 
-def _save(path: Path, nodes: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], weights: Any = ()) -> None:
-    graph = helper.make_graph(nodes, path.stem, inputs, outputs, list(weights))
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(model, path)
-
-
-def _token_inputs() -> list[Any]:
-    return [
-        helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "sequence"])
-        for name in ("input_ids", "attention_mask")
-    ]
-
-
 def _write_identity(folder: Path) -> None:
-    _save(
-        folder / "model.onnx",
-        [helper.make_node("Identity", [name], [f"{name}_OUT"]) for name in DTYPES],
-        [helper.make_tensor_value_info(name, kind, ["batch", "n"]) for name, kind in DTYPES.items()],
-        [helper.make_tensor_value_info(f"{name}_OUT", kind, ["batch", "n"]) for name, kind in DTYPES.items()],
-    )
+    tiny.saved(
+        folder / "model.onnx", [helper.make_node("Identity", [name], [f"{name}_OUT"]) for name in DTYPES],
+        *([(f"{name}{end}", kind, ("batch", "n")) for name, kind in DTYPES.items()] for end in ("", "_OUT")),
+    )  # fmt: skip
 
 
 def _write_text_parts(folder: Path, config: Mapping[str, Any]) -> None:
@@ -80,7 +61,7 @@ def _write_classifier(folder: Path) -> None:
     )
     table = np.zeros((len(WORDS), 2), np.float32)
     table[WORDS.index("bad"), 0] = table[WORDS.index("good"), 1] = 1
-    _write_pooled(folder / "model.onnx", table, "logits")
+    tiny.summed(folder / "model.onnx", table, "logits")
 
 
 def _write_embedder(folder: Path) -> None:
@@ -94,19 +75,15 @@ def _write_embedder(folder: Path) -> None:
     pooling = {"word_embedding_dimension": SIZE, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     table = np.random.default_rng(7).normal(size=(len(WORDS), SIZE)).astype(np.float32)
-    _write_pooled(folder / "model.onnx", table, "sentence_embedding")
+    tiny.summed(folder / "model.onnx", table, "sentence_embedding")
 
 
 def _write_per_token(path: Path, tables: Mapping[str, Any]) -> None:
     """Each output is a row of its table for every token; a table of one column has no last dimension."""
-    nodes, found, weights = [], [], []
-    for name, table in tables.items():
-        flat = table.ndim == 1
-        shape = ["batch", "sequence"] if flat else ["batch", "sequence", int(table.shape[1])]
-        nodes.append(helper.make_node("Gather", [f"{name}_table", "input_ids"], [name]))
-        found.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
-        weights.append(numpy_helper.from_array(table.astype(np.float32), f"{name}_table"))
-    _save(path, nodes, _token_inputs(), found, weights)
+    nodes = [helper.make_node("Gather", [f"{name}_table", "input_ids"], [name]) for name in tables]
+    found = [(name, TensorProto.FLOAT, ("batch", "sequence", *table.shape[1:])) for name, table in tables.items()]
+    weights = {f"{name}_table": table.astype(np.float32) for name, table in tables.items()}
+    tiny.saved(path, nodes, tiny.TOKENS, found, **weights)
 
 
 def _worth(columns: int = 0, **words: Any) -> Any:
@@ -134,27 +111,10 @@ def _write_tasks(folder: Path) -> None:
     _write_per_token(folder / "mask" / "model.onnx", {"logits": _worth(len(WORDS), **{"[MASK]": guess})})
     entailment = {"0": "contradiction", "1": "neutral", "2": "entailment"}
     _write_text_parts(folder / "zero", {"architectures": ["BertForSequenceClassification"], "id2label": entailment})
-    _write_pooled(folder / "zero" / "model.onnx", _worth(3, good=[0, 0, 2], bad=[2, 0, 0]).astype(np.float32), "logits")
+    tiny.summed(folder / "zero" / "model.onnx", _worth(3, good=[0, 0, 2], bad=[2, 0, 0]).astype(np.float32), "logits")
     one = {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}
     _write_text_parts(folder / "rank", {**one, "sentence_transformers": {"version": "5.0.0"}})
-    _write_pooled(folder / "rank" / "model.onnx", _worth(1, film=[2], bad=[-1]).astype(np.float32), "logits")
-
-
-def _write_pooled(path: Path, table: Any, output: str) -> None:
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["each"]),
-        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["mask3"]),
-        helper.make_node("Mul", ["each", "mask3"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "middle"], [output], keepdims=0),
-    ]
-    weights = [
-        numpy_helper.from_array(table, "table"),
-        numpy_helper.from_array(np.array([2], np.int64), "last"),
-        numpy_helper.from_array(np.array([1], np.int64), "middle"),
-    ]
-    found = helper.make_tensor_value_info(output, TensorProto.FLOAT, ["batch", int(table.shape[1])])
-    _save(path, nodes, _token_inputs(), [found], weights)
+    tiny.summed(folder / "rank" / "model.onnx", _worth(1, film=[2], bad=[-1]).astype(np.float32), "logits")
 
 
 CHAT_TEMPLATE = (
@@ -170,12 +130,7 @@ def _write_generator(folder: Path) -> None:
 
 
 def _pack(folder: Path) -> Path:
-    archive = folder.with_suffix(".zip")
-    with zipfile.ZipFile(archive, "w") as packed:
-        for file in sorted(folder.rglob("*")):
-            if file.is_file():
-                packed.write(file, file.relative_to(folder))
-    return archive
+    return Path(shutil.make_archive(str(folder), "zip", folder))
 
 
 @dataclass(frozen=True)
@@ -242,28 +197,19 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
         stdout=log, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        _wait_ready(f"http://127.0.0.1:{http}", process, folder / "gateway.log")
+
+        def is_ready() -> bool:
+            assert process.poll() is None, (folder / "gateway.log").read_text()
+            try:
+                return httpx.get(f"http://127.0.0.1:{http}/v2/health/ready", timeout=5).status_code == 200
+            except httpx.HTTPError:
+                return False
+
+        until(is_ready)
         yield Stack(f"127.0.0.1:{http}", f"127.0.0.1:{rpc}", embedded_triton.http, embedded_triton.grpc, names)
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait(60)
+        process.terminate()
+        process.wait(LIMIT_S)
         log.close()
         for name in names.values():
             embedded_triton.withdraw(name)
-
-
-def _wait_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
-        assert process.poll() is None, log.read_text()
-        try:
-            if httpx.get(f"{url}/v2/health/ready", timeout=2).status_code == 200:
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    pytest.fail(f"the gateway did not become ready: {log.read_text()}")

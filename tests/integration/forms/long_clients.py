@@ -18,7 +18,7 @@ import pytest
 
 from tests import environments
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 ENVIRONMENTS = Path(os.environ.get("TRITON_GATEWAY_ENVIRONMENTS", ".bench/environments"))

@@ -12,7 +12,7 @@ from tests.docs.blocks import Block, Command, blocks
 
 from .conftest import Stack
 
-pytestmark = [pytest.mark.integration, pytest.mark.texts, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 PAGE: Final = [block for block in blocks() if block.page == "docs/http-api.md"]
 HERE: Final = {

@@ -39,7 +39,7 @@ from tests.control_planes import control_plane
 from tests.sites import site
 from tests.waiting import LIMIT_S, until
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.integration
 
 HERE = Path(__file__).parent
 FILES = {

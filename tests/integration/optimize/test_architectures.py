@@ -17,7 +17,7 @@ from deploy.sync.model_folder import execution
 from . import tiny
 from .conftest import Case
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from tests.control_planes import RunningControlPlane
 from . import tiny
 from .conftest import optimize
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
 

@@ -24,7 +24,7 @@ from preprocessing.processor import TextProcessor
 
 from . import families, tiny
 
-pytestmark = [pytest.mark.integration, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.long]
 
 TEXTS = (
     "The parcel arrived two days late and the box was torn open.",

@@ -17,7 +17,7 @@ from deploy.bundles.export.original import quietly
 from . import hostile, sabotage, tiny
 from .conftest import Case
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 Bundle = Callable[[Case, Path], Path]
 SHOWN = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "only batches of 29", "one number × 1.05",

@@ -15,7 +15,7 @@ from preprocessing.processor import TextProcessor
 from . import tiny
 from .conftest import Case
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 MODELS = {
     "text-classification": "SequenceClassification",

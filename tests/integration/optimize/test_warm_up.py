@@ -21,7 +21,7 @@ from preprocessing.processor import TextProcessor
 from . import sabotage
 from .conftest import Case
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.integration
 
 NOTICED = ("negated from 127 tokens", "batches above 8", "a weight × 1.05", "wrong above 60 tokens",
            "wrong for batches", "only the longest row", "columns exchanged", "scores × 1.1")  # fmt: skip

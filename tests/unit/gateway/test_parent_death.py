@@ -30,17 +30,6 @@ def test_a_program_whose_parent_is_gone_already_gets_the_signal_at_once() -> Non
     assert subprocess.run(started, check=False).returncode == -signal.SIGTERM
 
 
-def test_only_one_module_sets_the_parent_death_signal() -> None:
-    """There used to be five, each with its own code."""
-    asking = [
-        str(file.relative_to(ROOT))
-        for folder in ("gateway", "preprocessing", "deploy", "benchmarks", "dashboards")
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        if "prctl(" in file.read_text("utf-8")
-    ]
-    assert asking == ["gateway/parent_death.py"]
-
-
 def test_the_module_imports_only_the_standard_library() -> None:
     """Every child of a supervisor waits for this import, so it must be small."""
     code = "import sys, runpy; runpy.run_path(sys.argv[1]); print(*sorted(sys.modules))"
