@@ -66,8 +66,8 @@ def summed(path: Path, table: Any, output: str, *, inputs: Sequence[Tensor] = TO
     (ids, *_), (mask, *_) = inputs
     nodes = [
         helper.make_node(operator, ["table", ids], ["each"], domain=domain),
-        helper.make_node("Cast", [mask], ["mask"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["mask", "last"], ["column"]),
+        helper.make_node("Cast", [mask], ["ones"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["ones", "last"], ["column"]),
         helper.make_node("Mul", ["each", "column"], ["counted"]),
         helper.make_node("ReduceSum", ["counted", "middle"], ["sum"], keepdims=0),
         helper.make_node("LpNormalization", ["sum"], [output], axis=1, p=2)

@@ -10,12 +10,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import socket
 import subprocess
-import sys
 import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -26,41 +23,11 @@ from typing import Any
 
 import pytest
 
-from dashboards.boards import ANNOTATIONS, BOARDS
-from tests.kube_tools import rendered
-from tests.waiting import LIMIT_S, until
+from tests.integration.test_prometheus import panel_queries
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 GATEWAY, PROMETHEUS = "http://127.0.0.1:8080", "http://127.0.0.1:9090"
-TRAFFIC = (sys.executable, "-m", "deploy.laptop.demo.traffic", f"{GATEWAY}/serve", "--rate", "20", "--seconds", "600")
-
-KNOWN_EMPTY = {
-    ("Gateway · Triton", "GPU"): "no GPU here",
-    ("Gateway · Triton", "GPU memory"): "no GPU here",
-    ("Gateway · overview", "Alerts"): "nothing need be firing",
-    ("Gateway · canary", "Fallbacks"): "no version of the seed model fails",
-    ("Gateway · drift", "Variables"): "it lists what has drifted, which nothing need have",
-    ("Gateway · drift", "Categories"): "as above",
-    ("Gateway · drift", "Time since the change began"): "as above",
-    ("Gateway · drift", "Counters"): "the stock CLI has no flag to declare one",
-    ("Gateway · drift", "New values"): "its reference has all of them",
-    ("Gateway · overview", "Closed connections"): "every client is a good one",
-    ("Gateway · overview", "Accuracy"): "nobody sends labels",
-    ("Gateway · overview", "True labels"): "as above",
-    ("Gateway · overview", "Confusions"): "as above",
-    ("Gateway · overview", "Payload log"): "nothing is kept of what is asked",
-    ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
-    ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
-    ("Gateway · overview", "Refused callers"): "nobody needs a key here",
-    ("Gateway · overview", "Tenants"): "nobody is known by name here",
-    ("Gateway · overview", "Tokens in by tenant"): "nobody is known by name here",
-    ("Gateway · overview", "Tokens out by tenant"): "nobody is known by name here",
-    ("Gateway · overview", "Over quota"): "nobody is known by name here",
-    ("Gateway · overview", "Sources of callers"): "as above",
-    ("annotations", "configuration changed"): "nothing changes while the test looks",
-    ("annotations", "version served"): "as above",
-}
-"""Panels without data in this stack, and why."""
 
 
 def sh(*command: str, timeout: float = 120, check: bool = True) -> str:
@@ -153,7 +120,6 @@ def test_compose_itself_accepts_every_choice(profiles: str) -> None:
     assert ("clearml" in profiles) == ("apiserver" in services) == ("controlplane" not in services)
 
 
-@pytest.mark.timeout(900)
 def test_one_request_is_answered_end_to_end(stack: None) -> None:
     """Raw text in, the right answer out: balancer, gateway, Triton in containers of their own."""
     code, answer = ask(f"{GATEWAY}/serve/demo/1", {"text": "what a wonderful film"})
@@ -164,7 +130,7 @@ def test_one_request_is_answered_end_to_end(stack: None) -> None:
 
 
 def test_after_one_request_every_board_has_data(stack: None) -> None:
-    """Something on each of them, without any traffic but this test's."""
+    """Something on each of them, without any traffic but this test's; panels: integration/test_prometheus.py."""
     wanted = panel_queries()
 
     def empty() -> set[str]:
@@ -210,67 +176,6 @@ def test_every_target_is_up(stack: None) -> None:
     assert [] == [rule["name"] for group in groups for rule in group["rules"] if rule["health"] == "err"]
 
 
-def panel_queries() -> list[tuple[str, str, str]]:
-    """Board, panel and expression of every query, with template variables filled in."""
-    found = [(b.title, p.title, q.expr) for b in BOARDS for p in b.panels() for q in p.queries]
-    found += [("annotations", name, expr) for name, expr, _ in ANNOTATIONS]
-    filled = []
-    for board, panel, expr in found:
-        for name, value in (("$__rate_interval", "1m"), ("$endpoint", ".*"), ("$version", ".*"), ("$variable", ".*"),
-                            ("$model", ".*"), ("$pool", ".*")):  # fmt: skip
-            expr = expr.replace(name, value)
-        filled.append((board, panel, expr))
-    return filled
-
-
-@contextlib.contextmanager
-def traffic() -> Iterator[None]:
-    """The demo's requests, while the block runs."""
-    with subprocess.Popen(TRAFFIC, cwd=ROOT) as process:
-        try:
-            yield
-        finally:
-            process.terminate()
-
-
-@pytest.mark.timeout(900)
-def test_every_panel_of_every_board_has_data(stack: None) -> None:
-    """With the stack's own traffic behind it; what has none here is listed with its reason."""
-    wanted = panel_queries()
-    with traffic():
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            left = [
-                (board, panel, expr) for board, panel, expr in wanted
-                if (board, panel) not in KNOWN_EMPTY and not any(s["value"][1] != "NaN" for s in query(expr))
-            ]  # fmt: skip
-            if not left or time.monotonic() > deadline:
-                break
-            time.sleep(5)
-    assert not left, "\n".join(f"{board} / {panel}: {expr}" for board, panel, expr in left)
-
-
-def scaling_queries() -> list[str]:
-    """What KEDA asks, without labels that a cluster adds."""
-    found = []
-    for each in rendered("--set=autoscaling.gateway.by=keda", "--set=autoscaling.triton.by=keda"):
-        triggers = each["spec"]["triggers"] if each["kind"] == "ScaledObject" else ()
-        found += [trigger["metadata"]["query"] for trigger in triggers if trigger["type"] == "prometheus"]
-    return [re.sub(r"{[^}]*}", "", each) for each in found]
-
-
-@pytest.mark.timeout(600)
-def test_every_query_of_the_autoscalers_returns_a_number(stack: None) -> None:
-    """Of both tiers, on real series under load."""
-    queries = scaling_queries()
-    assert len(queries) == 4
-    with traffic():
-        until(
-            lambda: all(any(s["value"][1] not in ("NaN", "+Inf") for s in query(q)) for q in queries),
-            what="a number for each",
-        )  # fmt: skip
-
-
 def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: None) -> None:
     """`--scale gateway=3`, then 1: the balancer follows; every request meanwhile is answered."""
     stop, counts = threading.Event(), Counter[int]()
@@ -295,7 +200,6 @@ def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: N
     assert counts[200] > 20
 
 
-@pytest.mark.timeout(600)
 def test_the_laptop_image_is_a_whole_stack() -> None:
     """One container: control plane, Triton, model sync, gateway; read-only root, nobody's user, one answer."""
     name = "triton-gateway-laptop-test"

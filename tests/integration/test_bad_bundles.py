@@ -65,7 +65,7 @@ TEXT_CASES: dict[str, tuple[Callable[[Path], None], str]] = {
     "corrupt-onnx": (lambda b: (b / "model.onnx").write_bytes(b"\x08garbage" * 99), "model sync refuses"),
     "no-tokenizer": (lambda b: (b / "tokenizer.json").unlink(), "there is no tokenizer.json"),
     "small-vocabulary": (lambda b: _config(b, vocab_size=4), "the model's vocab_size is 4"),
-    "small-embedding": (lambda b: text_model(b / "model.onnx", rows=10), "the highest token id of its tokenizer, 10"),
+    "small-embedding": (lambda b: text_model(b / "model.onnx", rows=4), "the highest token id of its tokenizer, 4"),
     "wrong-inputs": (lambda b: text_model(b / "model.onnx", inputs=("ids", "mask")), "takes the inputs ids, mask"),
     "unknown-operator": (
         lambda b: text_model(b / "model.onnx", operator="Nonsense"),

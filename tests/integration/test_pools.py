@@ -1,4 +1,4 @@
-"""Pools on real Tritons with the real model sync: who holds what, what is unloaded comes back, and nobody at first."""
+"""Pools on real Tritons with the real model sync: who holds what, and what is unloaded comes back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from deploy.sync.settings import SyncSettings
 from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway import pools
 from gateway.control.wishes import Wishes
-from gateway.errors import BackendUnavailable, ModelNotReady
+from gateway.errors import ModelNotReady
 from gateway.triton.backend import TritonBackend
 from tests.integration.test_triton_sync import FolderRegistry
 from tests.waiting import LIMIT_S, soon, until
@@ -122,32 +122,6 @@ async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back
         leave()
     finally:
         await backend.close()
-
-
-async def test_a_pool_without_any_triton_is_waited_for_within_bounds_and_counted(pair: Any) -> None:
-    """Its requests are what wakes it: they are counted, and answered by the first Triton that is there."""
-    await soon(lambda: "both" in held(pair))
-    name = next(name for url, (_, name) in states(pair, HOSTS[0]).items() if url == "both")
-    behind: list[str] = []
-
-    async def lookup(_host: str, _port: int) -> tuple[str, ...]:
-        return tuple(behind)
-
-    impatient = TritonBackend("dns:///pool:8001", lookup=lookup, lookup_every=0.1, away_s=0.3)
-    patient = TritonBackend("dns:///pool:8001", lookup=lookup, lookup_every=0.1, away_s=60)
-    try:
-        with pytest.raises(BackendUnavailable, match="a Triton is being started") as caught:
-            await ask(impatient, name)
-        assert caught.value.retry_after
-        assert 1 == impatient.waiting
-        calls = [asyncio.create_task(ask(patient, name)) for _ in range(3)]
-        await soon(lambda: patient.waiting == 3)
-        behind.append(pair.addresses[0])
-        assert [6.0] * 3 == await asyncio.gather(*calls)
-        assert 0 == patient.waiting
-    finally:
-        await impatient.close()
-        await patient.close()
 
 
 async def soon_ready(backend: TritonBackend, model: str) -> None:

@@ -23,14 +23,12 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.open_addresses import open_addresses
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.stubs import count_stubs
-from deploy.tools.errors import PortTaken
 from deploy.tritonserver.key import ensure_key
 from deploy.tritonserver.launcher import (
     PathServer,
     Ports,
     TritonFailed,
     TritonLauncher,
-    WheelServer,
     detect_server,
 )
 from gateway.errors import BackendRefused
@@ -114,17 +112,6 @@ def test_a_stopped_server_can_be_started_again_warm_with_its_last_log_kept(tmp_p
     assert "Started GRPCInferenceService at 127.0.0.1:" in (logs / "triton.log").read_text()
 
 
-def test_a_taken_port_is_refused_before_anything_starts(tmp_path, repository, embedded_triton):
-    """The port of a running Triton cannot be asked for again."""
-    port = int(embedded_triton.grpc.rpartition(":")[2])
-    launcher = TritonLauncher(
-        detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root, ports=Ports(grpc=port)
-    )
-    with pytest.raises(PortTaken, match=rf"port {port} for the embedded Triton \(gRPC\) is taken"):
-        launcher.start()
-    launcher.stop()
-
-
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path, repository):
     """An option it does not know: one line with the reason and where the log is."""
     launcher = TritonLauncher(
@@ -179,11 +166,6 @@ def test_ctrl_c_of_the_terminal_does_not_reach_the_server(tmp_path, repository):
     """It has a session of its own: the launcher decides when and how it ends."""
     with TritonLauncher(detect_server(), state_dir=tmp_path / "the stäte", repository=repository.root) as launcher:
         assert launcher.pid == os.getsid(launcher.pid) != os.getsid(0)
-
-
-def test_this_machine_has_the_wheels_server():
-    """The wheel is a test dependency: without it nothing here would test the real thing."""
-    assert isinstance(detect_server(), WheelServer)
 
 
 def ask(address, path, body=b"", headers=None):

@@ -177,24 +177,6 @@ def test_another_authority_another_name_no_certificate_and_no_tls_do_not_get_thr
     missing.close()
 
 
-def test_files_that_are_replaced_are_used_without_a_restart(secured: Secured) -> None:
-    """As mounted Secrets are, when a certificate is renewed."""
-    write(secured.folder / "renewed", trustme.CA(), "gateway")
-    admin = secured.admin(secured.tls(folder="renewed"))
-    assert not admin.is_live()
-    write(secured.folder / "renewed", secured.authority, "gateway")
-    assert admin.is_live()
-    admin.close()
-
-
-def test_an_address_says_that_tls_is_spoken(secured: Secured) -> None:
-    """Also to `doctor`: without files, with the system's authorities, which do not know this one."""
-    admin = AdminClient(f"grpcs://{secured.grpc}", timeout_s=5.0)
-    with pytest.raises(BackendUnavailable, match="with TLS: "):
-        admin.index()
-    admin.close()
-
-
 def test_doctor_looks_through_tls(
     secured: Secured, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
