@@ -87,7 +87,6 @@ class Observer:
         self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
-        self._text_calls: dict[tuple[str, str], TextCalls] = {}
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
@@ -167,10 +166,7 @@ class Observer:
 
     def text_calls(self, endpoint: str, version: str) -> TextCalls:
         """Return what counts the calls to Triton of a model that takes texts."""
-        calls = self._text_calls.get((endpoint, version))
-        if calls is None:
-            calls = self._text_calls[endpoint, version] = TextCalls(self._numbers, self.complain, endpoint, version)
-        return calls
+        return TextCalls(self._numbers, self.complain, endpoint, version)
 
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""
@@ -238,7 +234,6 @@ class Observer:
         )
         return round(one.within / _NS), kept, broken
 
-    @_harmless
     def over_quota(self, tenant: str, reason: str) -> None:
         """Count a request of a tenant that exceeded a quota."""
         self.count(catalog.OVER_QUOTA, self._tenant(tenant), reason)
