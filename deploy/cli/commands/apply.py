@@ -18,17 +18,17 @@ from deploy.tools.errors import DeployError
 @click.option(
     "--prune", is_flag=True, help="Also remove endpoints, canaries and other settings that the file does not have."
 )
-@click.option("--dry-run", is_flag=True, help="Show what would change, and change nothing.")
 @registry_options
-def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry) -> int:
+def command(file: Path, prune: bool, open_registry: OpenRegistry) -> int:
     """Change the serving Task to match a file made by `export`. Only differences are written.
 
     Models are found by id or, on another server, by project and name. Endpoints that are missing in the file stay,
-    unless you give --prune. To replace a lost serving Task, run `clearml-serving create --name NAME` and then `apply`.
+    unless you give --prune. `diff` shows beforehand what would change. To replace a lost serving Task, run
+    `clearml-serving create --name NAME` and then `apply`.
 
     \b
     Examples:
-      triton-gateway apply -f serving.yaml --dry-run
+      triton-gateway apply -f serving.yaml
       triton-gateway apply -f serving.yaml --prune
     """
     from deploy.cli import state_file
@@ -43,9 +43,6 @@ def command(file: Path, prune: bool, dry_run: bool, open_registry: OpenRegistry)
         return 0
     state_file.check(task, changes, wanted)
     count = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
-    if dry_run:
-        click.echo(f"{count}, none made (--dry-run)", err=True)
-        return 0
     with Terminal(sys.stderr).waiting("writing the serving Task"):
         state_file.apply(store, task, changes, wanted, by=who())
         left = state_file.compared(state_file.document_of(store, store.task()), wanted)

@@ -21,7 +21,7 @@ FILE = click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True)
 @click.option("--exit-code", "exits", is_flag=True, help="Exit with code 2 if there are differences.")
 @registry_options
 def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -> int:
-    """Show what `apply` would change: + added, ~ changed, - removed (with --prune).
+    """Show what `apply` would change: + added, ~ changed, - removed (with --prune). It fails where `apply` would.
 
     \b
     Example:
@@ -30,11 +30,12 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
     from deploy.cli import state_file
 
     with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
-        _, _, changes, kept = state_file.planned(open_registry(), file, prune=prune)
+        task, wanted, changes, kept = state_file.planned(open_registry(), file, prune=prune)
     for change in changes:
         click.echo(change.described())
     if kept:
         click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
     if not changes:
         click.echo("the serving Task matches the file", err=True)
+    state_file.check(task, changes, wanted)
     return 2 if changes and exits else 0

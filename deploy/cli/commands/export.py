@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -16,9 +15,8 @@ from deploy.cli.terminal import Terminal
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write.  [default: standard output]"
 )
-@click.option("--json", "as_json", is_flag=True, help="Write JSON instead of YAML.")
 @registry_options
-def command(output: Path | None, as_json: bool, open_registry: OpenRegistry) -> int:
+def command(output: Path | None, open_registry: OpenRegistry) -> int:
     """Write the serving Task to a file: endpoints and their code, canaries, metrics, defaults, auto-update.
 
     Keep the file in git, compare it with `diff`, and restore it on this or another server with `apply`.
@@ -33,10 +31,7 @@ def command(output: Path | None, as_json: bool, open_registry: OpenRegistry) -> 
         store = open_registry()
         task = store.task()
         document = state_file.document_of(store, task)
-    if as_json:
-        text = json.dumps({"version": state_file.FORMAT, **document}, indent=2, ensure_ascii=False) + "\n"
-    else:
-        text = state_file.written(document, f"serving Task {task.name} ({task.id})")
+    text = state_file.written(document, f"serving Task {task.name} ({task.id})")
     if output is None:
         click.echo(text, nl=False)
     else:
