@@ -29,7 +29,7 @@ UNTYPED: Final = {
     r"^(kubectl|helm)": "needs a cluster: .ci/run cluster",
     r"docker compose": "needs an engine: .ci/run containers",
     r"^tritonserver|^openssl|^chmod": "NVIDIA's container",
-    r"^(make|pip) ": "installs, or starts what runs here already",
+    r"^(make|pip) |^\. \.venv/": "installs, or starts what runs here already",
     r"^python -m benchmarks": "minutes to hours, on a machine without other work",
     r"triton-gateway (up|serve|sync|controlplane|optimize)\b": "stays in front, or takes minutes",
     r"canary run (?!--endpoint mood)|drift (capt|rep)|doctor --kube|boards push": "takes traffic, or a server",
