@@ -19,6 +19,7 @@ import os, signal, sys, threading, time
 from pathlib import Path
 from gateway.workers import Workers
 folder = Path(sys.argv[1])
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where the tests were started by nohup
 
 def told_at_once():
     if (folder / "told-at-once").exists():
