@@ -40,7 +40,6 @@ from types import CodeType, ModuleType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from preprocessing.errors import InvalidInput, UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
-from preprocessing.typed_hooks import Typed
 
 _T = TypeVar("_T")
 
@@ -72,7 +71,7 @@ class UserCode:
 
     `batch_hooks` has, for each stage with a method `<stage>_batch`, a hook over several requests:
     `hook(bodies, states, statistics)` returns one value per request; a `UserCodeError` among them is that request's
-    failure. `schemas` are the JSON schemas of a typed class, against which bodies and answers are validated.
+    failure.
     """
 
     def __init__(self, name: str, instance: object, modules: _Modules) -> None:
@@ -87,11 +86,6 @@ class UserCode:
         self._async_batch = frozenset(stage for stage, method in self._batch.items() if _is_async(method))
         self.stages: list[Stage] = [stage for stage in STAGES if stage in self._methods or stage in self._batch]
         """The stages that the class has, in order. With `process`, no backend is needed."""
-        self._first: Stage | None = self.stages[0] if self.stages else None
-        self._last: Stage | None = self.stages[-1] if self.stages else None
-        first, last = (self._methods.get(s) if s is not None else None for s in (self._first, self._last))
-        self._typed = Typed(instance, first, last)
-        self.schemas = self._typed.schemas()
         self.batch_hooks: dict[Stage, BatchHook] = {stage: self._batch_hook(stage) for stage in self._batch}
         self.preprocess: Hook = self._hook("preprocess")
         self.process: Hook = self._hook("process")
@@ -160,19 +154,13 @@ class UserCode:
             return self._hook_from_batch(stage) if stage in self._batch else _unchanged
         call = _with_three_arguments(stage, method)
         modules = self._modules
-        check = self._typed.check if stage == self._first and self._typed.request is not None else None
-        render = self._typed.render if stage == self._last and self._typed.response is not None else None
 
         def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
-            if check is not None:
-                data = check(data, stage)
             try:
                 result = call(data, state, statistics)
             except BaseException as error:
                 raise _stage_error(stage, error, modules) from error
-            if inspect.isawaitable(result):
-                return _awaited(stage, result, modules, render)
-            return result if render is None else render(result, stage)
+            return _awaited(stage, result, modules) if inspect.isawaitable(result) else result
 
         return hook
 
@@ -187,19 +175,8 @@ class UserCode:
         name = f"{stage}_batch"
         call = _with_three_arguments(name, self._batch[stage])
         modules = self._modules
-        check = self._typed.check if stage == self._first and self._typed.request is not None else None
-        render = self._typed.render if stage == self._last and self._typed.response is not None else None
 
-        def outcome(result: Any) -> Any:
-            try:
-                if isinstance(result, BaseException):
-                    return _stage_error(name, result, modules)
-                return result if render is None else render(result, stage)
-            except UserCodeError as error:
-                return error
-
-        def sort_out(results: Any, asked: list[Any]) -> list[Any]:
-            wanted = sum(not isinstance(item, UserCodeError) for item in asked)
+        def outcomes(results: Any, wanted: int) -> list[Any]:
             try:
                 found = list(results)
             except TypeError:
@@ -208,31 +185,19 @@ class UserCode:
                 message = f"{name} must return a list of {wanted} values, one per request, and returned "
                 message += f"{len(found)}" if found else f"a {type(results).__name__}"
                 raise UserCodeFailed(message, stage=name, original=ValueError(message))
-            left = iter(found)
-            return [item if isinstance(item, UserCodeError) else outcome(next(left)) for item in asked]
+            return [_stage_error(name, one, modules) if isinstance(one, BaseException) else one for one in found]
 
-        async def wait(awaitable: Awaitable[Any], asked: list[Any]) -> list[Any]:
-            return sort_out(await _awaited(name, awaitable, modules, None), asked)
+        async def wait(awaitable: Awaitable[Any], wanted: int) -> list[Any]:
+            return outcomes(await _awaited(name, awaitable, modules), wanted)
 
         def hook(data: list[Any], states: list[MutableMapping[str, Any]], statistics: list[Statistics | None]) -> Any:
-            asked = data if check is None else [_checked(check, item, stage) for item in data]
-            fit = [i for i, item in enumerate(asked) if not isinstance(item, UserCodeError)]
-            if not fit:
-                return asked
             try:
-                results = call([asked[i] for i in fit], [states[i] for i in fit], [statistics[i] for i in fit])
+                results = call(data, states, statistics)
             except BaseException as error:
                 raise _stage_error(name, error, modules) from error
-            return wait(results, asked) if inspect.isawaitable(results) else sort_out(results, asked)
+            return wait(results, len(data)) if inspect.isawaitable(results) else outcomes(results, len(data))
 
         return hook
-
-
-def _checked(check: Callable[[object, str], object], item: object, stage: str) -> object:
-    try:
-        return check(item, stage)
-    except UserCodeError as error:
-        return error
 
 
 async def _first_of(results: Awaitable[list[Any]]) -> Any:
@@ -249,14 +214,9 @@ def _unchanged(data: Any, state: MutableMapping[str, Any], statistics: Statistic
     return data
 
 
-async def _awaited(
-    stage: str, awaitable: Awaitable[Any], modules: _Modules, render: Callable[[object, str], object] | None
-) -> Any:
+async def _awaited(stage: str, awaitable: Awaitable[Any], modules: _Modules) -> Any:
     try:
-        result = await awaitable
-        return result if render is None else render(result, stage)
-    except UserCodeError:
-        raise
+        return await awaitable
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():

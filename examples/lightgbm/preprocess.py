@@ -1,6 +1,6 @@
-"""Measures of one flower or of many in, the probabilities of each one's kinds out; held to pydantic models.
+"""Measures of one flower or of many in, the probabilities of each one's kinds out; bodies are held to a pydantic model.
 
-The models are the endpoint's schema in ``/openapi.json``, and say what is wrong with a body that does not fit.
+Pydantic's error is a ``ValueError``: a body that does not fit is refused with the name of each wrong field.
 """
 
 from pydantic import BaseModel, Field
@@ -12,17 +12,11 @@ class Flowers(BaseModel):
     flowers: list[tuple[float, float, float, float]] = Field(min_length=1, max_length=1000)
 
 
-class Kinds(BaseModel):
-    """For each row the probabilities of setosa, versicolor, virginica."""
-
-    kinds: list[list[float]]
-
-
 class Preprocess:
     """Around ``Booster.predict``, which takes rows."""
 
-    def preprocess(self, body: Flowers, state, collect_custom_statistics_fn=None):
-        return body.flowers
+    def preprocess(self, body, state, collect_custom_statistics_fn=None):
+        return Flowers.model_validate(body).flowers
 
-    def postprocess(self, data, state, collect_custom_statistics_fn=None) -> Kinds:
+    def postprocess(self, data, state, collect_custom_statistics_fn=None):
         return {"kinds": data.round(4).tolist()}

@@ -1,7 +1,7 @@
 """OpenAPI schemas of an endpoint's request and answer, from its description. Pure.
 
-The schemas of tasks are written here. Hooks define theirs (typed request and response models), those of a plain model
-follow from its tensors, and all others from an example. Tests post every example and check the answer's schema.
+The schemas of tasks are written here. Those of a plain model follow from its tensors, all others from an example. Tests
+post every example and check the answer's schema.
 """
 
 from __future__ import annotations
@@ -51,8 +51,6 @@ _PARAMETERS: Final[Mapping[str, Schema]] = {
 
 def request_schema(details: Details) -> Schema:
     """Return the schema of an endpoint's request body."""
-    if "request_schema" in details:
-        return openapi_30(details["request_schema"])
     task = details.get("task")
     if task == "ranking":
         fields = {"query": _one_or_many(details), "documents": {"type": "array", "items": {}, "minItems": 1}}
@@ -78,8 +76,6 @@ def request_schema(details: Details) -> Schema:
 
 def response_schema(details: Details) -> Schema:
     """Return the schema of an endpoint's answer."""
-    if "response_schema" in details:
-        return openapi_30(details["response_schema"])
     form = _ANSWERS.get(str(details.get("task")))
     if form is not None:
         return form(details)
@@ -99,41 +95,6 @@ def of_value(value: object) -> Schema:
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return {"type": "array", "items": of_value(value[0]) if value else {}}
     return {}
-
-
-def openapi_30(schema: Mapping[str, Any]) -> Schema:
-    """Return a JSON Schema (as pydantic writes it) in OpenAPI 3.0's dialect, with its ``$defs`` inlined.
-
-    A reference of a definition to itself becomes ``{}``.
-    """
-    defined = schema.get("$defs", {})
-
-    def turned(part: Any, around: tuple[str, ...]) -> Any:
-        if isinstance(part, list):
-            return [turned(item, around) for item in part]
-        if not isinstance(part, Mapping):
-            return part
-        if "$ref" in part:
-            name = str(part["$ref"]).rpartition("/")[2]
-            beside = {key: turned(value, around) for key, value in part.items() if key != "$ref"}
-            return {**(turned(defined.get(name, {}), (*around, name)) if name not in around else {}), **beside}
-        found = {key: turned(value, around) for key, value in part.items() if key not in ("$defs", "const", "examples")}
-        if "const" in part:
-            found["enum"] = [part["const"]]
-        options = found.get("anyOf")
-        if isinstance(options, list) and {"type": "null"} in options:
-            rest = [option for option in options if option != {"type": "null"}]
-            del found["anyOf"]
-            found |= {**(rest[0] if len(rest) == 1 else {"anyOf": rest}), "nullable": True}
-        for limit, name in (("exclusiveMinimum", "minimum"), ("exclusiveMaximum", "maximum")):
-            if isinstance(found.get(limit), int | float) and not isinstance(found[limit], bool):
-                found[name], found[limit] = found[limit], True
-        if "prefixItems" in found:
-            found["items"] = {"anyOf": found.pop("prefixItems")}
-        return found
-
-    result: Schema = turned(schema, ())
-    return result
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------

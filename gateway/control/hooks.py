@@ -130,7 +130,7 @@ class HookBuilder:
         executor = ThreadExecutor(code, threads=settings.threads, timeout=settings.timeout)
         # With batches of its own, code is waited for too: that wait must not ask for Tritons.
         handler = self._handler(executor, parts, None if executor.batches else parts.on_call)
-        return handler, _details(parts.spec, "thread", executor, code.schemas)
+        return handler, _details(parts.spec, "thread", executor, {})
 
     async def _in_processes(self, parts: HookParts, settings: HookSettings) -> tuple[Handler, Mapping[str, object]]:
         engine = parts.spec.engine

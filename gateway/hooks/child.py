@@ -121,7 +121,7 @@ class _Process:
         if code is None:
             example = engines.example(self._engine, self._model)
             return {"stages": [], "batches": [], "details": {} if example is None else {"example": example}}
-        return {"stages": code.stages, "batches": sorted(code.batch_hooks), "details": code.schemas}
+        return {"stages": code.stages, "batches": sorted(code.batch_hooks), "details": {}}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

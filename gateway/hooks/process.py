@@ -73,7 +73,7 @@ class Loaded:
     stages: list[str]
     batches: list[str]
     details: dict[str, Any]
-    """What the status shows of it: schemas of bodies and answers, or an example."""
+    """What the status shows of it: an example of a body, if the engine knows one."""
 
 
 Done = tuple[list[Outcome], tuple[int, int, int]]

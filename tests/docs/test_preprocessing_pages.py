@@ -42,9 +42,9 @@ def test_every_class_of_the_page_runs(text: str, tmp_path: Path) -> None:
         assert asyncio.run(code.process(body, state, seen.update))
     elif "postprocess" in code.stages:
         is_array = code.batch_hooks or "unit" in state
-        data = np.array([0.25]) if code.schemas else np.array(data, np.float32) if is_array else data
+        data = np.array(data, np.float32) if is_array else data
         assert code.postprocess(data, state, seen.update)
-    if not state and (code.schemas or code.batch_hooks):
+    if not state and code.batch_hooks:
         with pytest.raises(UserCodeRefused):
             code.preprocess({}, {}, None)
     code.unload()

@@ -1,4 +1,4 @@
-"""Schemas of endpoints: pydantic's in OpenAPI's dialect, examples of bundles, and one document per swap."""
+"""Schemas of endpoints: tasks, examples of bundles, and one document per swap."""
 
 from __future__ import annotations
 
@@ -6,46 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, Field
 
-from gateway.admin.schemas import of_value, openapi_30, request_schema, response_schema
+from gateway.admin.schemas import of_value, request_schema, response_schema
 from preprocessing.heads import HEADS
-
-
-class Inner(BaseModel):
-    """A part that refers to itself."""
-
-    name: str
-    child: Inner | None = None
-
-
-class Body(BaseModel):
-    """The declared body of a typed hook."""
-
-    text: str | None = None
-    kind: str = Field("a", pattern="^a$")
-    part: Inner
-    above: float = Field(gt=0)
-
-
-def test_a_pydantic_schema_is_converted_to_openapi_3_0() -> None:
-    """Without `$ref`, `null` types and numeric exclusive bounds, which 3.0 does not have."""
-    found = openapi_30(Body.model_json_schema())
-    text = json.dumps(found)
-    assert "$ref" not in text
-    assert "$defs" not in text
-    assert {"type": "string", "nullable": True} == {
-        key: found["properties"]["text"][key] for key in ("type", "nullable")
-    }
-    assert (0, True) == (found["properties"]["above"]["minimum"], found["properties"]["above"]["exclusiveMinimum"])
-    assert "name" in found["properties"]["part"]["properties"]
-
-
-def test_declared_schemas_take_precedence() -> None:
-    """A typed hook's own schema is the most exact."""
-    declared = {"type": "object", "properties": {"x": {"type": "integer"}}}
-    assert declared == request_schema({"request_schema": declared, "example": {"y": 1}})
-    assert declared == response_schema({"response_schema": declared, "task": "ranking"})
 
 
 @pytest.mark.parametrize("task", sorted(HEADS))
