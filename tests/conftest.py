@@ -10,9 +10,12 @@ import signal
 from collections.abc import Iterator
 from typing import Any
 
+import httpx._config
 import httpx._transports.default
 import hypothesis
 import pytest
+
+from tests.waiting import LIMIT_S
 
 # Threads of torch that wait for each other would spin on cores that other tests need: under load ten times the CPU time
 # for the same answers. Read when torch is loaded, here and in the processes that tests start.
@@ -35,6 +38,10 @@ _one_context = functools.cache(_new_context)
 httpx._transports.default.create_ssl_context = lambda verify=True, cert=None, trust_env=True: (
     _one_context if verify is True and cert is None else _new_context
 )(verify, cert, trust_env)
+
+# It would also give up after five seconds, which says more about the machine's other work.
+for _part in ("connect", "read", "write", "pool"):
+    setattr(httpx._config.DEFAULT_TIMEOUT_CONFIG, _part, LIMIT_S)
 
 # Where no loop was set, asyncio makes one for whoever asks in the main thread, as looptime and pytest-asyncio do around
 # tests that need none; nobody closes those. Set to None, asking is an error, which both expect.

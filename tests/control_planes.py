@@ -4,7 +4,6 @@ import base64
 import json
 import subprocess
 import sys
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials, environment
 from deploy.controlplane.server import read_endpoint
 from deploy.controlplane.store import Store
+from tests.waiting import LIMIT_S, until
 
 # the address at which the server in this process claims to be
 BASE = "http://controlplane:8008"
@@ -60,7 +60,7 @@ class RunningControlPlane:
         keys = self.credentials
         basic = base64.b64encode(f"{keys.access_key}:{keys.secret_key}".encode()).decode()
         request = urllib.request.Request(url, data=body, headers={"Authorization": f"Basic {basic}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             content: bytes = answer.read()
         return content
 
@@ -77,36 +77,28 @@ class RunningControlPlane:
 
 
 @contextmanager
-def control_plane(
-    state_dir: Path,
-    *,
-    port: int = 0,
-    timeout_s: float = 30.0,
-) -> Iterator[RunningControlPlane]:
-    """A started control plane; stopped when the block ends, killed if it does not stop.
+def control_plane(state_dir: Path, *, port: int = 0) -> Iterator[RunningControlPlane]:
+    """A started control plane on a port, 0 takes a free one; stopped when the block ends, killed if it does not stop.
 
-    Args:
-        state_dir: where it keeps its state; made when missing.
-        port: 0 takes a free one.
-        timeout_s: for its start and its stop, each.
-
-    Raises:
-        RuntimeError: it did not start in time; its own message is on stderr.
+    Its state folder is made when missing. Raises RuntimeError if it did not start; its own message is on stderr.
     """
     root = Path(__file__).resolve().parents[1]
     process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root)])
     try:
-        deadline = time.monotonic() + timeout_s
-        while (endpoint := read_endpoint(state_dir)) is None or endpoint["pid"] != str(process.pid):
-            if process.poll() is not None or time.monotonic() > deadline:
+
+        def told() -> dict[str, str] | None:
+            if process.poll() is not None:
                 raise RuntimeError(f"the control plane did not start (exit code {process.returncode})")
-            time.sleep(0.02)
+            found = read_endpoint(state_dir)
+            return found if found is not None and found["pid"] == str(process.pid) else None
+
+        endpoint = until(told, pause=0.02, what="the control plane's start")
         yield RunningControlPlane(url=endpoint["api"], state_dir=state_dir, process=process)
     finally:
         if process.poll() is None:
             process.terminate()
             try:
-                process.wait(timeout_s)
+                process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
         process.wait()

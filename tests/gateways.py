@@ -57,7 +57,7 @@ class GatewayProcess:
 
     def post(self, body: Any, endpoint: str = "echo", **headers: str) -> httpx.Response:
         """One request on a connection of its own."""
-        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, headers=headers, timeout=60)
+        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, headers=headers)
 
     def answer(self, body: Any, endpoint: str, **headers: str) -> tuple[int, Any]:
         """Status and content of one request's answer; 0 while nothing listens."""
@@ -70,7 +70,7 @@ class GatewayProcess:
     def status(self) -> dict[str, Any]:
         """`/v1/status`; empty while nothing listens."""
         try:
-            found: dict[str, Any] = httpx.get(f"{self.url}/v1/status", timeout=60).json()
+            found: dict[str, Any] = httpx.get(f"{self.url}/v1/status").json()
         except httpx.TransportError:
             return {}
         return found

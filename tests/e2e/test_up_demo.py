@@ -264,14 +264,18 @@ def test_vector_equals_pytorch_with_the_same_weights(up: Up) -> None:
 
 def test_status_tells_what_is_served(up: Up) -> None:
     """`triton-gateway status` finds the gateway by the state directory alone."""
-    done = subprocess.run(
-        [*command(), "status", "--json", "--state-dir", up.state], capture_output=True, text=True, check=False,
-        cwd=up.folder, env=clean_environment(up.home),
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    content = json.loads(done.stdout)
-    assert [e["url"] for e in content["gateway"]["endpoints"]] == ["minilm"]
-    assert [m["state"] for m in content["sync"]["models"]] == ["ready"]
+
+    def told() -> tuple[list[str], list[str]]:
+        done = subprocess.run(
+            [*command(), "status", "--json", "--state-dir", up.state], capture_output=True, text=True, check=False,
+            cwd=up.folder, env=clean_environment(up.home),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        content = json.loads(done.stdout)
+        endpoints, models = content["gateway"]["endpoints"], content["sync"]["models"]
+        return [e["url"] for e in endpoints], [m["state"] for m in models]
+
+    until(lambda: told() == (["minilm"], ["ready"]), what="sync's own word for what is served")
 
 
 def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up, stock_cli: Path) -> None:

@@ -37,8 +37,10 @@ _PROPAGATION_S: Final = 0.5
 """Seconds until every node knows that an endpoint is gone."""
 _PRE_STOP_S: Final = 1.0
 """Seconds of the preStop hook. Kubernetes manifests use more; one machine is quicker."""
-AGE: Final = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "1s"}
-"""Minutes in production; seconds here, so that callers soon spread over new replicas."""
+AGE: Final = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "5s"}
+"""Minutes in production; seconds here, so that callers soon spread over new replicas, and each has an answer on its
+connection, which is then its last, before that is closed.
+"""
 
 
 @dataclass

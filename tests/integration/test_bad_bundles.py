@@ -103,7 +103,7 @@ class Callers:
         return reply.headers["x-model-id"]
 
     def _run(self, offset: int) -> None:
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client() as client:
             while not self._stop.is_set():
                 for name in list(self.bodies)[offset::2]:
                     found = self.ask(client, name)
@@ -174,7 +174,7 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
     stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served")
 
     def served() -> dict[str, str]:
-        with httpx.Client(timeout=60) as client:
+        with httpx.Client() as client:
             asking = Callers(stack.url, bodies)
             return {name: asking.ask(client, name) for name in bodies}
 

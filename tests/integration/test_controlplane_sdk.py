@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.control_planes import RunningControlPlane, control_plane
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -104,7 +104,7 @@ class Sdk:
     def finish(self, process: "subprocess.Popen[str]") -> Any:
         """What the script printed after RESULT."""
         try:
-            text, _ = process.communicate(timeout=150)
+            text, _ = process.communicate(timeout=LIMIT_S)
         finally:
             process.kill()
         assert process.returncode == 0, text
@@ -127,7 +127,7 @@ def opener_for(server: RunningControlPlane) -> urllib.request.OpenerDirector:
 def post(server: RunningControlPlane, name: str, body: dict[str, Any]) -> dict[str, Any]:
     """One call."""
     request = urllib.request.Request(f"{server.url}/{name}", data=json.dumps(body).encode())
-    with opener_for(server).open(request, timeout=20) as answer:
+    with opener_for(server).open(request, timeout=LIMIT_S) as answer:
         data: dict[str, Any] = json.loads(answer.read())["data"]
     return data
 
@@ -213,7 +213,7 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
                 upload = urllib.request.Request(f"{server.url}/files", data=body)
                 upload.add_header("Content-Type", "multipart/form-data; boundary=x")
                 try:
-                    opener.open(upload, timeout=20).close()
+                    opener.open(upload, timeout=LIMIT_S).close()
                     model = post(
                         server, "models.create", {"name": f"model {path}", "uri": f"{server.url}/files/{path}"}
                     )
@@ -236,7 +236,7 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
         wrong = []
         for model_id, sha in acknowledged:
             uri = post(server, "models.get_by_id", {"model": model_id})["model"]["uri"]
-            with opener.open(f"{server.url}/files/{uri.partition('/files/')[2]}", timeout=20) as answer:
+            with opener.open(f"{server.url}/files/{uri.partition('/files/')[2]}", timeout=LIMIT_S) as answer:
                 if hashlib.sha256(answer.read()).hexdigest() != sha:
                     wrong.append(uri)
         assert wrong == []

@@ -104,7 +104,7 @@ class Running:
         """Series of an instant query; an expression that Prometheus refuses fails the test."""
         url = f"{self.prometheus}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
         try:
-            with urllib.request.urlopen(url, timeout=20) as reply:
+            with urllib.request.urlopen(url, timeout=LIMIT_S) as reply:
                 return list(json.loads(reply.read())["data"]["result"])
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{expr}\n{error.read().decode()}") from None
@@ -124,7 +124,7 @@ class Running:
             ("cached", {"text": "hello"}),
         ]
         end = time.monotonic() + seconds
-        with httpx.Client(base_url=self.gateway, trust_env=False, timeout=20) as client:
+        with httpx.Client(base_url=self.gateway, trust_env=False) as client:
             while time.monotonic() < end and not (stop and stop.is_set()):
                 for path, body in bodies:
                     reply = client.post(f"/serve/{path}", json=body)
@@ -302,7 +302,7 @@ def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
     """What the controller judges is what Prometheus records of it; the page reads its record."""
 
     def status() -> Any:
-        return httpx.get(f"{running.gateway}/v1/status", trust_env=False, timeout=20).json()
+        return httpx.get(f"{running.gateway}/v1/status", trust_env=False).json()
 
     def both() -> bool:
         shown = {

@@ -75,8 +75,11 @@ async def test_a_request_larger_than_its_bucket_is_admitted_when_it_is_full(stor
 
 async def test_many_requests_at_once_take_no_more_than_there_is(store: RedisStore) -> None:
     """Over a few connections."""
-    found = await asyncio.gather(*(store.take("t", Limits(requests_per_minute=100), 1, 0.0) for _ in range(300)))
-    assert 100 <= sum(not one.lacks for one in found) <= 100 + 10
+    limits = Limits(requests_per_minute=100)
+    began = asyncio.get_running_loop().time()
+    found = await asyncio.gather(*(store.take("t", limits, 1, 0.0) for _ in range(300)))
+    come_back = (asyncio.get_running_loop().time() - began) * 100 / 60
+    assert 100 <= sum(not one.lacks for one in found) <= 101 + come_back
 
 
 async def test_buckets_refill_by_the_servers_clock(store: RedisStore, client: Redis) -> None:
@@ -142,7 +145,7 @@ async def test_a_name_server_that_does_not_answer_occupies_one_thread(monkeypatc
 @pytest.mark.parametrize("how", ["killed", "frozen"])
 async def test_a_server_that_does_not_answer_is_away_soon_and_usable_again(how: str, tmp_path: Path) -> None:
     """No late reply is taken for another one's; a server without its script gets it again."""
-    limits = Limits(requests_per_minute=600)
+    limits, others = Limits(requests_per_minute=600), Limits(tokens_per_minute=600)
     with RedisServer(tmp_path) as server:
         store = RedisStore(server.url)
         await store.take("t", limits, 1, 0.0)
@@ -155,10 +158,11 @@ async def test_a_server_that_does_not_answer_is_away_soon_and_usable_again(how: 
         async with asyncio.timeout(LIMIT_S):
             while True:
                 try:
-                    found = await store.take("other", limits, 1, 0.0)
+                    found = await store.take("other", others, 1, 0.0)
                 except StoreAway:
                     await asyncio.sleep(0.01)
                 else:
                     break
-        assert ("", 599) == (found.lacks, round(found.requests))
+        assert ("", math.inf) == (found.lacks, found.requests)
+        assert 590 < found.tokens < 600
         await store.close()

@@ -26,6 +26,7 @@ from gateway.spec import decode, records_of
 from gateway.testing import FakeRegistry
 from tests.control_planes import control_plane
 from tests.stock import Client
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -102,9 +103,9 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 yield World(
                     ClearMLRegistry(task), model, package, weights.read_bytes(), change,
-                    lambda publication: pool.submit(publish, publication).result(120),
-                    lambda upload: pool.submit(register, task, upload).result(120),
-                    lambda key, path: pool.submit(attach, task, key, path).result(120), server.process.kill,
+                    lambda publication: pool.submit(publish, publication).result(LIMIT_S),
+                    lambda upload: pool.submit(register, task, upload).result(LIMIT_S),
+                    lambda key, path: pool.submit(attach, task, key, path).result(LIMIT_S), server.process.kill,
                 )  # fmt: skip
 
 

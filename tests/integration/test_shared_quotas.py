@@ -17,13 +17,14 @@ from tests.gateways import GatewayProcess
 from tests.stock import Client
 from tests.stores import RedisServer
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.redis]
 
 PASSWORD = "a secret of tests"
 LIMIT = 1200
 PER_SECOND = LIMIT / 60
+UNEVEN = ("uneven", "uneven again", "uneven once more")
 IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
 HOOK = (
     "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
@@ -37,22 +38,23 @@ class Fleet:
         self.gateways, self.store, self._keys = gateways, store, keys
 
     def flood(self, tenant: str, weights: tuple[int, ...], seconds: float) -> tuple[int, float]:
-        """Ask as fast as one client can, unevenly; return how many were answered, and the seconds that it took."""
+        """Ask as fast as one client can, unevenly, until each gateway has refused something and for so many seconds;
+        return how many were answered, and the seconds that it took.
+        """
         headers = {"authorization": f"Bearer {self._keys[tenant]}"}
         order = [one for one, weight in enumerate(weights) for _ in range(weight)]
-        began, passed, refused_in_a_row = time.monotonic(), 0, 0
+        began, passed, refused = time.monotonic(), 0, set()
         with contextlib.ExitStack() as open_:
             clients = [
-                open_.enter_context(httpx.Client(base_url=gateway.url, headers=headers, timeout=LIMIT_S))
-                for gateway in self.gateways
+                open_.enter_context(httpx.Client(base_url=gateway.url, headers=headers)) for gateway in self.gateways
             ]
-            while time.monotonic() < began + seconds or refused_in_a_row < 3 * len(order):
+            while time.monotonic() < began + seconds or refused < {*order}:
                 for one in order:
                     reply = clients[one].post("/serve/echo", json={})
                     assert reply.status_code in (200, 429), reply.text
                     assert str(LIMIT) == reply.headers["x-ratelimit-limit-requests"]
                     passed += reply.status_code == 200
-                    refused_in_a_row = 0 if reply.status_code == 200 else refused_in_a_row + 1
+                    refused |= {one} if reply.status_code == 429 else set()
         return passed, time.monotonic() - began
 
     def store_status(self, gateway: int) -> dict[str, Any]:
@@ -60,6 +62,10 @@ class Fleet:
         headers = {"authorization": f"Bearer {self._keys['watcher']}"}
         found: dict[str, Any] = httpx.get(f"{self.gateways[gateway].url}/v1/status", headers=headers).json()
         return found["quotas"]["store"]  # type: ignore[no-any-return]
+
+    def times_away(self) -> int:
+        """How often a gateway has found the store away, as may happen on a busy machine: half a second without it."""
+        return sum(gateway.log.read_text().count("each gateway admits its share") for gateway in self.gateways)
 
     def are_sharing(self, wanted: bool) -> None:
         """Wait until all gateways say that the store is, or is not, in use."""
@@ -71,7 +77,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """One fleet for this file; each test has a tenant of its own."""
     folder = tmp_path_factory.mktemp("fleet")
     texts, keys = {}, []
-    for tenant in ("uneven", "killed", "watcher"):
+    for tenant in (*UNEVEN, "killed", "watcher"):
         texts[tenant], name = new_key()
         keys.append(Key(name, digest(PEPPER, texts[tenant].encode()).hex(), tenant, operations=tuple(OPERATIONS)))
     (folder / "keys.json.pepper").write_bytes(PEPPER)
@@ -100,14 +106,19 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
 
 def _answers(gateway: GatewayProcess, headers: dict[str, str]) -> bool:
     try:
-        return httpx.post(f"{gateway.url}/serve/echo", json={}, headers=headers, timeout=LIMIT_S).status_code == 200
+        return httpx.post(f"{gateway.url}/serve/echo", json={}, headers=headers).status_code == 200
     except httpx.TransportError:
         return False
 
 
 def test_three_gateways_admit_one_quota(fleet: Fleet) -> None:
     """All of what the limit allows, and no more, however unevenly the requests are spread."""
-    passed, seconds = fleet.flood("uneven", (8, 1, 1), 3)
+    for tenant in UNEVEN:
+        fleet.are_sharing(True)
+        before = fleet.times_away()
+        passed, seconds = fleet.flood(tenant, (8, 1, 1), 3)
+        if fleet.times_away() == before:
+            break
     assert LIMIT <= passed <= LIMIT + PER_SECOND * seconds + 1
 
 

@@ -125,7 +125,7 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
         rounds = world.rounds  # for what must not happen there is nothing else to wait for
         world.until(lambda: world.rounds > rounds + 10, "ten rounds of our own")
         assert {"auto/2": c, "auto/3": d} == world.section(), "its own Triton helper must find its own numbers"
-        assert {"auto-update auto"} == world.faults
+        world.until(lambda: {"auto-update auto"} == world.faults, "the fault that is seen")
 
         world.registry.call("tasks", "edit", {"task": world.service, "configuration": old, "force": True})
         e = world.publish("5")
@@ -138,4 +138,6 @@ def test_a_container_that_counts_for_itself_and_a_stale_write_change_no_version(
         container.communicate()
     counted = json.loads(output.rsplit("COUNTED ", 1)[1].splitlines()[0])
     assert "auto" in counted, "it was the real one that counted"
-    assert {"auto/1": {a}, "auto/2": {b}, "auto/3": {c}, "auto/4": {d}, "auto/5": {e}} == world.seen
+    wanted = {"auto/1": {a}, "auto/2": {b}, "auto/3": {c}, "auto/4": {d}, "auto/5": {e}}
+    world.until(lambda: len(world.seen) == len(wanted), "that each was seen")
+    assert wanted == world.seen

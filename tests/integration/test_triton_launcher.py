@@ -33,7 +33,7 @@ from deploy.tritonserver.launcher import (
 )
 from gateway.errors import BackendRefused
 from gateway.spec import EndpointSpec, ModelRecord
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -172,7 +172,7 @@ def ask(address, path, body=b"", headers=None):
     """POST to Triton's HTTP port: the status."""
     request = urllib.request.Request(f"http://{address}{path}", data=body, headers=headers or {}, method="POST")
     try:
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
             return reply.status
     except urllib.error.HTTPError as error:
         return error.code

@@ -209,7 +209,7 @@ def test_model_sync_takes_tls_from_its_variables(secured: Secured, tmp_path: Pat
         def answers() -> bool:
             assert process.poll() is None, (tmp_path / "log").read_text()
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=5) as reply:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=LIMIT_S) as reply:
                     return bool(json.load(reply)["triton"]["answers"])
             except OSError:
                 return False

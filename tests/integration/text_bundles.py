@@ -93,7 +93,7 @@ class Api:
         self._headers = {"authorization": f"Bearer {token}"}
 
     def __call__(self, action: str, body: dict[str, Any]) -> Any:
-        reply = httpx.post(f"{self._host}/{action}", json=body, headers=self._headers, timeout=30)
+        reply = httpx.post(f"{self._host}/{action}", json=body, headers=self._headers)
         assert reply.status_code == 200, reply.text
         return reply.json()["data"]
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests import environments
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -29,7 +30,7 @@ def test_kserve_client_speaks_all_its_protocols(stack: Any) -> None:
     python = environments.python(ENVIRONMENTS, "kserve", print)
     done = subprocess.run(
         [str(python), str(HERE / "kserve_calls.py"), stack.url, stack.grpc],
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
     assert {
@@ -43,7 +44,7 @@ def test_clients_people_already_have(stack: Any) -> None:
     python = environments.python(ENVIRONMENTS, "clients", print)
     done = subprocess.run(
         [str(python), str(HERE / "client_calls.py"), stack.url],
-        capture_output=True, text=True, timeout=180, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert 0 == done.returncode, done.stderr
     assert {
@@ -82,7 +83,7 @@ def test_perf_analyzer_measures_the_gateway(
             "--concurrency-range", "2", "-p", "1000", "-s", "90", "-r", "5", "-f", str(report), *arguments,
         ],
         env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert 0 == done.returncode, done.stdout + done.stderr
     (row,) = csv.DictReader(report.read_text().splitlines())

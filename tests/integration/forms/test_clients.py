@@ -9,6 +9,8 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.waiting import LIMIT_S
+
 pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
 
@@ -137,7 +139,7 @@ class TestTritonClient:
             client.start_stream(lambda result, error: answers.put((result, error)))
             for name in ("live", "nobody", "live"):
                 client.async_stream_infer(name, [text_tensor(module, "good")])
-            found = [answers.get(timeout=60) for _ in range(3)]
+            found = [answers.get(timeout=LIMIT_S) for _ in range(3)]
             client.stop_stream()
         assert [None, "error", None] == [None if error is None else "error" for _, error in found]
         assert [[b"GOOD"]] == found[2][0].as_numpy("label").tolist()
@@ -149,7 +151,7 @@ class TestTritonClient:
         import tritonclient.grpc as module
 
         body = {"text": "The quick", "parameters": {"max_new_tokens": 12}}
-        whole = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        whole = httpx.post(f"{stack.url}/serve/story", json=body).json()
         answers: Any = queue.Queue()
         pieces: list[str] = []
         with module.InferenceServerClient(stack.grpc) as client:
@@ -160,7 +162,7 @@ class TestTritonClient:
             )  # fmt: skip
             is_last = False
             while not is_last:
-                result, error = answers.get(timeout=30)
+                result, error = answers.get(timeout=LIMIT_S)
                 assert error is None, error
                 pieces.append(result.as_numpy("text")[0, 0].decode())
                 is_last = result.get_response().parameters["triton_final_response"].bool_param
@@ -228,7 +230,7 @@ class TestHuggingFaceClient:
     def test_text_generation_at_once_and_streamed(self, client: Any, stack: Any) -> None:
         """The client's stream joins to what our own form answers."""
         body = {"text": "The quick", "parameters": {"max_new_tokens": 12}}
-        ours = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        ours = httpx.post(f"{stack.url}/serve/story", json=body).json()
         story = client("story")
         assert ours["text"] == story.text_generation("The quick", max_new_tokens=12)
         details = story.text_generation("The quick", max_new_tokens=12, details=True)
@@ -282,7 +284,7 @@ class TestOpenAIClient:
     def test_completions(self, client: Any, stack: Any) -> None:
         """Text, several texts, token ids, echo; sixteen tokens where nothing is said, as OpenAI does."""
         body = {"text": ["The quick", "a"], "parameters": {"max_new_tokens": 8}}
-        ours = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        ours = httpx.post(f"{stack.url}/serve/story", json=body).json()
         answer = client.completions.create(model="story", prompt=["The quick", "a"], max_tokens=8)
         assert [r["text"] for r in ours["results"]] == [choice.text for choice in answer.choices]
         assert (sum(ours["tokens"]), sum(r["generated_tokens"] for r in ours["results"])) == (
@@ -307,7 +309,7 @@ class TestOpenAIClient:
         messages = [{"role": "system", "content": "Be brief."},
                     {"role": "user", "content": [{"type": "text", "text": "Hello"}]}]  # fmt: skip
         body = {"text": "<system>Be brief.\n<user>Hello\n<assistant>", "parameters": {"max_new_tokens": 10}}
-        ours = httpx.post(f"{stack.url}/serve/story", json=body, timeout=30).json()
+        ours = httpx.post(f"{stack.url}/serve/story", json=body).json()
         answer = client.chat.completions.create(model="story", messages=messages, max_completion_tokens=10)
         assert ("assistant", ours["text"]) == (answer.choices[0].message.role, answer.choices[0].message.content)
         assert ours["tokens"] == answer.usage.prompt_tokens

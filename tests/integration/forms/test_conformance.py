@@ -51,7 +51,7 @@ def target(request: pytest.FixtureRequest, stack: Any) -> Any:
     """Both servers in turn."""
     names = {name: name if request.param == "gateway" else stack.triton_names[name] for name in (TOKENS, IDENTITY)}
     http, grpc = (stack.http, stack.grpc) if request.param == "gateway" else (stack.triton_http, stack.triton_grpc)
-    with httpx.Client(base_url=f"http://{http}", timeout=20) as client:
+    with httpx.Client(base_url=f"http://{http}") as client:
         yield Target(request.param, client, grpc, names)
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import pytest
 
 from tests.docs.blocks import Block, Command, blocks
+from tests.waiting import LIMIT_S
 
 from .conftest import Stack
 
@@ -46,7 +47,7 @@ def without_spaces(text: str) -> str:
 def test_a_line_of_the_page_is_answered_as_shown(stack: Stack, command: Command) -> None:
     """By the real curl, which says by itself that a body is a form."""
     line = translated(command.line).replace("localhost:8080", stack.http).replace("sentiment", "live")
-    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     printed = without_spaces(done.stdout)
     if "/predict " in line:  # the page says what it is where several things are served
         assert printed.startswith("HTTP/1.1404")

@@ -274,7 +274,9 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def run(command: list[str], environ: dict[str, str], folder: Path) -> str:
     """What a program printed."""
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run(
+        command, env=environ, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 
 from deploy.laptop.demo.minilm import packaged_model
 from tests.e2e.test_up_demo import Up, command
+from tests.waiting import LIMIT_S
 
 from . import tiny
 
@@ -147,7 +148,7 @@ def ask(up: Up, endpoint: str) -> Any:
     request = urllib.request.Request(
         f"{up.gateway}/serve/{endpoint}", json.dumps({"text": TEXT}).encode(), {"content-type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as reply:
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as reply:
         return json.loads(reply.read())
 
 

@@ -26,6 +26,7 @@ from gateway.metrics import drift
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
+from tests.waiting import LIMIT_S
 
 from . import tiny
 from .conftest import optimize
@@ -97,7 +98,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     )
     asked = subprocess.run(
         [sys.executable, *warm.program(code), task, found["model_id"]], cwd=place, text=True, capture_output=True,
-        check=True, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=120,
+        check=True, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=LIMIT_S,
     )  # fmt: skip
     said: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
     assert {"tiny/1": found["model_id"]} == said["served"]
@@ -114,7 +115,7 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     )
     asked = subprocess.run(
         [sys.executable, *warm.program(code), found["model_id"]], cwd=place, text=True, capture_output=True, check=True,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=120,
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=LIMIT_S,
     )  # fmt: skip
     assert found["files"] == manifest.hashes(place / asked.stdout.splitlines()[-1])
 
@@ -156,7 +157,7 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
             assert work.exists()
         running.send_signal(signal.SIGINT)
         running.stderr.read()
-        assert running.wait(60) != 0
+        assert running.wait(LIMIT_S) != 0
     assert not list((tmp_path / "out").iterdir())
 
 

@@ -33,6 +33,7 @@ from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
+from tests.waiting import LIMIT_S
 
 from . import sabotage, tiny
 from .conftest import optimize
@@ -255,7 +256,7 @@ async def test_models_become_endpoints_that_generate(
         assert ("onnxruntime", "fp32") == (wanted.engine, wanted.precision)
         assert json.loads((bundle / "warmup.json").read_text())["samples"]
     async with served_bundles.serving(tmp_path, embedded_triton, bundles, fields) as running:
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient() as client:
             for kind in KINDS:
                 await generates(client, running, kind, make_generator(kind))
 
@@ -279,7 +280,7 @@ def endpoints(environment: dict[str, str], task: str, place: Path) -> dict[str, 
     )
     asked = subprocess.run(
         [sys.executable, *warm.program(code), task], cwd=place, text=True, capture_output=True, check=True,
-        env={**environment, "PYTHONPATH": str(ROOT)}, timeout=120,
+        env={**environment, "PYTHONPATH": str(ROOT)}, timeout=LIMIT_S,
     )  # fmt: skip
     text = json.loads(asked.stdout.splitlines()[-1])
     known = ConfigFactory.parse_string(text, resolve=False)

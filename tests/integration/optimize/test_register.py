@@ -12,6 +12,7 @@ import pytest
 
 from tests import warm
 from tests.control_planes import control_plane
+from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +57,7 @@ def test_the_tables_reach_the_model_before_it_is_published(tmp_path: Path) -> No
         environment = server.client_environment(os.environ, tmp_path)
         done = subprocess.run(
             [sys.executable, *warm.registering(SCRIPT)], cwd=tmp_path, text=True, capture_output=True, check=False,
-            env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=200,
+            env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=LIMIT_S,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert "events.add_batch" not in done.stdout + done.stderr
