@@ -1,8 +1,8 @@
 """Objectives of an endpoint: the share of requests that are answered, and of answers that come within a time.
 
 Pure. The serving Task holds the parts as texts (``spec.ServingSpec.objectives``): options of the endpoint's versions,
-or records written by ``triton-gateway objective``. ``metrics.observer`` counts by objectives; rules and pages show what
-is left of the error budget.
+or records written by ``triton-gateway objective``. ``metrics.observer`` counts by objectives; rules record what is left
+of the error budget.
 
 Public: ``deploy`` may import it.
 """
@@ -12,14 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from gateway.settings import parse_duration
 
-BUDGET_S: Final = 30 * 86400.0
-"""The period of an error budget."""
-LEAST_BAD: Final = 10
-"""Bad requests from which a spent budget counts: a single failure at night is no outage."""
 _CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
@@ -103,49 +99,15 @@ def in_words(one: Objective) -> str:
     """Return an objective as text for people."""
     parts = []
     if one.availability:
-        parts.append(described({"objective": "availability", "target": one.availability}))
+        parts.append(f"{_percent(one.availability)} answered")
     if one.within:
-        parts.append(described({"objective": "latency", "target": one.share, "within": one.within}))
+        parts.append(f"{_percent(one.share)} of the answers within {_time_in_words(one.within)}")
     return ", ".join(parts) or "nothing is promised"
 
 
-def described(row: Mapping[str, Any]) -> str:
-    """Return the objective of a row of ``/v1/status`` (``metrics.live.Budgets``) as text for people."""
-    share = shown(row["target"])
-    if row["objective"] == "availability":
-        return f"{share} answered"
-    return f"{share} of the answers within {shown_time(row['within'])}"
-
-
-def left(row: Mapping[str, Any]) -> str:
-    """Return the rest of such a row's error budget as text for people."""
-    if row["left"] is None:
-        return "no request yet"
-    seconds = row["seconds"]
-    over = "30 days" if seconds >= BUDGET_S else f"{_age(seconds)} of 30 days"
-    many = f"{row['bad']:,.0f} of {row['requests']:,.0f} in {over}"
-    if row["left"] > 0:
-        return f"{min(row['left'], 1):.0%} of the budget left ({many})"
-    return f"budget spent {1 - row['left']:,.1f} times ({many})"
-
-
-def is_spent(row: Mapping[str, Any]) -> bool:
-    """Whether the budget is spent, by enough bad requests to matter."""
-    return row["left"] is not None and row["left"] <= 0 and row["bad"] >= LEAST_BAD
-
-
-def _age(seconds: float) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def shown(share: float) -> str:
-    """Return a share for people: ``99.9%``."""
+def _percent(share: float) -> str:
     return f"{100 * share:.6g}%"
 
 
-def shown_time(seconds: float) -> str:
-    """Return a time for people: ``300 ms``, ``2 s``."""
+def _time_in_words(seconds: float) -> str:
     return f"{1000 * seconds:.6g} ms" if seconds < 1 else f"{seconds:.6g} s"

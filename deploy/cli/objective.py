@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from deploy.tools.errors import DeployError
 from gateway import objectives, registry, spec
@@ -28,15 +27,6 @@ def in_words(task: spec.ServingTask, endpoint: str) -> str:
         hint = "set a valid objective with the options of this command"
         raise DeployError(f"the objective of {endpoint} is invalid: {error}", hint=hint) from None
     return words if parts else f"{words} (the default)"
-
-
-def budgets(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the remaining error budget of each objective of ``/v1/status`` that was set or is spent, in words."""
-    return [
-        f"objective {one.get('endpoint')}: {objectives.described(one)}, {objectives.left(one)}"
-        for one in rows
-        if not one.get("is_default") or objectives.is_spent(one)
-    ]
 
 
 def checked(parts: Mapping[str, str], where: str) -> dict[str, str]:

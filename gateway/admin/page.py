@@ -26,7 +26,6 @@ from urllib.parse import quote
 
 from gateway.admin import charts
 from gateway.metrics import drift
-from gateway.objectives import described, is_spent, left
 from gateway.pools import DEFAULT
 
 _FILES: Final = Path(__file__).with_name("browser")
@@ -54,9 +53,6 @@ _CHANGED: Final = ("drift", "moved")
 _FAILED: Final = (0.001, 0.01)
 """Shares of failed requests from which a row is shown as a warning, and as bad."""
 
-_NEARLY_SPENT: Final = 0.25
-"""Remaining share of an error budget at which it is shown as a warning."""
-
 _WORST: Final = ("not served", "failing")
 """States in which callers get errors. They are sorted before an old version that still answers."""
 
@@ -64,7 +60,7 @@ _UNDER_WAY: Final = ("running", "paused")
 
 _RUNBOOK: Final = {
     "not served": "gatewaymodelstuckloading", "degraded": "gatewaymodelstuckloading", "old version":
-    "gatewaymodelstuckloading", "failing": "gatewayerrorbudgetburn", "budget spent": "gatewayerrorbudgetburn",
+    "gatewaymodelstuckloading", "failing": "gatewayerrorbudgetburn",
     "unguarded": "gatewaycanaryunguarded", "drift": "gatewaydrift", "registry": "gatewayconfigurationstale",
     "faults": "gatewayconfigurationfault", "triton": "gatewaybackenddown", "not ready": "when-a-gateway-is-ready",
 }  # fmt: skip
@@ -89,7 +85,6 @@ class _Row:
     """The comparisons of its canaries with the stable version."""
     curves: Sequence[Values] = ()
     rollout: Values | None = None
-    objectives: list[Values] = field(default_factory=list)
     accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
     default: str = ""
@@ -140,9 +135,6 @@ class _Row:
             return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
         if self.rollout is not None and self.rollout["phase"] in _UNDER_WAY and not self.rollout["guard"]:
             return _LOOK, "unguarded", f"nobody looks after the canary {self.rollout['canary']}: no controller runs"
-        spent = [one for one in self.objectives if is_spent(one)]
-        if spent:
-            return _LOOK, "budget spent", f"{described(spent[0])}: {left(spent[0])}"
         drifted = [v["variable"] for v in self.drifts if v["state"] == "drift"]
         if drifted:
             return _LOOK, "drift", f"{', '.join(dict.fromkeys(drifted))} drifted"
@@ -211,9 +203,6 @@ def _rows(status: Values) -> list[_Row]:
     for labelled in status.get("accuracy", ()):
         if labelled["endpoint"] in found:
             row(labelled["endpoint"]).accuracies.append(labelled)
-    for promised in status.get("objectives", ()):
-        if promised["endpoint"] in found:
-            row(promised["endpoint"]).objectives.append(promised)
     for name, shares in status["canaries"].items():
         row(name).shares = shares
     for name, url in status.get("defaults", {}).items():
@@ -273,7 +262,6 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
     asked = any(row.rate for row in rows)
     bad = sum(row.state[0] == _BAD for row in rows)
     drifted = sum(any(v["state"] == "drift" for v in row.drifts) for row in rows)
-    spent = sum(any(map(is_spent, row.objectives)) for row in rows)
     tiles = (
         ("Endpoints", str(len(rows)), ""), ("Endpoints with a fault", str(bad), "bad" if bad else ""),
         ("Versions served", str(len(status["endpoints"])), ""),
@@ -281,7 +269,7 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
         ("Failed", _share(failed) if asked else "–", _CLASSES[_graded(failed)] if asked else ""),
         ("Refused (caller errors)", _share(refused) if asked else "–", ""),
         ("Endpoints with drift", str(drifted), "wait" if drifted else ""),
-        ("Error budget spent", str(spent), "wait" if spent else ""), *_process(status),
+        *_process(status),
     )  # fmt: skip
     shown = "".join(f"<div><dt>{name}</dt><dd class='{kind}'>{value}</dd></div>" for name, value, kind in tiles)
     return f"<dl class=tiles>{shown}</dl>"
@@ -363,7 +351,6 @@ def _inside(row: _Row, prefix: str) -> str:
         + ("" if row.rollout is None else _rollout(row.rollout))
         + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS) if row.routes else "")
         + charts.curves(row.curves)
-        + _objectives(row.objectives)
         + ("<h3>Accuracy</h3>" if row.accuracies else "")
         + "".join(
             f"<p>Version {_e(one['version'] or '–')}: {_e(drift.right_in_words(one))}</p>" for one in row.accuracies
@@ -406,20 +393,6 @@ def _actions(endpoint: Values, prefix: str) -> str:
         f" <button type=button data-path='{_e(prefix + url)}' data-example='{_e(example)}'>try</button> "
         f"<button type=button data-lineage='{_e(url)}' aria-label='Where {_e(url)} comes from'>lineage</button>"
     )
-
-
-def _objectives(found: Sequence[Values]) -> str:
-    """Return each objective and the rest of its error budget, as a line and a bar."""
-    lines = []
-    for one in found:
-        kept = max(0.0, min(1.0, one["left"] if one["left"] is not None else 1.0))
-        state = "ok" if kept > _NEARLY_SPENT else "wait" if kept else "bad"
-        lines.append(
-            f"<p>{_e(described(one))}: <span class={state}>{_e(left(one))}</span></p>"
-            "<svg width=272 height=8 aria-hidden=true><rect width=272 height=8 rx=4 fill='var(--line)' />"
-            f"<rect width='{272 * kept:.1f}' height=8 rx=4 fill='var(--blue)' /></svg>"
-        )
-    return f"<h3>Objectives</h3>{''.join(lines)}" if lines else ""
 
 
 _HEADS: Final = (

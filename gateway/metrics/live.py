@@ -17,7 +17,6 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import Shares
-from gateway.objectives import BUDGET_S
 from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
 
@@ -29,14 +28,9 @@ _BINS_STEP_S: Final = 300.0
 _HISTORY: Final = 60
 """Steps in the history of rates: five minutes."""
 
-_BUDGET_STEPS: Final = 120
-"""Snapshots that are kept for error budgets."""
-
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
 Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
 """Endpoint, version, variable and reference → what the controller has found of it (``registry.judged``)."""
-_Budgets = dict[tuple[str, str, str], tuple[float, float]]
-"""The number of bad requests and of all requests, by endpoint, objective and latency."""
 Pause = Callable[[], None]
 """Called between small pieces of work, because this runs in a thread beside the requests."""
 
@@ -75,7 +69,6 @@ class Live:
         self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
-        self._budgets = Budgets(failures)
         self._bins_seen: deque[tuple[float, dict[tuple[str, ...], float]]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
@@ -93,7 +86,6 @@ class Live:
         self._seen.append((now, current))
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
-        self._budgets.sample(now, snapshot)
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
             self._bins_seen.append((now, _bins(snapshot, pause)))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
@@ -150,10 +142,6 @@ class Live:
         # Sorted by name, not by rate, so that rows keep their places on the page.
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
-    def objectives(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return each endpoint's objectives and what is left of their error budgets; see ``Budgets``."""
-        return self._budgets.left(now, snapshot)
-
     def drift(self, snapshot: Snapshot, judged: Judged, pause: Pause = unhurried) -> list[dict[str, Any]]:
         """Return each variable that has a reference: its bins over the last hour, and what the controller has found.
 
@@ -179,71 +167,6 @@ class Live:
                 "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
             })  # fmt: skip
         return found
-
-
-class Budgets:
-    """Error budgets: what objectives allow to fail within ``BUDGET_S``, and how much of that is left.
-
-    Covers what this gateway has counted since its start, at most ``BUDGET_S``. The recording rules cover all gateways
-    and restarts.
-    """
-
-    def __init__(self, failures: Collection[str]) -> None:
-        self._failures = frozenset(failures)
-        self._seen: deque[tuple[float, _Budgets]] = deque()
-
-    def sample(self, now: float, snapshot: Snapshot) -> None:
-        """Remember the counts at intervals; the first time, remember zeros."""
-        if not self._seen:
-            self._seen.append((now, {}))
-        elif now - self._seen[-1][0] >= BUDGET_S / _BUDGET_STEPS:
-            self._seen.append((now, self._counts(snapshot)))
-            while len(self._seen) > 1 and self._seen[1][0] <= now - BUDGET_S:
-                self._seen.popleft()
-
-    def left(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
-        """Return a row per objective. ``left`` is a share, negative if overspent, None without requests."""
-        began, before = self._seen[0] if self._seen else (now, {})
-        counts = self._counts(snapshot)
-        promised: dict[tuple[str, str, str], float] = {}
-        served = set()
-        for (name, labels, _), value in snapshot.shown():
-            if name == catalog.OBJECTIVE.name and value >= 0:  # NaN: no longer an objective
-                endpoint, objective, within = labels
-                promised[endpoint, objective, within] = value
-            elif name == catalog.ENDPOINT_READY.name and value >= 0:
-                served.add(labels[0])
-        default = promised.pop(("", "availability", ""), 0.0)
-        for endpoint in served:
-            promised.setdefault((endpoint, "availability", ""), default)
-        found = []
-        for key, share in sorted(promised.items()):
-            endpoint, objective, within = key
-            if not share:
-                continue
-            bad, seen = (a - b for a, b in zip(counts.get(key, (0, 0)), before.get(key, (0, 0)), strict=True))
-            found.append({
-                "endpoint": endpoint, "objective": objective, "target": share,
-                "within": float(within) if within else None,
-                "requests": seen, "bad": bad, "left": round(1 - bad / seen / (1 - share), 6) if seen else None,
-                "seconds": round(now - began, 1), "is_default": (objective, share) == ("availability", default),
-            })  # fmt: skip
-        return found
-
-    def _counts(self, snapshot: Snapshot) -> _Budgets:
-        """Return the bad requests and all requests, by endpoint, objective and latency."""
-        found: dict[tuple[str, str, str], list[float]] = {}
-        for (name, labels, _), value in snapshot.counted():
-            if name == catalog.REQUESTS.name:
-                key, is_bad = (labels[0], "availability", ""), labels[3] in self._failures
-            elif name == catalog.OBJECTIVE_ANSWERS.name:
-                key, is_bad = (labels[0], "latency", labels[2]), labels[3] == "late"
-            else:
-                continue
-            counted = found.setdefault(key, [0.0, 0.0])
-            counted[0] += value * is_bad
-            counted[1] += value
-        return {key: (bad, seen) for key, (bad, seen) in found.items()}
 
 
 def _bins(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], float]:

@@ -77,14 +77,12 @@ class Publisher:
         return await self._read(statistics.of_snapshot)
 
     async def last_minute(self, judged: Judged) -> dict[str, Any]:
-        """Return ``last_minute``, ``drift`` and ``objectives`` of ``/v1/status``; see ``Live``."""
+        """Return ``last_minute`` and ``drift`` of ``/v1/status``; see ``Live``."""
 
         def read(snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
-            now = time.monotonic()
             return {
-                "last_minute": self._live.rows(now, snapshot, pause),
+                "last_minute": self._live.rows(time.monotonic(), snapshot, pause),
                 "drift": self._live.drift(snapshot, judged, pause),
-                "objectives": self._live.objectives(now, snapshot),
             }  # fmt: skip
 
         return await self._read(read)

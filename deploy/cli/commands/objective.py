@@ -24,7 +24,7 @@ def command(
 
     Objectives set here override the endpoint's own options (`clearml-serving model add … --aux-config
     gateway.availability=99.9% gateway.latency=0.3 gateway.latency_share=95%`). Those override the gateway's settings.
-    Targets that you do not name stay as they are. `triton-gateway status` shows how much of the error budget is left.
+    Targets that you do not name stay as they are. The board `overview` shows how much of the error budget is left.
 
     \b
     Examples:

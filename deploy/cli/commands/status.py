@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 
-from deploy.cli import objective
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
 from deploy.cli.terminal import Terminal, table
@@ -161,7 +160,6 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
         lines.append(f"default version of {name}: {url}{'' if url in served else ', which is not served'}")
-    lines += objective.budgets(gateway.get("objectives", []))
     lines += [
         f"accuracy {one['endpoint']} {one['version'] or '-'}: {metrics.drift.right_in_words(one)}"
         for one in gateway.get("accuracy", [])

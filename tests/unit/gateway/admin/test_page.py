@@ -36,8 +36,6 @@ STATUS: dict[str, Any] = {
         {"endpoint": EVIL, "version": EVIL, "route": EVIL, "rate": 1.0, "share": 0.5, "failed": 0.0, "refused": 0.0,
          "p50": 0.1, "p95": None, "p99": None, "rows_per_call": None, "history": [0.0, 1.0]}
     ] * 2,
-    "objectives": [{"endpoint": EVIL, "objective": EVIL, "target": 0.99, "within": 0.3, "requests": 20.0, "bad": 10.0,
-                    "left": -49.0, "seconds": 60.0, "is_default": False}],
     "drift": [{"endpoint": EVIL, "version": EVIL, "variable": EVIL, "bins": [EVIL, "missing"], "counts": [3, 0],
                "reference": [0.5, 0.5], "n": 3, "state": EVIL,
                "days": 2.0, "alarm_days": 30.0, "visible": 0.1, "since": 7.0}],
@@ -111,19 +109,6 @@ def status_of(*endpoints: Any) -> dict[str, Any]:
         "last_minute": [e[1] for e in endpoints], "drift": [e[2] for e in endpoints],
         "pending": [pending for e in endpoints for pending in e[3]], "compared": [],
     }  # fmt: skip
-
-
-def test_a_spent_objective_is_a_warning_with_its_numbers() -> None:
-    """An objective of a removed endpoint makes no row."""
-    of = {"objective": "latency", "target": 0.95, "within": 0.3, "requests": 1000.0, "bad": 60.0, "left": -0.2,
-          "seconds": 7200.0, "is_default": False}  # fmt: skip
-    kept = {**of, "objective": "availability", "target": 0.999, "within": None, "bad": 0.0, "left": 1.0}
-    promised = [{**of, "endpoint": "slow"}, {**kept, "endpoint": "slow"}, {**of, "endpoint": "gone"}]
-    page = render_page(status_of(endpoint("slow")) | {"objectives": promised}, "/serve/", ("slow",))
-    assert ["slow"] == re.findall(r"data-name='(\w+)'", page)
-    assert "budget spent</span>" in page
-    assert "95% of the answers within 300 ms: <span class=bad>budget spent 1.2 times (60 of 1,000 in 2 h" in page
-    assert "99.9% answered: <span class=ok>100% of the budget left" in page
 
 
 def test_a_canary_with_other_texts_is_a_warning_and_with_other_answers_a_note() -> None:

@@ -11,7 +11,6 @@ from gateway.metrics import catalog, drift
 from gateway.metrics.live import Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
-from gateway.objectives import BUDGET_S, Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
@@ -72,58 +71,6 @@ def test_counts_older_than_a_minute_are_dropped() -> None:
             assert math.isclose(1 / 30, live.rows(30.0, observer.snapshot())[0]["rate"])
         live.sample(float(now), observer.snapshot())
     assert [] == live.rows(80.0, observer.snapshot())
-
-
-def test_what_is_left_of_an_error_budget() -> None:
-    """Half of the failures that 90 % allows, all of the late answers that 99 % allows; other latencies do not count."""
-    observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
-    live.sample(0.0, observer.snapshot())
-    observer.promise({"": Objective(0.9), "e": Objective(0.9, 0.1, 0.99)})
-    observer.show(catalog.ENDPOINT_READY, {("e", "1"): True, ("gone", "1"): True})
-    observer.show(catalog.ENDPOINT_READY, {("e", "1"): True})
-    for ms in (99.0, 100.0, *[50.0] * 187, 100.1):
-        finish(observer, ms=ms, route="stable")
-    for _ in range(10):
-        finish(observer, outcome="model_failed")
-    answered, came_in_time = live.objectives(60.0, observer.snapshot())
-    assert ("availability", 0.9, 200.0, 10.0, 0.5, True) == tuple(
-        answered[k] for k in ("objective", "target", "requests", "bad", "left", "is_default")
-    )
-    assert ("latency", 0.99, 0.1, 190.0, 1.0, False) == tuple(
-        came_in_time[k] for k in ("objective", "target", "within", "requests", "bad", "is_default")
-    )
-    assert round(1 - 1 / 1.9, 6) == came_in_time["left"]
-    assert 60.0 == came_in_time["seconds"]
-
-
-def test_a_changed_latency_starts_its_own_counts_and_a_removed_one_has_no_row() -> None:
-    """Answers that were late for the former one do not count for the new one."""
-    observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
-    live.sample(0.0, observer.snapshot())
-    observer.promise({"": Objective(0), "e": Objective(0, 0.1)})
-    finish(observer, ms=200)
-    observer.promise({"": Objective(0), "e": Objective(0, 0.3)})
-    finish(observer, ms=200)
-    [row] = live.objectives(1.0, observer.snapshot())
-    assert (0.3, 1.0, 1.0) == (row["within"], row["requests"], row["left"])
-    observer.promise({"": Objective(0)})
-    assert [] == live.objectives(2.0, observer.snapshot())
-
-
-def test_budgets_drop_counts_older_than_their_window() -> None:
-    """In steps of six hours."""
-    observer, live = Observer(failures=FAILURES, later=lambda call, _: call()), Live(FAILURES)
-    observer.promise({"": Objective(0.9)})
-    observer.show(catalog.ENDPOINT_READY, {("e", "1"): True})
-    live.sample(0.0, observer.snapshot())
-    finish(observer, outcome="model_failed")
-    day = 86400.0
-    for step in range(1, 130):
-        finish(observer)
-        live.sample(step * day / 4, observer.snapshot())
-    [row] = live.objectives(32.25 * day, observer.snapshot())
-    assert 0 == row["bad"]
-    assert BUDGET_S <= row["seconds"] < BUDGET_S + day
 
 
 async def test_page_and_status_show_the_last_minute(stack: Any) -> None:

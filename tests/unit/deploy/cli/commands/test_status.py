@@ -46,20 +46,6 @@ def test_a_canary_that_one_version_answers_alone_is_shown_as_finished() -> None:
     assert 'canary clf: {"clf/3": 0.1, "clf/1": 0.9}' in lines
 
 
-def test_objectives_that_were_stated_or_are_spent_are_told() -> None:
-    """Default objectives with enough budget left are not shown: they would be a line for each endpoint."""
-    of = {"objective": "availability", "target": 0.999, "within": None, "requests": 1000.0, "bad": 0.0, "left": 1.0,
-          "seconds": 60.0, "is_default": True}  # fmt: skip
-    promised = [
-        {**of, "endpoint": "quiet"}, {**of, "endpoint": "broken", "bad": 20.0, "left": -19.0},
-        {**of, "endpoint": "own", "is_default": False, "target": 0.95},
-    ]  # fmt: skip
-    assert [
-        "objective broken: 99.9% answered, budget spent 20.0 times (20 of 1,000 in 1 min of 30 days)",
-        "objective own: 95% answered, 100% of the budget left (0 of 1,000 in 1 min of 30 days)",
-    ] == [line for line in describe("http://g", {"ready": True, "objectives": promised}, None) if "objective" in line]
-
-
 def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> None:
     """The destination of the payload log is shown, and accuracies with their endpoint."""
     status = {
