@@ -1,7 +1,7 @@
 """A real control plane on loopback: etcd, API server, controllers, scheduler, and kwok for nodes and pods.
 
-``python -m tests.cluster`` starts one and keeps it until Ctrl-C. Everything it writes is in a folder of its own; ports
-are free ones, so that several run beside each other; every process ends with the one that started it.
+Everything it writes is in a folder of its own; ports are free ones, so that several run beside each other; every
+process ends with the one that started it.
 """
 
 from __future__ import annotations

