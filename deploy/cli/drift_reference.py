@@ -1,20 +1,14 @@
-"""Makes references: of what gateways have counted, and of the texts of a data set. Called by ``drift capture``."""
+"""Makes references of what gateways have counted. Called by ``drift capture``."""
 
 from __future__ import annotations
 
-import random
 import urllib.parse
-from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import Any, Final
+from collections import defaultdict
+from typing import Any
 
-from deploy.cli.data_rows import Text
 from deploy.controller.counters import BUCKETS, Numbers
 from deploy.tools import http_client
-from gateway.metrics import catalog, drift, texts, variables
-
-LEAST_TEXTS: Final = 2 * texts.LEARNED
-"""Texts that a reference of words needs: half of them to learn the usual words, the others to count them."""
+from gateway.metrics import catalog, drift
 
 
 def of_counts(numbers: Numbers, endpoint: str, version: str) -> dict[str, drift.Bins]:
@@ -42,32 +36,6 @@ def of_counts(numbers: Numbers, endpoint: str, version: str) -> dict[str, drift.
         if counted.keys() - {drift.OTHER}:
             found[variable] = drift.enum_bins(counted, missing=missing[variable])
     return found
-
-
-def of_texts(found: Sequence[Text]) -> dict[str, drift.Bins]:
-    """Return references of what texts look like, and of their labels if they have any."""
-    counts: dict[str, Counter[str]] = {name: Counter() for name in (variables.LANGUAGE, variables.CASE)}
-    for text in (texts.beginning(one.text) for one in found):
-        counts[variables.LANGUAGE][texts.language(text, texts.words_of(text))] += 1
-        counts[variables.CASE][texts.letter_case(text)] += 1
-    counts[variables.LABEL] = Counter(one.label for one in found if one.label)
-    return {name: drift.enum_bins(count) for name, count in counts.items() if count}
-
-
-def of_words(found: Sequence[Text]) -> tuple[drift.Words, drift.Bins] | None:
-    """Return the usual words of a data set, and the reference of the share of unusual ones; None if it is too small.
-
-    Texts that words were learned from would measure too well, so the others are measured. The texts are taken in a
-    random but reproducible order, because a data set may be sorted by its labels.
-    """
-    if len(found) < LEAST_TEXTS:
-        return None
-    usual = texts.UsualWords(None)
-    measured = [
-        usual.unusual(texts.words_of(texts.beginning(one.text))) for one in random.Random(0).sample(found, len(found))  # noqa: S311 - no secret
-    ]  # fmt: skip
-    shares = [share for share in measured if share is not None]
-    return (usual.words, drift.scalar_bins(shares)) if usual.words and usual.words.usual and shares else None
 
 
 def learned(gateway: str, url: str) -> tuple[drift.Words | None, drift.Mean | None]:

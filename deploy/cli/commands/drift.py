@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import random
 import sys
 import time
 import urllib.parse
@@ -14,7 +13,7 @@ from typing import Any
 
 import click
 
-from deploy.cli import data_rows, drift_reference
+from deploy.cli import drift_reference
 from deploy.cli.commands._options import DURATION, Group, chosen_state_dir, gateway_options
 from deploy.cli.terminal import Terminal, table
 from deploy.controller import counters
@@ -24,9 +23,6 @@ from deploy.controller.drift import variables as judged
 from deploy.tools import folders, http_client
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift, variables
-
-_MOST = 20_000
-"""Texts of a data set that are used; of more, a sample is drawn."""
 
 
 def _sources(command: Any) -> Any:
@@ -53,21 +49,14 @@ def command() -> None:
 @click.option(
     "--least", default=1000, show_default=True, help="Refuse to make a reference from fewer values than this."
 )
-@click.option("--from", "data", type=click.Path(path_type=Path, dir_okay=False, exists=True),
-              help="Take language, letter case, words and labels from a data set: a .csv, .tsv or .jsonl file. With "
-              "--duration, the other variables are those of the requests.")  # fmt: skip
-@click.option("--text-column", default="text", show_default=True, help="With --from: name of the text column.")
-@click.option("--label-column", help="With --from: name of the column with the correct labels.")
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
 def capture(
-    gateway: str, prometheus: str | None, window: str, endpoint: str, duration: float, least: int, data: Path | None,
-    text_column: str, label_column: str | None, output: Path | None,
+    gateway: str, prometheus: str | None, window: str, endpoint: str, duration: float, least: int, output: Path | None
 ) -> int:  # fmt: skip
-    """Make the reference distributions of one version, from live traffic or from a data set.
+    """Make the reference distributions of one version, from live traffic.
 
-    With --from, nothing is sent. To have lengths and scores of a data set too, send its texts yourself while
-    --duration counts. Rows without a text are skipped; of more than 20,000 texts a sample is used.
+    For the reference of a data set, send its texts yourself while --duration counts.
 
     A reference takes effect in one of two ways. In the folder `references` of their state folder, gateways load it at
     their next check. As `reference.json` in the model's folder, it is published with the model.
@@ -77,48 +66,23 @@ def capture(
       triton-gateway drift capture --endpoint sentiment/1 --duration 10m
       triton-gateway drift capture --endpoint sentiment/1 --prometheus http://prometheus:9090 --window 1d \\
           --output my-model-folder/reference.json
-      triton-gateway drift capture --endpoint sentiment/1 --from train.csv --text-column review --duration 5m
-    """
+        """
     terminal, url = Terminal(sys.stderr), endpoint.strip("/")
-    found: dict[str, drift.Bins] = {}
-    words, mean = None, None
-    if data is None or duration or prometheus:
-        before: Numbers = {}
-        if duration and not prometheus:
-            before = _read(gateway)
-            _named(before, url)  # said before the command waits
-            while (left := duration - terminal.elapsed()) > 0:
-                terminal.live(f"counting live requests for {left:.0f} s more", topic="counting")
-                time.sleep(min(1.0, left))
-            terminal.clear()
-        now = _grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
-        of = _named(now, url)
-        url, found = _url(*of), drift_reference.of_counts(now, *of)
-        if {variables.UNUSUAL, variables.COSINE} & found.keys():
-            words, mean = drift_reference.learned(gateway, url)
-    if data is not None:
-        texts = _texts(data, text_column, label_column, least)
-        found |= drift_reference.of_texts(texts)
-        found.pop(variables.UNUSUAL, None)
-        if (learned := drift_reference.of_words(texts)) is not None:
-            words, found[variables.UNUSUAL] = learned
-        else:
-            click.echo(f"the reference has no words: they need {drift_reference.LEAST_TEXTS:,} texts, and there are "
-                       f"only {len(texts):,}", err=True)  # fmt: skip
+    before: Numbers = {}
+    if duration and not prometheus:
+        before = _read(gateway)
+        _named(before, url)  # said before the command waits
+        while (left := duration - terminal.elapsed()) > 0:
+            terminal.live(f"counting live requests for {left:.0f} s more", topic="counting")
+            time.sleep(min(1.0, left))
+        terminal.clear()
+    now = _grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
+    of = _named(now, url)
+    url, found = _url(*of), drift_reference.of_counts(now, *of)
+    is_learned = bool({variables.UNUSUAL, variables.COSINE} & found.keys())
+    words, mean = drift_reference.learned(gateway, url) if is_learned else (None, None)
     _write(url, found, words, mean, least=least, output=output)
     return 0
-
-
-def _texts(data: Path, text_column: str, label_column: str | None, least: int) -> list[data_rows.Text]:
-    empty: list[str] = []
-    texts = [*data_rows.texts(data, text_column, label_column, empty)]
-    if empty:
-        click.echo(f"rows skipped because they have no text: {len(empty)}, the first: {data} {empty[0]}", err=True)
-    if len(texts) < least:
-        raise DeployError(
-            f"{data} has {len(texts)} texts; {least} are needed", hint="use more data, or a lower --least"
-        )
-    return texts if len(texts) <= _MOST else random.Random(0).sample(texts, _MOST)  # noqa: S311 - no secret
 
 
 def _write(
