@@ -100,7 +100,7 @@ def test_variables_are_settings_of_what_runs(name: str) -> None:
     assert given <= known | CLEARML
 
 
-@pytest.mark.parametrize("name", list(started(DEFAULT_PROFILES | {"load"})))
+@pytest.mark.parametrize("name", list(started(DEFAULT_PROFILES)))
 def test_services_are_hardened(name: str) -> None:
     """Read-only root, no capabilities, no new privileges; published on loopback unless LISTEN says otherwise."""
     service = SERVICES[name]
@@ -130,7 +130,7 @@ def test_modules_that_are_started_exist() -> None:
     texts = [(ROOT / name).read_text() for name in ("docker-compose.yml", "deploy/docker/Dockerfile")]
     texts += [path.read_text() for path in (ROOT / "k8s").rglob("*.yaml")]
     modules = {m for text in texts for m in re.findall(r"-m\"?, \"?(deploy[.a-z_]+)", text)}
-    assert {"deploy.probe", "deploy.laptop.demo.seed", "deploy.laptop.demo.traffic"} == modules
+    assert {"deploy.probe", "deploy.laptop.demo.seed"} == modules
     for module in modules:
         assert (ROOT / (module.replace(".", "/") + ".py")).is_file()
 

@@ -26,7 +26,6 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
         "deploy.controller",
         "deploy.cli.commands.controller",
         "deploy.laptop.demo.seed",
-        "deploy.laptop.demo.traffic",
     ),
     "sync": ("deploy.cli.commands.sync", "deploy.sync"),
     "controlplane": ("deploy.controlplane",),

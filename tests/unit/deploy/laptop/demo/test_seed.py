@@ -1,9 +1,7 @@
-"""The model, the Task and the traffic of a fresh stack."""
+"""The model and the Task of a fresh stack."""
 
 from __future__ import annotations
 
-import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +10,9 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from click.testing import CliRunner
 from tokenizers import Tokenizer
 
-from deploy.laptop.demo import seed, traffic
-from tests.sites import site
+from deploy.laptop.demo import seed
 
 
 @pytest.mark.parametrize(
@@ -58,24 +54,6 @@ def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
             assert 0 == process.wait(60)
         finally:
             process.kill()
-
-
-def test_traffic_is_mostly_right_and_a_little_wrong() -> None:
-    """As with real callers, the boards show both outcomes."""
-    rng = random.Random(1)
-    drawn = [traffic.bodies(rng, ["word"]) for _ in range(2000)]
-    wrong = [path for path, body in drawn if path == "nowhere" or body["text"] == ""]
-    assert 0.005 < len(wrong) / len(drawn) < 0.05
-    assert {"demo", "demo/1", "demo/2", "nowhere"} == {path for path, _ in drawn}
-
-
-def test_traffic_counts_what_comes_back() -> None:
-    """Statuses, and what does not answer; nothing right is a failure."""
-    with site(lambda _: (200, {})) as gateway:
-        done = CliRunner().invoke(traffic.main, [f"{gateway}/serve", "--rate", "200", "--seconds", "0.2"])
-        assert (0, {"200"}) == (done.exit_code, {*json.loads(done.output)})
-    done = CliRunner().invoke(traffic.main, [f"{gateway}/serve", "--rate", "100", "--seconds", "0.05"])
-    assert (1, {"no answer"}) == (done.exit_code, {*json.loads(done.output)} - {"200"})
 
 
 def test_images_are_made_of_what_exists() -> None:
