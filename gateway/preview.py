@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 from gateway.control.compile import compile_spec
 from gateway.errors import SpecFault
-from gateway.metrics import variables
-from gateway.metrics.declared import declared_for, frequency_of
 from gateway.path.routing import canary
 from gateway.registry.port import Registry
 from gateway.spec import CanarySpec, Fault, ServingSpec, known_of
@@ -80,24 +78,3 @@ def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, 
         canary.resolve(rule, spec.endpoints)
     except SpecFault as fault:
         raise SpecFault(f"canary {endpoint} {fault.message}") from fault
-
-
-def check_counted(spec: ServingSpec, urls: Sequence[str], variable: str) -> None:
-    """Raise ``SpecFault`` if gateways do not count every value of ``variable`` for these versions.
-
-    The counts of a sampled variable are scaled up, so they would look like more evidence than there is.
-    """
-    if variable == variables.LABEL:
-        return
-    for url in urls:
-        declared = declared_for(url, spec.metrics, frequency_of(spec.settings, 1.0))
-        if declared is None or not any(v.name == variable and v.type == "enum" for v in declared.variables):
-            raise SpecFault(
-                f"{variable} is no enum variable of {url}",
-                hint=f"declare it: clearml-serving metrics add --endpoint {url} --variable-enum {variable}=VALUE …",
-            )
-        if declared.frequency < 1:
-            raise SpecFault(
-                f"{variable} of {url} is counted for {declared.frequency:.0%} of the requests only",
-                hint="declare it with --log-freq 1.0",
-            )

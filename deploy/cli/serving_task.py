@@ -18,7 +18,6 @@ ServingTask = spec.ServingTask
 Preview = preview.Preview
 
 check_weights = preview.check_weights
-check_counted = preview.check_counted
 
 
 def connect(serving_task_id: str, say: Callable[[str], None] = lambda _text: None) -> Registry:

@@ -212,21 +212,16 @@ def gateway_options(function: F) -> F:
     return cast(F, state_dir_option(wrapped))
 
 
-def gateways_options(flag: str, what: str) -> Callable[[F], F]:
-    """Decorate a command with the options for several gateways; it gets ``gateways``, their addresses."""
+def gateways_options(function: F) -> F:
+    """Decorate a command with the option for several gateways; it gets ``gateways``, their addresses."""
 
-    def decorate(function: F) -> F:
-        @click.option(
-            flag, "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
-            help=f"{what}  {_GATEWAY_OF}",
-        )  # fmt: skip
-        @functools.wraps(function)
-        def wrapped(*args: Any, gateways: tuple[str, ...], **kwargs: Any) -> Any:
-            return function(*args, gateways=_addresses(gateways), **kwargs)
+    @click.option("--url", "gateways", multiple=True, envvar="TRITON_GATEWAY_URL", show_envvar=True,
+                  help=f"Address of a gateway. Repeat the option for every gateway.  {_GATEWAY_OF}")  # fmt: skip
+    @functools.wraps(function)
+    def wrapped(*args: Any, gateways: tuple[str, ...], **kwargs: Any) -> Any:
+        return function(*args, gateways=_addresses(gateways), **kwargs)
 
-        return cast(F, state_dir_option(wrapped))
-
-    return decorate
+    return cast(F, state_dir_option(wrapped))
 
 
 def _addresses(given: Iterable[str]) -> tuple[str, ...]:

@@ -6,9 +6,9 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -61,7 +61,7 @@ def command() -> None:
     \b
     Examples:
       triton-gateway canary set --endpoint sentiment 2=10 1=90
-      triton-gateway canary run --endpoint sentiment --to 2 --gateway http://gateway:8080
+      triton-gateway canary run --endpoint sentiment --to 2
       triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
       triton-gateway canary status
     """
@@ -127,11 +127,6 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "quarter: a class that is never answered. 0 turns this comparison off.",
 )  # fmt: skip
 @click.option(
-    "--label-variable", default="predicted_label", show_default=True,
-    help="Variable whose values --label-shift compares: an enum variable, built in or declared with `clearml-serving "
-    "metrics add`.",
-)  # fmt: skip
-@click.option(
     "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
     help="Share of the stable version's requests that are also sent to the new version, to compare both answers. "
     "Callers never see the second answer. 0 turns mirroring off.  [default: 5 for classifiers and embeddings without "
@@ -150,12 +145,12 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "--new-labels", is_flag=True, help="Allow the new version's labels to have other names or another order. A new "
     "name means the label that the stable version has at its position; a name that both have means itself.",
 )  # fmt: skip
-@gateways_options("--gateway", "Address of a gateway. Repeat the option for every gateway.")
+@gateways_options
 @_JSON
 @registry_options
 def run(
     endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, slower: float,
-    label_shift: float, label_variable: str, mirror: float | None, other_answers: float,
+    label_shift: float, mirror: float | None, other_answers: float,
     other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
     as_json: bool, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
@@ -180,15 +175,16 @@ def run(
     running = None if state is None or state.rollout.is_over else state.rollout
     wanted = None
     if to is not None:
-        answers = {address: http_client.call_gateway(f"{address}/v1/status") for address in gateways}
-        statuses = {a: r.content if r is not None and r.status == 200 else None for a, r in answers.items()}
+        answers = [http_client.call_gateway(f"{address}/v1/status") for address in gateways]
+        served = [one for answer in answers if answer is not None and isinstance(answer.content, dict)
+                  for one in answer.content.get("endpoints") or ()]  # fmt: skip
         chosen = _Chosen(
-            _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, label_variable, mirror,
+            _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, mirror,
             other_answers / 100,
             None if other_answers_in_group is None else other_answers_in_group / 100, is_free_of_labels=new_labels,
         )  # fmt: skip
         if running is None:
-            fresh = _fresh(store.spec(), endpoint, to, from_, chosen, statuses)
+            fresh = _fresh(store.spec(), endpoint, to, from_, chosen, served)
             wanted = record.Request(uuid.uuid4().hex, "run", who(), fresh)
             rollout_request.ask(store, endpoint, wanted)
         elif running.canary != store.spec().url_of(endpoint, to):
@@ -319,7 +315,6 @@ class _Chosen:
     step_s: float
     slower: float
     label_shift: float
-    variable: str
     mirror: float | None
     other_answers: float
     in_group: float | None
@@ -328,7 +323,7 @@ class _Chosen:
 
 def _fresh(
     serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
-    chosen: _Chosen, statuses: Mapping[str, Mapping[str, Any] | None],
+    chosen: _Chosen, served: Sequence[Mapping[str, Any]],
 ) -> Rollout:  # fmt: skip
     from deploy.controller.rollouts.counts import label_names
     from deploy.controller.rollouts.gate import Gate
@@ -336,13 +331,12 @@ def _fresh(
     from deploy.controller.rollouts.pairs import MirrorTest
     from deploy.controller.rollouts.sensitivity import twice
     from deploy.controller.rollouts.steps import Rollout, Rules
+    from gateway.metrics.variables import LABEL
 
     canary = serving.url_of(endpoint, to)
     stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, endpoint, canary)
     serving_task.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
-    if chosen.label_shift:
-        serving_task.check_counted(serving, (canary, stable), chosen.variable)
-    one, other = _details(statuses, stable), _details(statuses, canary)
+    one, other = _details(served, stable), _details(served, canary)
     if not chosen.is_free_of_labels:
         _check_labels(one, other, stable, canary)
     mirror, first = chosen.mirror, 0.0
@@ -355,19 +349,15 @@ def _fresh(
         pairs=MirrorTest.of(chosen.other_answers, in_group) if mirror else None, slower=1 + chosen.slower,
     )  # fmt: skip
     wait_s = chosen.step_s * _MIRROR_WAIT_STEPS
-    variable = chosen.variable if chosen.label_shift else ""
+    variable = LABEL if chosen.label_shift else ""
     names = label_names(variable, _labels(one), _labels(other))
     rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s, names)
     return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
 
 
-def _details(statuses: Mapping[str, Mapping[str, Any] | None], url: str) -> Mapping[str, Any]:
+def _details(served: Sequence[Mapping[str, Any]], url: str) -> Mapping[str, Any]:
     """Return a gateway's details of the version at ``url``; empty if no gateway serves it."""
-    for status in statuses.values():
-        for served in (status or {}).get("endpoints") or ():
-            if served.get("url") == url and isinstance(served.get("details"), dict):
-                return cast(Mapping[str, Any], served["details"])
-    return {}
+    return next((one["details"] for one in served if one.get("url") == url and one.get("details")), {})
 
 
 def _labels(details: Mapping[str, Any]) -> list[str]:

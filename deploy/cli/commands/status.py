@@ -26,7 +26,7 @@ _NAMED = 10
 
 
 @click.command(name="status")
-@gateways_options("--url", "Address of the gateway. With --wait, repeat it for every gateway.")
+@gateways_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option(
     "--plan", "plans", is_flag=True, help="Show what the gateway would change to follow the serving Task, and what in "

@@ -24,14 +24,13 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
     registry = FakeRegistry()
     for version in "12":
         registry.add_endpoint("e", f"m{version}", version=version)
-    status = {"endpoints": [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]}
+    served = [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]
     options = {
         "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
-        "variable": "predicted_label", "mirror": None, "other_answers": 0.1,
-        "in_group": None,
-        "is_free_of_labels": False, **chosen,
+        "mirror": None, "other_answers": 0.1,
+        "in_group": None, "is_free_of_labels": False, **chosen,
     }  # fmt: skip
-    return canary._fresh(registry.spec(), "e", "2", None, canary._Chosen(**options), {"g1": None, "g2": status})
+    return canary._fresh(registry.spec(), "e", "2", None, canary._Chosen(**options), served)
 
 
 def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:

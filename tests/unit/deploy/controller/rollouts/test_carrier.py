@@ -394,22 +394,6 @@ def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world:
     assert "promoted" == world.rollout().phase
 
 
-@pytest.mark.parametrize(
-    ("metrics", "message"),
-    [
-        ("{}", "verdict is no enum variable of e/1"),
-        ('{"e/*": {"endpoint": "e/*", "log_frequency": 0.5, "metrics": {"verdict": {"type": "enum", '
-         '"buckets": ["a", "b"]}}}}', "counted for 50% of the requests only"),
-    ],
-)  # fmt: skip
-def test_answers_that_are_not_all_counted_are_not_compared(world: World, metrics: str, message: str) -> None:
-    """Sampled counts would look like more evidence than there is."""
-    world.sections["metric_logging"] = metrics
-    with pytest.raises(SpecFault, match=message):
-        preview.check_counted(world.serving(), ["e/1"], "verdict")
-    preview.check_counted(world.serving(), ["e/1"], "predicted_label")
-
-
 def test_what_gateways_say_of_inputs_and_answers_is_recorded(world: World) -> None:
     """Only for these two versions, not for others that are compared."""
     controller = world.begin(fresh())
