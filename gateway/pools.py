@@ -1,12 +1,11 @@
-"""Pools of Tritons: their names and addresses, which pools an endpoint runs on, and which Tritons hold a model. Pure.
+"""Pools of Tritons: their names and addresses, and which pools an endpoint runs on. Pure.
 
-Gateways route and model syncs load by these functions, so both agree without communicating. Addresses and replicas are
-arguments, never known here. Public: ``deploy`` may import it.
+Gateways route and model syncs load by these functions, so both agree without communicating. Addresses are arguments,
+never known here. Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -17,8 +16,6 @@ ANY: Final = "*"
 """In place of a name: every pool (model sync), or every pool without an address of its own (gateway)."""
 TAG: Final = "pool:"
 """Prefix of a model's tag that names a pool, for endpoints whose ``--aux-config`` names none."""
-
-MAX_COPIES: Final = 1000
 
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -73,30 +70,3 @@ def address_of(known: Mapping[str, str], pools: Sequence[str]) -> tuple[str, tup
     return ";".join(dict.fromkeys(address for address in found.values() if address)), tuple(
         pool for pool, address in found.items() if not address
     )
-
-
-def holders(model: str, members: Collection[str], copies: int) -> tuple[str, ...]:
-    """Return the ``copies`` of ``members`` that hold ``model``, the first holder first; all if there are no more.
-
-    Rendezvous hashing: all callers with the same members get the same result, members hold equal shares, and a member
-    that joins or leaves changes only the models that it holds itself.
-    """
-
-    def weight(member: str) -> bytes:
-        return hashlib.sha256(f"{member}\n{model}".encode()).digest()
-
-    return tuple(sorted(set(members), key=weight, reverse=True)[:copies])
-
-
-def copies_of(option: str) -> int:
-    """Parse ``gateway.replicas``, the number of Tritons of a pool that hold a model; 0: all. Raises ``ValueError``."""
-    if not option:
-        return 0
-    if not option.isdecimal() or not 0 < int(option) <= MAX_COPIES:
-        raise ValueError(f"{option!r} is not a number of Tritons from 1 to {MAX_COPIES}")
-    return int(option)
-
-
-def quorum(copies: int) -> int:
-    """Return how many of ``copies`` Tritons must have a model before it is called: half of them, rounded up."""
-    return (copies + 1) // 2

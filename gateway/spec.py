@@ -24,7 +24,7 @@ ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lig
 
 _OPTIONS_KEY: Final = "gateway"
 
-PLACEMENT: Final = ("pool", "replicas", "unload_after")
+PLACEMENT: Final = ("pool", "unload_after")
 """Options that say where a model is loaded; they do not affect answers."""
 
 OBJECTIVE: Final = ("availability", "latency", "latency_share")
@@ -742,10 +742,6 @@ def _check_placement(endpoint: EndpointSpec) -> None:
         pools_of(endpoint, None)
     except ValueError as error:
         raise SpecFault(f"--aux-config gateway.pool: {error}") from error
-    try:
-        pools.copies_of(endpoint.option("replicas"))
-    except ValueError as error:
-        raise SpecFault(f"--aux-config gateway.replicas: {error}") from error
 
 
 def _decode_canary(key: str, fields: Mapping[str, Any]) -> CanarySpec:

@@ -11,6 +11,7 @@ import io
 import json
 import shutil
 import zipfile
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -64,7 +65,7 @@ class FakeBackend:
         self.refusals: dict[str, str] = {}
         self.replicas = 1
         self.waiting = 0
-        self.placed: dict[str, list[tuple[bool, int]]] = {}
+        self.cold = Counter[str]()
         self.stuck: list[str] = []
         self._readers: set[asyncio.Task[None]] = set()
 
@@ -78,21 +79,10 @@ class FakeBackend:
         )
         self.models[name] = (info, run)
 
-    def servers(self, model: str) -> FakeBackend:
-        """See ``Backend.servers``."""
-        del model
-        return self
-
-    def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
-        """See ``Backend.place``."""
-        self.placed.setdefault(model, []).append((is_cold, copies))
-
-        def leave() -> None:
-            self.placed[model].remove((is_cold, copies))
-            if not self.placed[model]:
-                del self.placed[model]
-
-        return leave
+    def expect_cold(self, model: str) -> Callable[[], None]:
+        """See ``Backend.expect_cold``."""
+        self.cold[model] += 1
+        return lambda: self.cold.subtract([model])
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str = ""

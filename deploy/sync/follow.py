@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.sync.errors import Verdict
-from deploy.sync.members import Members, look_up
 from deploy.sync.plan import Wanted
 from deploy.sync.settings import SyncSettings
 from gateway import pools, registry, settings, spec
@@ -56,8 +55,7 @@ class Follower:
 
     def __init__(self, source: registry.Registry, store: registry.SpecStore, sync_settings: SyncSettings,
                  recipe: Callable[[], str], clock: Callable[[], float],
-                 learn: Callable[[spec.ServingTask], None] = lambda _task: None,
-                 look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
+                 learn: Callable[[spec.ServingTask], None] = lambda _task: None) -> None:  # fmt: skip
         self._learn = learn
         self._registry = source
         self._store = store
@@ -70,8 +68,6 @@ class Follower:
         self._records: dict[str, spec.ModelRecord] = {}
         self._problems: dict[str, Verdict] = {}
         self._records_read_at = 0.0
-        self._members = Members(sync_settings.member) if sync_settings.members else None
-        self._look_up = look_up
 
     def remembered(self) -> Desired | None:
         """Return the last desired state from disk, for a start without the registry."""
@@ -90,34 +86,22 @@ class Follower:
         if has_changed:
             self._task = self._registry.task()
             self._spec = spec.decode(self._task)
-        has_moved = self._see_members(now)
         if self._task is None:
             return None
         if has_changed:
             self._learn(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
         every_s = min(self._settings.records_s, _UNUSABLE_S if self._problems else math.inf)
-        reads = has_changed or (bool(ids) and now - self._records_read_at >= every_s)
-        if not reads and not has_moved:
+        if not has_changed and (not ids or now - self._records_read_at < every_s):
             return None
-        if reads:
-            found = self._registry.records(ids)
-            self._problems = {i: problem for i in ids if (problem := _problem(i, found.get(i))) is not None}
-            self._records = {i: record for i, record in found.items() if i not in self._problems}
-            self._records_read_at = now
+        found = self._registry.records(ids)
+        self._problems = {i: problem for i in ids if (problem := _problem(i, found.get(i))) is not None}
+        self._records = {i: record for i, record in found.items() if i not in self._problems}
+        self._records_read_at = now
         self._marker = marker
         with contextlib.suppress(OSError):
             self._store.save(self._task, self._records)
         return self._desired()
-
-    def _see_members(self, now: float) -> bool:
-        if self._members is None:
-            return False
-        before = self._members.settled
-        self._members.note(self._look_up(self._settings.members), now)
-        if before != self._members.settled:
-            log.info("the pool's Tritons are now %s", ", ".join(sorted(self._members.settled)))
-        return before != self._members.settled
 
     def _is_ours(self, named: Collection[str]) -> bool:
         ours = self._settings.pools
@@ -148,15 +132,7 @@ class Follower:
                     continue
                 name = spec.triton_model_name(endpoint, record)
                 cold = _unload_after(endpoint)
-                copies = pools.copies_of(endpoint.option("replicas"))
-                holds = self._members.hold(name, copies) if copies and self._members is not None else True
-                if holds is None:
-                    why = "the other Tritons of its pool are not known yet"
-                    unresolved[url] = (endpoint.model_id, Verdict(why, is_final=False))
-                elif holds:
-                    targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
-                else:
-                    elsewhere.add(url)
+                targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
         return Desired(
             revision=serving.revision,
             targets=targets,

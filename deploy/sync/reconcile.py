@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from deploy.sync.client import IndexEntry, TritonAdmin
 from deploy.sync.daemon_threads import DaemonPool
 from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
-from deploy.sync.members import look_up
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Action, Observed, Situation, dispensable, plan
 from deploy.sync.repository import ModelRepository, OnDisk
@@ -66,8 +65,7 @@ class ModelSync:
                  store: registry.SpecStore, triton: TritonAdmin, repository: ModelRepository,
                  clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
                  pool: Executor | None = None, me: str = "",
-                 stubs: Callable[[Path], Mapping[str, int]] = count_stubs,
-                 look_up: Callable[[str], Collection[str]] = look_up) -> None:  # fmt: skip
+                 stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
         self._settings = settings
         self._stubs = stubs
         self._sees_stubs = False
@@ -79,7 +77,7 @@ class ModelSync:
         self._clock = clock
         self._wall = wall
         self._builder = Builder(settings.engine, settings.tuning)
-        self._follower = Follower(source, store, settings, lambda: self._builder.recipe, clock, cache.learn, look_up)
+        self._follower = Follower(source, store, settings, lambda: self._builder.recipe, clock, cache.learn)
         # The registry is read in its own thread: waiting for a dead registry must not keep models from being loaded.
         self._registry_pool = pool or DaemonPool(1, "sync-registry")
         self._model_pool = pool or DaemonPool(settings.downloads, "sync-model")

@@ -12,16 +12,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.sync import health, members
+from deploy.sync import health
 from deploy.sync.client import AdminClient
-from deploy.sync.members import read_pools
 from deploy.sync.model_folder.layout import Engine
 from deploy.sync.plan import Grace
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings
 from deploy.tools import ports
-from gateway import logs, registry, settings, triton
+from gateway import logs, pools, registry, settings, triton
 
 _ENDS_WITHIN_S = 5.0
 """Seconds in which what runs beside it must have ended."""
@@ -30,7 +29,7 @@ _ENDS_WITHIN_S = 5.0
 def run(
     *, state_dir: Path, repository: Path, triton_grpc: str, engine: Engine, serving_task_id: str, poll_s: float,
     files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str, stop: threading.Event,
-    pool: str = "", pool_members: str = "", pool_member: str = "",
+    pool: str = "",
     beside: Callable[[registry.RegistryWriter, threading.Event], None] | None = None,
 ) -> None:  # fmt: skip
     """Run model sync until ``stop`` is set; times in seconds. Raises ``GatewayError`` and ``DeployError``.
@@ -41,8 +40,7 @@ def run(
     shared = settings.Settings(files_rewrite=files_rewrite)  # settings that gateways and model sync share
     sync_settings = SyncSettings(
         cache_bytes=shared.cache_bytes, state_dir=state_dir,
-        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=read_pools(pool),
-        members=pool_members, member=members.myself(pool_member) if pool_members else (), poll_s=poll_s,
+        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=pools.followed(pool), poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         triton_tls=triton.tls.in_folder(shared.triton_tls, shared.triton_tls_name),
         # Gateways poll at the same interval. A replaced model stays until every gateway must have seen the change.

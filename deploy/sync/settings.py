@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sync.client import Tls
-from deploy.sync.members import read_pools
 from deploy.sync.model_folder.cores import available_cores, tuning_for
 from deploy.sync.model_folder.layout import Engine
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.plan import Grace
+from gateway import pools
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,7 @@ class SyncSettings:
     repository: Path
     triton_grpc: str
     engine: Engine = "native"
-    members: str = ""
-    """Address of all Tritons of the pool, among which models with limited copies are distributed; empty: all hold all.
-    """
-    member: tuple[str, ...] = ()
-    """This model sync's host among the members, or its addresses (IPv4 and IPv6)."""
-    pools: frozenset[str] = read_pools("")
+    pools: frozenset[str] = pools.followed("")
     """The pools of its Triton. Endpoints of other pools are not loaded; ``*``: all pools."""
     triton_key_file: Path | None = None
     """File with the key of Triton's control APIs, if Triton was started with one."""

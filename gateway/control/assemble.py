@@ -43,7 +43,6 @@ from gateway.path.admission import Permits
 from gateway.path.routing import canary
 from gateway.path.routing.canary import Weighted
 from gateway.path.routing.snapshot import Pending, Snapshot
-from gateway.pools import copies_of
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
@@ -165,8 +164,8 @@ class Assembler:
             if spec.engine == "triton" and record is not None:
                 triton_name = triton_model_name(spec, record)
                 backend = self._backend_for(plan.triton_address, plan.triton_compression)
-                copies = copies_of(spec.option("replicas"))
-                opened.leave = backend.place(triton_name, is_cold=bool(spec.option("unload_after")), copies=copies)
+                if spec.option("unload_after"):
+                    opened.leave = backend.expect_cold(triton_name)
                 progress("Loaded", "waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)

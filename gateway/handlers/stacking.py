@@ -48,7 +48,7 @@ class StackedCalls:
             self._run,
             limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
             on_batch=_uncounted if on_call is None else lambda rows, _elements, _real: on_call(rows),
-            servers=backend.servers(model),
+            servers=backend,
             size=_elements,
             share=_shares,
         )

@@ -52,7 +52,7 @@ class TextHandler:
             limits=limits,
             on_batch=on_batch,
             padding_side=processor.config.padding_side,
-            servers=backend.servers(model),
+            servers=backend,
         )
 
     @property

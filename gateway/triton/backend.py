@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -22,14 +21,13 @@ from typing import Any, Final
 from numpy.typing import NDArray
 
 from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
-from gateway.pools import quorum
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, resolve
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.key import read_key
-from gateway.triton.port import ModelInfo, Servers, Tensors
+from gateway.triton.port import ModelInfo, Tensors
 from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
 from gateway.triton.tls import TritonTls, for_address
 
@@ -47,39 +45,14 @@ def _ignore(_model: str) -> None:
     """Do nothing."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Placement:
-    """Where a model is loaded; see ``Backend.place``."""
-
-    is_cold: bool = False
-    copies: int = 0
-
-
-_EVERYWHERE: Final = (_Placement(),)
-
-
-class _PlacedServers(Servers):
-    """The servers that a model is placed on."""
-
-    __slots__ = ("_copies", "_replicas")
-
-    def __init__(self, replicas: Replicas, copies: int) -> None:
-        self._replicas = replicas
-        self._copies = copies
-
-    @property
-    def replicas(self) -> int:
-        return min(self._replicas.count, self._copies)
-
-
 class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http_of``: see ``HttpOf``.
 
     ``key_file`` holds the key of Triton's control APIs. It is only sent to ask why a model is not ready; without it
     that reason is unknown and everything else works.
 
-    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` seconds for a cold model (``place``)
-    that is unloaded; meanwhile ``wish(model)`` is called repeatedly. Then the call fails with a ``retry_after``.
+    A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` seconds for a model that is unloaded
+    (``expect_cold``); meanwhile ``wish(model)`` is called repeatedly. Then the call fails with a ``retry_after``.
     """
 
     def __init__(
@@ -98,7 +71,8 @@ class TritonBackend:
         wish: Callable[[str], None] = _ignore,
     ) -> None:
         self._away_s, self._cold_s, self._wish = away_s, cold_s, wish
-        self._places: dict[str, list[_Placement]] = {}
+        self._cold: dict[str, int] = {}
+        """Models that are unloaded while they get no calls, and how many versions say so."""
         self._waiting = 0
         self._wanted = -inf
         self.address = address
@@ -118,7 +92,7 @@ class TritonBackend:
             lookup=lookup,
             lookup_every=lookup_every,
             key=self._key,
-            is_partial=lambda model: self._placed(model) is not _EVERYWHERE[0],
+            is_cold=self._cold.__contains__,
         )
 
     @property
@@ -128,27 +102,16 @@ class TritonBackend:
             return 0
         return self._waiting or int(monotonic() - self._wanted < _WANTED_S)
 
-    def servers(self, model: str) -> Servers:
-        """See ``Backend.servers``."""
-        copies = self._placed(model).copies
-        return _PlacedServers(self._replicas, copies) if copies else self
-
-    def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
-        """See ``Backend.place``."""
-        if not is_cold and not copies:
-            return lambda: None
-        place = _Placement(is_cold, copies)
-        self._places.setdefault(model, []).append(place)
+    def expect_cold(self, model: str) -> Callable[[], None]:
+        """See ``Backend.expect_cold``."""
+        self._cold[model] = self._cold.get(model, 0) + 1
 
         def leave() -> None:
-            left = [other for other in self._places.pop(model, ()) if other is not place]
-            if left:
-                self._places[model] = left
+            self._cold[model] -= 1
+            if not self._cold[model]:
+                del self._cold[model]
 
         return leave
-
-    def _placed(self, model: str) -> _Placement:
-        return self._places.get(model, _EVERYWHERE)[-1]
 
     @property
     def replicas(self) -> int:
@@ -269,7 +232,7 @@ class TritonBackend:
         if replicas.is_away:
             self._wanted = monotonic()
         # A lost call does not mean that the model is unloaded; repeats of lost calls have a budget.
-        is_cold = self._placed(model).is_cold and (replicas.is_away or isinstance(error, ModelNotReady))
+        is_cold = model in self._cold and (replicas.is_away or isinstance(error, ModelNotReady))
         # The pool may have had no servers, and a new server does not load the model at once.
         seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
         if not seconds:
@@ -316,13 +279,9 @@ class TritonBackend:
         await self._replicas.survey(model)
         if self._replicas.is_away:
             self._wanted = monotonic()
-        elif self._placed(model).is_cold and self._replicas.holder(model) is None:
+        elif model in self._cold and self._replicas.holder(model) is None:
             self._wish(model)
         have = [one for one in self._replicas.all if one.held is not None and model in one.held.ready]
-        if copies := self._placed(model).copies:
-            # Servers that are missing or too small for the model are not waited for.
-            answer = sum(one.held is not None for one in self._replicas.all)
-            return bool(have) and len(have) >= min(answer, quorum(copies))
         awaited = (one for one in self._replicas.all if self._replicas.is_awaited(one, model))
         return bool(have) and all(one in have for one in awaited)
 

@@ -44,7 +44,7 @@ class ModelInfo:
 
 
 class Servers(Protocol):
-    """The servers that share the calls of one model."""
+    """The servers that share the calls of a model."""
 
     @property
     def replicas(self) -> int:
@@ -55,20 +55,15 @@ class Servers(Protocol):
 class Backend(Servers, Protocol):
     """One inference server (or several replicas behind one address)."""
 
-    def servers(self, model: str) -> Servers:
-        """Return the servers that share the calls of ``model``: all, or those that it is placed on."""
-        ...
-
     @property
     def waiting(self) -> int:
         """The number of calls and new versions that wait for a server; it stays above 0 for a minute after the last."""
         ...
 
-    def place(self, model: str, *, is_cold: bool, copies: int) -> Callable[[], None]:
-        """Record that ``model`` is loaded on ``copies`` of the servers (0: all) until the returned function is called.
+    def expect_cold(self, model: str) -> Callable[[], None]:
+        """Expect that ``model`` is unloaded while it gets no calls, until the returned function is called once.
 
-        ``is_cold``: the model is unloaded while it gets no calls. A call that finds it unloaded asks for it and waits.
-        If a model has several placements, the newest counts.
+        A call that finds it unloaded asks for it and waits.
         """
         ...
 

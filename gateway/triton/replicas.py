@@ -115,7 +115,7 @@ class Replicas:
     ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``key()`` returns the key of
     Triton's control APIs, empty if unknown. ``stamp()`` returns a value that changes with the certificates, which asks
     for new connections; it may raise ``OSError``. ``lookup`` runs at most every ``lookup_every`` seconds.
-    ``is_partial(model)``: whether a model is placed on some servers only.
+    ``is_cold(model)``: whether a model may be unloaded, so that servers need not have it.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Replicas:
         lookup: Lookup,
         lookup_every: float,
         key: Callable[[], str],
-        is_partial: Callable[[str], bool],
+        is_cold: Callable[[str], bool],
     ) -> None:
         self._key = key
-        self._is_partial = is_partial
+        self._is_cold = is_cold
         self._survey_s = min(_SURVEY_S, lookup_every)
         self._surveying = asyncio.Lock()
         self.all: list[Replica] = []
@@ -320,7 +320,7 @@ class Replicas:
 
     def _compare(self) -> None:
         held = [replica.held.ready for replica in self.all if replica.held is not None]
-        everything = frozenset(model for model in frozenset().union(*held) if not self._is_partial(model))
+        everything = frozenset(model for model in frozenset().union(*held) if not self._is_cold(model))
         for replica in self.all:
             if replica.held is not None:
                 replica.lacking = everything - replica.held.ready

@@ -18,7 +18,6 @@ from deploy.sync.reconcile import ModelSync
 from deploy.sync.run import run_sync
 from deploy.sync.settings import SyncSettings
 from deploy.tritonserver.launcher import TritonLauncher, detect_server
-from gateway import pools
 from gateway.control.wishes import Wishes
 from gateway.errors import ModelNotReady
 from gateway.triton.backend import TritonBackend
@@ -37,7 +36,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
     folder = tmp_path_factory.mktemp("pools")
     registry = FolderRegistry(folder)
     for url, options in {
-        "both": {}, "some": {"replicas": "1"}, "only": {"pool": "a10"}, "cold": {"unload_after": "10s"},
+        "both": {}, "only": {"pool": "a10"}, "cold": {"unload_after": "10s"},
     }.items():  # fmt: skip
         path = make_token_model(folder / "uploads" / url / "net.onnx")
         registry.add(url, path, **({"auxiliary_cfg": {"gateway": options}} if options else {}))
@@ -54,7 +53,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
         settings = SyncSettings(
             folder / host, folder / host / "models", address, engine="python", poll_s=0.2, records_s=0.2,
             retry_first_s=0.2, grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1),
-            pools=frozenset(of), members=",".join(addresses), member=(host,),
+            pools=frozenset(of),
         )  # fmt: skip
         started = {"started": lambda sync, host=host: syncs.__setitem__(host, sync)}
         threads.append(threading.Thread(target=run_sync, args=(settings, registry, stop), kwargs=started))
@@ -92,15 +91,9 @@ async def ask(backend: TritonBackend, model: str, timeout: float = 60.0) -> floa
     return float(answer["logits"].item())
 
 
-def test_each_triton_holds_what_its_pools_and_its_place_among_the_members_say(pair: Any) -> None:
-    """All of the pool; one of two, by the name alone; those of the pool that an endpoint names."""
-    until(lambda: {"both", "some", "only", "cold"} <= held(pair).keys() and len(held(pair)["both"]) == 2)
-    some = next(name for url, (_, name) in (*states(pair, HOSTS[0]).items(), *states(pair, HOSTS[1]).items())
-                if url == "some")  # fmt: skip
-    until(lambda: len(held(pair)["cold"]) == 2)
-    assert {
-        "both": set(HOSTS), "cold": set(HOSTS), "some": set(pools.holders(some, HOSTS, 1)), "only": {HOSTS[0]},
-    } == held(pair)  # fmt: skip
+def test_each_triton_holds_what_its_pools_say(pair: Any) -> None:
+    """All of the pool; those of the pool that an endpoint names."""
+    until(lambda: {"both": set(HOSTS), "cold": set(HOSTS), "only": {HOSTS[0]}} == held(pair))
 
 
 async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back(pair: Any) -> None:
@@ -110,14 +103,12 @@ async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back
     wishes = Wishes(pair.registry.ledger)
     backend = TritonBackend("ipv4:" + ",".join(pair.addresses), cold_s=45, wish=wishes.make)
     try:
-        for url, copies in (("some", 1), ("both", 0)):
-            backend.place(names[url], is_cold=False, copies=copies)
-            await soon_ready(backend, names[url])
-            assert [6.0] * 4 == [await ask(backend, names[url]) for _ in range(4)]
+        await soon_ready(backend, names["both"])
+        assert [6.0] * 4 == [await ask(backend, names["both"]) for _ in range(4)]
         await soon(lambda: {"cold"} == {states(pair, host).get("cold", ("",))[0] for host in HOSTS})
         with pytest.raises(ModelNotReady):
             await ask(backend, names["cold"])  # of nobody that is known to be unloaded
-        leave = backend.place(names["cold"], is_cold=True, copies=0)
+        leave = backend.expect_cold(names["cold"])
         assert 6.0 == await ask(backend, names["cold"])
         leave()
     finally:

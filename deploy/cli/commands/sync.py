@@ -11,10 +11,10 @@ from deploy.cli.commands._options import PORT, following_options, stop_on_signal
 
 def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> str:
     """Check the names of pools. Raises ``click.BadParameter``."""
-    from deploy.sync.members import read_pools
+    from gateway.pools import followed
 
     try:
-        read_pools(value)
+        followed(value)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
     return value
@@ -45,15 +45,6 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
     "endpoints.  [default: default]",
 )  # fmt: skip
 @click.option(
-    "--pool-members", default="", envvar="TRITON_GATEWAY_POOL_MEMBERS", show_envvar=True, metavar="ADDRESS",
-    help="Addresses of all Tritons in the pool, needed for endpoints with `gateway.replicas`: a list, or a headless "
-    "Service that also publishes addresses that are not ready.  [default: every Triton loads every endpoint]",
-)  # fmt: skip
-@click.option(
-    "--pool-member", default="", envvar="TRITON_GATEWAY_POOL_MEMBER", show_envvar=True, metavar="HOST",
-    help="Host of this Triton among --pool-members.  [default: the address of this machine's name]",
-)  # fmt: skip
-@click.option(
     "--engine", type=click.Choice(["native", "python"]), default="native", show_default=True,
     envvar="TRITON_GATEWAY_TRITON_ENGINE", show_envvar=True,
     help="`native`: a full Triton with its own backends; `python`: the CPU server of the nvidia-pytriton wheel.",
@@ -75,7 +66,7 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 def command(
     state_dir: Path, repository: Path | None, triton_grpc: str, engine: str, serving_task_id: str,
     poll_s: float, files_rewrite: str, health_port: int | None, triton_key_file: str, log_format: str,
-    pool: str, pool_members: str, pool_member: str, controller: bool,
+    pool: str, controller: bool,
 ) -> int:  # fmt: skip
     """Run model sync: load the models of a serving Task into one Triton, and unload the others.
 
@@ -98,7 +89,7 @@ def command(
         state_dir=state_dir, repository=(repository or state_dir / "triton" / "repository").absolute(),
         triton_grpc=triton_grpc, engine="python" if engine == "python" else "native", serving_task_id=serving_task_id,
         poll_s=poll_s, files_rewrite=files_rewrite, health_port=health_port, triton_key_file=triton_key_file,
-        log_format=log_format, stop=stop_on_signal(), pool=pool, pool_members=pool_members,
-        pool_member=pool_member, beside=beside(poll_s) if controller else None,
+        log_format=log_format, stop=stop_on_signal(), pool=pool,
+        beside=beside(poll_s) if controller else None,
     )  # fmt: skip
     return 0

@@ -199,16 +199,10 @@ def test_gateways_and_sync_are_told_where_triton_is(objects: Objects) -> None:
 
 
 def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateways(objects: Objects) -> None:
-    """A pod is ready if all of its containers are: behind the name are all pods, and gateways call what answers.
-
-    By the same name model syncs find each other, those that start included.
-    """
+    """A pod is ready if all of its containers are: behind the name are all pods, and gateways call what answers."""
     for each in of(objects, "Service"):
         is_triton = each["metadata"]["labels"].get("app.kubernetes.io/component") == "triton"
         assert is_triton == each["spec"].get("publishNotReadyAddresses", False), each["metadata"]["name"]
-    for name, container in containers(objects):
-        if name in ("triton/sync", "triton-gateway-predictor/sync"):
-            assert "dns:///triton:8001" == environment(container)["TRITON_GATEWAY_POOL_MEMBERS"]
 
 
 def test_the_service_of_tritons_finds_those_that_kserve_makes(helm: Render) -> None:

@@ -282,10 +282,6 @@ volumes:
 {{- if ne $pool.name "default" }}
 - {name: TRITON_GATEWAY_POOL, value: {{ $pool.name }}} # models of other pools are not loaded
 {{- end }}
-{{- if eq (index . 1) "127.0.0.1:8001" }}
-# the members of the pool, for models that are on some of them only (gateway.replicas)
-- {name: TRITON_GATEWAY_POOL_MEMBERS, value: "dns:///{{ include "triton-gateway.name" (list $ "triton" $pool.name) }}:8001"}
-{{- end }}
 {{- /* By loopback there is no name that a certificate could have: it is the one by which gateways find this Triton. */ -}}
 {{- $name := $.Values.triton.tls.name -}}
 {{- if eq (index . 1) "127.0.0.1:8001" -}}

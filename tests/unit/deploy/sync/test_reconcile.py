@@ -191,7 +191,6 @@ def world(tmp_path):
         triton=Triton(tmp_path / "models"),
         now=1000.0,
         stubs={},
-        members=[],
         settings=settings,
         repository=ModelRepository(tmp_path / "models"),
     )
@@ -209,7 +208,6 @@ def world(tmp_path):
             wall=lambda: w.now,
             pool=Inline(),
             stubs=lambda _: w.stubs,
-            look_up=lambda _: w.members,
         )
         w.sync.open()
 
@@ -651,30 +649,6 @@ def test_a_triton_that_restarts_keeps_cold_models_unloaded(world):
     world.triton.restart()
     assert {"a": "cold", "b": "ready"} == {url: state for url, (state, _) in world.rounds().items()}
     assert [] == Readiness().reasons(world.sync.status())
-
-
-def test_a_model_on_some_of_the_tritons_is_loaded_where_it_belongs(world):
-    """Each sync computes it alone; one that must give a model up keeps it until gateways have found it elsewhere."""
-    world.members = ["t1", "t2", "t3"]
-    for number in range(12):
-        world.registry.add(f"e{number}", "m1")
-        world.registry.endpoints[f"e{number}"]["auxiliary_cfg"] = {"gateway": {"replicas": "1"}}
-    world.registry.add("all", "m2")
-    world.sync.close()
-    world.start(members="dns:///tritons:8001", member=("t1",))
-    found = world.rounds()
-    assert ("ready", "failed") == (found["all"][0], found["e0"][0])  # who else there is, is not known yet
-    assert "are not known yet" in found["e0"][1]
-    ours = set(world.rounds(8)) - {"all"}
-    assert 0 < len(ours) < 12
-    world.members = []  # a look that failed says nothing
-    assert ours | {"all"} == set(world.rounds(20))
-    world.members = ["t1"]  # the others are gone
-    assert 13 == sum(state == "ready" for state, _ in world.rounds(12).values())
-    world.members = ["t1", "t2", "t3"]
-    states = [state for state, _ in world.rounds(12).values()]
-    assert (len(ours) + 1, 12 - len(ours)) == (states.count("ready"), states.count("leaving"))
-    assert ours | {"all"} == set(world.rounds(400))
 
 
 def test_a_model_sync_that_cannot_see_the_python_backends_processes_says_so(world, caplog):

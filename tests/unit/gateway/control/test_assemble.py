@@ -173,7 +173,7 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
     _, _, hooks = made(tmp_path, {"x": 1})
     registry, backend = FakeRegistry(), FakeBackend()
     registry.add_model("m", tmp_path / "m.zip", is_package=True)
-    registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m", "replicas": "2"}})
+    registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m"}})
     assembler = assembler_of(registry, tmp_path / "cache-2", backend)
     assembler._hooks = cast("Any", hooks)
     spec = decode(registry.task())
@@ -182,13 +182,13 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
     if is_loaded:
         backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
         endpoint = await assembler.build(plan, _ignore)
-        assert {name: [(True, 2)]} == backend.placed
+        assert 1 == backend.cold[name]
         await endpoint.retire()
     else:
         backend.refusals[name] = "not a model"
         with pytest.raises(GatewayError):
             await assembler.build(plan, _ignore)
-    assert {} == backend.placed
+    assert 0 == backend.cold[name]
 
 
 EACH = "class Preprocess:\n    def preprocess(self, body, state, s=None):\n        return body['x']\n"

@@ -13,7 +13,7 @@ import trustme
 
 from gateway.errors import BackendUnavailable, ModelNotReady
 from gateway.triton import choice, replicas
-from gateway.triton.addresses import Target, parse_address
+from gateway.triton.addresses import Target, one_family, parse_address
 from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
 from tests.waiting import LIMIT_S, soon
@@ -390,7 +390,7 @@ async def test_a_cold_model_is_requested_and_called_once_loaded() -> None:
         with pytest.raises(ModelNotReady):
             await call(backend)
         assert [] == wished
-        backend.place("m", is_cold=True, copies=0)
+        backend.expect_cold("m")
         waiting = asyncio.create_task(call(backend, timeout=30))
         await soon(lambda: wished)
         b.models = {"m"}
@@ -402,43 +402,20 @@ async def test_a_cold_model_is_requested_and_called_once_loaded() -> None:
         await backend.close()
 
 
-async def test_a_model_on_some_of_the_servers_does_not_wait_for_all_of_them() -> None:
-    """It waits for half of its servers. One that is too small for it or away delays nothing."""
-    async with tritons("a", "b", "c", "d") as servers:
-        backend = TritonBackend(together(*servers), lookup_every=0)
-        for one in servers:
-            one.models = set()
-        backend.place("m", is_cold=False, copies=3)
-        servers[0].models = {"m"}
-        assert not await backend.is_ready("m")
-        servers[1].models = {"m"}
-        assert await backend.is_ready("m")
-        for _ in range(10):
-            await call(backend)
-        assert [5, 5, 0, 0] == [one.calls for one in servers]
-        assert not await backend.is_ready("other")
-        await backend.close()
-
-
-async def test_a_models_placement_is_known_while_a_version_declares_it() -> None:
+async def test_a_model_is_expected_cold_while_a_version_says_so() -> None:
     """Removed versions leave nothing behind. Two versions of one model may overlap."""
     async with tritons("a", "b") as servers:
         backend = TritonBackend(together(*servers), lookup_every=0, cold_s=0.2)
-        before = backend.place("m", is_cold=False, copies=1)
-        after = backend.place("m", is_cold=True, copies=1)
+        before, after = backend.expect_cold("m"), backend.expect_cold("m")
         before()
-        assert 1 == backend.servers("m").replicas
         for one in servers:
             one.models = set()
         with pytest.raises(ModelNotReady, match="the model is being loaded"):
             await call(backend)
         after()
-        after()
-        assert backend is backend.servers("m")
         with pytest.raises(ModelNotReady) as caught:
             await call(backend)
         assert "being loaded" not in str(caught.value)
-        assert not backend._places
         await backend.close()
 
 
@@ -452,7 +429,7 @@ async def test_a_triton_that_still_loads_models_delays_no_version() -> None:
 
         a.models, b.models = {"m", "n", "o", "few"}, {"m"}
         backend = TritonBackend("dns:///t:8001", lookup=lookup, lookup_every=0)
-        backend.place("few", is_cold=False, copies=1)
+        backend.expect_cold("few")
         assert await backend.is_ready("m")
         known[0] = (f"127.0.0.1:{a.port}", f"127.0.0.1:{b.port}")
         async with asyncio.timeout(LIMIT_S):
@@ -488,3 +465,9 @@ async def test_versions_wait_for_all_tritons_if_all_still_load_models() -> None:
         backend = TritonBackend(together(a, b), lookup_every=0)
         assert [False, True, False] == [await backend.is_ready(model) for model in ("m", "n", "o")]
         await backend.close()
+
+
+def test_a_server_with_two_addresses_is_one() -> None:
+    """Of a name with both families, only IPv4 counts; a name with IPv6 alone has those."""
+    assert {"10.0.0.1"} == one_family(["10.0.0.1", "fd00::1"])
+    assert {"fd00::1", "fd00::2"} == one_family(["fd00::1", "fd00::2"])
