@@ -84,11 +84,6 @@ def optimizing() -> tuple[str, ...]:
     return _forked(EXPORTERS, "import sys; from deploy.cli.main import main; sys.exit(main())")
 
 
-def registering(code: str) -> tuple[str, ...]:
-    """The same for code that uses what ``optimize`` has imported."""
-    return _forked(EXPORTERS, code)
-
-
 def _forked(preload: str, code: str) -> tuple[str, ...]:
     return ("-S", "-E", "-c", RELAY, _address(preload), code) if sys.platform == "linux" else ("-c", code)
 

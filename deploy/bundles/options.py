@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import Source
 from deploy.bundles.export.tokens import Reads
-from deploy.bundles.judge.parity import EXACT, Parity
+from deploy.bundles.judge.parity import Parity
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
 from deploy.sync.model_folder.cores import available_cores
@@ -36,7 +36,6 @@ class Options:
     samples: Path | None = None
     reads: Reads = "transformers"
     """Whose reading of ``tokenizer.json`` the bundle takes over: transformers' or the file's."""
-    tolerance: Mapping[str, float] = field(default_factory=dict)
     accept: str = ""
     name: str = ""
     is_quick: bool = False
@@ -85,12 +84,12 @@ class BeyondTolerance(DeployError):
 
 
 def judge_each(
-    tried: Sequence[Candidate], graph: Path, judge: Callable[[Candidate, Path], Parity], say: Say
+    tried: Sequence[Candidate], judge: Callable[[Candidate], Parity], say: Say
 ) -> list[tuple[Candidate, Parity]]:
-    """Judge every candidate on the exported graph, and say what was found."""
+    """Judge every candidate, and say what was found."""
     judged: list[tuple[Candidate, Parity]] = []
     for candidate in tried:
-        found = judge(candidate, graph)
+        found = judge(candidate)
         judged.append((candidate, found))
         say(f"{candidate.name}: {_verdict(found)}")
     return judged
@@ -112,7 +111,7 @@ def acceptable(judged: Judged, accept: str) -> dict[str, tuple[Candidate, Parity
         f"no candidate is within tolerance ({reasons})",
         hint="no bundle was made: the export is wrong, or the model itself answers a text differently in a batch; a "
         "Preprocess class that sends one text at a time can serve it" if is_wrong else
-        'no bundle was made; --accept "REASON" takes the fastest anyway, --tolerance changes the limits',
+        'no bundle was made; --accept "REASON" takes the fastest anyway',
     )  # fmt: skip
 
 
@@ -125,18 +124,3 @@ def _verdict(found: Parity) -> str:
         f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}, same answer "
         f"{found.decisions:.1%}{nearest}; {end}"
     )
-
-
-def parse_tolerance(text: str) -> dict[str, float]:
-    """Read ``mean_cosine=0.99,neighbours=0.9``. Raises ``DeployError``."""
-    found: dict[str, float] = {}
-    known = list(asdict(EXACT))
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        name, _, value = part.partition("=")
-        try:
-            found[name.strip()] = float(value)
-        except ValueError as error:
-            raise DeployError(f"--tolerance {part} is not NAME=NUMBER") from error
-        if name.strip() not in known:
-            raise DeployError(f"--tolerance does not know {name.strip()!r}", hint=f"known names: {', '.join(known)}")
-    return found

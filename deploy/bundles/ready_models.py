@@ -1,20 +1,15 @@
 """Packs models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
 
-There is no original to judge them against. If transformers is installed, the tokens are compared with its own, since it
-does not always follow tokenizer.json. Needs no torch.
+There is no original to judge them against. Needs no torch.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Callable
-from importlib import util
 from pathlib import Path
 from typing import Final
 
 from deploy.bundles import serving
-from deploy.bundles.export import tokens
 from deploy.bundles.model_files import copy_texts, digest
 from deploy.bundles.model_kinds import Given
 from deploy.bundles.work_folder import link, work_folder
@@ -31,7 +26,7 @@ _NUMPY: Final = {
 }  # fmt: skip
 
 
-def pack(given: Given, output: Path, name: str, say: Callable[[str], None], progress: Callable[[str], None]) -> Path:
+def pack(given: Given, output: Path, name: str) -> Path:
     """Return a folder in ``output`` with the files to upload. Raises ``DeployError``.
 
     The folder's name is unique, because a file server keeps one file per name.
@@ -48,7 +43,7 @@ def pack(given: Given, output: Path, name: str, say: Callable[[str], None], prog
             for name_of_weights in onnx_signature(given.file).external_files:
                 _take_weights(given.file, name_of_weights, folder)
             if given.texts is not None:
-                copy_texts(_as_transformers_reads(given, given.texts, work / "tokens", say, progress), folder)
+                copy_texts(given.texts, folder)
                 _check(folder, given)
             link(given.file, folder / "model.onnx")
     return final
@@ -97,38 +92,3 @@ def _check(folder: Path, given: Given) -> None:
             TextTokenizer.from_folder(folder, given.config, word_cache=False)
     except PreprocessingError as error:
         raise DeployError(f"{given.name}: {error.message}", hint=error.hint or "") from error
-
-
-def _as_transformers_reads(
-    given: Given, texts: Path, scratch: Path, say: Callable[[str], None], progress: Callable[[str], None]
-) -> Path:
-    """Return the folder whose tokenizer.json is served: ``texts``, or a copy if transformers makes other tokens.
-
-    Tokens that the model has no vectors for are not taken over: transformers filled them in, nobody trained with them.
-    """
-    if not (texts / "tokenizer_config.json").is_file():
-        return texts  # nothing contradicts tokenizer.json, and transformers would fill in defaults
-    if util.find_spec("transformers") is None:
-        say("the tokens were not compared with those of transformers, which is not installed")
-        return texts
-    progress("comparing the tokens with those of transformers")
-    try:
-        found, note = tokens.as_transformers_reads(texts, scratch)
-    except DeployError as error:
-        say(f"the tokens were not compared with those of transformers: {error}")
-        return texts
-    if found != texts and not _fits(found, given):
-        say("transformers would add tokens that the model does not have: tokenizer.json is followed")
-        return texts
-    if note:
-        say(note)
-    return found
-
-
-def _fits(folder: Path, given: Given) -> bool:
-    """Whether the model has a vector for each token of the folder's tokenizer."""
-    known = None if given.config is None else given.config.vocab_size
-    listed = json.loads((folder / "tokenizer.json").read_text())
-    ids = [*listed["model"].get("vocab", {}).values()] if isinstance(listed["model"].get("vocab"), dict) else []
-    ids += [token["id"] for token in listed.get("added_tokens", [])]
-    return known is None or max(ids, default=0) < known

@@ -52,31 +52,10 @@ def register(
         source_tags=(str(values["source"]["digest"])[:12],),
         arguments={key: str(value) for key, value in values["arguments"].items()},
         manifest={k: v for k, v in values.items() if k != "files"}, metadata=manifest.short(values), numbers=numbers,
-        tables=_tables(values),
         text=(bundle / "report.md").read_text(encoding="utf-8"),
     )  # fmt: skip
     with _reporting_errors():
         return ClearMLRegistry().publish(publication)
-
-
-def _tables(values: Mapping[str, Any]) -> dict[str, list[list[str]]]:
-    """Return the tables that ClearML shows with the model: accuracy and speed, each with its header."""
-    columns = ("candidate", "mean_cosine", "min_cosine", "max_difference", "decisions", "shift", "neighbours")
-    accuracy = [list(columns), *([_shown(row[name]) for name in columns] for row in values["parity"])]
-    if not values["speed"]:
-        return {"accuracy": accuracy}
-    engines = list(values["speed"][0]["ms"])
-    cells = [name for name in values["speed"][0] if name != "ms"]
-    speed = [
-        [*cells, *(f"{name}, ms" for name in engines)],
-        *([*(str(row[name]) for name in cells), *(_shown(row["ms"].get(name)) for name in engines)]
-          for row in values["speed"]),
-    ]  # fmt: skip
-    return {"accuracy": accuracy, "speed": speed}
-
-
-def _shown(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else "–" if value is None else str(value)
 
 
 def _address(source: str) -> str:

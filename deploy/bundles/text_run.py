@@ -49,16 +49,16 @@ class TextRun(Run):
         texts.mkdir(exist_ok=True)
         copy_texts(self.source.folder, texts)
         self.gate = Gate(
-            truth, self.named.weights(), texts, self.processor, tolerance=self.options.tolerance,
-            options=self.task_options, threads=self.cores, say=self.progress,
+            truth, self.named.weights(), texts, self.processor, exported, options=self.task_options,
+            threads=self.cores, say=self.progress,
         )  # fmt: skip
 
-        def judge(candidate: Candidate, graph: Path) -> Parity:
+        def judge(candidate: Candidate) -> Parity:
             # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
             held_to: execution.Precision = "fp32" if self.options.target == "gpu" else candidate.precision
-            return self.gate.judge(candidate, graph, self._execution(candidate), held_to)
+            return self.gate.judge(candidate, self._execution(candidate), held_to)
 
-        judged = judge_each(tried, exported, judge, self.say)
+        judged = judge_each(tried, judge, self.say)
         usable = acceptable(judged, self.options.accept)
         timings = self._speed([c for c, p in judged if not p.faults], exported)
         name = max(usable, key=lambda name: speed.score(timings, name))
@@ -71,7 +71,7 @@ class TextRun(Run):
         tuned = self._tune(chosen, exported, timings)
         made = Made(
             chosen, found, judged, {c.name: why for c, why in left}, self._wanted(chosen), tuned,
-            times_pytorch=times, timings=timings, graph=exported, judged_hash=self.gate.judged_file(chosen),
+            times_pytorch=times, timings=timings, graph=exported, judged_hash=self.gate.judged_hash,
             inputs=inputs, outputs=outputs, lengths=[one.n_tokens for one in prepared],
             drifts=reference.distributions(prepared, truth.answers), notes=self._notes(),
         )  # fmt: skip

@@ -179,7 +179,7 @@ class Deployment:
         inputs, outputs, pairs = self._described(given)
         folder = given.path
         if given.kind != "bundle" or folder is None:
-            folder = ready_models.pack(given, wanted.output, wanted.name, self._screen.say, self._live)
+            folder = ready_models.pack(given, wanted.output, wanted.name)
         if given.kind == "onnx" and (folder / "model.onnx").is_file():
             inputs, outputs = ready_models.declared(folder / "model.onnx")
         os.environ.setdefault("TQDM_DISABLE", "1")  # the SDK's own progress would be on the same line

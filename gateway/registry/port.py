@@ -123,8 +123,6 @@ class Publication:
     metadata: Mapping[str, str] = field(default_factory=dict)
     """Metadata of the model, for whoever serves it."""
     numbers: Mapping[str, float] = field(default_factory=dict)
-    tables: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
-    """Tables shown with the model: title → rows, the header first."""
     text: str = ""
 
 

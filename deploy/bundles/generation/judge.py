@@ -3,8 +3,8 @@
 The truth is PyTorch, greedy, with its own cache. The graph, in the program that runs it inside Triton, reads each
 prompt at once and then PyTorch's tokens one by one with its cache, so every step can be compared even after a different
 token. As in ``deploy/bundles/judge/parity.py``, a *fault* is never accepted: other tokens, another end token, a
-different rendering of the chat template, a length that the graph cannot run, a wrong cache. An *excess* may be accepted
-with a reason. Logits are compared less their mean: a constant added to all of them changes no text.
+length that the graph cannot run, a wrong cache. An *excess* may be accepted with a reason. Logits are compared less
+their mean: a constant added to all of them changes no text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from deploy.bundles.generation.original import Continued
 from deploy.bundles.judge.parity import (
     EXACT,
     Parity,
-    Tolerance,
     changed_files,
     changed_tokens,
     cosine,
@@ -36,14 +35,6 @@ from preprocessing.processor import TextProcessor
 
 _CACHE_COSINE: Final = 0.99
 """Cosine below which a token read with the cache counts as having other logits than the same text read at once."""
-_CHATS: Final = (
-    [{"role": "user", "content": "What is the capital of Peru?"}],
-    [
-        {"role": "user", "content": "Hello!\nCan you <b>help</b> me?"},
-        {"role": "assistant", "content": "  Of course. "},
-        {"role": "user", "content": "Then count to 3."},
-    ],
-)
 
 
 class Generator:
@@ -89,8 +80,6 @@ class Truth:
     """Each text's tokens by transformers' tokenizer; empty if the text is longer than the model reads."""
     continued: Sequence[Continued]
     eos_ids: frozenset[int]
-    chats: Sequence[str]
-    """``_CHATS`` as rendered by transformers; empty for a model without a chat template."""
     files: Mapping[str, str]
     """Hashes of the files that a bundle takes over unchanged."""
 
@@ -103,23 +92,19 @@ def find_truth(
 
     ``files`` are the hashes of the files that a bundle takes over, if they are not in ``folder`` unchanged.
     """
-    from transformers import AutoTokenizer
-
     tokenize, limit = reader(folder, reads), processor.config.max_length
     tokens = [found if len(found) <= limit else [] for found in map(tokenize, texts)]
-    chats = _chats(AutoTokenizer.from_pretrained(folder, local_files_only=True))
-    return Truth(texts, tokens, continued, eos_ids, chats, files or kept_files(folder))
+    return Truth(texts, tokens, continued, eos_ids, files or kept_files(folder))
 
 
 def judge(
-    candidate: str, bundle: Path, truth: Truth, open_engine: Callable[[], Generator], tolerance: Mapping[str, float],
+    candidate: str, bundle: Path, truth: Truth, open_engine: Callable[[], Generator],
     options: Mapping[str, object] | None = None,
 ) -> Parity:  # fmt: skip
     """Compare a graph, with the tokenizer and configuration in ``bundle``, to the truth.
 
-    ``tolerance`` overrides that of fp32, by field. ``decisions`` is the share of steps with the same best token,
-    ``companions`` the largest difference between a token read with the cache and the same text read at once. Never
-    raises for a fault of the candidate: the result contains it.
+    ``decisions`` is the share of steps with the same best token. Never raises for a fault of the candidate: the result
+    contains it.
     """
     texts = len(truth.continued)
     try:
@@ -136,12 +121,12 @@ def judge(
             return Parity(candidate, texts, faults=(*faults, f"logits cover {size} tokens instead of {wanted}"))
     if not all(np.isfinite(found).all() for found in (*steps, *at_once)):
         return Parity(candidate, texts, faults=(*faults, "logits are not finite"))
-    return _compared(candidate, [true.logits for true in truth.continued], steps, at_once, tolerance, faults)
+    return _compared(candidate, [true.logits for true in truth.continued], steps, at_once, faults)
 
 
 def _compared(
     candidate: str, true: Sequence[NDArray[Any]], steps: Sequence[NDArray[Any]], at_once: Sequence[NDArray[Any]],
-    tolerance: Mapping[str, float], faults: list[str],
+    faults: list[str],
 ) -> Parity:  # fmt: skip
     trues, founds, wholes = centred(true), centred(steps), centred(at_once)
     lasts = centred([found[-1:] for found in steps])
@@ -158,11 +143,9 @@ def _compared(
         scale=max(1.0, *(float(np.abs(one).max()) for one in trues)),
         mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()),
         decisions=float(np.mean([a.argmax() == b.argmax() for a, b in zip(trues, founds, strict=True)])),
-        companions=max(float(np.abs(a - b).max()) for a, b in zip(wholes, lasts, strict=True)),
         faults=tuple(faults),
     )  # fmt: skip
-    limits: Tolerance = replace(EXACT, **dict(tolerance))
-    return replace(found, excesses=tuple(excesses(found, limits, what="next tokens")))
+    return replace(found, excesses=tuple(excesses(found, EXACT, what="next tokens")))
 
 
 def centred(logits: Sequence[NDArray[Any]]) -> list[NDArray[Any]]:
@@ -180,43 +163,4 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
     ends = frozenset(processor.config.eos_ids)
     if ends != truth.eos_ids:
         faults.append(f"the bundle ends texts at the tokens {sorted(ends)} instead of {sorted(truth.eos_ids)}")
-    if processor.chat is None and not processor.chat_fault and truth.chats:
-        faults.append("the bundle has no chat template, the original has one")
-    elif processor.chat is not None and not truth.chats:
-        faults.append("the bundle has a chat template, the original has none")
-    elif any(
-        true and isinstance(ours, str) and ours != true
-        for true, ours in zip(truth.chats, _rendered(processor), strict=False)
-    ):
-        faults.append("the bundle's chat template renders a conversation differently from transformers")
     return [*faults, *changed_files(bundle, truth.files)]
-
-
-def why_no_chats(truth: Truth, processor: TextProcessor) -> str:
-    """Return why ``processor`` refuses chats that transformers renders; empty if it does not."""
-    refused = (ours for true, ours in zip(truth.chats, _rendered(processor), strict=False) if true)
-    return processor.chat_fault or next((str(ours) for ours in refused if isinstance(ours, PreprocessingError)), "")
-
-
-def _rendered(processor: TextProcessor) -> list[str | PreprocessingError]:
-    """Return ``_CHATS`` as the gateway renders them, or why it refuses to; nothing without a template."""
-    rendered: list[str | PreprocessingError] = []
-    template = processor.chat
-    for chat in _CHATS if template is not None else ():
-        try:
-            rendered.append(template.render(chat))  # type: ignore[union-attr] # just looked
-        except PreprocessingError as error:
-            rendered.append(error)
-    return rendered
-
-
-def _chats(tokenizer: Any) -> list[str]:
-    if not tokenizer.chat_template:
-        return []
-    rendered = []
-    for chat in _CHATS:
-        try:
-            rendered.append(str(tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)))
-        except Exception:  # noqa: BLE001 - templates refuse what they like, with Jinja's errors or their own
-            rendered.append("")
-    return rendered

@@ -62,23 +62,22 @@ class CausalRun(Run):
         self.original.export(graph)
         self.say(f"exported: {graph.stat().st_size / 1e6:.0f} MB of ONNX")
         truth = self._truth()
-        if refused := gate.why_no_chats(truth, self.processor):
-            self.say(f"the bundle accepts prompts, but not these chats of the model's template: {refused}")
+        if self.processor.chat_fault:
+            self.say(f"the bundle accepts prompts, but no chats: {self.processor.chat_fault}")
         folder = self.work / "texts"
         folder.mkdir(exist_ok=True)
         copy_texts(self.source.folder, folder)
 
-        def judge(candidate: Candidate, path: Path) -> Parity:
+        def judge(candidate: Candidate) -> Parity:
             self.progress(f"{candidate.name}: continuing {len(truth.continued)} prompts")
             found = gate.judge(
-                candidate.name, folder, truth, lambda: Generator(path, threads=self.cores), self.options.tolerance,
-                self.task_options,
-            )  # fmt: skip
+                candidate.name, folder, truth, lambda: Generator(graph, threads=self.cores), self.task_options
+            )
             self.progress(f"{candidate.name}: comparing its weights")
-            return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), path)))
+            return replace(found, faults=(*found.faults, *weights.faults(self.named.weights(), graph)))
 
         judged_hash = file_hash(graph)
-        judged = judge_each(tried, graph, judge, self.say)
+        judged = judge_each(tried, judge, self.say)
         ((chosen, found),) = acceptable(judged, self.options.accept).values()
         made = Made(
             chosen, found, judged, {c.name: why for c, why in left}, chosen.execution(0, source=self.source.given),

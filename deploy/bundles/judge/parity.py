@@ -10,9 +10,8 @@ means that it is less exact than required, which a person may accept with a reas
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,8 +48,6 @@ class Tolerance:
     min_cosine: float
     decisions: float
     """Least share of texts with the same answer, numbers aside."""
-    shift: float
-    """Largest change of a class's mean score, and of its share of the predictions."""
     neighbours: float
     """Least share of embeddings whose nearest neighbour stays the same."""
     gain: float = 0.05
@@ -59,14 +56,13 @@ class Tolerance:
     """Largest mean shift of the outputs, as a share of their spread."""
 
 
-EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.001, 0.99, 0.001, 0.001)
-REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.99, 0.02, 0.95)
+EXACT: Final = Tolerance(1e-4, 0.99999, 0.9999, 0.999, 0.99, 0.001, 0.001)
+REDUCED: Final = Tolerance(float("inf"), 0.999, 0.99, 0.99, 0.95)
 
 
-def tolerance_for(precision: Precision, overrides: Mapping[str, float]) -> Tolerance:
-    """Return the tolerance of a precision; ``overrides`` (by field) win."""
-    base = EXACT if precision == "fp32" else REDUCED
-    return replace(base, **dict(overrides))
+def tolerance_for(precision: Precision) -> Tolerance:
+    """Return the tolerance of a precision."""
+    return EXACT if precision == "fp32" else REDUCED
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +76,7 @@ class Parity:
     mean_cosine: float = 0.0
     min_cosine: float = 0.0
     decisions: float = 0.0
-    shift: float = 0.0
     neighbours: float | None = None
-    companions: float = float("nan")
-    """Largest difference between a text alone and the same text in a padded batch."""
     gain: float = 1.0
     """Mean factor of the outputs: 1 unless something scales them."""
     bias: float = 0.0
@@ -92,8 +85,6 @@ class Parity:
     """Rows of every length that were compared, besides the texts."""
     batches: int = 0
     """Batches of every size that contained them."""
-    classes: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Class → share of the predictions, original and candidate."""
     faults: tuple[str, ...] = ()
     excesses: tuple[str, ...] = ()
 
@@ -236,16 +227,13 @@ def _compared(
         [np.concatenate([v.ravel() for v in o.values()]) for o in true_read],
         [np.concatenate([o[name].ravel() for name in t]) for o, t in zip(beside_read, true_read, strict=True)],
     )
-    classes, shift = class_shift(truth.answers, answers)
     parity = Parity(
         candidate, len(alone),
         max_difference=max(differences), scale=scale,
         mean_cosine=float(cosines.mean()), min_cosine=float(cosines.min()),
         decisions=float(np.mean([_decision(a) == _decision(b) for a, b in zip(truth.answers, answers, strict=True)])),
-        shift=shift,
         neighbours=neighbours(true_vectors, vectors) if is_embedding and len(vectors) > 2 else None,
-        companions=max(float(np.abs(a - b).max()) for a, b in zip(lonely, beside, strict=True)),
-        gain=gain, bias=bias, classes=classes, faults=tuple(faults),
+        gain=gain, bias=bias, faults=tuple(faults),
     )  # fmt: skip
     return replace(parity, excesses=tuple(excesses(parity, tolerance)))
 
@@ -283,8 +271,6 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
         lines.append(f"outputs are multiplied by {found.gain:.3f} (1 within {tolerance.gain:g})")
     if not found.bias <= tolerance.bias:
         lines.append(f"outputs are shifted by {found.bias:.3f} of their spread (at most {tolerance.bias:g})")
-    if not found.shift <= tolerance.shift:
-        lines.append(f"a class shifted by {found.shift:.3f} (at most {tolerance.shift:g})")
     if found.neighbours is not None and not found.neighbours >= tolerance.neighbours:
         changed, most = _percent(1 - found.neighbours, 1 - tolerance.neighbours)
         lines.append(f"{changed} of the nearest neighbours changed (at most {most})")
@@ -338,21 +324,6 @@ def neighbours(true: Sequence[NDArray[Any]], found: Sequence[NDArray[Any]]) -> f
         return np.asarray(similar.argmax(1))
 
     return float(np.mean(nearest(true) == nearest(found)))
-
-
-def class_shift(true: Sequence[Answer], found: Sequence[Answer]) -> tuple[dict[str, tuple[float, float]], float]:
-    """Return each class's share of the predictions, and the largest change of a share or of a mean score."""
-    if not all("label" in a for a in (*true, *found)):
-        return {}, 0.0
-    before, after = Counter(a["label"] for a in true), Counter(a["label"] for a in found)
-    names = sorted({*before, *after})
-    classes = {name: (before[name] / len(true), after[name] / len(found)) for name in names}
-    scores = sorted({name for a in true for name in a.get("scores", {})})
-    means = [
-        abs(float(np.mean([a["scores"].get(n, 0.0) for a in true]) - np.mean([b["scores"].get(n, 0.0) for b in found])))
-        for n in scores
-    ]
-    return classes, max([abs(a - b) for a, b in classes.values()] + means, default=0.0)
 
 
 def _reference_tokens(tokenize: Tokenize, prepared: Prepared) -> Sequence[int]:

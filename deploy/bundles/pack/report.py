@@ -11,16 +11,16 @@ from deploy.bundles.speed import ORIGINAL, Timing
 
 def parity_rows(found: Sequence[Parity]) -> list[list[str]]:
     """Return the accuracy table, its header first."""
-    rows = [["candidate", "largest difference", "mean cosine", "min cosine", "same answer", "class shift",
-             "same neighbour", "alone or beside others", "verdict"]]  # fmt: skip
+    rows = [["candidate", "largest difference", "mean cosine", "min cosine", "same answer",
+             "same neighbour", "verdict"]]  # fmt: skip
     for p in found:
         verdict = "within tolerance" if p.is_within else "; ".join((*p.faults, *p.excesses))
         if p.mean_cosine == 0.0 and p.faults:
-            rows.append([p.candidate, *["–"] * 7, verdict])
+            rows.append([p.candidate, *["–"] * 5, verdict])
             continue
         nearest = "–" if p.neighbours is None else f"{p.neighbours:.1%}"
         rows.append([p.candidate, f"{p.max_difference:.1e}", f"{p.mean_cosine:.5f}", f"{p.min_cosine:.5f}",
-                     f"{p.decisions:.1%}", f"{p.shift:.3f}", nearest, f"{p.companions:.1e}", verdict])  # fmt: skip
+                     f"{p.decisions:.1%}", nearest, verdict])  # fmt: skip
     return rows
 
 

@@ -45,9 +45,6 @@ if TYPE_CHECKING:
 @click.option("--tokenizer", "reads", type=click.Choice(["transformers", "file"]), default="transformers",
               show_default=True, help="Which tokenization to follow if the transformers library reads tokenizer.json "
               "differently from what the file says: the library's or the file's.")  # fmt: skip
-@click.option("--tolerance", default="", metavar="NAME=NUMBER,…",
-              help="Change limits of the accuracy gate: mean_cosine, min_cosine, difference, decisions, shift, "
-              "neighbours, gain, bias.")  # fmt: skip
 @click.option("--accept", default="", metavar="REASON",
               help="Accept the fastest candidate even if it is beyond the tolerance, and record this reason. Wrong "
               "answers (tokens, labels, lengths, mask) are never accepted.")  # fmt: skip
@@ -66,7 +63,7 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str, task: str, target: str, candidate: str, load: str, samples: Path | None,
-    reads: str, tolerance: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
+    reads: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
     tags: tuple[str, ...], trusts_code: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
@@ -85,7 +82,7 @@ def command(
       triton-gateway optimize ./my-model --candidate openvino-bf16 --accept "checked: -0.1 % F1"
     """
     from deploy.bundles import serving
-    from deploy.bundles.options import Options, parse_tolerance
+    from deploy.bundles.options import Options
     from deploy.bundles.run import optimize
 
     screen = Screen()
@@ -100,7 +97,7 @@ def command(
             Options(
                 model=model, output=output.absolute(), task=task, candidate=candidate,
                 target=target, load=load, reads=reads,  # type: ignore[arg-type]
-                samples=samples, tolerance=parse_tolerance(tolerance), accept=accept.strip(), name=name,
+                samples=samples, accept=accept.strip(), name=name,
                 is_quick=quick, trusts_code=trusts_code,
             ),
             screen.say, screen.progress,

@@ -1,4 +1,4 @@
-"""Registers a bundle through the SDK: a Task that describes how it was made, and a model with metadata and plots.
+"""Registers a bundle through the SDK: a Task that describes how it was made, and a model with metadata.
 
 The Task has the type "optimizer". The original model is connected to it as an input model, so that ClearML's lineage
 leads from the bundle to the origin of its weights. The SDK's output is redirected to standard error, because the
@@ -103,20 +103,9 @@ def _upload(task: Any, output_model: Any, any_model: Any, publication: Publicati
             )
         model._set_package_tag()  # noqa: SLF001 - the SDK would pack the folder itself, each time to other bytes
         model.set_all_metadata({key: {"value": value, "type": "str"} for key, value in publication.metadata.items()})
-        _report(model, publication)
         model.publish()
     except BaseException:
         if model.id:  # nobody else knows it
             any_model.remove(str(model.id), delete_weights_file=False, force=True)
         raise
     return str(model.id)
-
-
-def _report(model: Any, publication: Publication) -> None:
-    """Report the tables to the model and wait for the server: it accepts none after publication."""
-    if not publication.tables:
-        return
-    for title, rows in publication.tables.items():
-        model.report_table(title, "candidates", iteration=0, table_plot=[list(row) for row in rows])
-    # The SDK reports in the background and has no public call that waits for a model's reports.
-    model._reporter.stop()  # noqa: SLF001

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import onnxruntime
 import pytest
 
 from deploy.bundles.export.original import Original
+from deploy.bundles.judge import parity
 from deploy.bundles.pack import manifest
 from deploy.bundles.work_folder import work_folder
 from deploy.cli.main import main
@@ -161,11 +163,17 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
+@pytest.fixture
+def none_is_exact_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for a cosine that no candidate has."""
+    monkeypatch.setattr(parity, "EXACT", replace(parity.EXACT, mean_cosine=2.0))
+
+
 @pytest.mark.long
+@pytest.mark.usefixtures("none_is_exact_enough")
 def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path, optimize_here: Optimize) -> None:
     """Exit code 1, the reason, the way out; no bundle appears."""
-    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no",
-                         "--tolerance", "mean_cosine=2")  # fmt: skip
+    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no")
     assert done.returncode == 1
     assert "no candidate is within tolerance (openvino-fp32: mean cosine" in done.stderr
     assert '--accept "REASON"' in done.stderr
@@ -173,10 +181,11 @@ def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path, optimize_
 
 
 @pytest.mark.long
+@pytest.mark.usefixtures("none_is_exact_enough")
 def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None:
     """In the manifest and in the report."""
     done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "yes",
-                         "--tolerance", "mean_cosine=2", "--accept", "only a test", "--json")  # fmt: skip
+                         "--accept", "only a test", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert "only a test" == found["accepted"]
@@ -188,7 +197,6 @@ def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None
     [
         (["--candidate", "tensorflow"], "there is no candidate tensorflow for a cpu"),
         (["--target", "gpu", "--candidate", "ort-fp32"], "there is no candidate ort-fp32 for a gpu"),
-        (["--tolerance", "cosinus=1"], "known names: difference, mean_cosine"),
         (["--task", "dancing"], "dancing is not supported"),
     ],
 )

@@ -57,8 +57,7 @@ def test_an_honest_export_passes(case: Case, graph: Path, make_bundle: Bundle) -
         found = case.judge(bundle, name=name)
         assert found.is_within, found
         assert found.max_difference <= 1e-4 * found.scale
-    assert {"negative", "neutral", "positive"} >= set(found.classes)
-    assert len(found.classes) > 1, "texts of one class would hide a swapped label"
+    assert len({answer["label"] for answer in case.truth.answers}) > 1, "texts of one class would hide a swapped label"
     sabotage.spoiled(graph, sabotage.output("Mul", np.float32(1)), bundle / "model.onnx")
     assert case.judge(bundle).is_within, "nothing below is refused for another reason"
     assert not case.judge(bundle, name="openvino-bf16").faults
@@ -69,7 +68,7 @@ def test_an_honest_export_passes(case: Case, graph: Path, make_bundle: Bundle) -
     [
         (sabotage.FILES["labels exchanged"], ["labels differ from the original's: 0 is positive instead of negative"]),
         (sabotage.FILES["case kept"], ["the bundle's tokenizer makes other tokens than the original's"]),
-        (of_graph(sabotage.GRAPH["columns exchanged"]), ["of the answers changed", "a class shifted"]),
+        (of_graph(sabotage.GRAPH["columns exchanged"]), ["of the answers changed"]),
         (of_graph(sabotage.GRAPH["padding is attended to"]), ["depends on its padding"]),
         (of_graph(sabotage.four_bits), ["mean cosine"]),
         (cut_off, ["ONNX Runtime cannot load the graph"]),

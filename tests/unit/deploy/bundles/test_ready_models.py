@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 from onnx import TensorProto, helper
-from tokenizers import Tokenizer
 
 from deploy.bundles import ready_models
 from deploy.bundles.model_kinds import recognise
@@ -29,7 +27,7 @@ def graph(folder: Path, location: str) -> Path:
 
 def packed(path: Path, output: Path) -> Path:
     """Return the packed folder."""
-    return ready_models.pack(recognise(str(path)), output, "m", lambda _: None, lambda _: None)
+    return ready_models.pack(recognise(str(path)), output, "m")
 
 
 @pytest.mark.parametrize("location", ["weights.bin", "parts/weights.bin"])
@@ -61,7 +59,7 @@ def test_a_name_that_is_a_path_stays_in_the_folder_of_bundles(tmp_path: Path) ->
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "weights.bin").write_bytes(b"\0\0\x80\x3f")
     given = recognise(str(graph(tmp_path / "model", "weights.bin")))
-    folder = ready_models.pack(given, tmp_path / "out", "../team/m", lambda _: None, lambda _: None)
+    folder = ready_models.pack(given, tmp_path / "out", "../team/m")
     assert tmp_path / "out" == folder.parent
 
 
@@ -84,25 +82,8 @@ def contradicting(tmp_path: Path) -> Path:
     return folder
 
 
-def test_tokens_are_those_of_transformers(contradicting: Path, tmp_path: Path) -> None:
-    """Only the graph was compared, so such a model was said to answer equally."""
-    said: list[str] = []
-    given = recognise(str(contradicting))
-    folder = ready_models.pack(given, tmp_path / "out", "m", said.append, lambda _: None)
-    [note] = said
-    assert "does not follow this tokenizer.json: its BertTokenizer makes other tokens for" in note
-    served = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert served.encode("GOOD film").ids == served.encode("good film").ids
-    assert "false" in (contradicting / "tokenizer.json").read_text()
-
-
-def test_contradicting_files_are_refused_without_transformers(
-    contradicting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contradicting_files_are_refused(contradicting: Path, tmp_path: Path) -> None:
     """With both values, before anything is registered."""
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    said: list[str] = []
     with pytest.raises(DeployError, match=r"do_lower_case True, but tokenizer\.json has lowercase False"):
-        ready_models.pack(recognise(str(contradicting)), tmp_path / "out", "m", said.append, lambda _: None)
-    assert ["the tokens were not compared with those of transformers, which is not installed"] == said
+        ready_models.pack(recognise(str(contradicting)), tmp_path / "out", "m")
     assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from deploy.bundles.generation.judge import _CHATS, Truth, centred, judge, why_no_chats
+from deploy.bundles.generation.judge import Truth, centred, judge
 from deploy.bundles.generation.original import Continued
 from deploy.bundles.model_files import kept_files
 from deploy.tools.errors import ExportFailed
-from preprocessing.chat import ChatTemplate
-from preprocessing.processor import TextProcessor
 
 WORDS = ["<eos>", "one", "two", "three"]
 PROMPT, TOKENS = (1, 2), (3, 1, 2)
@@ -51,15 +49,13 @@ def bundle(tmp_path):
 @pytest.fixture
 def truth(bundle):
     """What the original is said to answer."""
-    template = ChatTemplate.from_folder(bundle)
-    chats = [template.render(chat) for chat in _CHATS]
     continued = [Continued(PROMPT, TOKENS, LOGITS)]
-    return Truth(["one two"], [[1, 2]], continued, frozenset([0]), chats, kept_files(bundle))
+    return Truth(["one two"], [[1, 2]], continued, frozenset([0]), kept_files(bundle))
 
 
 def verdict(bundle, truth, engine):
     """Judge one engine."""
-    return judge("it", bundle, truth, lambda: engine, {})
+    return judge("it", bundle, truth, lambda: engine)
 
 
 def test_the_same_logits_and_tokens_are_within(bundle, truth):
@@ -105,39 +101,25 @@ def test_a_graph_that_cannot_be_run_is_a_fault_in_its_own_words(bundle, truth):
     def fail():
         raise ExportFailed("it is broken")
 
-    assert ("it is broken",) == judge("it", bundle, truth, fail, {}).faults
+    assert ("it is broken",) == judge("it", bundle, truth, fail).faults
 
 
-def test_other_tokens_ends_and_templates_are_faults(bundle, truth):
+def test_other_tokens_and_ends_are_faults(bundle, truth):
     """The bundle's files decide as much as its graph."""
-    other = replace(truth, tokens=[[1, 3]], eos_ids=frozenset([3]), chats=["else", "else"])
+    other = replace(truth, tokens=[[1, 3]], eos_ids=frozenset([3]))
     faults = "\n".join(verdict(bundle, other, Engine()).faults)
     assert (
         'makes other tokens than the original\'s for 1 of 1 texts, for example for "one two": from token 1 on [2] '
         "instead of [3]" in faults
     )
     assert "ends texts at the tokens [0] instead of [3]" in faults
-    assert "chat template renders a conversation differently" in faults
-    assert "the original has none" in verdict(bundle, replace(truth, chats=[]), Engine()).faults[0]
-    (bundle / "chat_template.jinja").unlink()
-    assert "the bundle has no chat template" in verdict(bundle, truth, Engine()).faults[0]
 
 
 @pytest.mark.parametrize(
-    ("template", "reason"),
-    [("{{ 1 | other }}", "cannot be compiled"), ("{{ raise_exception('never') }}", "does not accept these messages")],
+    "name", ["tokenizer.json", "generation_config.json", "tokenizer_config.json", "chat_template.jinja"]
 )
-def test_a_template_that_only_transformers_accepts_costs_only_chats(bundle, truth, template, reason):
-    """The run says so; the graph and its texts are judged without it."""
-    (bundle / "chat_template.jinja").write_text(template)
-    truth = replace(truth, files=kept_files(bundle))
-    assert verdict(bundle, truth, Engine()).is_within
-    assert reason in why_no_chats(truth, TextProcessor.from_folder(bundle))
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "tokenizer_config.json"])
 def test_a_file_that_is_not_the_originals_is_a_fault(bundle, truth, name):
-    """Also if no prompt shows it: a rare word, a sampling default, the longest text."""
+    """Also if no prompt shows it: a rare word, a sampling default, the longest text, a chat."""
     text = (bundle / name).read_text() if (bundle / name).exists() else "{}"
     (bundle / name).write_text(text + "\n")
     faults = verdict(bundle, truth, Engine()).faults

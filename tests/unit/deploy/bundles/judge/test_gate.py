@@ -15,38 +15,43 @@ FP32, _, BF16 = CANDIDATES
 
 
 @pytest.fixture
-def judge(tmp_path, monkeypatch):
-    """Judge a candidate; ``found`` is what the answers of a graph's content show, and ``wrong`` its weights."""
-    found, wrong, asked = {}, {}, []
+def gate(tmp_path, monkeypatch):
+    """Make the gate of a graph; ``found`` is what it shows at a precision, ``wrong`` its weights' faults."""
+    found, wrong, asked = {}, [], []
 
-    def compare(self, name, graph, execution, precision, tolerance):
-        asked.append((graph.read_text(), precision))
-        faults, excesses = found.get((graph.read_text(), precision), ((), ()))
+    def compare(self, name, execution, precision):
+        asked.append(precision)
+        faults, excesses = found.get(precision, ((), ()))
         return Parity(name, 1, faults=faults, excesses=excesses)
 
     monkeypatch.setattr(Gate, "_compare", compare)
-    monkeypatch.setattr(gates.weights, "faults", lambda originals, graph: wrong.get(graph.read_text(), []))
-    config = SimpleNamespace(pad_id=0)
-    processor = SimpleNamespace(config=config, input_names=())
-    truth = SimpleNamespace(bodies=[{}])
-    gate = Gate(truth, {}, tmp_path, processor, tolerance={}, options={}, threads=1, say=str)
+    monkeypatch.setattr(gates.weights, "faults", lambda originals, graph: wrong)
+    processor = SimpleNamespace(config=SimpleNamespace(pad_id=0), input_names=())
     exported = tmp_path / "fp32.onnx"
     exported.write_text("exported")
 
-    def run(candidate):
-        return gate.judge(candidate, exported, None, candidate.precision)
+    def judge(*candidates):
+        made = Gate(SimpleNamespace(bodies=[{}]), {}, tmp_path, processor, exported, options={}, threads=1, say=str)
+        return [made.judge(candidate, None, candidate.precision) for candidate in candidates]
 
-    return SimpleNamespace(run=run, found=found, wrong=wrong, asked=asked)
-
-
-def test_a_graph_is_judged_without_rounding_once(judge):
-    """Whoever needs it."""
-    for candidate in (BF16, FP32, BF16):
-        assert judge.run(candidate).is_within
-    assert 2 == judge.asked.count(("exported", "fp32"))
+    return SimpleNamespace(judge=judge, found=found, wrong=wrong, asked=asked)
 
 
-def test_a_graph_that_is_rounded_while_it_runs_must_be_exact(judge):
+@pytest.mark.parametrize("order", [(BF16, FP32, BF16), (FP32, BF16, BF16)])
+def test_a_graph_is_judged_without_rounding_once_for_all_that_round(gate, order):
+    """Whoever needs it; what an fp32 candidate showed is that."""
+    assert all(found.is_within for found in gate.judge(*order))
+    assert gate.asked.count("fp32") == (2 if order[0] is BF16 else 1)
+
+
+def test_a_graph_that_is_rounded_while_it_runs_must_be_exact(gate):
     """Its tolerance hides nothing that is in the file."""
-    judge.found["exported", "fp32"] = ((), ("largest difference 2.0e-04 (allowed 1.0e-04)",))
-    assert "its graph is wrong even without rounding" in judge.run(BF16).faults[0]
+    gate.found["fp32"] = ((), ("largest difference 2.0e-04 (allowed 1.0e-04)",))
+    for order in ((BF16,), (FP32, BF16)):
+        assert "its graph is wrong even without rounding" in gate.judge(*order)[-1].faults[0]
+
+
+def test_wrong_weights_are_a_fault_of_every_candidate(gate):
+    """Whatever the answers show."""
+    gate.wrong.append("the weight w is not the original's")
+    assert [("the weight w is not the original's",)] * 2 == [found.faults for found in gate.judge(FP32, BF16)]

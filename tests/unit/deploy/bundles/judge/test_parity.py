@@ -11,15 +11,12 @@ from deploy.bundles.judge.parity import (
     EXACT,
     REDUCED,
     Parity,
-    class_shift,
     cosine,
     excesses,
     neighbours,
     read,
     tolerance_for,
 )
-from deploy.bundles.options import parse_tolerance
-from deploy.tools.errors import DeployError
 from preprocessing.config import TaskConfig
 from preprocessing.types import Encoded, ParsedRequest, Prepared
 
@@ -40,24 +37,10 @@ def test_neighbours_count_whose_nearest_stays():
     assert neighbours(true, moved) < 1.0
 
 
-def test_shift_is_the_largest_change_of_a_share_or_of_a_mean_score():
-    """Half of the answers went from a to b."""
-    true = [{"label": "a", "scores": {"a": 0.9, "b": 0.1}}] * 2
-    found = [true[0], {"label": "b", "scores": {"a": 0.4, "b": 0.6}}]
-    classes, shift = class_shift(true, found)
-    assert ({"a": (1.0, 0.5), "b": (0.0, 0.5)}, 0.5) == (classes, shift)
-
-
-def test_answers_without_labels_do_not_shift():
-    """Vectors have no classes."""
-    assert ({}, 0.0) == class_shift([{"embedding": [1.0]}], [{"embedding": [2.0]}])
-
-
-def test_precision_decides_what_is_asked_and_the_user_may_ask_for_something_else():
+def test_precision_decides_what_is_asked():
     """fp32 is held to 1e-4, bf16 to its cosine."""
-    assert EXACT == tolerance_for("fp32", {})
-    assert REDUCED == tolerance_for("bf16", {})
-    assert 0.9 == tolerance_for("bf16", parse_tolerance("mean_cosine=0.9")).mean_cosine
+    assert EXACT == tolerance_for("fp32")
+    assert REDUCED == tolerance_for("bf16")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +49,6 @@ def test_precision_decides_what_is_asked_and_the_user_may_ask_for_something_else
         ({"max_difference": 2e-4}, "largest difference 2.0e-04"),
         ({"mean_cosine": 0.99}, "mean cosine 0.99000"),
         ({"decisions": 0.9}, "10.0% of the answers changed"),
-        ({"shift": 0.1}, "a class shifted by 0.100"),
         ({"neighbours": 0.5}, "50.0% of the nearest neighbours changed"),
         ({"max_difference": float("nan")}, "largest difference nan"),
     ],
@@ -76,13 +58,6 @@ def test_each_excess_says_how_much_and_what_is_allowed(change, says):
     assert [] == excesses(GOOD, EXACT)
     (line,) = excesses(replace(GOOD, **change), EXACT)
     assert line.startswith(says)
-
-
-@pytest.mark.parametrize("text", ["cosine=1", "mean_cosine", "mean_cosine=much"])
-def test_a_tolerance_that_means_nothing_is_refused(text):
-    """The message names it."""
-    with pytest.raises(DeployError, match="--tolerance"):
-        parse_tolerance(text)
 
 
 @pytest.mark.parametrize(
