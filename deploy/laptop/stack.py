@@ -31,7 +31,7 @@ from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_server
 from deploy.tools.errors import DeployError, StateDirUnusable
 from deploy.tools.local_names import is_loopback
 from deploy.tools.proxies import curl_option, except_loopback
-from deploy.tritonserver.launcher import ExternalServer, ServerChoice, detect_server
+from deploy.tritonserver.launcher import ServerChoice, detect_server
 
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
@@ -69,11 +69,7 @@ class UpOptions:
     controlplane_port: int | None = None
     """None: ``CONTROLPLANE_PORT``, or a free one if a new state directory finds it taken."""
     embedded_controlplane: bool = False
-    triton_grpc: str = ""
-    model_repository: Path | None = None
     workers: int = 1
-    poll_freq: str = "2s"
-    task_id: str = ""
     demo: bool = False
     model: tuple[str, ...] = ()
     """Arguments of ``deploy`` for a model to serve once everything is up; empty for none."""
@@ -152,7 +148,7 @@ class Stack:
         options, state, screen = self._options, self._state, self._screen
         state.clear_scratch()
         state.scratch.mkdir()
-        triton = detect_server(options.triton_grpc)
+        triton = detect_server()
         is_embedded = self._is_embedded()
         bundle = await asyncio.to_thread(minilm.bundle, state.demo) if options.demo else None
         chosen = self._choose_ports(is_embedded=is_embedded)
@@ -163,7 +159,7 @@ class Stack:
         async with _task_group() as group:
             # children stop in the reverse of the order in which these tasks begin
             registry_up = group.create_task(self._start_registry(env, chosen, is_embedded=is_embedded))
-            triton_up = group.create_task(self._start_triton(triton, env, chosen))
+            triton_up = group.create_task(self._start_triton(env, chosen))
             await registry_up
             task_id, endpoints = await self._serving_task(cli, env, is_embedded=is_embedded)
             env["CLEARML_SERVING_TASK_ID"] = task_id
@@ -171,8 +167,8 @@ class Stack:
             # the controller beside model sync carries out rollouts and judges drift
             its = {"TRITON_GATEWAY_URL": gateway, "TRITON_GATEWAY_CONTROLLER_HEALTH_PORT": str(chosen.controller)}
             sync_up = group.create_task(self._start_sync(triton, triton_grpc, {**its, **env}))
-            # a variable in the environment overrides the embedded server's port
-            near = {} if isinstance(triton, ExternalServer) else {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
+            # a variable in the environment overrides it
+            near = {"TRITON_GATEWAY_TRITON_HTTP": str(chosen.triton_http)}
             gateway_up = group.create_task(self._start_gateway(gateway, chosen.gateway, triton_grpc, {**near, **env}))
             await sync_up
             await gateway_up
@@ -183,7 +179,7 @@ class Stack:
                 await self._show_demo(cli, task_id, endpoints, bundle, gateway)
             if options.model:
                 await self._deploy(gateway, env)
-        for line in self._summary(gateway, triton_grpc, chosen, triton, variables, is_embedded=is_embedded):
+        for line in self._summary(gateway, triton_grpc, chosen, variables, is_embedded=is_embedded):
             screen.show(line)
         screen.say(f"ready in {screen.elapsed():.1f} s: {gateway}/ shows what is served; Ctrl-C stops everything")
 
@@ -249,6 +245,7 @@ class Stack:
         environ["PYTHONUTF8"] = "1"
         environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         environ.setdefault("TRITON_GATEWAY_LOG_FORMAT", "text")
+        environ.setdefault("TRITON_GATEWAY_POLL_FREQUENCY", environ.get("CLEARML_SERVING_POLL_FREQ") or "2s")
         if is_embedded:
             environ = without_other_servers(environ)
             try:
@@ -288,12 +285,9 @@ class Stack:
             names = ", ".join(CLEARML_KEYS)
             self._screen.say(f"{unread} is not used: this is the embedded control plane. For your server, set {names}")
 
-    async def _start_triton(self, server: ServerChoice, env: Mapping[str, str], chosen: _Ports) -> str:
-        if isinstance(server, ExternalServer):
-            self._screen.say(f"using the Triton at {server.address}")
-            return server.address
+    async def _start_triton(self, env: Mapping[str, str], chosen: _Ports) -> str:
         argv = _own_command(
-            "triton", state_dir=self._state.root, repository=self._repository(), grpc_port=chosen.triton_grpc,
+            "triton", state_dir=self._state.root, repository=self._state.repository, grpc_port=chosen.triton_grpc,
             http_port=chosen.triton_http, metrics_port=chosen.triton_metrics,
         )  # fmt: skip
         http = f"http://{LOOPBACK}:{chosen.triton_http}/v2"
@@ -312,8 +306,8 @@ class Stack:
             return is_syncing(status)
 
         argv = (*_own_command(
-            "sync", state_dir=self._state.root, repository=self._repository(), triton_grpc=triton_grpc,
-            engine=triton.engine, poll_frequency=self._options.poll_freq,
+            "sync", state_dir=self._state.root, repository=self._state.repository, triton_grpc=triton_grpc,
+            engine=triton.engine,
         ), "--controller")  # fmt: skip
         # Here all pools that endpoints name are this one Triton.
         env = {"TRITON_GATEWAY_POOL": "*", **env}
@@ -323,7 +317,7 @@ class Stack:
         options = self._options
         argv = _own_command(
             "serve", state_dir=self._state.root, host=options.host, port=port, workers=options.workers,
-            triton_grpc=triton_grpc, poll_frequency=options.poll_freq,
+            triton_grpc=triton_grpc,
         )  # fmt: skip
         env = {"TRITON_GATEWAY_POOLS": f"*={triton_grpc}", **env}
         if is_loopback(options.host):
@@ -338,9 +332,6 @@ class Stack:
         took = await self.supervisor.start(part)
         self._screen.say(f"{part.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
 
-    def _repository(self) -> Path:
-        return self._options.model_repository or self._state.repository
-
     async def _serving_task(
         self, cli: ClearMLServing, env: Mapping[str, str], *, is_embedded: bool
     ) -> tuple[str, Mapping[str, str]]:
@@ -349,7 +340,7 @@ class Stack:
         registry = "embedded" if is_embedded else env["CLEARML_API_HOST"]
         known = state.recall().get("task", {})
         remembered = str(known.get("id", "")) if known.get("registry") == registry else ""
-        task_id = self._options.task_id or remembered
+        task_id = env.get("CLEARML_SERVING_TASK_ID") or remembered
         if task_id:
             screen.live(f"looking up serving Task {task_id}")
             endpoints = await read_endpoints(task_id, env=env, log=cli.log)
@@ -391,11 +382,9 @@ class Stack:
     # --- words --------------------------------------------------------------------------------------------------
 
     def _summary(
-        self, gateway: str, triton_grpc: str, chosen: _Ports, triton: ServerChoice, variables: Mapping[str, str], *,
-        is_embedded: bool,
-    ) -> list[str]:  # fmt: skip
+        self, gateway: str, triton_grpc: str, chosen: _Ports, variables: Mapping[str, str], *, is_embedded: bool
+    ) -> list[str]:
         state = self._state
-        http = "" if isinstance(triton, ExternalServer) else f", HTTP {LOOPBACK}:{chosen.triton_http}"
         endpoint = minilm.ENDPOINT if self._options.demo else "ENDPOINT"
         has_shown = bool(self._options.model)
         registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "your ClearML server"
@@ -406,7 +395,7 @@ class Stack:
             f"  API docs       {gateway}/docs",
             f"  metrics        {gateway}/metrics",
             f"  control plane  {registry}",
-            f"  Triton         gRPC {triton_grpc}{http}",
+            f"  Triton         gRPC {triton_grpc}, HTTP {LOOPBACK}:{chosen.triton_http}",
             f"  logs           {state.logs}",
             "",
             "For the clearml-serving CLI, in another terminal (the file contains keys; only you can read it):",

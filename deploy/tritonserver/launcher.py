@@ -77,14 +77,6 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalServer:
-    """A Triton that somebody else runs; nothing is started."""
-
-    address: str
-    engine: Engine = "native"
-
-
-@dataclass(frozen=True, slots=True)
 class PathServer:
     """A full tritonserver installed on this machine."""
 
@@ -100,7 +92,7 @@ class WheelServer:
     engine: Engine = "python"
 
 
-ServerChoice = ExternalServer | PathServer | WheelServer
+ServerChoice = PathServer | WheelServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +118,8 @@ def this_system() -> str:
     return f"{platform.system()} {platform.machine()}"
 
 
-def choose_server(
-    *, triton_grpc: str, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]
-) -> ServerChoice:
-    """Choose an existing server, tritonserver on PATH, or the wheel. Raises ``TritonMissing``."""
-    if triton_grpc:
-        return ExternalServer(triton_grpc)
+def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]) -> ServerChoice:
+    """Choose tritonserver on PATH, or the wheel. Raises ``TritonMissing``."""
     if on_path is not None:
         return PathServer(on_path)
     if wheel is None and system not in _SYSTEMS:
@@ -142,25 +130,22 @@ def choose_server(
     if wheel is None:
         alone = tuple(map(int, python.split("."))) >= WITHOUT_NUMPY_1
         install = f"pip install --no-deps {WHEEL}" if alone else 'pip install ".[triton]"'
-        raise TritonMissing(
-            f"no Triton found: install one for CPUs with {install}, "
-            "or point --triton-grpc (CLEARML_DEFAULT_TRITON_GRPC_ADDR) at a running one"
-        )
+        raise TritonMissing(f"no Triton found: install one for CPUs with {install}", hint=f"or {ELSEWHERE}")
     if wheel.stub is None:
         raise TritonMissing(
             f"the nvidia-pytriton wheel has no python backend for Python {python} "
-            f"(it has {', '.join(wheel.stub_versions) or 'none'}): use one of those, "
-            "or point --triton-grpc at a running Triton"
+            f"(it has {', '.join(wheel.stub_versions) or 'none'}): use one of those",
+            hint=f"or {ELSEWHERE}",
         )
     return WheelServer(wheel)
 
 
-def detect_server(triton_grpc: str = "") -> ServerChoice:
+def detect_server() -> ServerChoice:
     """Inspect this machine and choose a server. Raises ``TritonMissing``."""
     on_path = shutil.which("tritonserver")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return choose_server(
-        triton_grpc=triton_grpc, on_path=Path(on_path) if on_path else None, wheel=find_wheel(python), python=python,
+        on_path=Path(on_path) if on_path else None, wheel=find_wheel(python), python=python,
         system=this_system(),
     )  # fmt: skip
 

@@ -46,11 +46,10 @@ def command(
     Loading models needs the key in --key-file (STATE_DIR/triton/key). The command creates the key if there is none.
     Other arguments (`--log-verbose=1`) are tritonserver's.
     """
-    from deploy.tools.errors import ChildFailed, DeployError
+    from deploy.tools.errors import ChildFailed
     from deploy.tritonserver.key import ensure_key
     from deploy.tritonserver.launcher import (
         STUCK,
-        ExternalServer,
         Ports,
         TritonLauncher,
         detect_server,
@@ -59,8 +58,6 @@ def command(
 
     stop = stop_on_signal()
     server = detect_server()
-    if isinstance(server, ExternalServer):
-        raise DeployError("an existing Triton is configured, so there is no Triton to start")
     try:
         key = ensure_key(key_file, state_dir.absolute())
     except (OSError, ValueError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from deploy.cli.commands._options import CLEARML_DURATION, PORT
+from deploy.cli.commands._options import PORT
 from deploy.cli.terminal import Terminal
 
 
@@ -61,29 +61,9 @@ from deploy.cli.terminal import Terminal
     help="Use the embedded control plane even if CLEARML_API_HOST and its keys name a ClearML server.",
 )  # fmt: skip
 @click.option(
-    "--task-id", default="", envvar="CLEARML_SERVING_TASK_ID", show_envvar=True,
-    help="Id of the serving Task to follow.  [default: the one used last time, else a new one]",
-)  # fmt: skip
-@click.option(
-    "--triton-grpc", default="", metavar="HOST:PORT",
-    envvar=["TRITON_GATEWAY_TRITON_GRPC", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"], show_envvar=True,
-    help="Use this running Triton instead of starting one. Needs --model-repository.",
-)  # fmt: skip
-@click.option(
-    "--model-repository", type=click.Path(path_type=Path, file_okay=False), default=None,
-    envvar="TRITON_GATEWAY_MODEL_REPOSITORY", show_envvar=True,
-    help="Folder that Triton loads models from.  [default: inside the state directory]",
-)  # fmt: skip
-@click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True,
     envvar=["TRITON_GATEWAY_WORKERS", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"], show_envvar=True,
     help="Number of gateway worker processes.",
-)  # fmt: skip
-@click.option(
-    "--poll-freq", type=CLEARML_DURATION, default="2s", show_default=True,
-    envvar=["TRITON_GATEWAY_POLL_FREQUENCY", "CLEARML_SERVING_POLL_FREQ"], show_envvar=True,
-    help="Time between two checks of the serving Task for changes. A bare number means minutes, as in "
-    "clearml-serving.",
 )  # fmt: skip
 def command(
     demo: bool,
@@ -91,8 +71,6 @@ def command(
     endpoint: str,
     task: str,
     trusts_code: bool,
-    triton_grpc: str,
-    model_repository: Path | None,
     state_dir: Path,
     **given: Any,
 ) -> int:
@@ -121,12 +99,6 @@ def command(
     from deploy.laptop.state_dir import StateDir
 
     serve.refuse_strangers(given["host"])
-    given["poll_freq"] = f"{given['poll_freq']:g}s"
-    if triton_grpc and model_repository is None:
-        raise DeployError(
-            "--triton-grpc needs --model-repository",
-            hint="give the folder that this Triton loads its models from",
-        )
     if model:  # one that cannot be served is refused before anything starts
         prerequisites.check(deploying.recognised(model, task), is_served_here=True, trusts_code=trusts_code)
         deploying.name_and_version(endpoint)
@@ -135,9 +107,8 @@ def command(
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
     options = UpOptions(
-        state=StateDir.at(state_dir), environ=dict(os.environ), triton_grpc=triton_grpc, demo=demo,
+        state=StateDir.at(state_dir), environ=dict(os.environ), demo=demo,
         model=tuple(asked) if model else (),
-        model_repository=model_repository.absolute() if model_repository else None,
         **given,
     )  # fmt: skip
     return asyncio.run(run(options, Terminal(sys.stdout)))

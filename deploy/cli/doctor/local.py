@@ -18,7 +18,7 @@ from deploy.sync.client import AdminClient
 from deploy.sync.open_addresses import REMEDY, open_addresses
 from deploy.tools import ports
 from deploy.tools.errors import GatewayError, RegistryRefused
-from deploy.tritonserver.launcher import ExternalServer, PathServer, TritonMissing, Wheel, detect_server
+from deploy.tritonserver.launcher import PathServer, TritonMissing, Wheel, detect_server
 from gateway import pools, triton
 
 NEEDS_SHM_MB: Final = 64
@@ -28,7 +28,8 @@ _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
 def check(state_dir: Path, triton_grpc: str, task_id: str, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check this machine, cheapest checks first."""
-    yield from triton_server(triton_grpc, environ)
+    if not triton_grpc:
+        yield from triton_server(environ)
     yield from clearml(task_id, environ)
     key_file = triton.key.key_file(environ.get("TRITON_GATEWAY_TRITON_KEY_FILE", ""), state_dir)
     if triton_grpc:
@@ -57,17 +58,15 @@ def version_of(server: str, version: str) -> Finding:
 
 
 def triton_server(
-    address: str, environ: Mapping[str, str], shm: Path = Path("/dev/shm")  # noqa: S108 - the kernel's name
+    environ: Mapping[str, str], shm: Path = Path("/dev/shm")  # noqa: S108 - the kernel's name
 ) -> Iterator[Finding]:  # fmt: skip
     """Check which Triton would be used, and whether the one from the wheel could run here."""
     try:
-        server = detect_server(address)
+        server = detect_server()
     except TritonMissing as error:
         yield Finding("Triton server", "note", error.line())
         return
-    if isinstance(server, ExternalServer):
-        yield Finding("Triton server", "ok", f"the one at {server.address}")
-    elif isinstance(server, PathServer):
+    if isinstance(server, PathServer):
         yield Finding("Triton server", "ok", str(server.executable))
         if version := environ.get("TRITON_SERVER_VERSION", ""):  # set in NVIDIA's images
             yield version_of(str(server.executable), version)

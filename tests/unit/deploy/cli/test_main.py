@@ -147,7 +147,6 @@ def only_line(text: str) -> str:
         (["bogus"], "No such command 'bogus'"),
         (["up", "--prot", "1"], "--port"),
         (["up", "--port", "70000"], "--port"),
-        (["up", "--poll-freq", "soon"], "not a duration"),
         (["sync", "--poll-frequency", "soon"], "not a duration"),
     ],
 )
@@ -180,12 +179,6 @@ def test_taken_port_says_who_holds_it_and_which_option_changes_it(
     assert f"port {taken_port}" in line
     assert f"(pid {os.getpid()})" in line
     assert "--port" in line
-
-
-def test_external_triton_needs_its_repository(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without its folder, no models can be given to a Triton."""
-    assert main(["up", "--triton-grpc", "triton:8001"]) == 1
-    assert "--model-repository" in only_line(capsys.readouterr().err)
 
 
 def failing(error: BaseException) -> click.Group:

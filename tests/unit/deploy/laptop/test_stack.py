@@ -17,7 +17,6 @@ from deploy.controlplane import Credentials
 from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
-from deploy.tritonserver.launcher import ExternalServer
 from tests.unit.deploy.laptop.screen import Screen
 from tests.waiting import LIMIT_S
 
@@ -101,7 +100,7 @@ def test_the_summary_ends_with_what_to_type_next(tmp_path: Path, options: Any, s
     made = stack(tmp_path, {}, port=0, **options)
     chosen = made._choose_ports(is_embedded=True)
     variables = {"CLEARML_API_HOST": "http://h", "CLEARML_SERVING_TASK_ID": "t"}
-    text = "\n".join(made._summary("http://g", "h:1", chosen, ExternalServer("h:1"), variables, is_embedded=True))
+    text = "\n".join(made._summary("http://g", "h:1", chosen, variables, is_embedded=True))
     assert said in text
     assert unsaid not in text
 

@@ -18,7 +18,6 @@ from deploy.laptop.demo.minilm import REQUIREMENT
 from deploy.tools.errors import DeployError, PortTaken
 from deploy.tritonserver import launcher
 from deploy.tritonserver.launcher import (
-    ExternalServer,
     PathServer,
     Ports,
     TritonLauncher,
@@ -36,29 +35,24 @@ ON_PATH = Path("/opt/tritonserver/bin/tritonserver")
 
 
 @pytest.mark.parametrize(
-    ("address", "on_path", "wheel", "expected"),
-    [
-        ("triton:8001", ON_PATH, WHEEL, ExternalServer("triton:8001")),
-        ("", ON_PATH, WHEEL, PathServer(ON_PATH)),
-        ("", None, WHEEL, WheelServer(WHEEL)),
-    ],
+    ("on_path", "wheel", "expected"), [(ON_PATH, WHEEL, PathServer(ON_PATH)), (None, WHEEL, WheelServer(WHEEL))]
 )
-def test_an_existing_server_goes_before_path_and_path_before_the_wheel(address, on_path, wheel, expected):
+def test_a_server_on_path_goes_before_the_wheel(on_path, wheel, expected):
     """The order of choice; a full Triton gets native backends, the wheel's our python program."""
-    chosen = choose_server(triton_grpc=address, on_path=on_path, wheel=wheel, python="3.11")
+    chosen = choose_server(on_path=on_path, wheel=wheel, python="3.11")
     assert (expected, "python" if isinstance(expected, WheelServer) else "native") == (chosen, chosen.engine)
 
 
 def test_no_server_at_all_says_what_to_install():
     """One line, with the command."""
     with pytest.raises(TritonMissing, match=r'pip install ".\[triton\]"'):
-        choose_server(triton_grpc="", on_path=None, wheel=None, python="3.11")
+        choose_server(on_path=None, wheel=None, python="3.11")
 
 
 def test_where_pip_would_ask_for_a_numpy_that_python_does_not_have_the_wheel_is_installed_alone():
     """Python 3.13 has no numpy below 2."""
     with pytest.raises(TritonMissing, match="pip install --no-deps nvidia-pytriton==") as missing:
-        choose_server(triton_grpc="", on_path=None, wheel=None, python="3.13")
+        choose_server(on_path=None, wheel=None, python="3.13")
     assert ".[triton]" not in missing.value.line()
 
 
@@ -66,7 +60,7 @@ def test_where_pip_would_ask_for_a_numpy_that_python_does_not_have_the_wheel_is_
 def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
     """The gateway alone does, and containers."""
     with pytest.raises(TritonMissing) as missing:
-        choose_server(triton_grpc="", on_path=None, wheel=None, python="3.12", system=system)
+        choose_server(on_path=None, wheel=None, python="3.12", system=system)
     line = missing.value.line()
     assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
     assert "`triton-gateway serve --triton-grpc HOST:8001`" in line
@@ -84,7 +78,7 @@ def test_up_says_on_windows_what_runs_there(monkeypatch):
 def test_a_python_without_stub_names_those_that_have_one():
     """The wheel brings a python backend for some versions only."""
     with pytest.raises(TritonMissing, match=r"no python backend for Python 3.14 \(it has 3.10, 3.11\)"):
-        choose_server(triton_grpc="", on_path=None, wheel=replace(WHEEL, stub=None), python="3.14")
+        choose_server(on_path=None, wheel=replace(WHEEL, stub=None), python="3.14")
 
 
 def test_port_0_chooses_different_free_ports():
