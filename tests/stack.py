@@ -90,31 +90,38 @@ class Small:
             self._ports = [tuple(flat[at : at + 3]) for at in range(0, len(flat), 3)]
             self.tritons = [self._triton(number) for number in range(tritons)]
             self.syncs = [self._sync(number) for number in range(tritons)]
-            self.url = f"http://{processes.LOOPBACK}:{processes.free_port()}"
-            self.gateway = self._gateway()
+            self.url, self.gateway = self.start_gateway("gateway")
         except BaseException:
             self.stop()
             raise
 
     def restart_gateway(self) -> None:
         """Restart the gateway, on its port and with its state folder."""
-        self._end(self.gateway)
-        self.gateway = self._gateway()
+        self._open.remove(self.gateway)
+        self.gateway.stop()
+        _, self.gateway = self.start_gateway("gateway", self.url)
 
-    def _gateway(self) -> processes.Server:
+    def start_gateway(self, name: str, url: str = "") -> tuple[str, processes.Server]:
+        """Start a gateway with a state folder of this name, at a free address or at ``url``; return where and what."""
+        url = url or f"http://{processes.LOOPBACK}:{processes.free_port()}"
         addresses = [f"{processes.LOOPBACK}:{ports[0]}" for ports in self._ports]
         env = {
-            **self.env, "TRITON_GATEWAY_PORT": self.url.rpartition(":")[2],
+            **self.env, "TRITON_GATEWAY_PORT": url.rpartition(":")[2],
             "TRITON_GATEWAY_WORKERS": "1",
-            "TRITON_GATEWAY_STATE_DIR": str(self.state / "gateway"), "CLEARML_SERVING_POLL_FREQ": POLL,
+            "TRITON_GATEWAY_STATE_DIR": str(self.state / name), "CLEARML_SERVING_POLL_FREQ": POLL,
             "TRITON_GATEWAY_TRITON_GRPC": f"ipv4:{','.join(addresses)}" if addresses else "127.0.0.1:1",
             **self._settings,
         }  # fmt: skip
-        gateway = processes.Server("gateway", [sys.executable, "-m", "gateway"], env=env, cores=_CORES,
-                                 log=self.state / "logs" / "gateway.log")  # fmt: skip
+        gateway = processes.Server(name, [sys.executable, "-m", "gateway"], env=env, cores=_CORES,
+                                 log=self.state / "logs" / f"{name}.log")  # fmt: skip
         self._open.append(gateway)
-        gateway.wait_for(f"{self.url}/livez")
-        return gateway
+        gateway.wait_for(f"{url}/livez")
+        return url, gateway
+
+    @property
+    def triton_urls(self) -> list[str]:
+        """Where each Triton tells its metrics."""
+        return [f"http://{processes.LOOPBACK}:{ports[2]}" for ports in self._ports]
 
     def _triton(self, number: int) -> processes.Server:
         grpc, http, metrics = map(str, self._ports[number])
@@ -139,10 +146,6 @@ class Small:
         )  # fmt: skip
         self._open.append(server)
         return server
-
-    def _end(self, server: processes.Server) -> None:
-        self._open.remove(server)
-        server.stop()
 
     def run(self, *arguments: str) -> None:
         """Run one command of the stock CLI on the serving Task."""

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from deploy.controller.rollouts.record import State
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 from tests.control_planes import control_plane
+from tests.sites import Asked, site
 from tests.stock import Client, ended
 from tests.waiting import until
 
@@ -26,43 +24,21 @@ pytestmark = pytest.mark.integration
 HOOK = "class Preprocess:\n    def process(self, data, state, collect=None):\n        return data\n"
 
 
-class Gateway(ThreadingHTTPServer):
+class Gateway:
     """What a controller asks of a gateway. While it is busy, each look finds forty more requests to both versions."""
-
-    daemon_threads = True
 
     def __init__(self, registry: ClearMLRegistry) -> None:
         self.registry = registry
         self.is_busy, self.requests = False, 0
-        super().__init__(("127.0.0.1", 0), _Handler)
 
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.server_port}"
-
-    def answer(self, path: str) -> str:
-        """Return the body for a path."""
-        if path.startswith("/v1/status"):
-            return json.dumps({"canaries": {"e": record.weights(decode(self.registry.task()), "e")}})
+    def answer(self, asked: Asked) -> tuple[int, Any]:
+        """Return status and content for a path."""
+        if asked.path.startswith("/v1/status"):
+            return 200, {"canaries": {"e": record.weights(decode(self.registry.task()), "e")}}
         self.requests += 40 if self.is_busy else 0
         counter = 'gateway_requests_total{{endpoint="e",outcome="ok",route="{}",version="{}"}} {}\n'
-        return counter.format("canary", "2", self.requests) + counter.format("stable", "1", self.requests)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        gateway = self.server
-        assert isinstance(gateway, Gateway)
-        body = gateway.answer(self.path).encode()
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json" if self.path.startswith("/v1") else "text/plain")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        """Be quiet."""
+        told = counter.format("canary", "2", self.requests) + counter.format("stable", "1", self.requests)
+        return 200, told.encode()
 
 
 @pytest.fixture
@@ -78,17 +54,6 @@ def client(tmp_path: Path) -> Iterator[Client]:
             yield found
 
 
-@contextlib.contextmanager
-def listening(gateway: Gateway) -> Iterator[Gateway]:
-    """Serve until the end of the context."""
-    threading.Thread(target=gateway.serve_forever, daemon=True).start()
-    try:
-        yield gateway
-    finally:
-        gateway.shutdown()
-        gateway.server_close()
-
-
 def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) -> None:
     """The command follows it all the while, and prints each decision once."""
     registry = ClearMLRegistry(client.task)
@@ -102,10 +67,11 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
         return found.guard if found is not None and found.rollout.weight == 50 and found.guard != other else ""
 
     with contextlib.ExitStack() as stack:
-        gateway = stack.enter_context(listening(Gateway(registry)))
+        gateway = Gateway(registry)
+        url = stack.enter_context(site(gateway.answer))
 
         def ours(*arguments: str) -> subprocess.Popen[str]:
-            return client.start("-m", "deploy.cli.main", *arguments, "--gateway", gateway.url, **task)  # type: ignore[arg-type]
+            return client.start("-m", "deploy.cli.main", *arguments, "--gateway", url, **task)  # type: ignore[arg-type]
 
         def controller() -> subprocess.Popen[str]:
             process = ours("controller", "--poll-frequency", "1s")

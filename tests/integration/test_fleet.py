@@ -1,55 +1,168 @@
-"""Replicas of both tiers come and go under load, as pods do: no caller sees it."""
+"""Replicas of both tiers come and go under load, as pods do: no caller sees it.
+
+A pod is a process. Ending one does what the endpoints controller and the kubelet do: it is removed from the list, which
+takes a moment to be known everywhere, its ``preStop`` sleep runs, and it gets SIGTERM. Callers are typical clients of a
+Service: a new connection goes to the next gateway of the list, an open one stays where it is and is kept until an
+answer says ``connection: close``; nothing is ever sent twice.
+"""
 
 from __future__ import annotations
 
+import http.client
+import itertools
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import pytest
 
-from tests.integration.fleet import AGE, Fleet, fleet, unevenness
-from tests.waiting import until
+from tests import processes
+from tests.expositions import parse
+from tests.processes import LOOPBACK
+from tests.stack import Small
+from tests.tiny import counting_bundle
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.long]
 
-_REQUESTS = 300
+BODY: Final = b'{"text": "good film hello world"}'
+CALLERS, PAUSE_S = 12, 0.2
+REQUESTS: Final = 300
 """Of each look at the shares: five seconds' worth."""
-SPREAD = 0.4
+SPREAD: Final = 0.4
 """Largest allowed distance of a replica's share from an equal one: a machine that is busy lets connections grow old."""
+PRE_STOP_S: Final = 1.0
+"""Seconds of the preStop hook; after half of them nobody is sent there any more. Charts have more."""
+AGE: Final = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "5s"}
+"""Minutes in production; seconds here, so that callers soon spread over new replicas, and each has an answer on its
+connection, which is then its last, before that is closed.
+"""
 
 
-def counted(fleet: Fleet) -> list[list[int]]:
-    """What each gateway and each Triton has answered."""
-    return [[one.counted() for one in tier] for tier in (fleet.gateways, fleet.tritons)]
+class Callers:
+    """What callers behind the Service see; ``ports`` is its list of gateways."""
+
+    def __init__(self, *ports: int) -> None:
+        self.ports = [*ports]
+        self.answered = 0
+        self.failures: list[str] = []
+        self._turns = itertools.count()
+        self._ends = threading.Event()
+
+    @contextmanager
+    def calling(self) -> Iterator[None]:
+        """They send while the context is open."""
+        threads = [threading.Thread(target=self._call) for _ in range(CALLERS)]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._ends.set()
+            for thread in threads:
+                thread.join()
+
+    def _call(self) -> None:
+        connection: http.client.HTTPConnection | None = None
+        while not self._ends.wait(PAUSE_S):
+            try:
+                if connection is None:
+                    ports = self.ports
+                    connection = http.client.HTTPConnection(LOOPBACK, ports[next(self._turns) % len(ports)], LIMIT_S)
+                    connection.connect()
+                    connection.auto_open = 0  # it would connect again by itself, to the same gateway
+                connection.request("POST", "/serve/rolled", BODY, {"content-type": "application/json"})
+                reply = connection.getresponse()
+                reply.read()
+                self.answered += 1
+                self.failures += [] if reply.status == 200 else [f"status {reply.status}"]
+                is_last = reply.will_close or connection.sock is None
+            except (OSError, http.client.HTTPException) as error:
+                self.failures.append(repr(error))
+                is_last = True
+            if is_last and connection is not None:
+                connection.close()
+                connection = None
+        if connection is not None:
+            connection.close()
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Two real Tritons with model sync and one real gateway."""
-    with fleet(tmp_path_factory.mktemp("fleet"), say=print, **AGE) as started:
-        started.together(started.start_triton, started.start_triton)
-        started.start_gateway()
-        yield started
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
+    """Two real Tritons with model sync, a gateway, and the endpoint ``rolled``."""
+    folder = tmp_path_factory.mktemp("fleet")
+    made = Small(folder / "stack", tritons=2, settings=AGE)
+    try:
+        made.run("model", "upload", "--name", "rolled", "--project", "fleet", "--path",
+                 str(counting_bundle(folder / "bundle")), "--publish", "--framework", "onnx")  # fmt: skip
+        made.run("model", "add", "--engine", "triton", "--endpoint", "rolled", "--name", "rolled", "--project", "fleet",
+                 "--input-name", "input_ids", "attention_mask", "--input-type", "int64", "int64",
+                 "--input-size", "[-1, -1]", "[-1, -1]", "--output-name", "logits", "--output-type", "float32",
+                 "--output-size", "[-1, 2]")  # fmt: skip
+        yield made
+    finally:
+        made.stop()
 
 
-def test_replicas_come_and_go_without_a_failed_request_and_share_alike(made: Fleet) -> None:
+def counted(urls: list[str], *names: str) -> list[float]:
+    """What each of a tier has answered."""
+    texts = [processes.ask(f"{url}/metrics").decode() for url in urls]
+    return [sum(value for name, _, value in parse(text) if name in names) for text in texts]
+
+
+def unevenness(counts: list[float]) -> float:
+    """The largest distance of a replica from an equal share; 0 is equal."""
+    mean = sum(counts) / len(counts)
+    return max(abs(count / mean - 1) for count in counts) if mean else 1.0
+
+
+def test_replicas_come_and_go_without_a_failed_request_and_share_alike(stack: Small) -> None:
     """1 → 2 → 1 gateways and 2 → 1 Tritons; while there are two of each, each has its part."""
-    with made.callers(count=12, rate=60).calling() as seen:
-        first = made.gateways[0]
-        made.start_gateway()
+
+    def port(url: str) -> int:
+        return int(url.rpartition(":")[2])
+
+    def serves(url: str) -> bool:
+        try:
+            return bool(processes.ask(f"{url}/serve/rolled", BODY))
+        except OSError:
+            return False
+
+    until(lambda: serves(stack.url))
+    callers = Callers(port(stack.url))
+    with callers.calling():
+        url = stack.start_gateway("second")[0]
+        until(lambda: serves(url))
+        callers.ports = [port(stack.url), port(url)]
+
+        def both() -> list[list[float]]:
+            # Triton names its counters without the suffix that the parser adds.
+            success = "nv_inference_request_success"
+            return [counted([stack.url, url], "gateway_requests_total"),
+                    counted(stack.triton_urls, success, f"{success}_total")]  # fmt: skip
 
         def share_alike() -> bool:
-            before, sent = counted(made), seen.requests
-            until(lambda: seen.requests >= sent + _REQUESTS)
-            shares = [
-                [now - then for now, then in zip(*tier, strict=True)]
-                for tier in zip(counted(made), before, strict=True)
-            ]
+            before, sent = both(), callers.answered
+            until(lambda: callers.answered >= sent + REQUESTS)
+            shares = [[b - a for a, b in zip(*tier, strict=True)] for tier in zip(before, both(), strict=True)]
             return all(unevenness(tier) <= SPREAD for tier in shares)
 
         until(share_alike)  # while connections of the lone gateway come of age, its share is larger
-        gone = made.tritons[0]
-        made.together(lambda: made.end_gateway(first), lambda: made.end_triton(gone))
-        sent = seen.requests
-        until(lambda: seen.requests >= sent + _REQUESTS // 5)
-    assert [] == seen.failures
-    assert seen.requests > 200
+
+        def end_triton() -> None:
+            stack.syncs[0].end()
+            time.sleep(PRE_STOP_S)
+            stack.tritons[0].end()
+
+        ending = threading.Thread(target=end_triton)
+        ending.start()
+        time.sleep(PRE_STOP_S / 2)
+        callers.ports = [port(url)]
+        time.sleep(PRE_STOP_S / 2)
+        assert 0 == stack.gateway.end()
+        ending.join()
+        sent = callers.answered
+        until(lambda: callers.answered >= sent + REQUESTS // 5)
+    assert [] == callers.failures

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import io
-import threading
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,6 +22,7 @@ from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import ArtifactRef, ModelRecord
 from tests.control_planes import control_plane
+from tests.sites import site
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration
@@ -51,31 +50,14 @@ class World:
     folder: Path
 
 
-class _Everything(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.send_header("content-length", str(len(CONTENT)))
-        self.end_headers()
-        self.wfile.write(CONTENT)
-
-    def log_message(self, *_: object) -> None: ...
-
-
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The embedded control plane, and the store beside it."""
     folder = tmp_path_factory.mktemp("world")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Everything)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    with control_plane(folder / "state") as plane:
+    with site(lambda _: (200, CONTENT), protocol="HTTP/1.1") as store, control_plane(folder / "state") as plane:
         client = Client(plane, folder)
         with client.here():
-            yield World(ClearMLRegistry(client.create("names")), f"http://127.0.0.1:{server.server_port}/m", folder)
-    server.shutdown()
-    server.server_close()
+            yield World(ClearMLRegistry(client.create("names")), f"{store}/m", folder)
 
 
 def names() -> st.SearchStrategy[str]:

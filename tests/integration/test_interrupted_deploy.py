@@ -11,11 +11,8 @@ import signal
 import subprocess
 import sys
 import threading
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +23,7 @@ from tests.control_planes import RunningControlPlane, control_plane
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
 from tests.integration.optimize.tiny import IS_ALL
+from tests.sites import Asked, passed_on, site
 from tests.waiting import LIMIT_S
 
 pytestmark = pytest.mark.integration
@@ -39,47 +37,18 @@ class Proxy:
     """Passes calls on; the first one called ``stage`` is passed on too, told to ``reached``, and never answered."""
 
     def __init__(self, target: str) -> None:
-        self.stage = ""
+        self.target, self.url, self.stage = target, "", ""
         self.reached: Callable[[], object] = lambda: None
         self.over = threading.Event()
-        proxy = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def pass_on(self) -> None:
-                length = int(self.headers.get("content-length") or 0)
-                body = self.rfile.read(length) if length else None
-                headers = {k: v for k, v in self.headers.items() if k.lower() not in ("host", "connection")}
-                request = urllib.request.Request(f"{target}{self.path}", body, headers, method=self.command)
-                try:
-                    answer: Any = urllib.request.urlopen(request, timeout=LIMIT_S)
-                except urllib.error.HTTPError as error:
-                    answer = error
-                with answer:
-                    content = answer.read()
-                if self.path.rpartition("/")[2] == proxy.stage:
-                    proxy.stage = ""
-                    proxy.reached()
-                    proxy.over.wait()
-                    return
-                self.send_response(answer.status)
-                self.send_header("content-type", answer.headers["content-type"])
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
-
-            do_GET = do_POST = do_PUT = pass_on  # noqa: N815 - http.server's names
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self.over.set()
-        self.server.shutdown()
-        self.server.server_close()
+    def answer(self, asked: Asked) -> tuple[int, Any]:
+        """What the server answers."""
+        answered = passed_on(asked, self.target)
+        if asked.path.rpartition("/")[2] == self.stage:
+            self.stage = ""
+            self.reached()
+            self.over.wait()
+        return answered
 
 
 @pytest.fixture(scope="module")
@@ -93,8 +62,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningControlP
 def proxy(server: RunningControlPlane) -> Iterator[Proxy]:
     """What stands before it."""
     running = Proxy(server.url)
-    yield running
-    running.close()
+    with site(running.answer) as running.url:
+        yield running
+        running.over.set()
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,10 @@ between its reads and its first write.
 
 from __future__ import annotations
 
-import http.client
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 
@@ -25,6 +22,7 @@ from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
 from tests.control_planes import RunningControlPlane, control_plane
+from tests.sites import Asked, passed_on, site
 from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, until
 
@@ -33,46 +31,19 @@ pytestmark = pytest.mark.integration
 HOOK = "class Preprocess:\n    def process(self, data, state, collect=None):\n        return data\n"
 
 
-class Gate(ThreadingHTTPServer):
+class Gate:
     """A proxy that lets everything through but writes of the configuration, which wait for ``opened``."""
 
-    daemon_threads = True
-
     def __init__(self, target: str) -> None:
-        self.target = urlsplit(target)
+        self.target = target
         self.waits, self.opened = threading.Event(), threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
 
-    @property
-    def url(self) -> str:
-        """Where the CLI calls."""
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        gate = self.server
-        assert isinstance(gate, Gate)
-        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if self.path.endswith("tasks.edit") and b'"configuration"' in body:
-            gate.waits.set()
-            gate.opened.wait(LIMIT_S)
-        connection = http.client.HTTPConnection(str(gate.target.hostname), gate.target.port, timeout=LIMIT_S)
-        headers = {name: value for name, value in self.headers.items() if name.lower() not in ("host", "connection")}
-        connection.request("GET", self.path, body=body, headers=headers)
-        answer = connection.getresponse()
-        content = answer.read()
-        self.send_response(answer.status)
-        for name, value in answer.getheaders():
-            if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-                self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        connection.close()
-
-    def log_message(self, *_: Any) -> None:
-        """Be quiet."""
+    def answer(self, asked: Asked) -> tuple[int, Any]:
+        """What the control plane answers, in time or later."""
+        if asked.path.endswith("tasks.edit") and b'"configuration"' in asked.body:
+            self.waits.set()
+            self.opened.wait(LIMIT_S)
+        return passed_on(asked, self.target)
 
 
 class Service(Client):
@@ -94,17 +65,15 @@ class Service(Client):
     def overtaken(self, endpoint: str, between: Any) -> None:
         """Add an endpoint so slowly that ``between`` happens after the CLI has read and before it writes."""
         gate = Gate(self.server.url)
-        threading.Thread(target=gate.serve_forever, daemon=True).start()
         given = ("--engine", "custom", "--endpoint", endpoint, "--preprocess", "hook.py")
-        slow = self.begin_stock("model", "add", *given, CLEARML_API_HOST=gate.url)
-        try:
-            assert gate.waits.wait(LIMIT_S)
-            between()
-        finally:
-            gate.opened.set()
-            ended(slow)
-            gate.shutdown()
-            gate.server_close()
+        with site(gate.answer) as url:
+            slow = self.begin_stock("model", "add", *given, CLEARML_API_HOST=url)
+            try:
+                assert gate.waits.wait(LIMIT_S)
+                between()
+            finally:
+                gate.opened.set()
+                ended(slow)
 
     def told(self) -> dict[str, float] | None:
         """The route's weights."""
