@@ -63,7 +63,6 @@ from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.workers import Parent
-from gateway.pace import unhurried
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
 from gateway.path.ask import Serving
@@ -316,7 +315,7 @@ class Gateway:
             references=References(state_dir / "references"),
             mirror=self._mirror,
             threads=control,
-            settled=_keep_from_collections if self._is_whole_process else unhurried,
+            settled=_keep_from_collections if self._is_whole_process else lambda: None,
         )
         following = [asyncio.create_task(follow_siblings(settings.replicas, self._are_gateways))]
         if self._callers is not None:

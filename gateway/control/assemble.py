@@ -38,7 +38,6 @@ from gateway.hooks.engines import ENGINES
 from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
-from gateway.pace import unhurried
 from gateway.path.admission import Permits
 from gateway.path.routing import canary
 from gateway.path.routing.canary import Weighted
@@ -125,7 +124,7 @@ class Assembler:
         plan: EndpointPlan,
         progress: Progress,
         *,
-        validating: Callable[[], None] = unhurried,
+        validating: Callable[[], None] = lambda: None,
         record: ModelRecord | None = None,
         recent: Sequence[bytes] = (),
     ) -> Endpoint:
@@ -418,7 +417,7 @@ class _Cleanup:
 
     def __init__(self) -> None:
         self._handlers: list[Handler] = []
-        self.leave: Callable[[], None] = unhurried
+        self.leave: Callable[[], None] = lambda: None
 
     def add(self, handler: Handler) -> None:
         self._handlers.append(handler)
@@ -426,7 +425,7 @@ class _Cleanup:
     def keep(self) -> Callable[[], None]:
         """Close nothing; return the function that gives back the model's place."""
         self._handlers.clear()
-        leave, self.leave = self.leave, unhurried
+        leave, self.leave = self.leave, lambda: None
         return leave
 
     async def __aenter__(self) -> _Cleanup:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gateway.errors import HookFailed
-from gateway.pace import in_own_thread
+from gateway.own_thread import in_own_thread
 from gateway.spec import EndpointSpec
 from preprocessing.errors import UserCodeError
 from preprocessing.user_code import UserCode

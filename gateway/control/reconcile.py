@@ -33,7 +33,6 @@ from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.pace import unhurried
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
@@ -93,7 +92,7 @@ class Reconciler:
         references: References,
         mirror: Mirror,
         threads: ControlThreads,
-        settled: Callable[[], None] = unhurried,
+        settled: Callable[[], None] = lambda: None,
     ) -> None:
         """``settled`` is called after many endpoints have begun to serve and their state is saved."""
         self.versions = Versions(time.time, lambda version: self._builds.give_up(version))

@@ -20,7 +20,7 @@ from gateway.hooks.answers import HeldState, HookResponse
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
 from gateway.hooks.threads import HookThreads
-from gateway.pace import in_own_thread
+from gateway.own_thread import in_own_thread
 from gateway.trace import Trace
 from preprocessing.errors import UserCodeError, UserCodeRefused
 from preprocessing.user_code import STAGES, Stage, UserCode

@@ -7,13 +7,12 @@ curves are empty, and what is longer than an hour is Prometheus' work.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.live import Numbers, counted, growth, quantile
-from gateway.pace import unhurried
 
 POINT_S: Final = 15.0
 _POINTS: Final = 240
@@ -34,11 +33,11 @@ class Curves:
         self._before: tuple[float, Numbers] | None = None
         self._points: deque[tuple[float, dict[_Key, _Point]]] = deque(maxlen=_POINTS)
 
-    def sample(self, now: float, snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> None:
+    def sample(self, now: float, snapshot: Snapshot) -> None:
         """Remember the numbers, if the last point is ``POINT_S`` old; ``now`` in seconds of a monotonic clock."""
         if self._before is not None and now - self._before[0] < POINT_S:
             return
-        counts = counted(snapshot, catalog.STAGE_SECONDS, pause)
+        counts = counted(snapshot, catalog.STAGE_SECONDS)
         if self._before is not None:
             then, before = self._before
             versions: dict[_Key, list[tuple[tuple[str, ...], tuple[float, ...]]]] = {}

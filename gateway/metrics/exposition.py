@@ -1,7 +1,6 @@
 """The text of ``/metrics``: a custom collector over a snapshot, formatted by prometheus_client.
 
-Pure except for ``process_metrics``. Runs in a thread: ``pause`` is called between series and between lines, so that a
-page of megabytes does not hold the interpreter lock for long.
+Pure except for ``process_metrics``. Runs in a thread beside the requests.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
 from gateway.metrics.drift import Floats
 from gateway.metrics.variables import BUILT_IN, LABEL
-from gateway.pace import unhurried
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
 _OF_VARIABLES: Final = frozenset(metric.name for metric in OF_VARIABLES)
@@ -50,7 +48,6 @@ class Numbers(Collector):
         self,
         snapshot: Snapshot,
         others: Collector | None = None,
-        pause: Callable[[], None] = unhurried,
         brief: Declared | None = None,
     ) -> None:
         """``brief``: show the brief level of detail: built-in variables, except labels, only if declared here.
@@ -60,18 +57,15 @@ class Numbers(Collector):
         self._brief = brief
         self._snapshot = snapshot
         self._others = others
-        self._pause = pause
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client's ``Collector``."""
         single: dict[str, list[tuple[Series, float]]] = {metric.name: [] for metric in CATALOG}
         histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
         for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
-            self._pause()
             if self._shows(series):
                 single[series.metric].append((series, value))
         for series, numbers in self._snapshot.distributed():
-            self._pause()
             if self._shows(series):
                 histograms[series.metric].append((series, numbers))
         for metric in CATALOG:
@@ -99,7 +93,6 @@ class Numbers(Collector):
         self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Floats]]
     ) -> Iterator[Sample]:
         for series, value in single:
-            self._pause()
             yield Sample(series.metric, _labels(series), value)
         for series, numbers in histograms:
             yield from self._histogram(series, numbers.tolist())
@@ -117,7 +110,6 @@ class Numbers(Collector):
             for number, (edge, bound, last) in enumerate(
                 zip((*series.bounds, math.inf), _bounds(series.bounds), accumulate(counts), strict=True)
             ):
-                self._pause()
                 if of_requests:
                     endpoint, version, route = series.labels
                     seen = self._snapshot.exemplars.get((endpoint, version, route, number)) or seen
@@ -126,17 +118,16 @@ class Numbers(Collector):
                 exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
                 seen = None
                 yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
-        self._pause()
         yield Sample(f"{name}_count", labels, sum(counts))
         if series.bounds[0] >= 0:  # a sum that can fall would look like a restart to Prometheus
-            self._pause()
             yield Sample(f"{name}_sum", labels, total)
 
 
 class _Samples(list[Sample]):
     """Samples that are created while they are iterated.
 
-    All at once would be a hundred thousand objects, and a garbage collection over them would stop the whole process.
+    All at once would be a hundred thousand objects, and a garbage collection over them would stop the whole process for
+    a tenth of a second.
     """
 
     def __init__(self, make: Callable[[], Iterator[Sample]]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
@@ -17,7 +17,6 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import Shares
-from gateway.pace import unhurried
 from gateway.trace import CANARY, FALLBACK
 
 STEP_S: Final = 5.0
@@ -31,8 +30,6 @@ _HISTORY: Final = 60
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
 Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
 """Endpoint, version, variable and reference → what the controller has found of it (``registry.judged``)."""
-Pause = Callable[[], None]
-"""Called between small pieces of work, because this runs in a thread beside the requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +68,9 @@ class Live:
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
         self._bins_seen: deque[tuple[float, dict[tuple[str, ...], float]]] = deque()
 
-    def sample(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> None:
+    def sample(self, now: float, snapshot: Snapshot) -> None:
         """Remember the counts at time ``now``."""
-        current = counted(snapshot, catalog.BATCH_ROWS, pause)
+        current = counted(snapshot, catalog.BATCH_ROWS)
         if self._seen:
             then, before = self._seen[-1]
             seconds = max(now - then, 0.1)
@@ -87,11 +84,11 @@ class Live:
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
-            self._bins_seen.append((now, _bins(snapshot, pause)))
+            self._bins_seen.append((now, _bins(snapshot)))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
                 self._bins_seen.popleft()
 
-    def rows(self, now: float, snapshot: Snapshot, pause: Pause = unhurried) -> list[dict[str, Any]]:
+    def rows(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
         """Return the rows of the last minute as plain values, by endpoint, version and route."""
         if not self._seen:
             return []
@@ -102,7 +99,7 @@ class Live:
         buckets: dict[tuple[str, ...], Sequence[float]] = {}
         calls: dict[tuple[str, ...], Sequence[float]] = {}
         totals: dict[str, float] = {}
-        for (kind, *labels), values in growth(counted(snapshot, catalog.BATCH_ROWS, pause), before).items():
+        for (kind, *labels), values in growth(counted(snapshot, catalog.BATCH_ROWS), before).items():
             if not any(values):
                 continue
             if kind == catalog.REQUESTS.name:
@@ -117,7 +114,6 @@ class Live:
                 calls[*labels,] = values
         found = []
         for key in served.keys() | fell_back.keys():
-            pause()
             endpoint, version, route = key
             outcomes, failed_over = served.get(key, {}), fell_back.get(key, {})
             rate = sum(outcomes.values()) + sum(failed_over.values())
@@ -142,12 +138,12 @@ class Live:
         # Sorted by name, not by rate, so that rows keep their places on the page.
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
-    def drift(self, snapshot: Snapshot, judged: Judged, pause: Pause = unhurried) -> list[dict[str, Any]]:
+    def drift(self, snapshot: Snapshot, judged: Judged) -> list[dict[str, Any]]:
         """Return each variable that has a reference: its bins over the last hour, and what the controller has found.
 
         Only counts for the current reference are included.
         """
-        now = _bins(snapshot, pause)
+        now = _bins(snapshot)
         before = self._bins_seen[0][1] if self._bins_seen else now
         grown = {key: value - before.get(key, 0.0) for key, value in now.items()}
         news: dict[tuple[str, ...], dict[str, float]] = {}
@@ -155,8 +151,7 @@ class Live:
             if name == catalog.DRIFT_NEW.name:
                 news.setdefault((*labels,), {})[value] = number
         found = []
-        for key, (ratios, size) in sorted(references(snapshot, pause).items()):
-            pause()
+        for key, (ratios, size) in sorted(references(snapshot).items()):
             endpoint, version, variable, _ = key
             seen = tuple(grown.get((catalog.DRIFT_OBSERVATIONS.name, *key, bin_name), 0.0) for bin_name in ratios)
             shares = Shares((*ratios,), (*ratios.values(),), size, seen, news.get(key, {}))
@@ -169,18 +164,17 @@ class Live:
         return found
 
 
-def _bins(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], float]:
+def _bins(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
     """Return the counts of the bins of drift, and of new values, by metric name and labels."""
     names = (catalog.DRIFT_OBSERVATIONS.name, catalog.DRIFT_NEW.name)
     found = {}
     for (name, labels, _), value in snapshot.counted():
-        pause()
         if name in names:
             found[name, *labels] = value
     return found
 
 
-def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:
+def references(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:
     """Return each reference's share per bin, in order, and its size (infinite if unknown).
 
     The keys are endpoint, version, variable and reference.
@@ -188,7 +182,6 @@ def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[
     ratios: dict[tuple[str, ...], dict[str, float]] = {}
     sizes: dict[tuple[str, ...], float] = {}
     for (name, labels, _), value in snapshot.shown():
-        pause()
         if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
             ratios.setdefault(labels[:4], {})[labels[4]] = value
         elif name == catalog.DRIFT_REFERENCE_SIZE.name:
@@ -196,18 +189,16 @@ def references(snapshot: Snapshot, pause: Pause) -> dict[tuple[str, ...], tuple[
     return {key: (shares, sizes.get(key, math.inf)) for key, shares in ratios.items()}
 
 
-def counted(snapshot: Snapshot, mean: Metric, pause: Pause) -> Numbers:
+def counted(snapshot: Snapshot, mean: Metric) -> Numbers:
     """Return what is counted of requests, by metric and labels: numbers, and times of answers by bucket.
 
     Of the histogram ``mean`` the sum and the number of its values are enough.
     """
     found: Numbers = {}
     for (name, labels, _), value in snapshot.counted():
-        pause()
         if name in (catalog.REQUESTS.name, catalog.FALLBACKS.name):
             found[name, *labels] = (value,)
     for (name, labels, _), numbers in snapshot.distributed():
-        pause()
         if name == catalog.REQUEST_SECONDS.name:
             found[name, *labels] = (*numbers[:-1].tolist(),)
         elif name == mean.name:

@@ -1,8 +1,7 @@
 """Publishes the numbers: ``/metrics``, the last minutes for the page, and statistics.
 
 The event loop only copies its own numbers (well below a millisecond). With several workers, their parent adds them up
-(``workers``). One thread reads the sum and formats it; it releases the interpreter lock every millisecond
-(``gateway.pace``).
+(``workers``). One thread reads the sum and formats it.
 """
 
 from __future__ import annotations
@@ -20,25 +19,17 @@ from gateway.metrics.curves import Curves
 from gateway.metrics.live import STEP_S, Judged, Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.workers import Parent
-from gateway.pace import Pace
 
 T = TypeVar("T")
 
 
 class Publisher:
-    """Shows an observer's numbers; with several workers, those of all that have the same ``parent``.
+    """Shows an observer's numbers; with several workers, those of all that have the same ``parent``."""
 
-    ``new_pace`` makes the function that the thread calls between small pieces of work.
-    """
-
-    def __init__(
-        self, observer: Observer, parent: Parent | None = None, *, new_pace: Callable[[], Callable[[], None]] = Pace,
-        is_full: bool = False,
-    ) -> None:  # fmt: skip
+    def __init__(self, observer: Observer, parent: Parent | None = None, *, is_full: bool = False) -> None:
         self._is_full = is_full
         self._observer = observer
         self._parent = parent
-        self._new_pace = new_pace
         self._live = Live(observer.failures)
         self._curves = Curves(observer.failures)
         # With several workers, process metrics would describe only one of them.
@@ -67,10 +58,9 @@ class Publisher:
         shows_all = self._is_full if is_full is None else is_full
         brief = None if shows_all else self._observer.watch.declared
 
-        def respond(snapshot: Snapshot, pause: Callable[[], None]) -> tuple[bytes, str]:
-            return exposition.respond(accept, exposition.Numbers(snapshot, self._process, pause, brief))
-
-        return await self._read(respond)
+        return await self._read(
+            lambda snapshot: exposition.respond(accept, exposition.Numbers(snapshot, self._process, brief))
+        )
 
     async def statistics(self) -> list[dict[str, Any]]:
         """Return the statistics of the Open Inference Protocol; see ``statistics``. Raises as ``metrics``."""
@@ -79,33 +69,28 @@ class Publisher:
     async def last_minute(self, judged: Judged) -> dict[str, Any]:
         """Return ``last_minute`` and ``drift`` of ``/v1/status``; see ``Live``."""
 
-        def read(snapshot: Snapshot, pause: Callable[[], None]) -> dict[str, Any]:
-            return {
-                "last_minute": self._live.rows(time.monotonic(), snapshot, pause),
-                "drift": self._live.drift(snapshot, judged, pause),
-            }  # fmt: skip
-
-        return await self._read(read)
+        return await self._read(lambda snapshot: {
+            "last_minute": self._live.rows(time.monotonic(), snapshot), "drift": self._live.drift(snapshot, judged),
+        })  # fmt: skip
 
     async def curves(self, endpoints: Sequence[str]) -> dict[str, Any]:
         """Return the curves of each of the endpoints; see ``Curves``."""
         now = time.monotonic()
         return {name: self._curves.of(name, now) for name in endpoints}
 
-    async def _read(self, work: Callable[[Snapshot, Callable[[], None]], T]) -> T:
-        """Call ``work(snapshot, pause)`` in the thread, with the numbers of all workers."""
+    async def _read(self, work: Callable[[Snapshot], T]) -> T:
+        """Call ``work`` in the thread, with the numbers of all workers."""
         own = self._observer.snapshot()
         summed = None if self._parent is None else await self._parent.ask(own)
 
         def in_thread() -> T:
-            pause = self._new_pace()
-            return work(own if self._parent is None or summed is None else self._parent.read(summed, pause), pause)
+            return work(own if self._parent is None or summed is None else self._parent.read(summed))
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, in_thread)
 
-    def _remember(self, snapshot: Snapshot, pause: Callable[[], None]) -> None:
-        self._live.sample(time.monotonic(), snapshot, pause)
-        self._curves.sample(time.monotonic(), snapshot, pause)
+    def _remember(self, snapshot: Snapshot) -> None:
+        self._live.sample(time.monotonic(), snapshot)
+        self._curves.sample(time.monotonic(), snapshot)
 
     async def _sample(self) -> None:
         while True:

@@ -6,12 +6,10 @@ Pure. Counts are requests, ``inference_count`` is rows and ``execution_count`` c
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
-from gateway.pace import unhurried
 
 _STAGES: Final = {"queue": "queue", "prepare": "compute_input", "infer": "compute_infer", "finish": "compute_output"}
 _SHOWN: Final = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -21,16 +19,14 @@ _TIMED: Final = frozenset(
 _NONE: Final = {"count": 0, "ns": 0}
 
 
-def of_snapshot(snapshot: Snapshot, pause: Callable[[], None] = unhurried) -> list[dict[str, Any]]:
-    """Return one row per version that was or can be called; ``pause`` is called between series."""
+def of_snapshot(snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Return one row per version that was or can be called."""
     counts: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for (name, labels, _), value in snapshot.counted():
-        pause()
         if name == catalog.REQUESTS.name and labels[0]:
             endpoint, version, _, outcome = labels
             counts[endpoint, version]["success.count" if outcome == "ok" else "fail.count"] += value
     for (name, labels, _), numbers in snapshot.distributed():
-        pause()
         if name not in _TIMED or not labels[0]:
             continue
         found = counts[labels[0], labels[1]]

@@ -33,7 +33,6 @@ from numpy.typing import NDArray
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import IN_FLIGHT
-from gateway.pace import unhurried
 
 REPORT_S: Final = 1.0
 """How often a worker reports without being asked: a killed one loses at most about this much."""
@@ -82,8 +81,8 @@ class Reader:
         self._lines = b""
         self._series: tuple[list[Series], ...] = ([], [], [])
 
-    def read(self, content: bytes, pause: Callable[[], None] = unhurried) -> Snapshot:
-        """Return the snapshot; ``pause`` is called between small pieces of work."""
+    def read(self, content: bytes) -> Snapshot:
+        """Return the snapshot."""
         counts, gauges, buckets, histograms, length, _ = _SIZES.unpack_from(content)
         lengths = (counts, gauges, gauges, buckets, histograms)
         numbers = np.frombuffer(content, np.float64, sum(lengths), _SIZES.size)
@@ -95,7 +94,6 @@ class Reader:
         for line in lines[len(self._lines) :].splitlines():
             kind, name, labels, bounds = orjson.loads(line)
             self._series[kind].append(Series(name, (*labels,), (*bounds,)))
-            pause()
         self._lines = lines
         exemplars = orjson.loads(content[start + length :])
         counters, shown, distributed = map(tuple, self._series)

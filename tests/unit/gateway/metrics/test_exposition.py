@@ -1,4 +1,4 @@
-"""The text of /metrics: what prometheus_client's own classes would say, recorded once, and made in slices.
+"""The text of /metrics: what prometheus_client's own classes would say, recorded once.
 
 ``data/`` was written by prometheus_client's Counter, Gauge, Histogram and multiprocess mode, for the same events.
 """
@@ -57,18 +57,6 @@ def test_sum_over_workers_is_that_of_prometheus_clients_multiprocess_mode() -> N
     merged = summed(seen().snapshot(), ended=[seen(2).snapshot(), seen(3).snapshot()])
     recorded = (DATA / "of-three-workers.txt").read_text()
     assert samples(recorded) == samples(expositions.render(merged).decode())
-
-
-def test_exposition_is_made_in_slices() -> None:
-    """At least one pause per line and one per series, so that long texts delay no requests."""
-    snapshot, pauses = seen().snapshot(), [0]
-
-    def pause() -> None:
-        pauses[0] += 1
-
-    text, _ = exposition.respond("", Numbers(snapshot, pause=pause))
-    written = sum(not line.startswith(b"#") for line in text.splitlines())
-    assert pauses[0] >= written + len(snapshot.counters)
 
 
 def test_process_metrics_come_after_the_gateways() -> None:

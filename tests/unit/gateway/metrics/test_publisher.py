@@ -1,4 +1,4 @@
-"""The publisher reads and formats numbers in a thread beside the request loop, in slices."""
+"""The publisher reads and formats numbers in a thread beside the request loop."""
 
 from __future__ import annotations
 
@@ -7,25 +7,15 @@ import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
+from gateway.metrics import exposition
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.workers import Parent, Totals
 from tests import expositions
 from tests.unit.gateway.metrics.events import FAILURES, happen
-
-
-class Pauses:
-    """Counts pauses by thread."""
-
-    def __init__(self) -> None:
-        self.by_thread: dict[int, int] = {}
-
-    def __call__(self) -> None:
-        self.by_thread[threading.get_ident()] = self.by_thread.get(threading.get_ident(), 0) + 1
 
 
 def busy() -> Observer:
@@ -36,14 +26,14 @@ def busy() -> Observer:
 
 
 @contextlib.asynccontextmanager
-async def siblings(*observers: Observer, **how: Any) -> AsyncIterator[list[Publisher]]:
+async def siblings(*observers: Observer) -> AsyncIterator[list[Publisher]]:
     """Workers of one parent that run; the parent listens in this loop."""
     totals, loop, made = Totals(), asyncio.get_running_loop(), []
     for observer in observers:
         parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         totals.add(parents)
         loop.add_reader(parents, totals.hear, parents)
-        publisher = Publisher(observer, Parent(link), **how)
+        publisher = Publisher(observer, Parent(link))
         made.append((publisher, asyncio.create_task(publisher.run()), parents, link))
     try:
         yield [publisher for publisher, *_ in made]
@@ -56,24 +46,20 @@ async def siblings(*observers: Observer, **how: Any) -> AsyncIterator[list[Publi
             link.close()
 
 
-@pytest.mark.parametrize("others", [None, 2])
-async def test_metrics_are_rendered_beside_the_loop_in_slices(others: int | None) -> None:
-    """One pause for every line written, none of them in the loop's thread."""
-    pauses = Pauses()
+async def test_metrics_are_made_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thread, so that a long text delays no request."""
+    respond, threads = exposition.respond, set[int]()
 
-    async def check(publisher: Publisher) -> None:
-        pauses.by_thread.clear()
-        text, _ = await publisher.metrics("")
-        assert threading.get_ident() not in pauses.by_thread
-        assert max(pauses.by_thread.values()) >= sum(not line.startswith(b"#") for line in text.splitlines())
+    def seen(accept: str, numbers: exposition.Numbers) -> tuple[bytes, str]:
+        threads.add(threading.get_ident())
+        return respond(accept, numbers)
 
-    if others is None:
-        publisher = Publisher(busy(), new_pace=lambda: pauses)
-        await check(publisher)
-        publisher.close()
-    else:
-        async with siblings(*(busy() for _ in range(others)), new_pace=lambda: pauses) as (publisher, _):
-            await check(publisher)
+    monkeypatch.setattr(exposition, "respond", seen)
+    publisher = Publisher(busy())
+    await publisher.metrics("")
+    publisher.close()
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 async def test_every_worker_shows_the_sum_of_all() -> None:

@@ -1,40 +1,14 @@
-"""Lets long work in a thread yield to the event loop. Imports no other module of ours.
-
-A computing thread gives the interpreter's lock (GIL) away when another one has waited for it for some time (``app``
-sets half a millisecond), and a request needs the lock several times. Work that calls ``Pace`` often also leaves pauses:
-``/metrics`` of thousands of series does.
-"""
+"""Runs users' code in threads of its own. Imports no other module of ours."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-
-_STEP_S: Final = 0.001
-_PAUSE_S: Final = 0.0002
-
-
-class Pace:
-    """Sleeps 0.2 ms after every millisecond of work; called between small pieces of work, in a thread."""
-
-    def __init__(self) -> None:
-        self._since = time.perf_counter()
-
-    def __call__(self) -> None:
-        """Sleep if a millisecond has passed."""
-        if time.perf_counter() - self._since >= _STEP_S:
-            time.sleep(_PAUSE_S)
-            self._since = time.perf_counter()
-
-
-def unhurried() -> None:
-    """Do nothing; for callers that need not yield."""
 
 
 def in_own_thread(call: Callable[[], Result], name: str) -> asyncio.Future[Result]:
