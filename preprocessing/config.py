@@ -68,7 +68,7 @@ _DEFAULT_MAX_LENGTH: Final = 512
 
 OPTIONS: Final = frozenset(
     {
-        *("task", "max_length", "truncate", "max_rows", "max_chars", "offload_chars"),
+        *("task", "max_length", "max_rows", "max_chars", "offload_chars"),
         *("max_answer_bytes", "max_output_bytes"),
         *("long_texts", "stride", "allow_empty", "pooling", "normalize", "truncate_dim", "function_to_apply", "top_k"),
         *("aggregation_strategy", "ignore_labels", "candidate_labels", "hypothesis_template", "multi_label"),
@@ -87,7 +87,7 @@ class TaskConfig:
     model_type: str | None = None
 
     max_length: int = _DEFAULT_MAX_LENGTH
-    """Tokens per row, including special tokens; longer texts are cut, or refused if `truncate` is off."""
+    """Tokens per row, including special tokens; longer texts are treated as `long_texts` says."""
     truncate: bool = True
     """Whether longer texts are accepted, to be read in part or in several rows."""
     long_texts: LongTexts = "cut"
@@ -289,8 +289,6 @@ def _token_limits(
             )
         max_length = wanted
     long_texts: LongTexts = "window" if task in WINDOWED else "cut"
-    if not options.flag("truncate", default=True):
-        long_texts = "refuse"
     if "long_texts" in options:
         long_texts = options.choice("long_texts", LONG_TEXTS)
         if long_texts == "window" and task not in WINDOWED:

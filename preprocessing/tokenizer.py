@@ -20,7 +20,6 @@ from threading import Lock
 from typing import Any, Final, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-import numpy as np
 from tokenizers import Tokenizer
 
 from preprocessing import tokenizer_file
@@ -171,20 +170,16 @@ class TextTokenizer:
         """The largest token id plus one; a model with a smaller embedding table cannot use this tokenizer."""
         return self._shared.vocab_size
 
-    def encode_batch(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
-        """Return one `Encoded` per text or pair, in order.
-
-        `offsets` bypasses the word cache; the library is then about a fifth slower.
-        """
-        if self._words is None or offsets:
-            rows: list[Encoded | None] = [*self._encode(texts, offsets=offsets)]
-        else:
-            rows = self._words.encode_batch(texts)
-            if None not in rows:
-                return rows  # type: ignore[return-value] # just looked
-            unanswered = [i for i, row in enumerate(rows) if row is None]
-            for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
-                rows[i] = row
+    def encode_batch(self, texts: Texts) -> list[Encoded]:
+        """Return one `Encoded` per text or pair, in order."""
+        if self._words is None:
+            return self._encode(texts)
+        rows = self._words.encode_batch(texts)
+        if None not in rows:
+            return rows  # type: ignore[return-value] # just looked
+        unanswered = [i for i, row in enumerate(rows) if row is None]
+        for i, row in zip(unanswered, self._encode([texts[i] for i in unanswered]), strict=True):  # type: ignore[arg-type]
+            rows[i] = row
         return rows  # type: ignore[return-value] # all filled
 
     def outgrows(self, texts: Texts, most: int) -> bool:
@@ -248,9 +243,7 @@ class TextTokenizer:
 
     def encode_bare(self, text: str) -> Encoded:
         """Encode a text without special tokens, for a prompt that contains its own."""
-        return self._encoded(
-            _guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0], offsets=False
-        )
+        return self._encoded(_guarded(self._tokenizer.encode_batch_fast, [text], add_special_tokens=False)[0])
 
     def tokens_of(self, text: str, *, add_special_tokens: bool, most: int) -> list[Token] | None:
         """Return all tokens of a text, even those beyond the model's length; None for more than `most` in the text."""
@@ -284,19 +277,12 @@ class TextTokenizer:
 
     # ---
 
-    def _encode(self, texts: Texts, *, offsets: bool = False) -> list[Encoded]:
+    def _encode(self, texts: Texts) -> list[Encoded]:
         """Encode with the library, which releases the interpreter lock."""
-        if (
-            texts
-            and type(texts[0]) is tuple
-            and not offsets
-            and self._framing is not None
-            and self._framing.knows_pairs
-        ):
+        if texts and type(texts[0]) is tuple and self._framing is not None and self._framing.knows_pairs:
             return self._encode_pairs(texts, self._framing)
         # The batch form even for one text: `encode` holds the interpreter lock and takes as long.
-        encode = self._tokenizer.encode_batch if offsets else self._tokenizer.encode_batch_fast
-        return [self._encoded(encoding, offsets=offsets) for encoding in _guarded(encode, list(texts))]
+        return [self._encoded(encoding) for encoding in _guarded(self._tokenizer.encode_batch_fast, list(texts))]
 
     def _encode_pairs(self, pairs: Sequence[Any], framing: Framing) -> list[Encoded]:
         """Encode each distinct text of the pairs once, and join them here; see `framing`."""
@@ -309,7 +295,7 @@ class TextTokenizer:
             rows.append(framing.pair_row(first_ids, second_ids, (n, m)))
         return rows
 
-    def _encoded(self, encoding: Any, *, offsets: bool) -> Encoded:
+    def _encoded(self, encoding: Any) -> Encoded:
         ids: list[int] = encoding.ids
         type_ids: bytes | None = None
         if not self._zero_types or encoding.n_sequences > 1:
@@ -319,7 +305,6 @@ class TextTokenizer:
             type_ids,
             0 if self._unknown_id is None else ids.count(self._unknown_id),
             len(ids) >= self.max_length and bool(encoding.overflowing),
-            np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2) if offsets else None,
         )
 
     def _make_cache(self, framing: Framing) -> WordCache:
@@ -329,9 +314,7 @@ class TextTokenizer:
         cache = WordCache(self._tokenizer, framing, max_words=self._max_words)
         try:
             for texts in _probes(self.max_length):
-                expected = [
-                    _values(self._encoded(row, offsets=False)) for row in _guarded(self._tokenizer.encode_batch, texts)
-                ]
+                expected = [_values(self._encoded(row)) for row in _guarded(self._tokenizer.encode_batch, texts)]
                 for _ in ("learning", "knowing"):
                     for row, values in zip(cache.encode_batch(texts), expected, strict=True):
                         if row is not None and _values(row) != values:

@@ -33,11 +33,10 @@ class Encoded:
 
     Ids and types are stored as they are sent: 8 bytes each (int64) in machine byte order. The ids of cached words are
     joined as bytes, and `collate` joins those of rows, which saves a fifth of the time for one row and two fifths for
-    many (docs/architecture.md). `ids` and `type_ids` are array views. Types are None if all are zero; `offsets`
-    ([tokens, 2], in characters of the text) is None unless requested.
+    many (docs/architecture.md). `ids` and `type_ids` are array views. Types are None if all are zero.
     """
 
-    __slots__ = ("n_tokens", "n_unknown", "offsets", "packed_ids", "packed_type_ids", "truncated")
+    __slots__ = ("n_tokens", "n_unknown", "packed_ids", "packed_type_ids", "truncated")
 
     def __init__(
         self,
@@ -45,7 +44,6 @@ class Encoded:
         type_ids: bytes | IntArray | None = None,
         n_unknown: int = 0,
         truncated: bool = False,
-        offsets: IntArray | None = None,
     ) -> None:
         self.packed_ids = ids if type(ids) is bytes else _packed(ids)
         self.packed_type_ids = type_ids if type_ids is None or type(type_ids) is bytes else _packed(type_ids)
@@ -53,7 +51,6 @@ class Encoded:
         """Number of tokens in the row."""
         self.n_unknown = n_unknown
         self.truncated = truncated
-        self.offsets = offsets
 
     @property
     def ids(self) -> IntArray:
@@ -81,11 +78,11 @@ class Window(Encoded):
     `source` is the index of the text (or pair) in the request; `first` is the index of the window's first token among
     all tokens of the divided text. `special` ([tokens], bool) marks tokens added by the post-processor. `sequence`
     ([tokens], int8) is 0 for tokens of the first text, 1 for the second, -1 for special ones. `words` ([tokens], int32)
-    numbers the words of each text, -1 for tokens outside words. `offsets` are always set, in characters of the token's
-    own text.
+    numbers the words of each text, -1 for tokens outside words. `offsets` ([tokens, 2])
+    are in characters of the token's own text.
     """
 
-    __slots__ = ("first", "sequence", "source", "special", "words")
+    __slots__ = ("first", "offsets", "sequence", "source", "special", "words")
 
     def __init__(
         self,
@@ -101,7 +98,8 @@ class Window(Encoded):
         sequence: NDArray[np.int8],
         words: NDArray[np.int32],
     ) -> None:
-        super().__init__(ids, type_ids, n_unknown, truncated, offsets)
+        super().__init__(ids, type_ids, n_unknown, truncated)
+        self.offsets = offsets
         self.source = source
         self.first = first
         self.special = special

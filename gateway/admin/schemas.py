@@ -65,7 +65,6 @@ def request_schema(details: Details) -> Schema:
         return of_value(details["example"]) if "example" in details else {}
     required = list(fields)
     if details.get("text_pairs") and "text" in fields:
-        fields["text"] = {"anyOf": [fields["text"], {"type": "array", "items": {"type": "object"}, "minItems": 1}]}
         fields["text_pair"] = {**_one_or_many(details), "nullable": True}
     if details.get("streams"):
         fields["stream"] = {"type": "boolean"}

@@ -6,7 +6,7 @@ and for ``deploy/bundles``. It must never handle bytes, HTTP or Triton, nor keep
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from preprocessing.config import TaskConfig
@@ -35,37 +35,11 @@ HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
 }
 
 
-class _NoVocabulary:
-    """Stands in for a tokenizer, so that heads can be asked about themselves; decoding gives empty strings."""
-
-    is_word_aware = False
-
-    def token_of(self, token_id: int) -> str:
-        return f"[{token_id}]"
-
-    def id_of(self, token: str) -> int | None:
-        del token
-        return None
-
-    def first_ids(self, texts: Sequence[str]) -> list[int | None]:
-        return [None] * len(texts)
-
-    def prompt_size(self, prompt: str) -> int:
-        return len(prompt.split())
-
-    def join(self, tokens: Sequence[str]) -> str:
-        return " ".join(tokens)
-
-    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
-        del skip_special_tokens
-        return [" ".join(map(str, ids)) for ids in rows]
-
-
-def head_for(config: TaskConfig, vocabulary: Vocabulary | None = None) -> Head:
+def head_for(config: TaskConfig, vocabulary: Vocabulary) -> Head:
     """Return the head of the config's task. Raises UnsupportedTask with the names of all tasks."""
     build = HEADS.get(config.task)
     if build is None:
         raise UnsupportedTask(
             f"The task {config.task} is not supported", hint=f"supported are {', '.join(sorted(HEADS))}"
         )
-    return build(config, vocabulary or _NoVocabulary())
+    return build(config, vocabulary)

@@ -110,18 +110,63 @@ class Head(Protocol):
 
 
 class TextHead:
-    """What heads have in common whose requests have one row per text, and whose results are objects."""
+    """What heads have in common. As it is, for requests that have one row per text, and results that are objects."""
+
+    task: str
+    text_fields: Sequence[str] = ("text",)
+    needs_windows = False
+    row_cost: Cost | None = None
+    outputs: Sequence[str] = ("logits",)
+    """Names of the output that answers the task, the best first."""
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
         """See `Head.field_of`."""
         return text_field(request, row)
 
+    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
+        """Return the first of `outputs` that exists, or else the only output. Raises InvalidBundle."""
+        for name in self.outputs:
+            if name in available:
+                return (name,)
+        if len(available) == 1:
+            return (available[0],)
+        raise InvalidBundle(
+            f"The model's outputs ({', '.join(available) or 'none'}) do not show which one answers {self.task}",
+            hint=f"name it one of {', '.join(self.outputs)}",
+        )
+
+    def take(self, outputs: Tensors) -> tuple[str, NDArray[Any]]:
+        """Return the output to decode, by the same rule. Raises InvalidOutput."""
+        for name in self.outputs:
+            if name in outputs:
+                return name, outputs[name]
+        if len(outputs) == 1:
+            return next(iter(outputs.items()))
+        raise InvalidOutput(
+            f"The backend answered with {', '.join(outputs) or 'no outputs'}",
+            hint=f"expected {' or '.join(self.outputs)}",
+        )
+
+    def counted(self, prepared: Prepared) -> dict[str, object]:
+        """Return what the answer says of tokens and cuts."""
+        return counts(prepared)
+
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
         """Return a single text's result at the top level, those of a list under `results`."""
         objects = cast("Sequence[Mapping[str, Any]]", results)
         if not prepared.request.is_batch:
-            return {**objects[0], **counts(prepared)}
-        return {"results": list(objects), **counts(prepared)}
+            return {**objects[0], **self.counted(prepared)}
+        return {"results": list(objects), **self.counted(prepared)}
+
+
+class WindowedHead(TextHead):
+    """A head that reads a long text in several rows."""
+
+    needs_windows = True
+
+    def counted(self, prepared: Prepared) -> dict[str, object]:
+        """Return what the answer says of tokens, cuts and windows."""
+        return group_counts(prepared, [[prepared.rows[i] for i in own] for own in windows_by_text(prepared)])
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -135,25 +180,12 @@ def read_body(
         raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=example)
     for name in body:
         if name not in fields and name != "parameters":
-            raise InvalidInput(
-                f"Unknown field {_shown(name)}",
-                field=_shown(name),
-                hint=f"known are {', '.join((*fields, 'parameters'))}",
-            )
+            raise _unknown_field(name, (*fields, "parameters"))
     for name in required:
         if body.get(name) is None:
             raise InvalidInput(f"The field {name} is missing", field=name, hint=example)
     parameters = body.get("parameters")
-    if parameters is None:
-        parameters = {}
-    elif not isinstance(parameters, dict):
-        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
-    return body, parameters
-
-
-def read_text(value: object, field: str, config: TaskConfig) -> str:
-    """Return a text that the endpoint accepts: not too long, valid Unicode, and not empty unless that is allowed."""
-    return _text(value, field, config)
+    return body, {} if parameters is None else _checked_parameters(parameters)
 
 
 def text_field(request: ParsedRequest, row: int) -> str:
@@ -174,28 +206,26 @@ def refuse_many(rows: int, config: TaskConfig, field: str) -> None:
 def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts, bool, Mapping[str, object]]:
     """Return the texts of a body, whether it was a list, and its `parameters`, which are not checked yet.
 
-    Forms: `{"text": "a"}` and `{"text": ["a", "b"]}`; with pairs also `{"text": "a", "text_pair": "b"}`, both as lists
-    of one length, and `{"text": [{"text": "a", "text_pair": "b"}, …]}`. `text_pair` and `parameters` may be null.
+    Forms: `{"text": "a"}` and `{"text": ["a", "b"]}`; with pairs also `{"text": "a", "text_pair": "b"}`, and both as
+    lists of one length. `text_pair` and `parameters` may be null.
     """
+    # As `read_body` does; a call less for every request.
     if not isinstance(body, dict):
         raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=_EXAMPLE)
     for name in body:
         if name not in _FIELDS:
-            raise _unknown_field(name, missing="text" not in body)
+            raise _unknown_field(name, _FIELDS, renames="text" not in body and name in _OTHER_NAMES)
     if "text" not in body:
         raise InvalidInput("The field text is missing", field="text", hint=_EXAMPLE)
     parameters = body.get("parameters")
-    if parameters is None:
-        parameters = {}
-    elif not isinstance(parameters, dict):
-        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
+    parameters = {} if parameters is None else _checked_parameters(parameters)
     text, pair = body["text"], body.get("text_pair")
     if pair is not None and not pairs:
         raise InvalidInput("This task takes single texts", field="text_pair", hint="leave text_pair out")
     if isinstance(text, list):
-        return _list(text, pair, config, pairs=pairs), True, parameters
-    checked = _text(text, "text", config)
-    return [checked] if pair is None else [(checked, _text(pair, "text_pair", config))], False, parameters
+        return _list(text, pair, config), True, parameters
+    checked = read_text(text, "text", config)
+    return [checked] if pair is None else [(checked, read_text(pair, "text_pair", config))], False, parameters
 
 
 def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[str]) -> None:
@@ -299,7 +329,7 @@ def refuse_half_pairs(value: str, field: str) -> None:
         ) from error
 
 
-def _list(items: list[object], pair: object, config: TaskConfig, *, pairs: bool) -> Texts:
+def _list(items: list[object], pair: object, config: TaskConfig) -> Texts:
     if not items:
         raise InvalidInput("text is an empty list", field="text", hint="send at least one text")
     if len(items) > config.max_rows:
@@ -312,39 +342,14 @@ def _list(items: list[object], pair: object, config: TaskConfig, *, pairs: bool)
         if not isinstance(pair, list) or len(pair) != len(items):
             raise InvalidInput("text is a list, so text_pair must be a list of the same length", field="text_pair")
         return [
-            (_text(a, f"text[{i}]", config), _text(b, f"text_pair[{i}]", config))
+            (read_text(a, f"text[{i}]", config), read_text(b, f"text_pair[{i}]", config))
             for i, (a, b) in enumerate(zip(items, pair, strict=True))
         ]
-    if isinstance(items[0], dict) and pairs:
-        return _objects(items, config)
-    return [_text(item, f"text[{i}]", config) for i, item in enumerate(items)]
+    return [read_text(item, f"text[{i}]", config) for i, item in enumerate(items)]
 
 
-def _objects(items: list[object], config: TaskConfig) -> Texts:
-    """Return items in the form of transformers' pipelines; all must be pairs, or none."""
-    texts: list[str] = []
-    pairs: list[tuple[str, str]] = []
-    for i, item in enumerate(items):
-        if not isinstance(item, dict) or "text" not in item or not set(item) <= {"text", "text_pair"}:
-            raise InvalidInput(
-                f"text[{i}] must be an object with text and text_pair, as the first item is",
-                field=f"text[{i}]",
-                hint='send {"text": [{"text": "…", "text_pair": "…"}, …]}',
-            )
-        text = _text(item["text"], f"text[{i}].text", config)
-        pair = item.get("text_pair")
-        if pair is None:
-            texts.append(text)
-        else:
-            pairs.append((text, _text(pair, f"text[{i}].text_pair", config)))
-    if texts and pairs:
-        raise InvalidInput(
-            "Some items have a text_pair and some have none", field="text", hint="send them in two requests"
-        )
-    return pairs or texts
-
-
-def _text(value: object, field: str, config: TaskConfig) -> str:
+def read_text(value: object, field: str, config: TaskConfig) -> str:
+    """Return a text that the endpoint accepts: not too long, valid Unicode, and not empty unless that is allowed."""
     if not isinstance(value, str):
         hint = _EXAMPLE
         if isinstance(value, list):
@@ -363,9 +368,14 @@ def _text(value: object, field: str, config: TaskConfig) -> str:
     return value
 
 
-def _unknown_field(name: object, *, missing: bool) -> InvalidInput:
-    known = f"known are {', '.join(_FIELDS)}"
-    hint = "rename it to text" if missing and name in _OTHER_NAMES else known
+def _checked_parameters(parameters: object) -> Mapping[str, object]:
+    if not isinstance(parameters, dict):
+        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
+    return parameters
+
+
+def _unknown_field(name: object, known: Sequence[str], *, renames: bool = False) -> InvalidInput:
+    hint = "rename it to text" if renames else f"known are {', '.join(known)}"
     return InvalidInput(f"Unknown field {_shown(name)}", field=_shown(name), hint=hint)
 
 
@@ -391,31 +401,6 @@ def _kind(value: object) -> str:
 
 
 # --- outputs ----------------------------------------------------------------------------------------------------------
-
-
-def prefer(available: Sequence[str], preferred: Sequence[str], task: str) -> tuple[str, ...]:
-    """Return the first preferred output that exists, or else the only output. Raises InvalidBundle."""
-    for name in preferred:
-        if name in available:
-            return (name,)
-    if len(available) == 1:
-        return (available[0],)
-    raise InvalidBundle(
-        f"The model's outputs ({', '.join(available) or 'none'}) do not show which one answers {task}",
-        hint=f"name it one of {', '.join(preferred)}",
-    )
-
-
-def take(outputs: Tensors, preferred: Sequence[str]) -> tuple[str, NDArray[Any]]:
-    """Return the output to decode, by the same rule as `prefer`. Raises InvalidOutput."""
-    for name in preferred:
-        if name in outputs:
-            return name, outputs[name]
-    if len(outputs) == 1:
-        return next(iter(outputs.items()))
-    raise InvalidOutput(
-        f"The backend answered with {', '.join(outputs) or 'no outputs'}", hint=f"expected {' or '.join(preferred)}"
-    )
 
 
 def refuse_non_finite(name: str, values: NDArray[Any]) -> None:

@@ -29,22 +29,10 @@ from preprocessing.heads.base import (
     counts,
     flag_of,
     parse_texts,
-    prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
-    take,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
-
-# Pooled outputs come first: a graph that pools is trusted to follow its own configuration.
-_OUTPUTS: Final = (
-    "sentence_embedding",
-    "sentence_embeddings",
-    "embeddings",
-    "embedding",
-    "last_hidden_state",
-    "token_embeddings",
-)
 
 _USUAL_SIZE: Final = 1024
 """Components of a vector, if the model's files do not say."""
@@ -53,10 +41,11 @@ _USUAL_SIZE: Final = 1024
 class SentenceEmbedding(TextHead):
     """The head of sentence-transformers folders and of plain encoders."""
 
-    task: Final = EMBEDDINGS
-    text_fields: Final = ("text",)
-    needs_windows: Final = False
-    row_cost: Final = None
+    task = EMBEDDINGS
+    # Pooled outputs come first: a graph that pools is trusted to follow its own configuration.
+    outputs = (
+        "sentence_embedding", "sentence_embeddings", "embeddings", "embedding", "last_hidden_state", "token_embeddings",
+    )  # fmt: skip
 
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary | None = None) -> None:
         self._config = config
@@ -86,10 +75,6 @@ class SentenceEmbedding(TextHead):
             options["truncate_dim"] = size
         return ParsedRequest(texts, is_batch, options)
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """A pooled output if the graph has one, else the token vectors, else the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: all components of all vectors; pooling reads every output once."""
         rows, size = len(prepared.rows), self._numbers
@@ -98,7 +83,7 @@ class SentenceEmbedding(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
         """Return [texts, size]: rank 2 outputs are pooled already, rank 3 ones are pooled over each text's tokens."""
         config, rows = self._config, prepared.rows
-        name, tensor = take(outputs, _OUTPUTS)
+        name, tensor = self.take(outputs)
         if tensor.ndim not in (2, 3) or len(tensor) != len(rows) or tensor.shape[-1] == 0:
             raise InvalidOutput(
                 f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",

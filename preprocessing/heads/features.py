@@ -7,8 +7,8 @@ vector per token; for a list: `{"results": [{"features": […]}, …], "tokens":
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +20,17 @@ from preprocessing.heads.base import (
     TextHead,
     own_tokens,
     parse_texts,
-    prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
-    take,
 )
 from preprocessing.types import ParsedRequest, Prepared, Tensors
-
-_OUTPUTS: Final = ("last_hidden_state", "token_embeddings", "hidden_states")
 
 
 class FeatureExtraction(TextHead):
     """The head of encoders whose token vectors are requested themselves."""
 
-    task: Final = FEATURES
-    text_fields: Final = ("text",)
-    needs_windows: Final = False
-    row_cost: Final = None
+    task = FEATURES
+    outputs = ("last_hidden_state", "token_embeddings", "hidden_states")
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
@@ -47,10 +41,6 @@ class FeatureExtraction(TextHead):
         refuse_unknown_parameters(parameters, ())
         return ParsedRequest(texts, is_batch)
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """Return the token vectors, or the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: all numbers of the output."""
         numbers = output_bytes // 4
@@ -59,7 +49,7 @@ class FeatureExtraction(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return the vectors of each text's own tokens, without padding."""
         rows = prepared.rows
-        name, tensor = take(outputs, _OUTPUTS)
+        name, tensor = self.take(outputs)
         if tensor.ndim != 3 or len(tensor) != len(rows) or tensor.shape[1] < max(row.n_tokens for row in rows):
             raise InvalidOutput(
                 f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",

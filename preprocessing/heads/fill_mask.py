@@ -24,17 +24,14 @@ from preprocessing.heads.base import (
     count_of,
     own_tokens,
     parse_texts,
-    prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
     strings_of,
-    take,
     text_field,
 )
 from preprocessing.text import clean_up
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, pack
 
-_OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("top_k", "targets")
 _TOP_K: Final = 5
 _PREDICTION_BYTES: Final = 90
@@ -47,10 +44,7 @@ _AT_ONCE: Final = 256
 class FillMask(TextHead):
     """The head of `*ForMaskedLM` models."""
 
-    task: Final = FILL_MASK
-    text_fields: Final = ("text",)
-    needs_windows: Final = False
-    row_cost: Final = None
+    task = FILL_MASK
 
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
         if config.mask_id is None:
@@ -75,10 +69,6 @@ class FillMask(TextHead):
                 raise InvalidInput(f"{field} has no {self._mask}", field=field, hint="put it where a word is missing")
         return request
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """`logits`, or the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: each prediction repeats its text, so masks × predictions × tokens."""
         del output_bytes
@@ -95,7 +85,7 @@ class FillMask(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return the best tokens for each mask, with probabilities over the whole vocabulary."""
         rows, options = prepared.rows, prepared.request.options
-        name, logits = take(outputs, _OUTPUTS)
+        name, logits = self.take(outputs)
         if logits.ndim != 3 or len(logits) != len(rows) or logits.shape[1] < max(row.n_tokens for row in rows):
             raise InvalidOutput(
                 f"Output {name} has shape {list(logits.shape)} for {len(rows)} rows",

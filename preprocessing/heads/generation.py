@@ -45,10 +45,7 @@ _SAMPLES: Final = ("temperature", "top_k", "top_p")
 class TextGeneration(TextHead):
     """The head of causal language models."""
 
-    task: Final = GENERATION
-    text_fields: Final = ("text",)
-    needs_windows: Final = False
-    row_cost: Final = None
+    task = GENERATION
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config

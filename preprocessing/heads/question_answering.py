@@ -24,10 +24,9 @@ from preprocessing.config import QUESTION_ANSWERING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    Results,
+    WindowedHead,
     count_of,
     flag_of,
-    group_counts,
     own_tokens,
     read_body,
     read_text,
@@ -52,13 +51,11 @@ _ANSWER_BYTES: Final = 160
 _TOKEN_BYTES: Final = 7
 
 
-class QuestionAnswering:
+class QuestionAnswering(WindowedHead):
     """The head of `*ForQuestionAnswering` models."""
 
-    task: Final = QUESTION_ANSWERING
-    text_fields: Final = ("question", "context")
-    needs_windows: Final = True
-    row_cost: Final = None
+    task = QUESTION_ANSWERING
+    text_fields = ("question", "context")
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
@@ -154,13 +151,6 @@ class QuestionAnswering:
             results.append({**best[0], **({"answers": best} if options["top_k"] > 1 else {})})
         return results
 
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single question's answer at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
-        groups = [[prepared.rows[i] for i in own] for own in windows_by_text(prepared)]
-        counted = group_counts(prepared, groups)
-        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
-
     def describe(self) -> dict[str, object]:
         """Return how long contexts are read, and an example."""
         return {
@@ -212,7 +202,7 @@ class QuestionAnswering:
 
     def _characters(self, window: Window, first: int, last: int, *, align: bool) -> tuple[int, int]:
         """Return the characters of tokens `first` to `last`, widened to whole words if `align`."""
-        offsets = cast("Any", window.offsets)
+        offsets = window.offsets
         if align and window.words[first] >= 0 and window.words[last] >= 0:
             own = window.sequence == self._context
             begins = np.flatnonzero(own & (window.words == window.words[first]))

@@ -20,34 +20,29 @@ from preprocessing.config import RANKING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    Results,
+    TextHead,
     choice_of,
     count_of,
     flag_of,
     group_counts,
-    prefer,
     read_body,
     read_text,
     refuse_many,
     refuse_non_finite,
     refuse_unknown_parameters,
-    take,
 )
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
-_OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("top_n", "return_documents", "function_to_apply")
 _FUNCTIONS: Final = ("sigmoid", "none")
 _EXAMPLE: Final = 'send {"query": "…", "documents": ["…", "…"]}'
 
 
-class Ranking:
+class Ranking(TextHead):
     """The head of cross-encoders: one score per pair of query and document."""
 
-    task: Final = RANKING
-    text_fields: Final = ("query", "documents")
-    needs_windows: Final = False
-    row_cost: Final = None
+    task = RANKING
+    text_fields = ("query", "documents")
 
     def __init__(self, config: TaskConfig) -> None:
         if len(config.labels) > 1:
@@ -92,10 +87,6 @@ class Ranking:
             row -= size
         return "documents"
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """`logits`, or the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: a score per document, and the documents if requested."""
         del output_bytes
@@ -106,7 +97,7 @@ class Ranking:
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return each query's documents, best first; equal scores in the request's order."""
         options, rows, pairs = prepared.request.options, prepared.rows, prepared.request.texts
-        name, logits = take(outputs, _OUTPUTS)
+        name, logits = self.take(outputs)
         if logits.size != len(rows) or len(logits) != len(rows):
             raise InvalidOutput(
                 f"Output {name} has shape {list(logits.shape)} for {len(rows)} pairs", hint="expected one score each"
@@ -132,16 +123,15 @@ class Ranking:
             start += size
         return results
 
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single query's results at the top level."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
+    def counted(self, prepared: Prepared) -> dict[str, object]:
+        """Count the tokens of all pairs of a query."""
         groups, start = [], 0
         for size in prepared.request.options["sizes"]:
             groups.append(prepared.rows[start : start + size])
             start += size
         counted = group_counts(prepared, groups)
         counted.pop("truncated", None)  # each result has its own
-        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
+        return counted
 
     def describe(self) -> dict[str, object]:
         """Return the scale of scores and an example."""

@@ -12,7 +12,7 @@ For a list: `{"results": [{"label": L, "score": s, "scores": {…}}, …], "toke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import exp, isfinite
 from operator import itemgetter
 from typing import Any, Final
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.activations import sigmoid, softmax
-from preprocessing.config import ACTIVATIONS, Activation, TaskConfig
+from preprocessing.config import ACTIVATIONS, CLASSIFICATION, Activation, TaskConfig
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     Cost,
@@ -29,14 +29,11 @@ from preprocessing.heads.base import (
     choice_of,
     count_of,
     parse_texts,
-    prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
-    take,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
 
-_OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("top_k", "function_to_apply")
 _FEW_LABELS: Final = 16
 _score: Final = itemgetter(1)
@@ -45,9 +42,9 @@ _score: Final = itemgetter(1)
 class SequenceClassification(TextHead):
     """The head of `*ForSequenceClassification` models: single label, multi label and regression."""
 
-    task: Final = "text-classification"
-    text_fields: Final = ("text", "text_pair")
-    needs_windows: Final = False
+    task = CLASSIFICATION
+    text_fields = ("text", "text_pair")
+    row_cost: Cost
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
@@ -66,10 +63,6 @@ class SequenceClassification(TextHead):
         }
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """`logits`, or the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: every label of every row."""
         del output_bytes
@@ -79,7 +72,7 @@ class SequenceClassification(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return scores in descending order; equal scores in the order of the model's labels."""
         labels, options = self._config.labels, prepared.request.options
-        name, logits = take(outputs, _OUTPUTS)
+        name, logits = self.take(outputs)
         if logits.shape != (len(prepared.rows), len(labels)):
             raise InvalidOutput(
                 f"Output {name} has shape {list(logits.shape)}, expected {[len(prepared.rows), len(labels)]}",

@@ -27,24 +27,19 @@ from preprocessing.config import AGGREGATIONS, TOKENS, Aggregation, TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    Results,
-    TextHead,
     Vocabulary,
+    WindowedHead,
     choice_of,
     count_of,
-    group_counts,
     own_tokens,
     parse_texts,
-    prefer,
     refuse_non_finite,
     refuse_unknown_parameters,
     strings_of,
-    take,
     windows_by_text,
 )
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors, Window, Windows
 
-_OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("aggregation_strategy", "ignore_labels", "stride")
 _ENTITY_BYTES: Final = 90
 
@@ -61,13 +56,10 @@ class _Token:
     index: int = -1
 
 
-class TokenClassification(TextHead):
+class TokenClassification(WindowedHead):
     """The head of `*ForTokenClassification` models."""
 
-    task: Final = TOKENS
-    text_fields: Final = ("text",)
-    needs_windows: Final = True
-    row_cost: Final = None
+    task = TOKENS
 
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
         self._config = config
@@ -92,10 +84,6 @@ class TokenClassification(TextHead):
         windows = Windows(self._stride if stride is None else stride, keeps_all=config.long_texts == "window")
         return ParsedRequest(texts, is_batch, options, windows)
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """`logits`, or the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: every token may be an entity."""
         del output_bytes
@@ -105,7 +93,7 @@ class TokenClassification(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return each text's entities, in order."""
         rows, labels = prepared.rows, self._config.labels
-        name, logits = take(outputs, _OUTPUTS)
+        name, logits = self.take(outputs)
         longest = max(row.n_tokens for row in rows)
         if logits.ndim != 3 or (len(logits), logits.shape[2]) != (len(rows), len(labels)) or logits.shape[1] < longest:
             raise InvalidOutput(
@@ -127,13 +115,6 @@ class TokenClassification(TextHead):
             kept = [entity for entity in entities if _label(entity) not in options["ignored"]]
             results.append({"entities": kept})
         return results
-
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's entities at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
-        groups = [[prepared.rows[i] for i in own] for own in windows_by_text(prepared)]
-        counted = group_counts(prepared, groups)
-        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
 
     def describe(self) -> dict[str, object]:
         """Return the model's labels, the aggregation of tokens, and an example."""
@@ -240,7 +221,7 @@ def _merged(
     lead = int(own[0][0]) if len(own[0]) else 0
     if len(windows) == 1:
         (window,), (places,) = windows, own
-        offsets = cast("Any", window.offsets)[places]
+        offsets = window.offsets[places]
         return window.ids[places].tolist(), [tuple(pair) for pair in offsets.tolist()], logits[0][places], lead
     size = max(window.first + len(places) for window, places in zip(windows, own, strict=True))
     context = np.full(size, -1)
@@ -259,6 +240,6 @@ def _merged(
         better = mine > context[target]
         chosen, source = target[better], places[better]
         context[chosen] = mine[better]
-        ids[chosen], spans[chosen] = window.ids[source], cast("Any", window.offsets)[source]
+        ids[chosen], spans[chosen] = window.ids[source], window.offsets[source]
         merged[chosen] = values[source]
     return ids.tolist(), [(begin, end) for begin, end in spans.tolist()], merged, lead

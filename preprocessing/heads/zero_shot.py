@@ -20,34 +20,29 @@ from preprocessing.config import ZERO_SHOT, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    Results,
+    TextHead,
     flag_of,
     group_counts,
     parse_texts,
-    prefer,
     refuse_half_pairs,
     refuse_many,
     refuse_non_finite,
     refuse_unknown_parameters,
     strings_of,
-    take,
     text_field,
 )
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows
 
-_OUTPUTS: Final = ("logits",)
 _PARAMETERS: Final = ("candidate_labels", "hypothesis_template", "multi_label")
 # Only the text is cut, never the hypothesis.
 _ROWS: Final = Windows(cuts="first", whole="parameters.candidate_labels", keeps_all=False, only_if_cut=True)
 
 
-class ZeroShot:
+class ZeroShot(TextHead):
     """The head of natural language inference models; a label that starts with `entail` means entailment."""
 
-    task: Final = ZERO_SHOT
-    text_fields: Final = ("text",)
-    needs_windows: Final = True
-    row_cost: Final = None
+    task = ZERO_SHOT
+    needs_windows = True
 
     def __init__(self, config: TaskConfig) -> None:
         found = [i for i, label in enumerate(config.labels) if label.lower().startswith("entail")]
@@ -91,10 +86,6 @@ class ZeroShot:
         """Return the text's name, whichever label the row has."""
         return text_field(request, row // len(request.options["labels"]))
 
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """`logits`, or the only output."""
-        return prefer(available, _OUTPUTS, self.task)
-
     def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
         """Estimate: every label for every text."""
         del output_bytes
@@ -105,7 +96,7 @@ class ZeroShot:
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Softmax of entailment over labels, or (`multi_label`, or one label) of entailment against contradiction."""
         labels: Sequence[str] = prepared.request.options["labels"]
-        name, logits = take(outputs, _OUTPUTS)
+        name, logits = self.take(outputs)
         wanted = (len(prepared.rows), len(self._config.labels))
         if logits.shape != wanted:
             raise InvalidOutput(
@@ -125,16 +116,15 @@ class ZeroShot:
             results.append({"label": labels[order[0]], "score": float(own[order[0]]), "scores": ranked})
         return results
 
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's result at the top level, those of a list under `results`."""
-        objects = cast("Sequence[Mapping[str, Any]]", results)
+    def counted(self, prepared: Prepared) -> dict[str, object]:
+        """Count a text once per label."""
         size = len(prepared.request.options["labels"])
         groups: list[list[Encoded]] = [
             prepared.rows[start : start + size] for start in range(0, len(prepared.rows), size)
         ]
         counted = group_counts(prepared, groups)
         counted.pop("windows", None)
-        return {**(objects[0] if not prepared.is_batch else {"results": list(objects)}), **counted}
+        return counted
 
     def describe(self) -> dict[str, object]:
         """Return the endpoint's own labels, if any, and an example."""

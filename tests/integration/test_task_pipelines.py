@@ -113,7 +113,8 @@ def test_classification_is_the_pipelines(family: str, labels: str, tmp_path: Pat
     same_labels(quiet(pipeline, TEXTS[0], top_k=None), ours.ask({"text": TEXTS[0]}))
     # transformers takes an empty second text for none at all; here a pair stays a pair.
     pairs = [{"text": a, "text_pair": b} for a, b in zip(TEXTS, reversed(TEXTS), strict=True) if b]
-    for pair, result in zip(pairs, ours.ask({"text": pairs})["results"], strict=True):
+    columns = {name: [pair[name] for pair in pairs] for name in ("text", "text_pair")}
+    for pair, result in zip(pairs, ours.ask(columns)["results"], strict=True):
         theirs = quiet(pipeline, pair, top_k=None, truncation=True)
         close([item["score"] for item in theirs], list(result["scores"].values()))
     same_labels(quiet(pipeline, pairs[0], top_k=None, truncation=True), ours.ask(pairs[0]))

@@ -18,7 +18,7 @@ from deploy.bundles.model_files import TOKENIZERS, digest, kept_files
 from deploy.tools.errors import DeployError, ExportFailed
 from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import PreprocessingError
-from preprocessing.heads import head_for
+from preprocessing.processor import TextProcessor
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
 
@@ -84,12 +84,11 @@ def find_source(
         raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(TOKENIZERS)}")
     try:
         chosen = None if task == "auto" else {"task": task}
-        # The vocabulary may not exist as tokenizer.json yet, so any id will do for each special token.
-        head_for(TaskConfig.from_folder(folder, chosen).with_ids(lambda _token: 0))
+        TaskConfig.from_folder(folder, chosen)
         note = ""
         if reads == "transformers" or not (folder / "tokenizer.json").is_file():
             folder, note = tokens.as_transformers_reads(folder, scratch)
-        config = TaskConfig.from_folder(folder, chosen)
+        config = TextProcessor.from_folder(folder, options=chosen, word_cache=False).config
     except PreprocessingError as error:
         raise ExportFailed(error.message, hint=error.hint or "") from error
     if config.task == EMBEDDINGS and not config.pooling:

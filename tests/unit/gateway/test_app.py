@@ -355,7 +355,7 @@ async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_di
 
 async def test_endpoint_options_come_with_aux_config(stack: Any) -> None:
     """`--aux-config gateway.NAME=VALUE` goes to the task, not to Triton. A wrong one is the endpoint's reason."""
-    stack.deploy("short", auxiliary_cfg={"gateway": {"max_length": "4", "truncate": "false"}})
+    stack.deploy("short", auxiliary_cfg={"gateway": {"max_length": "4", "long_texts": "refuse"}})
     await stack.served("short")
     reply = await stack.client.post("/serve/short", json={"text": "good good good good"})
     assert 422 == reply.status_code

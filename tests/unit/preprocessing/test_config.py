@@ -307,7 +307,7 @@ def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dic
 
 def test_options_may_be_text(make_folder: MakeFolder) -> None:
     """A command line can pass only text."""
-    config = read(make_folder(**CLASSIFIER), max_length="7", truncate="false", top_k="2", max_rows=" 5 ")
+    config = read(make_folder(**CLASSIFIER), max_length="7", long_texts="refuse", top_k="2", max_rows=" 5 ")
     assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)
 
 

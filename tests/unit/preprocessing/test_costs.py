@@ -100,7 +100,6 @@ def test_a_text_counts_for_every_row_it_becomes(
         ({"text": ["x"] * 10}, False),
         ({"text": ["x"] * 20}, True),
         ({"text": "x" * 60, "text_pair": "x" * 60}, True),
-        ({"text": [{"text": "x" * 60, "text_pair": "x" * 60}]}, True),
     ],
 )
 def test_the_offload_limit_counts_characters_and_rows_of_the_whole_request(

@@ -56,7 +56,7 @@ def test_long_text_is_truncated_or_refused_as_the_endpoint_says(classifier: Path
     body = {"text": ["a", "a " * 50]}
     assert 1 == TextProcessor.from_folder(classifier).prepare(body).n_truncated
     with pytest.raises(InvalidInput, match="longer than the 16 tokens") as caught:
-        TextProcessor.from_folder(classifier, options={"truncate": "no"}).prepare(body)
+        TextProcessor.from_folder(classifier, options={"long_texts": "refuse"}).prepare(body)
     assert "text[1]" == caught.value.field
 
 

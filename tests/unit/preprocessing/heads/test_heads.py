@@ -1,18 +1,33 @@
 from __future__ import annotations
 
+from typing import Any, cast
+
 import pytest
 
 from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOption, UnsupportedTask
 from preprocessing.heads import HEADS, head_for
+from preprocessing.heads.base import Head, Vocabulary
 
 LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction"), "ranking": ("relevance",)}
+
+
+class AnyVocabulary:
+    """Every id is a token of that name."""
+
+    def token_of(self, token_id: int) -> str:
+        return f"[{token_id}]"
+
+
+def head_of(**config: Any) -> Head:
+    """Return the head of a model."""
+    return head_for(TaskConfig(**config), cast("Vocabulary", AnyVocabulary()))
 
 
 @pytest.mark.parametrize("task", HEADS)
 def test_every_task_builds_its_own_head(task: str) -> None:
     """Its description has an example that it accepts."""
-    head = head_for(TaskConfig(task=task, labels=LABELS.get(task, ("a", "b")), pooling=("mean",), mask_id=1))
+    head = head_of(task=task, labels=LABELS.get(task, ("a", "b")), pooling=("mean",), mask_id=1)
     assert task == head.task
     assert head.parse(head.describe()["example"]).texts
 
@@ -20,7 +35,7 @@ def test_every_task_builds_its_own_head(task: str) -> None:
 def test_unknown_task_is_refused_with_the_known_ones() -> None:
     """For a task that config.py can name but no head does."""
     with pytest.raises(UnsupportedTask) as caught:
-        head_for(TaskConfig(task="table-question-answering"))
+        head_of(task="table-question-answering")
     assert "supported are feature-extraction, fill-mask" in str(caught.value)
 
 
@@ -28,12 +43,12 @@ def test_unknown_task_is_refused_with_the_known_ones() -> None:
 def test_a_hypothesis_has_one_place_for_the_label(template: object) -> None:
     """The pipeline refuses a second one; the label would be in the sentence twice."""
     task, labels = "zero-shot-classification", LABELS["zero-shot-classification"]
-    head = head_for(TaskConfig(task=task, labels=labels))
+    head = head_of(task=task, labels=labels)
     parameters = {"candidate_labels": ["cat", "a {} dog"], "hypothesis_template": template}
     with pytest.raises(InvalidInput, match=r"a string with one {} where the label belongs"):
         head.parse({"text": "miau", "parameters": parameters})
     if isinstance(template, str):
         with pytest.raises(InvalidOption, match=r"one {} where the label belongs"):
-            head_for(TaskConfig(task=task, labels=labels, hypothesis_template=template))
+            head_of(task=task, labels=labels, hypothesis_template=template)
     pairs = head.parse({"text": "miau", "parameters": {**parameters, "hypothesis_template": "A {}!"}}).texts
     assert [("miau", "A cat!"), ("miau", "A a {} dog!")] == list(pairs)

@@ -97,7 +97,7 @@ def values(row: Encoded | None) -> Values:
 def library(tokenizer: TextTokenizer, texts: list[Any]) -> list[Values]:
     """Return the tokenizers library's own rows of these texts, also for pairs."""
     encodings = tokenizer._tokenizer.encode_batch(texts)
-    return [values(tokenizer._encoded(encoding, offsets=False)) for encoding in encodings]
+    return [values(tokenizer._encoded(encoding)) for encoding in encodings]
 
 
 def differences(tokenizer: TextTokenizer, texts: list[Any]) -> list[object]:
@@ -175,15 +175,6 @@ def test_pairs_are_truncated_as_the_library_does(max_length: int, side: str, tmp
     pairs = [("fox " * n, "dog " * m) for n in lengths for m in lengths]
     assert [] == differences(tokenizer, pairs)
     assert [] == differences(uncached, pairs)
-
-
-def test_offsets_come_from_the_library(tmp_path: Path) -> None:
-    """Cached words have no position in the text."""
-    tokenizer = with_cache(bert(), tmp_path)
-    tokenizer.encode_batch(["fox dog"])
-    row = tokenizer.encode_batch(["fox dog"], offsets=True)[0]
-    assert row.offsets is not None
-    assert (1, 0) == (tokenizer.hits, tokenizer.misses)
 
 
 def test_text_that_the_library_refuses_is_refused_with_the_cache(tmp_path: Path) -> None:
