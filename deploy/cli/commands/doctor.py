@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -22,8 +20,6 @@ import click
     "--values", type=click.Choice(["default", "gpu", "dev", "existing", "kserve", "sync"]), default="default",
     show_default=True, help="Values file of the chart that is installed, or will be: it decides what must exist.",
 )  # fmt: skip
-@click.option("--kubectl", default="kubectl", show_default=True, envvar="KUBECTL", show_envvar=True,
-              help="kubectl program to run.")  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="Folder that `up` writes to.",
@@ -37,12 +33,10 @@ import click
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
     show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def command(
-    kube: bool, namespace: str, context: str, values: str, kubectl: str, state_dir: Path, triton_grpc: str,
-    serving_task_id: str, as_json: bool,
+    kube: bool, namespace: str, context: str, values: str, state_dir: Path, triton_grpc: str, serving_task_id: str
 ) -> int:  # fmt: skip
-    """Check this machine: Triton, registry and pools. With --kube, check a cluster instead.
+    """Check this machine: Triton and registry. With --kube, check a cluster instead.
 
     \b
     Examples:
@@ -53,16 +47,11 @@ def command(
     from deploy.cli.doctor import kube as cluster
     from deploy.cli.doctor import local
 
-    checks = cluster.check(cluster.Kubectl(namespace, context, kubectl), values) if kube else local.check(
+    checks = cluster.check(cluster.Kubectl(namespace, context), values) if kube else local.check(
         state_dir, triton_grpc, serving_task_id, os.environ)  # fmt: skip
-    findings = []
+    missing = 0
     for each in checks:
-        findings.append(each)
-        if not as_json:
-            click.echo(each)
-    missing = sum(each.state == "missing" for each in findings)
-    if as_json:
-        click.echo(json.dumps([asdict(each) for each in findings], indent=1))
-    else:
-        click.echo(f"{missing} missing" if missing else "nothing is missing")
+        click.echo(each)
+        missing += each.state == "missing"
+    click.echo(f"{missing} missing" if missing else "nothing is missing")
     return 1 if missing else 0

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from deploy.controller.history.changes import Entry
     from deploy.controller.history.recorder import History
 
-_KINDS = ("weight", "endpoint", "default", "key")
-
 
 @click.command(name="history")
 @click.option(
@@ -25,14 +23,9 @@ _KINDS = ("weight", "endpoint", "default", "key")
 @click.option(
     "--since", type=DURATION, help="Show only changes up to this old: 30m, 48h.  [default: all that are kept]"
 )
-@click.option(
-    "--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Show only this kind of change. May be repeated."
-)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @registry_options
-def command(
-    endpoint: str | None, since: float | None, kinds: tuple[str, ...], as_json: bool, open_registry: OpenRegistry
-) -> int:  # fmt: skip
+def command(endpoint: str | None, since: float | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show who changed endpoints, weights, defaults and keys, when, and from what to what. Oldest first.
 
     Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `deploy`) and by rollouts carry a
@@ -48,14 +41,13 @@ def command(
     Examples:
       triton-gateway history
       triton-gateway history --endpoint sentiment --since 48h
-      triton-gateway history --kind key
-      triton-gateway history --kind weight --json | jq -r '.entries[] | [.at, .by, .after] | @tsv'
+      triton-gateway history --json | jq -r '.entries[] | select(.kind == "weight") | [.at, .by, .after] | @tsv'
     """
-    from deploy.controller.history import recorder
+    from deploy.controller.history import changes, recorder
 
-    history = recorder.read(open_registry())
+    history, named = recorder.read(open_registry()), (endpoint or "").strip("/")
     oldest = time.time() - since if since is not None else 0.0
-    shown = [entry for entry in history.entries if entry.at >= oldest and _is_asked(entry, endpoint, kinds)]
+    shown = [entry for entry in history.entries if entry.at >= oldest and (not named or changes.concerns(entry, named))]
     until = history.dropped_until
     if as_json:
         content = {
@@ -83,12 +75,6 @@ def describe(entry: Entry) -> list[str]:
         what = f"{entry.before}\n      → {entry.after}"
     restore = [f"      to restore it: {entry.restore}"] if entry.restore else []
     return [f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}", *f"      {what}".splitlines(), *restore]
-
-
-def _is_asked(entry: Entry, endpoint: str | None, kinds: tuple[str, ...]) -> bool:
-    from deploy.controller.history.changes import concerns
-
-    return (not kinds or entry.kind in kinds) and (endpoint is None or concerns(entry, endpoint.strip("/")))
 
 
 def _summary(shown: Sequence[Entry], history: History) -> str:

@@ -169,11 +169,6 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
             f"{100 * share:.6g}% of {pattern}" for pattern, share in dict(kept.get("shares", {})).items()
         )
         lines.append(f"payload log: {shares} to {kept.get('to')}")
-        if lost := {str(reason): int(n) for reason, n in dict(kept.get("lost") or {}).items()}:
-            reasons = ", ".join(f"{reason} {n:,}" for reason, n in lost.items())
-            lines.append(
-                f"payload log: {sum(lost.values()):,} records lost, {kept.get('written', 0):,} kept ({reasons})"
-            )
         lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
     lines += [
         f"lost {one['endpoint']}: another ClearML client wrote back a copy of the Task that it had read before; if it "

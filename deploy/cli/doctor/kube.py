@@ -30,7 +30,6 @@ _VERSION: Final = (
     "import json, urllib.request as web;print(json.load(web.urlopen('http://127.0.0.1:8000/v2', timeout=3))['version'])"
 )
 """Python code that prints the version of the Triton in the same pod; it runs in model sync's container."""
-_BAD_WAITS: Final = ("ErrImage", "ImagePull", "InvalidImage", "CreateContainer", "CrashLoop", "RunContainer")
 
 Object = Mapping[str, Any]
 
@@ -156,16 +155,13 @@ def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
         yield Finding("deployments", "note", "none yet", "helm install (docs/kubernetes.md)")
         return
     yield from _open_addresses(kubectl, deployments)
-    troubles = [(str(pod["metadata"]["name"]), why)
-                for pod in kubectl.json("get", "pods", label).get("items", []) for why in _troubles(pod)]  # fmt: skip
     for each in deployments:
         name = each["metadata"]["name"]
         wanted, ready = each.get("spec", {}).get("replicas", 1), each.get("status", {}).get("readyReplicas", 0)
-        why = next((f": {why}" for pod, why in troubles if pod.startswith(f"{name}-")), "")
         yield Finding(
             f"deployment {name}", "ok" if ready >= wanted > 0 else "missing",
-            f"{ready} of {wanted} pods are ready{why}",
-            f"kubectl -n {kubectl.namespace} describe pod; a gateway's /readyz says what it is waiting for",
+            f"{ready} of {wanted} pods are ready",
+            f"kubectl -n {kubectl.namespace} describe pod {label}; a gateway's /readyz says what it is waiting for",
         )  # fmt: skip
 
 
@@ -184,21 +180,6 @@ def _open_addresses(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator
         return
     yield local.who_may_load([line for line in out.splitlines() if line])
     yield local.version_of(f"deployment/{triton}", kubectl(*run, "-c", _VERSION)[1].strip())
-
-
-def _troubles(pod: Object) -> Iterator[str]:
-    status = pod.get("status", {})
-    for condition in status.get("conditions", []):
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            yield f"cannot be scheduled: {condition.get('message', '')}"
-    containers = status.get("containerStatuses", [])
-    for one in containers:
-        waiting = one.get("state", {}).get("waiting", {})
-        if waiting.get("reason", "").startswith(_BAD_WAITS):
-            yield f"{one['name']}: {waiting['reason']} {waiting.get('message', '')}".strip()
-    waits = [one["name"] for one in containers if not one.get("ready")]
-    if status.get("phase") == "Running" and waits:
-        yield f"running, not ready: {', '.join(waits)}"
 
 
 def _last(text: str) -> str:

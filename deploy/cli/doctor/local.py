@@ -1,4 +1,4 @@
-"""Checks of this machine: the embedded Triton's needs, the serving Task, pools, Triton."""
+"""Checks of this machine: the embedded Triton's needs, the serving Task, Triton."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from deploy.sync.open_addresses import REMEDY, open_addresses
 from deploy.tools import ports
 from deploy.tools.errors import GatewayError, RegistryRefused
 from deploy.tritonserver.launcher import PathServer, TritonMissing, Wheel, detect_server
-from gateway import pools, triton
+from gateway import triton
 
 NEEDS_SHM_MB: Final = 64
 """Shared memory that Triton's python backend needs."""
@@ -114,7 +114,7 @@ def missing_libraries(program: Path, *folders: Path) -> list[str]:
 def clearml(
     task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] = serving_task.connect
 ) -> Iterator[Finding]:
-    """Check the ClearML server, the credentials, the serving Task, and the pools that its endpoints name."""
+    """Check the ClearML server, the credentials and the serving Task."""
     host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
     try:
         plan = serving_task.planned(connect(task_id))
@@ -141,25 +141,6 @@ def clearml(
         )  # fmt: skip
     else:
         yield Finding("serving Task", "ok", what)
-    yield from pools_of({one.pool for one in plan.endpoints.values()}, environ.get("TRITON_GATEWAY_POOLS", ""))
-
-
-def pools_of(named: set[str], text: str) -> Iterator[Finding]:
-    """Check that ``text`` (TRITON_GATEWAY_POOLS) has an address for each pool of ``named`` (lists with commas)."""
-    try:
-        known = pools.addresses(text)
-    except ValueError as error:
-        yield Finding("pools", "missing", f"TRITON_GATEWAY_POOLS: {error}", "docs/kubernetes.md#pools")
-        return
-    for name in sorted({name for names in named for name in names.split(",")} - {"", pools.DEFAULT}):
-        address, lacking = pools.address_of(known, (name,))
-        if lacking:
-            yield Finding(
-                f"pool {name}", "missing", "endpoints use it, and it has no address",
-                "set its address in TRITON_GATEWAY_POOLS of the gateways, and TRITON_GATEWAY_POOL of its model sync",
-            )  # fmt: skip
-        else:
-            yield Finding(f"pool {name}", "ok", address)
 
 
 def who_may_load(addresses: list[str]) -> Finding:

@@ -66,5 +66,4 @@ HEALTHY: dict[str, tuple[int, Any, str]] = {
     "get scaledobjects": (0, items(), ""),
     "get --raw": (0, {"kind": "APIGroup"}, ""),
     "get deployments": (0, items(deployment("triton-gateway", 2, 2, "gateway"), deployment("triton", 1, 1)), ""),
-    "get pods": (0, items(), ""),
 }  # fmt: skip

@@ -85,11 +85,3 @@ def test_a_finding_is_shown_with_its_remedy() -> None:
     """The remedy is below it, unless nothing is to be done."""
     assert "ok       a: fine" == str(Finding("a", "ok", "fine", "unused"))
     assert "MISSING  b: gone\n         → bring it back" == str(Finding("b", "missing", "gone", "bring it back"))
-
-
-def test_pools_that_endpoints_name_need_an_address() -> None:
-    """The default pool needs none."""
-    found = {f.subject: f for f in local.pools_of({"a10", "a10,nowhere", "default", ""}, "a10=t-a10:8001")}
-    assert {"pool a10": "ok", "pool nowhere": "missing"} == states(found.values())
-    assert "TRITON_GATEWAY_POOLS" in found["pool nowhere"].remedy
-    assert {"pools": "missing"} == states(local.pools_of({"a10"}, "nonsense"))
