@@ -12,25 +12,13 @@ from tests.cluster import programs
 from tests.cluster.control_plane import Cluster, started
 from tests.cluster.nodes import Played
 
-DEFECTS: dict[str, str] = {}
-"""Known defects by test, its parameters without the Kubernetes (``test_name[gpu-client]``): it has to fail, and why.
-
-A test that passes although it is in here fails: its line is taken out with what mends the defect.
-"""
-
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is known to fail, and keep each test's group.
-
-    pytest-xdist 3.8 writes the group into an attribute that pytest 9.2 no longer reads, so it is copied.
-    """
+    """Keep each test's group: pytest-xdist 3.8 writes it into an attribute that pytest 9.2 no longer reads."""
     for item in items:
         if grouped := getattr(item, "_nodeid", ""):
             item._id = type(item._id).parse(grouped)  # type: ignore[attr-defined]
-        name = item.name.replace("[newest-", "[").replace("[oldest-", "[")
-        if name in DEFECTS:
-            item.add_marker(pytest.mark.xfail(reason=DEFECTS[name], strict=True))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

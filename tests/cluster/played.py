@@ -1,8 +1,7 @@
 """Trials on a Kubernetes API with simulated pods, and the metrics that Prometheus scrapes from them.
 
 Each trial is a namespace with both tiers. The API says which pods exist and are ready (EndpointSlices, as Prometheus
-reads them). The pods of a ``PlayedTrial`` follow ``world.World``: an exporter has the metrics that they would have
-under a load. Those of ``processes.RealTrial`` are processes.
+reads them). They follow ``world.World``: an exporter has the metrics that they would have under a load.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import ssl
 import threading
 import time
 import urllib.request
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,7 +18,7 @@ from typing import Any, Final
 
 from tests.cluster.autoscalers import target
 from tests.cluster.control_plane import Cluster
-from tests.cluster.world import Capacity, Tally, World, gateway_text, triton_text
+from tests.cluster.world import Capacity, World, gateway_text, triton_text
 from tests.sites import Asked, site
 
 MINUTE: Final = 60.0
@@ -47,12 +45,15 @@ class Scenario:
 
 
 @dataclass
-class Trial(ABC):
-    """A scenario in a namespace, and its results; ``times`` in seconds since its load began."""
+class Trial:
+    """A scenario in a namespace whose pods consist only of counters, and its results; ``times`` in seconds since its
+    load began.
+    """
 
     scenario: Scenario
     signal: str
     namespace: str
+    capacity: Capacity
     times: list[float] = field(default_factory=list)
     rates: list[float] = field(default_factory=list)
     bad: list[float] = field(default_factory=list)
@@ -65,32 +66,34 @@ class Trial(ABC):
     def __post_init__(self) -> None:
         self._counted = 0.0, 0.0
         self.ready: dict[str, list[str]] = {name: [] for name in TIERS}
+        self.world = World(self.capacity, self.scenario.rate, triton_works=self.scenario.triton_works)
 
-    @property
-    @abstractmethod
-    def tally(self) -> Tally:
-        """Results of requests so far."""
-
-    @abstractmethod
     def catch_up(self, now: float) -> None:
         """Advance to ``now``, at most to the end: counters are those of the moment in which they are read."""
+        self.world.go_on(min(now, self.scenario.seconds), self.ready["triton-gateway"], self.ready["triton"])
 
-    @abstractmethod
     def target(self, address: str, tier: str, pod: str) -> Mapping[str, Any]:
         """Return where Prometheus scrapes a pod, as an entry of http_sd; ``address`` is the player's."""
+        return target(address, f"/metrics/{self.namespace}/{tier}/{pod}", self.namespace, pod)
 
-    @abstractmethod
     def text(self, tier: str, pod: str, now: float) -> str | None:
-        """Return the metrics of a pod that the player answers for; None if it cannot be scraped."""
+        """Return the metrics of a pod; None if it cannot be scraped."""
+        pods = sorted(self.ready[tier])
+        if pod not in pods or not self.scenario.scraped(tier, pods.index(pod), now):
+            return None
+        return (
+            gateway_text(self.world.gateways[pod]) if tier == "triton-gateway" else triton_text(self.world.tritons[pod])
+        )
 
-    @abstractmethod
     def cpu_s(self) -> Mapping[tuple[str, str], float]:
-        """Return the CPU seconds that pods have used, by container and pod."""
+        """Return the CPU seconds that pods have used, by container and pod: a Triton's two are as busy as it is."""
+        gateways = {("gateway", name): one.cpu_s for name, one in self.world.gateways.items()}
+        return gateways | {("triton", name): 2 * one.compute_s for name, one in self.world.tritons.items()}
 
     def go_on(self, now: float) -> None:
         """Advance, and record the results."""
         self.catch_up(now)
-        tally = self.tally
+        tally = self.world.tally
         bad, total = tally.bad - self._counted[0], tally.total - self._counted[1]
         self._counted = tally.bad, tally.total
         begin, end = self.scenario.watch
@@ -119,7 +122,7 @@ class Trial(ABC):
 
     def summary(self) -> dict[str, Any]:
         """Return it as plain values."""
-        tally = self.tally
+        tally = self.world.tally
         return {
             "scenario": self.scenario.name, "signal": self.signal, "success": round(self.success, 5),
             "failed_or_late": round(tally.bad), "requests": round(tally.total),
@@ -127,44 +130,6 @@ class Trial(ABC):
             "tritons": [min(self.asked["triton"]), max(self.asked["triton"])],
             "first_gateway_s": self.first_more("triton-gateway"), "first_triton_s": self.first_more("triton"),
         }  # fmt: skip
-
-
-@dataclass
-class PlayedTrial(Trial):
-    """A trial whose pods consist only of counters."""
-
-    capacity: Capacity = field(kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.world = World(self.capacity, self.scenario.rate, triton_works=self.scenario.triton_works)
-
-    @property
-    def tally(self) -> Tally:
-        """See ``Trial.tally``."""
-        return self.world.tally
-
-    def catch_up(self, now: float) -> None:
-        """See ``Trial.catch_up``."""
-        self.world.go_on(min(now, self.scenario.seconds), self.ready["triton-gateway"], self.ready["triton"])
-
-    def target(self, address: str, tier: str, pod: str) -> Mapping[str, Any]:
-        """See ``Trial.target``."""
-        return target(address, f"/metrics/{self.namespace}/{tier}/{pod}", self.namespace, pod)
-
-    def text(self, tier: str, pod: str, now: float) -> str | None:
-        """See ``Trial.text``."""
-        pods = sorted(self.ready[tier])
-        if pod not in pods or not self.scenario.scraped(tier, pods.index(pod), now):
-            return None
-        return (
-            gateway_text(self.world.gateways[pod]) if tier == "triton-gateway" else triton_text(self.world.tritons[pod])
-        )
-
-    def cpu_s(self) -> Mapping[tuple[str, str], float]:
-        """See ``Trial.cpu_s``: a Triton's two CPUs are as busy as it is."""
-        gateways = {("gateway", name): one.cpu_s for name, one in self.world.gateways.items()}
-        return gateways | {("triton", name): 2 * one.compute_s for name, one in self.world.tritons.items()}
 
 
 class Player:
@@ -251,14 +216,6 @@ class Api:
         with urllib.request.urlopen(self._server + path, timeout=30, context=self._tls) as answer:
             found: list[dict[str, Any]] = json.loads(answer.read())["items"]
             return found
-
-    def patch(self, path: str, change: Mapping[str, Any]) -> None:
-        """Change part of an object, or of its status."""
-        headers = {"content-type": "application/strategic-merge-patch+json"}
-        asked = urllib.request.Request(
-            self._server + path, data=json.dumps(change).encode(), headers=headers, method="PATCH"
-        )
-        urllib.request.urlopen(asked, timeout=30, context=self._tls).close()
 
     def ready(self) -> dict[tuple[str, str], list[str]]:
         """Return the pods that are ready, by namespace and Service."""

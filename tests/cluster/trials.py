@@ -15,7 +15,7 @@ from typing import Final
 from tests.cluster.autoscalers import ROOT, start_adapter, start_keda, start_prometheus
 from tests.cluster.control_plane import Cluster, started
 from tests.cluster.nodes import Machines, Played
-from tests.cluster.played import MINUTE, TIERS, PlayedTrial, Player, Scenario, Trial, playing
+from tests.cluster.played import MINUTE, TIERS, Player, Scenario, Trial, playing
 from tests.cluster.world import Capacity
 
 CHART: Final = ROOT / "k8s" / "helm" / "triton-gateway"
@@ -79,7 +79,7 @@ class Stage:
     def install(self, scenario: Scenario, signal: str, capacity: Capacity) -> Trial:
         """Install a release of the chart in its own namespace, with the scenario's initial pods ready."""
         namespace = self._install(scenario, signal)
-        return PlayedTrial(scenario, signal, namespace, capacity=capacity)
+        return Trial(scenario, signal, namespace, capacity)
 
     def _install(self, scenario: Scenario, signal: str) -> str:
         """With the values for GPUs, which scale by KEDA, or with the default ones, which scale by CPU."""
