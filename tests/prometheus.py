@@ -1,4 +1,4 @@
-"""A real Prometheus for tests: scrapes addresses every second, answers queries."""
+"""A real Prometheus for tests: scrapes addresses and evaluates rules every second, answers queries."""
 
 from __future__ import annotations
 
@@ -21,14 +21,21 @@ def program(name: str) -> str:
 
 
 class Prometheus:
-    """One process, from the beginning of the block to its end; its data is in ``folder/tsdb`` and may be there."""
+    """One process, from the beginning of the block to its end; its data is in ``folder/tsdb`` and may be there.
 
-    def __init__(self, folder: Path, *targets: str) -> None:
+    ``targets`` are gateways, ``others`` one more target for each job; ``rules`` is a pattern of files.
+    """
+
+    def __init__(self, folder: Path, *targets: str, rules: str = "", **others: str) -> None:
         self._folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
         (folder / "prometheus.yml").write_text(json.dumps({
-            "global": {"scrape_interval": "1s"},
-            "scrape_configs": [{"job_name": "triton-gateway", "static_configs": [{"targets": [*targets]}]}],
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [rules] if rules else [],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": each}]}
+                for job, each in {"triton-gateway": [*targets], **{job: [one] for job, one in others.items()}}.items()
+            ],
         }))  # fmt: skip
 
     def __enter__(self) -> Prometheus:
@@ -36,6 +43,7 @@ class Prometheus:
             self._process = subprocess.Popen(
                 [program("prometheus"), f"--config.file={self._folder / 'prometheus.yml'}",
                  f"--storage.tsdb.path={self._folder / 'tsdb'}", "--storage.tsdb.retention.time=10y",
+                 "--enable-feature=exemplar-storage",
                  f"--web.listen-address={self.url.removeprefix('http://')}"], stdout=log, stderr=log,
             )  # fmt: skip
         return self

@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from tests import warm
+from tests.e2e.test_up_demo import ROOT, Up, clean_environment
 from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
-ROOT = Path(__file__).parents[2]
 FOLDERS = ("sklearn", "xgboost", "lightgbm", "custom", "huggingface", "pipeline", "async", "ensemble")
 
 
@@ -38,15 +37,18 @@ def commands(name: str) -> tuple[list[str], str, str]:
 class Running:
     """`up` in a folder that has the examples beside its state."""
 
-    folder: Path
-    port: int
-    out: Path
+    up: Up
     environ: dict[str, str]
+
+    @property
+    def address(self) -> str:
+        """The gateway's, as curl is told it."""
+        return self.up.gateway.removeprefix("http://")
 
     def type(self, name: str, *lines: str) -> str:
         """Run lines in one shell in an example's folder."""
         done = subprocess.run(
-            ["bash", "-ec", "\n".join(lines)], cwd=self.folder / "examples" / name, env=self.environ,
+            ["bash", "-ec", "\n".join(lines)], cwd=self.up.folder / "examples" / name, env=self.environ,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S,
         )  # fmt: skip
         assert 0 == done.returncode, f"{lines}\n{done.stdout}"
@@ -58,34 +60,25 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Everything up, every example trained and added."""
     folder = tmp_path_factory.mktemp("examples")
     shutil.copytree(ROOT / "examples", folder / "examples")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("CLEARML_", "TRAINS_", "TRITON_GATEWAY_", "XDG_"))}
-    environ = {
-        **kept, "HOME": str(folder), "PYTHONPATH": str(ROOT), "COLUMNS": "200", "NO_PROXY": "*",
-        "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1",
+    (folder / ".triton-gateway").symlink_to("state")
+    environ = clean_environment(folder / "home") | {
+        "PATH": f"{folder}:{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1", "NO_PROXY": "*",
     }  # fmt: skip
     tool = folder / "clearml-serving"
     settled = f"CLEARML_CACHE_DIR={folder}/cache CLEARML_CONFIG_FILE=${{CLEARML_CONFIG_FILE:-{folder}/none.conf}}"
     # Two stock commands at once each write the whole Task back: an endpoint is lost, as on the real server.
-    command = shlex.join(("flock", str(folder / "lock"), sys.executable, *warm.tool()))
-    tool.write_text(f'#!/bin/sh\n{settled} exec {command} "$@"\n')
+    tool_itself = shlex.join(("flock", str(folder / "lock"), sys.executable, *warm.tool()))
+    tool.write_text(f'#!/bin/sh\n{settled} exec {tool_itself} "$@"\n')
     tool.chmod(0o755)
-    out = folder / "out"
-    with out.open("w") as log:
-        up = subprocess.Popen(
-            [sys.executable, "-P", "-m", "deploy.cli.main", "up", "--port", "0", "--controlplane-port", "0"],
-            stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, env=environ, start_new_session=True,
-        )  # fmt: skip
+    up = Up(folder, env=environ)
     try:
-        address = re.compile(r"gateway {2,}http://[\d.]+:(\d+)/serve/")
-        found = until(lambda: address.search(out.read_text()) or up.poll() is not None)
-        assert up.poll() is None, out.read_text()
-        stack = Running(folder, int(found[1]), out, environ)
+        up.wait_ready()
+        stack = Running(up, environ)
         with ThreadPoolExecutor(2) as two:
             list(two.map(lambda name: stack.type(name, *commands(name)[0]), FOLDERS))
         yield stack
     finally:
-        up.send_signal(signal.SIGTERM)
-        up.wait(timeout=LIMIT_S)
+        up.stop()
 
 
 @pytest.mark.parametrize("name", FOLDERS)
@@ -93,14 +86,14 @@ def test_example_trains_registers_is_added_and_answers(running: Running, name: s
     """What the readme shows is what comes."""
     _, call, answer = commands(name)
     pattern = re.escape(answer).replace("…", r"[\d.e-]*")
-    ask = call.replace("localhost:8080", f"127.0.0.1:{running.port}")
+    ask = call.replace("localhost:8080", running.address)
     # 404 and 503 mean that it is not live yet, as does a pipeline whose parts are not.
     until(lambda: re.fullmatch(pattern, running.type(name, ask).strip()), pause=0.5, what=answer)
 
 
 def test_an_example_that_checks_bodies_tells_what_is_wrong(running: Running) -> None:
     """422, with the field."""
-    ask = f"curl -s -w ' %{{http_code}}' 127.0.0.1:{running.port}/serve/lightgbm-example -d '{{\"flowers\": [[1, 2]]}}'"
+    ask = f"curl -s -w ' %{{http_code}}' {running.address}/serve/lightgbm-example -d '{{\"flowers\": [[1, 2]]}}'"
     ask += " -H 'content-type: application/json'"
     got = until(lambda: (said := running.type("lightgbm", ask)).endswith(" 422") and said, pause=0.5)
     assert re.search(r"flowers\.0\.2\\n +Field required", got)

@@ -66,17 +66,6 @@ def test_graph_answers_as_pytorch_does(
     np.testing.assert_allclose(actual, answers(original, given), atol=1e-4)
 
 
-def test_padding_does_not_change_an_answer(session: onnxruntime.InferenceSession) -> None:
-    """The attention mask is respected: what stands under it is not seen."""
-    short = {name: value[:1, :6] for name, value in tensors(1, 6).items()}
-    short["attention_mask"][:] = 1
-    padded = {name: np.pad(value, ((0, 0), (0, 20)), constant_values=7) for name, value in short.items()}
-    padded["attention_mask"][0, 6:] = 0
-    padded["token_type_ids"][:] = 0
-    (alone,), (beside) = session.run(None, short), session.run(None, padded)[0]
-    np.testing.assert_allclose(alone, beside, atol=1e-5)
-
-
 def test_bundle_holds_what_serving_reads_and_is_made_once(root: Path) -> None:
     """Graph, weights, tokenizer and configuration travel together, and nothing unfinished stays beside them."""
     made = bundle(root)

@@ -1,4 +1,6 @@
-"""`deploy` on a server with one file per name: no deployment changes what an earlier one serves."""
+"""`deploy` on a server with one file per name: no deployment changes what an earlier one serves, and none is taken back
+when it is interrupted after its endpoint was added.
+"""
 
 from __future__ import annotations
 
@@ -30,19 +32,23 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         yield made
 
 
-def deploy(client: Client, model: Path, *arguments: str) -> str:
-    """Deploy until the endpoint is added, as no gateway answers; return what was said."""
-    argv = [*command(), "deploy", str(model), "--url", "http://127.0.0.1:9", *arguments]
+def deploy(client: Client, model: Path, endpoint: str) -> str:
+    """Deploy until the endpoint is added, as no gateway answers; return what was said. Ctrl-C then leaves it, and says
+    so with the command that removes it.
+    """
+    argv = [*command(), "deploy", str(model), "--url", "http://127.0.0.1:9", "--endpoint", endpoint]
     environment = {**client.environment, "CLEARML_SERVING_TASK_ID": client.task}
     said = ""
     with subprocess.Popen(argv, env=environment, cwd=client.folder, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for line in running.stderr:
             said += line
-            if "waiting for" in line and "/1" in line:
+            if f"waiting for {endpoint}/1" in line:
                 running.send_signal(signal.SIGINT)
         running.wait(LIMIT_S)
-    assert "stays registered" in said, said
+    assert 130 == running.returncode, said
+    assert f"{endpoint}/1 stays registered" in said
+    assert f"model remove --endpoint {endpoint}/1" in said
     return said
 
 
@@ -60,14 +66,14 @@ def test_a_deployment_leaves_what_is_served_as_it_is(client: Client, tmp_path: P
     """The same files are one model under any endpoint; other files of the same names are another one."""
     one = tmp_path / "one" / "words_model"
     shutil.copytree(WORDS, one)
-    deploy(client, one, "--endpoint", "first")
+    deploy(client, one, "first")
     before = served(client)
 
     again = tmp_path / "again" / "words_model"
     shutil.copytree(WORDS, again, copy_function=shutil.copyfile)
     for number, path in enumerate(again.rglob("*")):
         os.utime(path, (1_500_000_000 + 1000 * number,) * 2)
-    said = deploy(client, again, "--endpoint", "second")
+    said = deploy(client, again, "second")
     assert before == {"first/1": served(client)["first/1"]}
     assert served(client)["first/1"] == served(client)["second/1"]
     assert f"model {before['first/1'][0]} has exactly these files: it is used again" in said
@@ -75,7 +81,7 @@ def test_a_deployment_leaves_what_is_served_as_it_is(client: Client, tmp_path: P
     other = tmp_path / "other" / "words_model"
     shutil.copytree(WORDS, other)
     (other / "vocab.txt").write_text("other\n")
-    deploy(client, other, "--endpoint", "third")
+    deploy(client, other, "third")
     now = served(client)
     assert before == {"first/1": now["first/1"]}
     assert now["third/1"][0] != before["first/1"][0]

@@ -133,22 +133,3 @@ def test_ctrl_c_before_anything_was_registered_says_so(
     assert f"ClearML server: {environment['CLEARML_API_HOST']} (named by CLEARML_API_HOST)" in said
     assert "Traceback" not in said
     assert before == registered(server, environment["CLEARML_SERVING_TASK_ID"])
-
-
-def test_ctrl_c_after_the_endpoint_was_added_says_that_it_stays(
-    server: RunningControlPlane, environment: dict[str, str], tmp_path: Path
-) -> None:
-    """With the command that removes it."""
-    argv = [*command(), "deploy", str(WORDS), "--endpoint", "stays", "--url", "http://127.0.0.1:9"]
-    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        said = ""
-        for line in running.stderr:
-            said += line
-            if "waiting for stays/1" in line:
-                running.send_signal(signal.SIGINT)
-        running.wait(LIMIT_S)
-    assert 130 == running.returncode, said
-    assert "stays/1 stays registered" in said
-    assert "model remove --endpoint stays/1" in said
-    assert "stays/1" in registered(server, environment["CLEARML_SERVING_TASK_ID"])[1]

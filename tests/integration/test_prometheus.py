@@ -8,7 +8,6 @@ import json
 import re
 import shutil
 import socket
-import subprocess
 import threading
 import time
 import urllib.parse
@@ -39,6 +38,7 @@ from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
 from tests.kube_tools import RULES, rendered
 from tests.processes import free_port
+from tests.prometheus import Prometheus
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, until
 
@@ -136,10 +136,6 @@ class Running:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> Iterator[Running]:
     """Everything up, with some seconds of traffic behind it."""
-    binary = shutil.which("prometheus")
-    assert binary, (
-        "prometheus is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
-    )
     folder = tmp_path_factory.mktemp("prometheus")
     bundle = write_bundle(folder / "bundle")
     registry = FakeRegistry()
@@ -183,7 +179,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
 
     thread = threading.Thread(target=lambda: asyncio.run(serve()))
     thread.start()
-    made = Running(f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}", registry)
     quick = folder / "rules"
     quick.mkdir()
     for path in RULES.glob("*.yml"):  # every second, so that nobody waits for a rule
@@ -196,38 +191,26 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     )  # fmt: skip
     controller = probes.serve(0, lambda _: probes.text_answer(probes.metrics(dict(judged))), host="127.0.0.1")
 
+    prometheus = Prometheus(
+        folder, f"127.0.0.1:{port}", rules=str(quick / "*.yml"), controller=f"127.0.0.1:{controller.server_port}",
+        triton=embedded_triton.metrics,
+    )  # fmt: skip
+    made = Running(f"http://127.0.0.1:{port}", prometheus.url, registry)
+
     def judge() -> None:
         while not ends.wait(1):
             judging({})
 
     judges = threading.Thread(target=judge)
     judges.start()
-    (folder / "prometheus.yml").write_text(json.dumps({
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": [str(quick / "*.yml")],
-        "scrape_configs": [
-            {"job_name": "triton-gateway", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]},
-            {"job_name": "controller", "static_configs": [{"targets": [f"127.0.0.1:{controller.server_port}"]}]},
-            {"job_name": "triton", "static_configs": [{"targets": [embedded_triton.metrics]}]},
-        ],
-    }))  # fmt: skip
-    log = (folder / "prometheus.log").open("w")
-    process = subprocess.Popen(
-        [binary, f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'tsdb'}",
-         f"--web.listen-address={made.prometheus.removeprefix('http://')}",
-         "--enable-feature=exemplar-storage"],
-        stdout=log, stderr=log,
-    )  # fmt: skip
     try:
-        until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
-        until(lambda: process.poll() is not None or http_client.call(f"{made.prometheus}/-/ready"))
-        until(lambda: len(made.query("up == 1")) == 3)
-        made.traffic(15)
-        yield made
+        with prometheus:
+            until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
+            until(lambda: http_client.call(f"{made.prometheus}/-/ready"))
+            until(lambda: len(made.query("up == 1")) == 3)
+            made.traffic(15)
+            yield made
     finally:
-        process.terminate()
-        process.wait(20)
-        log.close()
         ends.set()
         judges.join()
         controller.shutdown()

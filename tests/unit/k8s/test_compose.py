@@ -148,16 +148,6 @@ def test_dockerfiles_pass_hadolint(name: str) -> None:
     assert (0, "") == (done.returncode, done.stdout)
 
 
-def test_images_of_ours_share_the_version() -> None:
-    """One number: pyproject.toml, compose, chart, manifests' images."""
-    version = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
-    assert version
-    assert {version[1]} == {settled(s["image"]).rpartition(":")[2] for s in OURS.values()}
-    chart = yaml.safe_load((ROOT / "k8s/helm/triton-gateway/Chart.yaml").read_text())
-    assert {version[1]} == {chart["version"], chart["appVersion"]}
-    assert all(f"ARG VERSION={version[1]}" in path.read_text() for path in (ROOT / "deploy/docker").glob("*Dockerfile"))
-
-
 @pytest.mark.prometheus
 def test_prometheus_accepts_its_configuration(tmp_path: Path) -> None:
     """With the rules where the container has them."""
