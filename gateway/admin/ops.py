@@ -54,7 +54,7 @@ _ERROR: Final = {
 }
 
 _ERROR_REF: Final = {"$ref": "#/components/schemas/Error"}
-_TAGS: Final = [{"name": name} for name in ("inference", "other request forms", "operations", "health")]
+_TAGS: Final = [{"name": name} for name in ("inference", "operations", "health")]
 """In the order of the page ``/docs``: what most people look for comes first."""
 
 _LABEL: Final = {
@@ -134,7 +134,9 @@ def build_ops(
     app = FastAPI(
         title="triton-gateway",
         version=product_version(),
-        description="Text in, answers out: tokenizes in front of NVIDIA Triton, follows a ClearML serving Task.",
+        description="Text in, answers out: tokenizes in front of NVIDIA Triton, follows a ClearML serving Task. "
+        "Request forms of others (OpenAI, Text Embeddings Inference, Cohere, Open Inference Protocol) are in "
+        "docs/http-api.md, not here.",
         docs_url=None,
         redoc_url=None,
         openapi_tags=_TAGS,
@@ -267,9 +269,6 @@ def build_ops(
             current = status()
             document["paths"].update(_serve_paths(current, serve_prefix))
             document["paths"][FEEDBACK_PATH] = {"post": _FEEDBACK}
-            document["paths"].update(
-                schemas.form_paths(current["endpoints"], current["canaries"], current.get("defaults", {}))
-            )
             written[:] = [(now, document)]
         return written[0][1]
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from gateway.errors import EndpointNotFound
 from gateway.path.routing.snapshot import Snapshot
-from gateway.protocols.tei import ROUTES, only
+from gateway.protocols.tei import only
 from tests.words import SPECIAL, text_bundle
 
 GOOD, BAD, FILM = 4, 5, 6
@@ -339,15 +339,3 @@ async def test_every_route_is_counted_once(served: Any) -> None:
         if line.startswith("gateway_requests_total") and 'endpoint="vectors"' in line and 'outcome="ok"' in line
     ]  # fmt: skip
     assert 3 == sum(float(line.rsplit(" ", 1)[1]) for line in counted)
-
-
-async def test_the_openapi_document_has_every_route_with_an_example_that_works(served: Any) -> None:
-    """Every route that a served endpoint can answer."""
-    paths = (await served.client.get("/openapi.json")).json()["paths"]
-    named = {path: found for path, found in paths.items() if path.startswith("/tei/") or path.endswith("/rerank")}
-    routes = {f"/tei/{{name}}{route}" for route in ROUTES} - {"/tei/{name}/embed_all", "/tei/{name}/embed_sparse"}
-    assert routes | {"/v1/rerank", "/v2/rerank"} == set(named)
-    for path, found in named.items():
-        (name,) = found["post"].get("parameters") or [{"example": ""}]
-        body = found["post"]["requestBody"]["content"]["application/json"]["example"]
-        await ask(served, path.format(name=name["example"]), body)
