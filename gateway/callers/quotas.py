@@ -1,4 +1,4 @@
-"""Quotas of tenants as token buckets: requests and tokens per minute, concurrent tokens. Pure: callers pass the time.
+"""Quotas of tenants as token buckets: requests and tokens per minute. Pure: callers pass the time.
 
 Each worker sees only its own requests and admits its share of a limit (``share``: 1 / number of workers of all
 gateways). Together they admit about the whole limit if requests are spread evenly. A bucket holds at most a minute's
@@ -20,7 +20,7 @@ from gateway.errors import QuotaExceeded
 
 EVERYBODY: Final = "*"
 """The name whose limits apply to every tenant without limits of its own."""
-REQUESTS, TOKENS, CONCURRENT = "requests_per_minute", "tokens_per_minute", "concurrent_tokens"
+REQUESTS, TOKENS = "requests_per_minute", "tokens_per_minute"
 _BYTES_PER_TOKEN: Final = 4
 """Bytes of text per token, about."""
 _MINUTE_S: Final = 60.0
@@ -36,16 +36,15 @@ class Limits:
 
     requests_per_minute: float = math.inf
     tokens_per_minute: float = math.inf
-    concurrent_tokens: float = math.inf
     is_shadow: bool = False
 
 
 def limits_of(item: object) -> Limits:
     """Return the limits in an entry of the key file. Raises ``ValueError``."""
-    if not isinstance(item, dict) or not set(item) <= {REQUESTS, TOKENS, CONCURRENT, "shadow"}:
-        raise ValueError(f"a quota is an object with {REQUESTS}, {TOKENS}, {CONCURRENT} and shadow")
+    if not isinstance(item, dict) or not set(item) <= {REQUESTS, TOKENS, "shadow"}:
+        raise ValueError(f"a quota is an object with {REQUESTS}, {TOKENS} and shadow")
     found: dict[str, float] = {}
-    for name in (REQUESTS, TOKENS, CONCURRENT):
+    for name in (REQUESTS, TOKENS):
         value = item.get(name)
         if value is None:
             continue
@@ -120,12 +119,10 @@ class Bucket:
 class Quota:
     """The quota of one tenant in this worker."""
 
-    __slots__ = ("_max_held", "_over", "held", "limits", "owed", "requests", "tenant", "tokens")
+    __slots__ = ("_over", "limits", "owed", "requests", "tenant", "tokens")
 
     def __init__(self, tenant: str, limits: Limits, share: float, now: float, over: Callable[[str, str], None]) -> None:
         self.tenant = tenant
-        self.held = 0.0
-        """Estimated tokens of requests that are being answered."""
         self.owed = 0.0
         """Tokens that were used beyond the estimates and of which a store has not been told."""
         self._over = over
@@ -135,7 +132,6 @@ class Quota:
         self.limits = limits
         self.requests = Bucket(b"requests", limits.requests_per_minute, share, now)
         self.tokens = Bucket(b"tokens", limits.tokens_per_minute, share, now)
-        self._max_held = limits.concurrent_tokens * share
 
     def change(self, limits: Limits, share: float, now: float) -> None:
         """Apply other limits, or another share of them; the used part stays used."""
@@ -158,40 +154,22 @@ class Quota:
             return self.refuse(REQUESTS, requests.seconds_until(1.0))
         if tokens.level(now) < needed or not needed:
             return self.refuse(TOKENS, tokens.seconds_until(max(1.0, needed)))
-        estimate = self.hold(estimate)
-        if estimate:
-            requests.take(1.0)
-            tokens.take(estimate)
+        requests.take(1.0)
+        tokens.take(estimate)
         return estimate
-
-    def hold(self, estimate: int) -> int:
-        """Hold the tokens of a request while it is answered; return them. Raises and returns as ``admit``."""
-        if self.held + estimate > self._max_held and (self.held or not self._max_held):
-            return self.refuse(CONCURRENT, 1.0)
-        self.held += estimate
-        return estimate
-
-    def release(self, estimate: int) -> None:
-        """Hold the tokens of a request no longer."""
-        self.held = max(self.held - estimate, 0.0)
 
     def grow(self, estimate: int, size: int) -> int:
         """Return the tokens of an admitted request that turned out to have ``size`` bytes, and count those."""
         grown = estimate_of(size)
         if not estimate or grown == estimate:
             return estimate
-        self.held += grown - estimate
-        self._correct(grown - estimate)
+        self.settle(estimate, grown)
         return grown
 
     def settle(self, estimate: int, tokens: int) -> None:
         """Replace a request's estimated tokens by those it has used."""
-        self.release(estimate)
-        self._correct(tokens - estimate)
-
-    def _correct(self, tokens: float) -> None:
-        self.tokens.take(tokens)
-        self.owed += tokens
+        self.tokens.take(tokens - estimate)
+        self.owed += tokens - estimate
 
     def refuse(self, limit: str, wait: float) -> int:
         """Count a request over a limit, and return 0 if the limits ``is_shadow``. Raises ``QuotaExceeded`` else."""
@@ -217,7 +195,6 @@ class Quota:
 _REFUSALS: Final = {
     REQUESTS: ("requests per minute", "quota_requests"),
     TOKENS: ("tokens per minute", "quota_tokens"),
-    CONCURRENT: ("tokens at a time", "quota_concurrent_tokens"),
 }
 
 

@@ -3,8 +3,6 @@
 The only file of the gateway that imports ``redis``. It is imported only if a store is set. While the store is away,
 each worker admits its share (``quotas``). A store that answers also fills the worker's own buckets with its share of
 what is left, for the headers of answers and for the time that it is away.
-
-Concurrent tokens are always the worker's share: a server could not know that a worker was killed.
 """
 
 from __future__ import annotations
@@ -108,21 +106,13 @@ class SharedQuotas:
         if not self._state.is_good:
             quota.owed = 0.0
             return quota.admit(size, time.monotonic())
-        estimate = quota.hold(estimate_of(size))
-        if not estimate:
-            return 0
-        owed, quota.owed = quota.owed, 0.0
-        taken = None
+        estimate, owed, quota.owed = estimate_of(size), quota.owed, 0.0
         try:
             taken = await self._store.take(quota.tenant, quota.limits, estimate, owed)
         except StoreAway as error:
             self._tell(str(error))
-        finally:
-            if taken is None or taken.lacks:
-                quota.release(estimate)
+            return quota.admit(size, time.monotonic())
         now = time.monotonic()
-        if taken is None:
-            return quota.admit(size, now)
         quota.requests.fill(taken.requests, now)
         quota.tokens.fill(taken.tokens, now)
         if taken.lacks:

@@ -174,7 +174,7 @@ REFUSED_CALLERS: Final = Metric(
 )  # fmt: skip
 OVER_QUOTA: Final = Metric(
     "gateway_over_quota_total", "counter",
-    "Times that a tenant exceeded a limit, by limit: quota_requests, quota_tokens, quota_concurrent_tokens. The "
+    "Times that a tenant exceeded a limit, by limit: quota_requests or quota_tokens. The "
     "request was refused, unless the limit is in shadow mode.", ("tenant", "reason"),
 )  # fmt: skip
 _TENANT: Final = ("tenant", "endpoint")

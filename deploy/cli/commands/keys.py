@@ -181,7 +181,6 @@ def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
               "[default: show all]")  # fmt: skip
 @click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests per minute, over all gateways.")
 @click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens per minute, input and output together.")
-@click.option("--concurrent-tokens", type=click.FloatRange(min=0), help="Tokens of all requests in flight at one time.")
 @click.option(
     "--shadow", is_flag=True, help="Only count requests over a limit (gateway_over_quota_total), and refuse none."
 )

@@ -90,32 +90,16 @@ def test_a_small_limit_over_many_gateways_admits_some_requests() -> None:
     assert tenant.ask(121.0, 0, 0)
 
 
-def test_concurrent_tokens_are_returned() -> None:
-    """A request larger than the limit is admitted if it is alone."""
-    tenant = Tenant(concurrent_tokens=100)
-    quota = tenant.quotas.of("t", 0.0)
-    assert quota is not None
-    first = quota.admit(240, 0.0)
-    with pytest.raises(QuotaExceeded) as refused:
-        quota.admit(240, 0.0)
-    assert "quota_concurrent_tokens" == refused.value.because
-    quota.settle(first, 61)
-    assert 0 == quota.held
-    quota.settle(quota.admit(100_000, 0.0), 0)
-    assert 0 == quota.held
-
-
 def test_a_body_that_was_not_announced_counts_once_it_is_read() -> None:
     """It was admitted as an empty one; the next request pays for it."""
-    tenant = Tenant(tokens_per_minute=100, concurrent_tokens=150)
+    tenant = Tenant(tokens_per_minute=100)
     quota = tenant.quotas.of("t", 0.0)
     assert quota is not None
     charged = quota.grow(quota.admit(0, 0.0), 800)
-    assert (201, 201) == (charged, quota.held)
+    assert 201 == charged
     assert not tenant.ask(0.0)
     assert not tenant.ask(60.0)
     quota.settle(charged, 10)
-    assert 0 == quota.held
     assert tenant.ask(60.0)
 
 
@@ -148,7 +132,7 @@ def test_a_shadow_quota_builds_up_no_debt(limits: dict[str, float], why: str) ->
 
 def test_a_limit_of_zero_admits_nothing() -> None:
     """And no caller is told to wait for ever."""
-    for name in ("requests_per_minute", "tokens_per_minute", "concurrent_tokens"):
+    for name in ("requests_per_minute", "tokens_per_minute"):
         tenant = Tenant(**{name: 0})
         assert not tenant.ask(0.0)
         assert not tenant.ask(10_000.0)
@@ -172,16 +156,16 @@ def test_changed_limits_keep_the_used_part() -> None:
 
 
 def test_a_request_that_began_before_a_change_settles_after_it() -> None:
-    """Its charge is not held for ever."""
-    tenant = Tenant(concurrent_tokens=10)
+    """What it did not use is given back under the new limits."""
+    tenant = Tenant(tokens_per_minute=100)
     quota = tenant.quotas.of("t", 0.0)
     assert quota is not None
-    charged = quota.admit(20, 0.0)
-    tenant.quotas.configure({"t": Limits(concurrent_tokens=20)}, 1.0, 0.0)
-    quota.settle(charged, 3)
+    charged = quota.admit(396, 0.0)
+    tenant.quotas.configure({"t": Limits(tokens_per_minute=200)}, 1.0, 0.0)
+    quota.settle(charged, 0)
     again = tenant.quotas.of("t", 0.0)
     assert again is not None
-    assert 0 == again.held
+    assert 100 == again.tokens.left
 
 
 def test_the_number_of_tenants_is_limited() -> None:

@@ -102,30 +102,6 @@ async def test_the_tokens_of_an_answer_are_told_with_the_next_request(store: Mem
     assert [math.inf, 99] == store.left["t"]
 
 
-async def test_concurrent_tokens_are_the_workers_share(store: MemoryStore) -> None:
-    """A refused request holds none, and does not ask the store."""
-    one = await worker(store, concurrent_tokens=400, tokens_per_minute=10_000)
-    charged = await one.shared.admit(one.quota, 360)
-    assert "quota_concurrent_tokens" == await one.ask(360)
-    assert 1 == len(store.asked)
-    one.quota.settle(charged, 0)
-    store.left["t"] = [math.inf, 0.0]
-    one.quota.owed = 0.0
-    assert "quota_tokens" == await one.ask(360)
-    assert 0 == one.quota.held
-
-
-async def test_a_caller_that_leaves_while_the_store_is_asked_holds_nothing(store: MemoryStore) -> None:
-    """Its request was cancelled."""
-    one = await worker(store, concurrent_tokens=400)
-    store.answers.clear()
-    asking = asyncio.create_task(one.ask(360))
-    await soon(lambda: store.asked)
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-    assert 0 == one.quota.held
-
-
 async def test_a_shadow_limit_refuses_nothing(store: MemoryStore) -> None:
     """It is counted."""
     one = await worker(store, requests_per_minute=1, is_shadow=True)
