@@ -53,7 +53,7 @@ from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.http.addresses import LARGEST_BYTES, Addresses
 from gateway.http.bridge import Bridge, Receive, Scope, Send
-from gateway.http.connections import Connections, HeadLimits, room_for_connections
+from gateway.http.connections import Connections, room_for_connections
 from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
@@ -120,7 +120,6 @@ class Gateway:
     complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
     runs in this process, so its garbage collector may be tuned. ``settle``: seconds that it waits, before it takes
     requests, for what was served before. ``parent``: the process id of the worker's parent, if it has one.
-    ``head_limits``: other limits of requests' heads than the constants.
     """
 
     def __init__(
@@ -137,7 +136,6 @@ class Gateway:
         parent: int = 0,
         spans: ClosableSpans | None = None,
         local_names: Collection[str] | None = None,
-        head_limits: HeadLimits | None = None,
     ) -> None:
         self._settings = settings
         self._settle_s = settle
@@ -194,7 +192,7 @@ class Gateway:
             # Routes that read a body answer 408 themselves, in their own form: this is for what nobody reads.
             body_timeout=settings.request_timeout + 1,
             max_open=settings.max_connections or room_for_connections(2 if settings.grpc_port else 1),
-            count=partial(self.observer.count, catalog.ENDED_CONNECTIONS), **(head_limits or {}),
+            count=partial(self.observer.count, catalog.ENDED_CONNECTIONS),
         )  # fmt: skip
         self.permits.retry_after = lambda: math.ceil(self.connections.retry_after())
         self._rpc: RpcServer | None = None

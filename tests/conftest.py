@@ -52,7 +52,7 @@ _AS_ONE_FILE = ("tests/integration/forms/", "tests/integration/optimize/")
 
 _LONGEST_FIRST = (
     "integration/optimize/", "e2e/test_up_demo", "e2e/", "integration/forms/", "integration/",
-    "unit/preprocessing/words/test_cache", "unit/gateway/http/test_limits", "unit/gateway/http/test_pacing",
+    "unit/preprocessing/words/test_cache", "unit/gateway/http/test_limits",
     "unit/dashboards/", "unit/gateway/hooks/", "docs/test_blocks", "unit/deploy/controller/rollouts/", "contract/",
     "unit/", "docs/",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from gateway.http.core import Connection
@@ -88,14 +88,6 @@ class TimeoutQueue:
                 return
             self.leave(first[1])
             self._end(first[1])
-
-
-class HeadLimits(TypedDict, total=False):
-    """Other limits of heads than those of ``Connections``, for tests."""
-
-    head_timeout: float
-    max_head_bytes: int
-    max_headers: int
 
 
 class Connections:

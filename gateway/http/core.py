@@ -464,7 +464,6 @@ class Connection(asyncio.Protocol):
     def _start_next(self) -> None:
         current = self._current
         if current is not None and not current.is_started:
-            current.keep_alive &= self._keeps_alive or bool(self._waiting)
             current.started_ns = current.ready_ns = perf_counter_ns()  # not the time behind earlier ones
             self._start(current)
 

@@ -15,7 +15,6 @@ import pytest
 
 from gateway.app import Gateway
 from gateway.hooks.engines import ENGINES
-from gateway.http.connections import HeadLimits
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
 from gateway.testing import FakeBackend, FakeRegistry
@@ -34,9 +33,7 @@ def classify(inputs: dict[str, Any]) -> dict[str, Any]:
 class Stack:
     """A gateway over a fake registry and a fake backend, and a client for it."""
 
-    def __init__(
-        self, folder: Path, head_limits: HeadLimits | None = None, hook_isolation: str = "thread", **settings: Any
-    ) -> None:
+    def __init__(self, folder: Path, hook_isolation: str = "thread", **settings: Any) -> None:
         self.folder = folder
         # a process per hook would make this suite slow; test_processes.py is about those
         self.hook_isolation = hook_isolation
@@ -49,7 +46,7 @@ class Stack:
             triton_grpc="fake:8001",
             **{"ready_timeout": 5, **settings},
         )
-        self.gateway = self.new_gateway(head_limits=head_limits)
+        self.gateway = self.new_gateway()
         self.client = self.new_client(self.gateway)
 
     def new_gateway(self, **more: Any) -> Gateway:

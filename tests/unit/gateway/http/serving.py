@@ -7,8 +7,8 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from tests.core_client import listening
@@ -110,3 +110,7 @@ async def serving(stack: Any, tls: ssl.SSLContext | None = None) -> AsyncIterato
             yield port
         finally:
             port.close()
+
+
+Serve = Callable[..., AbstractAsyncContextManager[Port]]
+"""The fixture ``serve``: a port of a gateway with the test's settings."""

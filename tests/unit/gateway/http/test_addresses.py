@@ -43,6 +43,7 @@ async def test_other_unknown_addresses_are_refused_in_our_form(stack: Any, path:
     ("method", "path", "allowed"),
     [
         ("GET", "/serve/e", "POST"),
+        ("DELETE", "/serve/e", "POST"),
         ("GET", "/predict", "POST"),
         ("GET", "/embed", "POST"),
         ("GET", "/tei/e/embed", "POST"),

@@ -82,10 +82,6 @@ async def test_predict_calls_the_canary_over_all_versions(stack: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/predict", 405),
-        ("POST", "/v2/models/e", 405),
-        ("GET", "/v2/models/e/infer", 405),
-        ("GET", "/v2/repository/index", 405),
         ("POST", "/v2/repository/models/e/load", 400),
         ("GET", "/v2/models/nobody", 404),
         ("GET", "/v2/models/e/versions/9", 404),

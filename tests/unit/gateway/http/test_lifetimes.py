@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
 
 import pytest
 
 from gateway.handlers.cache import CachedHandler, size_of
 from gateway.http.core import Connection
-from tests.unit.gateway.http.serving import Port, post, serving
+from tests.unit.gateway.http.serving import GOOD, Serve, post
 from tests.waiting import LIMIT_S
-
-Serve = Callable[..., AbstractAsyncContextManager[Port]]
 
 HOOK = """
 class Preprocess:
@@ -33,25 +28,12 @@ class Preprocess:
 """
 
 
-@pytest.fixture
-def serve(make_stack: Callable[..., Any]) -> Serve:
-    """Serve a stack with the test's settings."""
-
-    @asynccontextmanager
-    async def make(**settings: Any) -> AsyncIterator[Port]:
-        stack = make_stack(**settings)
-        async with stack.gateway.running(), stack.client, serving(stack) as port:
-            yield port
-
-    return make
-
-
 async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(serve: Serve) -> None:
     """The version is chosen with the body. Chosen with the head, it could be closed before the body came (500)."""
     async with serve() as port:
         stack = port.stack
         stack.add_hook("h", HOOK % "old")
-        await stack.served("h")
+        await stack.served("e", "h")
         old = stack.gateway.table.current.endpoints["h"]
         request = post(b'{"x": 1}', "/serve/h")
         wire = await port.connect()
@@ -69,8 +51,6 @@ async def test_a_connection_that_has_ended_is_freed_without_a_collection(serve: 
     """Whether it was answered or refused. Full collections are rare, and thousands of connections may come."""
     async with serve(max_in_flight=1) as port:
         stack = port.stack
-        stack.deploy("e")
-        await stack.served("e")
 
         async def come(status: int, request: bytes) -> None:
             wire = await port.connect()
@@ -109,8 +89,6 @@ async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) ->
     """After a redeploy, the old version still answers its requests."""
     async with serve() as port:
         stack = port.stack
-        stack.deploy("e")
-        await stack.served("e")
         old = stack.gateway.table.current.endpoints["e"]
         stack.backend.hold = asyncio.Event()
         wire = await port.connect()
@@ -126,17 +104,18 @@ async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) ->
         await stack.until(lambda: old._leases == 0)
 
 
-async def test_the_deadline_holds(serve: Serve) -> None:
-    """A model never answers: the request gets 504 in time, and everything is released."""
-    async with serve(request_timeout="300ms") as port:
+@pytest.mark.parametrize(
+    ("limit", "asked", "seconds"), [("300ms", (), "0.3"), ("60s", ("x-request-timeout-ms: 50",), "0.05")]
+)
+async def test_the_deadline_holds(serve: Serve, limit: str, asked: tuple[str, ...], seconds: str) -> None:
+    """The gateway's or the caller's: a model never answers, the request gets 504, and everything is released."""
+    async with serve(request_timeout=limit) as port:
         stack = port.stack
-        stack.deploy("e")
-        await stack.served("e")
         stack.backend.hold = asyncio.Event()
         wire = await port.connect()
-        wire.send(post())
+        wire.send(post(GOOD, "/serve/e", *asked))
         status, _, body = await wire.answer()
-        assert (504, "deadline_exceeded") == (status, body["code"])
+        assert (504, "deadline_exceeded", f"no answer within {seconds} s") == (status, body["code"], body["error"])
         assert 0 == stack.gateway.table.current.endpoints["e"]._leases
         await stack.until(lambda: stack.gateway.permits.in_flight == 0)
         stack.backend.hold = None
@@ -144,12 +123,10 @@ async def test_the_deadline_holds(serve: Serve) -> None:
         assert 200 == (await wire.answer())[0]
 
 
-async def test_a_client_that_leaves_releases_its_resources(serve: Serve) -> None:
-    """Permit, bytes and lease."""
+async def test_a_client_that_leaves_releases_its_resources_and_is_counted(serve: Serve) -> None:
+    """Permit, bytes and lease; the next client is served."""
     async with serve() as port:
         stack = port.stack
-        stack.deploy("e")
-        await stack.served("e")
         stack.backend.hold = asyncio.Event()
         wire = await port.connect()
         wire.send(post())
@@ -158,13 +135,18 @@ async def test_a_client_that_leaves_releases_its_resources(serve: Serve) -> None
         assert permits.held_bytes > 0
         wire.close()
         await stack.until(lambda: (permits.in_flight, permits.held_bytes, endpoint._leases) == (0, 0, 0))
+        stack.backend.hold.set()
+        text = (await stack.client.get("/metrics")).text
+        assert 'outcome="client_gone",route="direct",version=""} 1.0' in text
+        assert "gateway_requests_in_flight 0.0" in text
+        wire = await port.connect()
+        wire.send(post())
+        assert 200 == (await wire.answer())[0]
 
 
 async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
     """Above the limit, a head alone gets 429, while the first request still sends its body."""
     async with serve(max_in_flight=1) as port:
-        port.stack.deploy("e")
-        await port.stack.served("e")
         first, second = await port.connect(), await port.connect()
         await first.send_slowly(post()[:-3])
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
@@ -182,7 +164,7 @@ async def test_a_permit_is_held_until_the_client_has_read_its_answer(serve: Serv
     async with serve() as port:
         stack = port.stack
         stack.add_hook("h", HUGE)
-        await stack.served("h")
+        await stack.served("e", "h")
         permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["h"]
         reader, leaver = await port.connect(), await port.connect()
         for wire in (reader, leaver):
@@ -202,8 +184,6 @@ async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
     """Announced lengths and chunked bodies count. Other requests get 429."""
     text = b'{"text": "%b"}' % (b"good " * 4000)
     async with serve(max_bytes_in_flight=30_000) as port:
-        port.stack.deploy("e")
-        await port.stack.served("e")
         first, second, third = [await port.connect() for _ in range(3)]
         await first.send_slowly(post(text)[:-3])
         permits = port.stack.gateway.permits
@@ -226,18 +206,18 @@ async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve, monkeyp
     monkeypatch.setattr("gateway.handlers.cache.MAX_BYTES", 8192)
     async with serve() as port:
         stack = port.stack
-        stack.deploy("e", auxiliary_cfg={"gateway": {"response_cache": "1000"}})
-        await stack.served("e")
-        handler: CachedHandler = stack.gateway.table.current.endpoints["e"].handler
+        stack.deploy("c", auxiliary_cfg={"gateway": {"response_cache": "1000"}})
+        await stack.served("e", "c")
+        handler: CachedHandler = stack.gateway.table.current.endpoints["c"].handler
         wire = await port.connect()
         for number in range(60):
-            wire.send(post(b'{"text": "good %d"}' % number))
+            wire.send(post(b'{"text": "good %d"}' % number, "/serve/c"))
             assert 200 == (await wire.answer())[0]
             assert handler.held_bytes <= 8192
         held = sum(size for _, _, size in handler._answers.values())
         assert 0 < len(handler._answers) < 60
         assert held == handler.held_bytes
-        wire.send(post(b'{"text": "%b"}' % (b"good " * 5000)))
+        wire.send(post(b'{"text": "%b"}' % (b"good " * 5000), "/serve/c"))
         assert 200 == (await wire.answer())[0]
         assert held == handler.held_bytes
 

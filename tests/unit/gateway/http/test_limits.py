@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
+from gateway.http.connections import Connections
 from gateway.http.exchange import Exchange
 from gateway.outcome import Outcome
 from tests.core_client import in_memory
-from tests.unit.gateway.http.serving import GOOD, Port, Wire, post, serving
+from tests.unit.gateway.http.serving import GOOD, Port, Serve, Wire, post, serving
 
 HOOK = """
 class Preprocess:
@@ -26,20 +26,9 @@ class Preprocess:
 """
 
 
-@pytest.fixture
-def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
-    """Serve the endpoint `e` with the test's settings."""
-
-    @asynccontextmanager
-    async def make(**settings: Any) -> AsyncIterator[Port]:
-        stack = make_stack(**settings)
-        async with stack.gateway.running(), stack.client:
-            stack.deploy("e")
-            await stack.served("e")
-            async with serving(stack) as made:
-                yield made
-
-    return make
+async def ok(exchange: Exchange) -> None:
+    """Answer every request at once."""
+    exchange.reply(200, [(b"content-length", b"0")], b"")
 
 
 # --- heads ------------------------------------------------------------------------------------------------------------
@@ -55,9 +44,9 @@ def port(make_stack: Callable[..., Any]) -> Callable[..., Any]:
     ],
     ids=["one line", "many lines", "a name", "whole"],
 )  # fmt: skip
-async def test_a_head_above_the_limit_is_431_and_closes_the_connection(port: Any, head: bytes) -> None:
+async def test_a_head_above_the_limit_is_431_and_closes_the_connection(serve: Serve, head: bytes) -> None:
     """Before it is complete, in one piece or many. The message names the limit."""
-    async with port(head_limits={"max_head_bytes": 4096, "max_headers": 1000}) as served:
+    async with serve({"max_head_bytes": 4096, "max_headers": 1000}) as served:
         for cut in (len(head), 1000):
             wire = await served.connect()
             wire.send(*(head[at : at + cut] for at in range(0, len(head), cut)))
@@ -67,9 +56,9 @@ async def test_a_head_above_the_limit_is_431_and_closes_the_connection(port: Any
             assert b"" == await wire.rest()
 
 
-async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
+async def test_a_head_of_too_many_lines_is_431(serve: Serve) -> None:
     """Each line costs more than its bytes."""
-    async with port(head_limits={"max_headers": 20}) as served:
+    async with serve({"max_headers": 20}) as served:
         wire = await served.connect()
         wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17))))
         assert 200 == (await wire.answer())[0]
@@ -79,10 +68,10 @@ async def test_a_head_of_too_many_lines_is_431(port: Any) -> None:
         assert "20 lines" in body["error"]
 
 
-async def test_trailers_and_chunk_extensions_count_as_head(port: Any) -> None:
+async def test_trailers_and_chunk_extensions_count_as_head(serve: Serve) -> None:
     """Many trailers, an endless one, and endless chunk extensions."""
     begin = b"POST /serve/e HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n10\r\n" + GOOD + b"\r\n"
-    async with port(head_limits={"max_head_bytes": 4096, "max_headers": 50}) as served:
+    async with serve({"max_head_bytes": 4096, "max_headers": 50}) as served:
         for end in (b"0\r\n" + b"x: y\r\n" * 100, b"0\r\nx: " + b"y" * 200_000, b"1;" + b"x" * 200_000):
             wire = await served.connect()
             wire.send(begin, *(end[at : at + 1000] for at in range(0, len(end), 1000)))
@@ -94,11 +83,11 @@ async def test_trailers_and_chunk_extensions_count_as_head(port: Any) -> None:
 
 @pytest.mark.parametrize("late", [True, False])
 async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
-    port: Any, caplog: pytest.LogCaptureFixture, late: bool
+    serve: Serve, caplog: pytest.LogCaptureFixture, late: bool
 ) -> None:
     """Longer than the URL parser can handle; with the body later or in the same piece."""
     head = b"POST /serve/" + b"e" * 70_000 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
-    async with port(head_limits={"max_head_bytes": 1 << 20}) as served:
+    async with serve({"max_head_bytes": 1 << 20}) as served:
         wire = await served.connect()
         with caplog.at_level(logging.ERROR):
             await wire.send_slowly(*((head, b"{}") if late else (head + b"{}",)))
@@ -110,33 +99,25 @@ async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
 # --- what is counted --------------------------------------------------------------------------------------------------
 
 
-async def test_connections_closed_by_the_gateway_are_counted_by_reason(make_stack: Callable[..., Any]) -> None:
+@pytest.mark.looptime
+async def test_connections_closed_by_the_gateway_are_counted_by_reason() -> None:
     """A connection that is closed while idle is not counted."""
-    stack = make_stack(head_limits={"max_head_bytes": 4096, "head_timeout": 0.2}, keep_alive="200ms")
-    async with stack.gateway.running(), stack.client:
-        stack.deploy("e")
-        await stack.served("e")
-        async with serving(stack) as served:
-            idle = await served.connect()
-            idle.send(post())
-            assert 200 == (await idle.answer())[0]
-            assert b"" == await idle.rest()
-            assert {} == await ended_connections(stack)
-            for sent in (b"", b"POST /ser", b"POST /" + b"x" * 5000, b"\x16\x03\x01"):
-                wire = await served.connect()
-                wire.send(sent)
-                await wire.rest()
-            expected = {"nothing_asked": 1, "head_timeout": 1, "head_too_large": 1, "malformed_request": 1}
-            assert expected == await ended_connections(stack)
+    found: list[str] = []
+    limits = Connections(max_head_bytes=4096, count=found.append)
+    for sent in (post(), b"", b"POST /ser", b"POST /" + b"x" * 5000, b"\x16\x03\x01"):
+        ear, connection = in_memory(ok, limits)
+        connection.data_received(sent)
+        await asyncio.sleep(100)
+        assert ear.is_closed, sent
+    assert ["nothing_asked", "head_timeout", "head_too_large", "malformed_request"] == found
 
 
-async def test_a_connection_closed_to_make_room_is_counted(make_stack: Callable[..., Any]) -> None:
+async def test_a_connection_closed_to_make_room_is_counted(serve: Serve) -> None:
     """It is the one that has been idle longest."""
-    stack = make_stack(max_connections=2)
-    async with stack.gateway.running(), stack.client, serving(stack) as served:
+    async with serve(max_connections=2) as served:
         waits = [await served.connect() for _ in range(3)]
         assert b"" == await waits[0].rest()
-        assert {"made_room": 2} == await ended_connections(stack), "the client that asks is another one"
+        assert {"made_room": 2} == await ended_connections(served.stack), "the client that asks is another one"
 
 
 async def ended_connections(stack: Any) -> dict[str, float]:
@@ -149,35 +130,43 @@ async def ended_connections(stack: Any) -> dict[str, float]:
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.looptime
 @pytest.mark.parametrize("sent", [b"", b"\r\n\r\n", b"POST /ser", post()[:60]], ids=["nothing", "lines", "url", "head"])
-async def test_a_connection_that_does_not_finish_a_head_ends(port: Any, sent: bytes) -> None:
+async def test_a_connection_that_does_not_finish_a_head_ends(sent: bytes) -> None:
     """A silent one is closed. One with a partial head gets 408 first."""
-    async with port(head_limits={"head_timeout": 0.2}) as served:
-        wire = await served.connect()
-        wire.send(sent)
-        if sent.strip():
-            status, headers, body = await wire.answer()
-            assert (408, "close", "head_timeout") == (status, headers["connection"], body["code"])
-        assert b"" == await wire.rest()
+    ear, connection = in_memory(ok, Connections(head_timeout=5))
+    connection.data_received(sent)
+    await asyncio.sleep(4.9)
+    assert (False, b"") == (ear.is_closed, ear.heard)
+    await asyncio.sleep(0.2)
+    assert ear.is_closed
+    if sent.strip():
+        head, _, body = ear.heard.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 408 ")
+        assert head.endswith(b"\r\nconnection: close")
+        assert json.loads(body)["code"] == "head_timeout"
+    else:
+        assert ear.heard == b""
 
 
-async def test_a_slow_head_times_out_like_a_stalled_one(port: Any) -> None:
+@pytest.mark.looptime
+async def test_a_slow_head_times_out_like_a_stalled_one() -> None:
     """A new byte does not restart the time. A second request has the same time as the first."""
-    async with port(head_limits={"head_timeout": 0.3}) as served:
-        wire = await served.connect()
-        for answered in (200, 408):
-            for byte in post()[:8] if answered == 408 else ():
-                wire.send(bytes([byte]))
-                await asyncio.sleep(0.05)
-            if answered == 200:
-                wire.send(post())
-            assert answered == (await wire.answer())[0]
+    ear, connection = in_memory(ok, Connections(head_timeout=5))
+    connection.data_received(post())
+    assert ear.heard.startswith(b"HTTP/1.1 200 ")
+    for byte in post()[:6]:
+        assert not ear.is_closed
+        connection.data_received(bytes([byte]))
+        await asyncio.sleep(0.9)
+    assert ear.is_closed
+    assert b"HTTP/1.1 408 " in ear.heard
 
 
-async def test_a_body_that_never_comes_ends_its_request_and_its_connection(port: Any) -> None:
+async def test_a_body_that_never_comes_ends_its_request_and_its_connection(serve: Serve) -> None:
     """Also if the answer did not need the body, or no route reads it."""
     head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
-    async with port(request_timeout="300ms") as served:
+    async with serve(request_timeout="300ms") as served:
         for line, expected in ((b"POST /serve/e", 408), (b"POST /serve/none", 404), (b"GET /v1/status", 200)):
             wire = await served.connect()
             wire.send(head % line)
@@ -185,9 +174,9 @@ async def test_a_body_that_never_comes_ends_its_request_and_its_connection(port:
             assert b"" == await wire.rest(), line
 
 
-async def test_a_client_that_does_not_read_is_disconnected(port: Any) -> None:
+async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None:
     """After a while, because its answers pile up."""
-    async with port(keep_alive="200ms", request_timeout="400ms") as served:
+    async with serve(keep_alive="200ms", request_timeout="400ms") as served:
         wire = await served.connect()
         wire._reader._transport.pause_reading()  # type: ignore[attr-defined]
         connections = served.stack.gateway.connections.open
@@ -197,26 +186,24 @@ async def test_a_client_that_does_not_read_is_disconnected(port: Any) -> None:
         await served.stack.until(lambda: not connections)
 
 
-async def test_idle_connections_end_after_keep_alive(port: Any) -> None:
+@pytest.mark.looptime
+async def test_idle_connections_end_after_keep_alive() -> None:
     """Each request restarts the time."""
-    async with port(keep_alive="1500ms") as served:
-        wire = await served.connect()
-        end = asyncio.get_running_loop().time() + 1.8
-        while (
-            asyncio.get_running_loop().time() < end
-        ):  # for longer than one pause may be, and the clock is the real one
-            wire.send(post())
-            assert 200 == (await wire.answer())[0]
-            await asyncio.sleep(0.1)
-        assert b"" == await wire.rest()
+    ear, connection = in_memory(ok, Connections(keep_alive=10))
+    for _ in range(3):
+        connection.data_received(post())
+        await asyncio.sleep(9)
+        assert not ear.is_closed
+    await asyncio.sleep(1.1)
+    assert ear.is_closed
 
 
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-async def test_at_the_limit_the_longest_idle_connection_is_closed(port: Any) -> None:
+async def test_at_the_limit_the_longest_idle_connection_is_closed(serve: Serve) -> None:
     """Silent, half-sent and idle ones alike. Connections with a request are answered."""
-    async with port(max_connections=6) as served:
+    async with serve(max_connections=6) as served:
         used = await served.connect()
         used.send(post())
         assert 200 == (await used.answer())[0]
@@ -236,9 +223,9 @@ async def test_at_the_limit_the_longest_idle_connection_is_closed(port: Any) -> 
             assert b"" == await wire.rest()
 
 
-async def test_if_all_connections_are_busy_a_new_one_gets_503(port: Any) -> None:
+async def test_if_all_connections_are_busy_a_new_one_gets_503(serve: Serve) -> None:
     """With Retry-After. The busy ones are answered."""
-    async with port(max_connections=3) as served:
+    async with serve(max_connections=3) as served:
         served.stack.backend.hold = asyncio.Event()
         busy = [await served.connect() for _ in range(3)]
         for wire in busy:
@@ -276,9 +263,9 @@ async def test_a_body_that_its_request_does_not_read_yet_is_held_back() -> None:
     assert ear.heard.startswith(b"HTTP/1.1 200")
 
 
-async def test_pipelined_requests_are_bounded(port: Any) -> None:
+async def test_pipelined_requests_are_bounded(serve: Serve) -> None:
     """Of thousands of tiny requests in one read, the first are answered, then the connection is closed."""
-    async with port() as served:
+    async with serve() as served:
         wire = await served.connect()
         wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n" * 5000)
         statuses = re.findall(rb"HTTP/1.1 (\d+)", await wire.rest())
@@ -291,9 +278,9 @@ async def test_pipelined_requests_are_bounded(port: Any) -> None:
 
 
 @pytest.mark.parametrize("path", ["/serve/e", "/livez", "/metrics", "/", "/v1/status", "/v1/models", "/v2", "/nothing"])
-async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, path: str) -> None:
+async def test_the_answer_to_head_has_the_head_of_get_and_no_body(serve: Serve, path: str) -> None:
     """The next answer follows directly after the head."""
-    async with port() as served:
+    async with serve() as served:
         wire = await served.connect()
         found = []
         for method in ("GET", "HEAD"):
@@ -312,9 +299,9 @@ async def test_the_answer_to_head_has_the_head_of_get_and_no_body(port: Any, pat
     [(b"HEAD x HTTP/1.1\r\n\r\n", 400), (b"HEAD /\xff HTTP/1.1\r\n\r\n", 400), (b"HEAD / HTTP/1.1\r\n:\r\n\r\n", 400),
      (b"HEAD /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000), 431)],
 )  # fmt: skip
-async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, status: int) -> None:
+async def test_a_refused_head_request_gets_no_body(serve: Serve, head: bytes, status: int) -> None:
     """Also if its own head cannot be read to the end."""
-    async with port() as served:
+    async with serve() as served:
         wire = await served.connect()
         wire.send(head)
         found, headers = await wire.head()
@@ -323,9 +310,9 @@ async def test_a_refused_head_request_gets_no_body(port: Any, head: bytes, statu
         assert b"" == await wire.rest()
 
 
-async def test_an_unreadable_request_after_head_is_refused_with_a_body(port: Any) -> None:
+async def test_an_unreadable_request_after_head_is_refused_with_a_body(serve: Serve) -> None:
     """It has no method, and the parser still has the previous one."""
-    async with port() as served:
+    async with serve() as served:
         wire = await served.connect()
         wire.send(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert 200 == (await wire.head())[0]
@@ -334,19 +321,19 @@ async def test_an_unreadable_request_after_head_is_refused_with_a_body(port: Any
         assert (400, "malformed_request") == (status, body["code"])
 
 
-async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(port: Any) -> None:
+async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(serve: Serve) -> None:
     """The part after `#` does not belong to the endpoint's name."""
     request = post(GOOD, "/serve/e#f")
-    async with port() as served:
+    async with serve() as served:
         for pieces in ((request,), (request[:30], request[30:]), (request[:-5], request[-5:])):
             wire = await served.connect()
             await wire.send_slowly(*pieces)
             assert 200 == (await wire.answer())[0]
 
 
-async def test_the_end_of_what_a_client_sends_means_that_it_has_left(port: Any) -> None:
+async def test_the_end_of_what_a_client_sends_means_that_it_has_left(serve: Serve) -> None:
     """As in Go's server: what is answered by then has its answer, and a request in progress is given up."""
-    async with port() as served:
+    async with serve() as served:
         stack = served.stack
         stack.backend.hold = asyncio.Event()
         wire = await served.connect()
@@ -359,9 +346,9 @@ async def test_the_end_of_what_a_client_sends_means_that_it_has_left(port: Any) 
         assert b"" == await wire.rest()
 
 
-async def test_an_incomplete_request_gets_no_answer(port: Any) -> None:
+async def test_an_incomplete_request_gets_no_answer(serve: Serve) -> None:
     """Half a head or half a body, then the end of the stream."""
-    async with port() as served:
+    async with serve() as served:
         for at in (10, 50, -3):
             wire = await served.connect()
             wire.send(post()[:at])
@@ -369,9 +356,9 @@ async def test_an_incomplete_request_gets_no_answer(port: Any) -> None:
             assert b"" == await wire.rest()
 
 
-async def test_requests_before_an_unreadable_one_are_answered_first(port: Any) -> None:
+async def test_requests_before_an_unreadable_one_are_answered_first(serve: Serve) -> None:
     """In order, then the refusal."""
-    async with port() as served:
+    async with serve() as served:
         served.stack.backend.hold = asyncio.Event()
         wire = await served.connect()
         wire.send(post() + post() + b"this is no request\r\n\r\n")
@@ -383,9 +370,9 @@ async def test_requests_before_an_unreadable_one_are_answered_first(port: Any) -
         assert b"" == await wire.rest()
 
 
-async def test_a_refused_request_with_expect_100_closes_the_connection(port: Any) -> None:
+async def test_a_refused_request_with_expect_100_closes_the_connection(serve: Serve) -> None:
     """Its body may still come and must not be read as a request."""
-    async with port() as served:
+    async with serve() as served:
         wire = await served.connect()
         wire.send(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
         status, headers, _ = await wire.answer()
@@ -400,9 +387,9 @@ async def test_a_refused_request_with_expect_100_closes_the_connection(port: Any
         assert (200, False) == (status, "connection" in headers)
 
 
-async def test_an_upgrade_offer_is_ignored(port: Any) -> None:
+async def test_an_upgrade_offer_is_ignored(serve: Serve) -> None:
     """Java's client sends one with its first request. Further requests in the same read are served too."""
-    async with port() as served:
+    async with serve() as served:
         wire = await served.connect()
         asking = post(
             GOOD, "/serve/e", "connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABk"
@@ -418,8 +405,6 @@ async def test_an_upgrade_offer_is_ignored(port: Any) -> None:
 
 async def hooked(served: Port, **body: Any) -> Wire:
     """Call the hook, which answers with these headers."""
-    import json
-
     if "h" not in served.stack.gateway.table.current.endpoints:
         served.stack.add_hook("h", HOOK)
         await served.stack.served("e", "h")
@@ -433,9 +418,9 @@ async def hooked(served: Port, **body: Any) -> Wire:
     [("x-mine", "a\r\nx-theirs: b"), ("x-mine", "a\r\n\r\nHTTP/1.1 200 OK"), ("x-mine", "a\nb"), ("x\r\ny", "a"),
      ("x y", "a"), ("", "a"), ("x-mine", "a\0b")],
 )  # fmt: skip
-async def test_a_hooks_header_cannot_contain_a_line_break(port: Any, header: tuple[str, str]) -> None:
+async def test_a_hooks_header_cannot_contain_a_line_break(serve: Serve, header: tuple[str, str]) -> None:
     """It is reported as the hook's error, and nothing of the header is sent."""
-    async with port() as served:
+    async with serve() as served:
         wire = await hooked(served, headers=[header])
         status, headers, body = await wire.answer()
         assert (500, "hook_failed") == (status, body["code"])
@@ -463,9 +448,9 @@ async def test_unchecked_headers_are_not_written(stack: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 304, 404])
-async def test_a_hook_may_not_set_connection_headers(port: Any, status: int) -> None:
+async def test_a_hook_may_not_set_connection_headers(serve: Serve, status: int) -> None:
     """Transfer codings and `connection` belong to the server. Statuses without a body have none."""
-    async with port() as served:
+    async with serve() as served:
         for header in (["transfer-encoding", "chunked"], ["connection", "close"]):
             wire = await hooked(served, headers=[header], status=status, content="")
             assert (500, "hook_failed") == ((answer := await wire.answer())[0], answer[2]["code"])
@@ -480,9 +465,9 @@ async def test_a_hook_may_not_set_connection_headers(port: Any, status: int) -> 
 
 
 @pytest.mark.parametrize("status", [0, 99, 101, 600, 1000])
-async def test_a_hooks_status_must_be_a_final_one(port: Any, status: int) -> None:
+async def test_a_hooks_status_must_be_a_final_one(serve: Serve, status: int) -> None:
     """Other statuses are the hook's error."""
-    async with port() as served:
+    async with serve() as served:
         wire = await hooked(served, headers=[], status=status)
         found, _, body = await wire.answer()
         assert (500, "hook_failed") == (found, body["code"])

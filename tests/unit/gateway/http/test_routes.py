@@ -113,15 +113,6 @@ async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> No
     assert [413, 413, 413] == [plain.status_code, packed.status_code, streamed.status_code]
 
 
-@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
-async def test_other_methods_get_405(stack: Any, method: str) -> None:
-    """With Allow, in the usual form."""
-    reply = await stack.client.request(method, "/serve/e")
-    assert (405, "POST", "method_not_allowed") == (
-        reply.status_code, reply.headers["allow"], reply.json()["code"],
-    )  # fmt: skip
-
-
 async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
     """The 404 names the deployed alternatives."""
     stack.deploy("e", version="1")
@@ -151,7 +142,7 @@ async def test_backend_failures_have_their_status(stack: Any, failure: Any, stat
     await stack.served("e")
     stack.backend.fail_with = failure
     reply = await stack.client.post("/serve/e", json={"text": "good"})
-    assert status == reply.status_code
+    assert (status, status in (429, 503, 504)) == (reply.status_code, "retry-after" in reply.headers)
 
 
 async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
@@ -163,17 +154,6 @@ async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
     stack.load("e", lambda inputs: {"logits": np.full((len(inputs["input_ids"]), 2), np.nan, dtype=np.float32)})
     reply = await stack.client.post("/serve/e", json={"text": "good"})
     assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
-
-
-async def test_request_ends_at_its_deadline(stack: Any) -> None:
-    """x-request-timeout-ms limits the time. The endpoint is free again afterwards."""
-    stack.deploy("e")
-    await stack.served("e")
-    stack.backend.hold = asyncio.Event()
-    reply = await stack.client.post("/serve/e", json={"text": "good"}, headers={"x-request-timeout-ms": "50"})
-    assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
-    stack.backend.hold.set()
-    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
 
 
 async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:

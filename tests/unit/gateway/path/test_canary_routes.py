@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.errors import BackendRefused, BackendUnavailable, GatewayError, ModelFailed, Overloaded
+from gateway.errors import BackendUnavailable, GatewayError, ModelFailed, Overloaded
 from gateway.registry.ledger import Record
 from tests.expositions import render
 from tests.waiting import soon
@@ -64,17 +64,6 @@ async def test_a_failing_canary_falls_back_to_stable_and_is_counted(stack: Any, 
     } == await counted(stack)
 
 
-async def test_if_the_stable_version_fails_too_the_caller_gets_its_error(stack: Any) -> None:
-    """There is one fallback only."""
-    await start(stack)
-    fail(stack, "e/2", ModelFailed("canary"))
-    fail(stack, "e/1", BackendUnavailable("stable"))
-    reply = await stack.client.post("/serve/c", json=BODY)
-    assert (503, "backend_unavailable", "e/1") == (
-        reply.status_code, reply.json()["code"], reply.headers["x-served-by"],
-    )  # fmt: skip
-
-
 async def test_refused_input_causes_no_fallback(stack: Any) -> None:
     """The canary's refusal is the answer."""
     await start(stack)
@@ -90,14 +79,6 @@ async def test_direct_calls_and_the_stable_version_have_no_fallback(stack: Any) 
     assert 502 == (await stack.client.post("/serve/c", json=BODY)).status_code
     assert 502 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
     assert not any("fallback" in name for name in await counted(stack))
-
-
-async def test_a_call_of_one_version_is_not_retried_if_triton_refuses_its_tensors(stack: Any) -> None:
-    """The caller gets 502."""
-    await start(stack)
-    stack.backend.fail_with = BackendRefused("shapes")
-    reply = await stack.client.post("/serve/e/2", json=BODY)
-    assert 502 == reply.status_code
 
 
 async def test_a_pin_selects_its_version(stack: Any) -> None:
