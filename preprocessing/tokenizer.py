@@ -30,7 +30,7 @@ from preprocessing.framing import Framing
 from preprocessing.tokenizer_settings import Stated, refuse_contradictions
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
-from preprocessing.words.cache import DEFAULT_MAX_WORDS, CacheState, WordCache
+from preprocessing.words.cache import DEFAULT_MAX_WORDS, WordCache
 from preprocessing.words.rules import KNOWN_PATTERNS
 
 _T = TypeVar("_T")
@@ -78,8 +78,10 @@ class TextTokenizer:
         self.stated = stated
         """What tokenizer.json says of matters of which tokenizer_config.json may say otherwise; None without a file."""
         self._framing: Framing | None = None
-        self._words: WordCache | None = None
-        self._off_because: str | None = None
+        self.words: WordCache | None = None
+        """The cached words; None if there is no cache."""
+        self.no_words_because: str | None = None
+        """Why there is no cache."""
         self._shared = _Shared(tokenizer, max_length, truncation_side, unknown_id)
         self._origin: TextTokenizer | None = None
         """The tokenizer that this one is a twin of; it lives as long as its twins."""
@@ -87,9 +89,9 @@ class TextTokenizer:
             self._framing = Framing(
                 tokenizer, max_length=max_length, truncation_side=truncation_side, unknown_id=unknown_id
             )
-            self._words = self._make_cache(self._framing)
+            self.words = self._make_cache(self._framing)
         except NotUnderstood as reason:
-            self._off_because = str(reason)
+            self.no_words_because = str(reason)
 
     @classmethod
     def from_folder(cls, folder: Path, config: TaskConfig, *, word_cache: bool | int = True) -> TextTokenizer:
@@ -146,24 +148,19 @@ class TextTokenizer:
         """Return a tokenizer with an empty word cache that shares everything else with this one."""
         made = copy.copy(self)
         made._origin = self  # noqa: SLF001 - an instance of this class
-        if self._words is not None:
-            made._words = self._words.twin()  # noqa: SLF001 - an instance of this class
+        if self.words is not None:
+            made.words = self.words.twin()
         return made
-
-    @property
-    def cache_state(self) -> CacheState:
-        """Whether words are cached, or why not, and how often the cache was hit."""
-        return CacheState(enabled=False, reason=self._off_because) if self._words is None else self._words.state
 
     @property
     def hits(self) -> int:
         """Number of texts answered from cached words only."""
-        return 0 if self._words is None else self._words.hits
+        return 0 if self.words is None else self.words.hits
 
     @property
     def misses(self) -> int:
         """Number of texts that needed the library although there is a cache."""
-        return 0 if self._words is None else self._words.misses
+        return 0 if self.words is None else self.words.misses
 
     @property
     def vocab_size(self) -> int:
@@ -172,9 +169,9 @@ class TextTokenizer:
 
     def encode_batch(self, texts: Texts) -> list[Encoded]:
         """Return one `Encoded` per text or pair, in order."""
-        if self._words is None:
+        if self.words is None:
             return self._encode(texts)
-        rows = self._words.encode_batch(texts)
+        rows = self.words.encode_batch(texts)
         if None not in rows:
             return rows  # type: ignore[return-value] # just looked
         unanswered = [i for i, row in enumerate(rows) if row is None]

@@ -14,7 +14,6 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
@@ -31,22 +30,6 @@ _LONGEST_WORD: Final = 64
 """In characters. Longer words are tokenized each time."""
 _MAX_TOKENS: Final = 32
 """Most tokens of a cached word. Together with its length, this keeps an entry below a kilobyte."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheState:
-    """The state of a tokenizer's word cache."""
-
-    enabled: bool
-    reason: str | None = None
-    """Why the cache is off."""
-    kind: str | None = None
-    """How texts are divided: `whitespace`, `byte-level` or `metaspace`."""
-    words: int = 0
-    max_words: int = 0
-    hits: int = 0
-    learned: int = 0
-    misses: int = 0
 
 
 class WordCache:
@@ -73,7 +56,7 @@ class WordCache:
         # old one, and words that were not used meanwhile are dropped. A hit costs only the lookup.
         self._young = _Generation(self._find_out)
         self._old = _Generation(self._find_out)
-        self._max_words = max_words
+        self.max_words = max_words
         self._generation = max(max_words // 2, 1)
         self._lock = Lock()
         self.hits = self.learned = self.misses = 0
@@ -84,7 +67,7 @@ class WordCache:
     def twin(self) -> WordCache:
         """Return a cache with the same rules and no words."""
         return WordCache(
-            self._learner, self._framing, max_words=self._max_words, budget=self._budget, rules=self._rules
+            self._learner, self._framing, max_words=self.max_words, budget=self._budget, rules=self._rules
         )  # fmt: skip
 
     @property
@@ -106,19 +89,6 @@ class WordCache:
             if wholly:
                 self._turn()
             return before - self.words
-
-    @property
-    def state(self) -> CacheState:
-        """Current sizes and counts."""
-        return CacheState(
-            enabled=True,
-            kind=self._rules.kind,
-            words=self.words,
-            max_words=self._generation * 2,
-            hits=self.hits,
-            learned=self.learned,
-            misses=self.misses,
-        )
 
     def forget_counts(self) -> None:
         """Reset the counts."""

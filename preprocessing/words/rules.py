@@ -28,8 +28,6 @@ from preprocessing.types import pack
 class WordRules:
     """The conditions under which the words of a text are independent of each other."""
 
-    kind: str
-    """How the text is divided: `whitespace`, `byte-level` or `metaspace`."""
     first_differs: bool
     """Whether a word at the start of a text has other ids than after a space."""
     safe_edges: bool
@@ -89,7 +87,6 @@ def understand(tokenizer: Tokenizer) -> WordRules:
         raise NotUnderstood("a normalizer strips the space in front of words that differ by it")
     specials, normalized = _specials(tokenizer, safe_edges=safe_edges)
     return WordRules(
-        kind=cut.kind,
         first_differs=cut.first_differs,
         safe_edges=safe_edges,
         forbidden=cut.forbidden,
@@ -290,7 +287,6 @@ KNOWN_PATTERNS: Final = _SPACE_RUNS | _BYTE_LEVEL_EXPRESSIONS.keys()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
-    kind: str
     drops_spaces: bool = False
     first_differs: bool = False
     forbidden: str = ""
@@ -307,21 +303,20 @@ def _pre_tokenizer(description: Description | None) -> _Cut:
     if first["type"] in _DROPS_SPACES:
         # Each later step sees one piece between spaces at a time. Only Metaspace knows its position in the text.
         return _Cut(
-            kind="whitespace",
             drops_spaces=True,
             first_differs=any(step.get("prepend_scheme") == "first" for step in rest),
             ascii_pieces=_BERT_PIECES if first["type"] == "BertPreTokenizer" and not rest else None,
         )
     if first["type"] == "ByteLevel" and not rest and first["use_regex"]:
         if first["add_prefix_space"]:  # pieces within a word have no leading space and cannot be tokenized alone
-            return _Cut(kind="byte-level")
-        return _Cut(kind="byte-level", first_differs=True, ascii_pieces=_GPT2_PIECES)
+            return _Cut()
+        return _Cut(first_differs=True, ascii_pieces=_GPT2_PIECES)
     if first["type"] == "Split" and len(rest) == 1 and rest[0]["type"] == "ByteLevel":
         return _split_byte_level(first, rest[0])
     if first["type"] == "Metaspace" and not rest and first["split"]:
         if first["prepend_scheme"] not in ("always", "first", "never"):
             raise NotUnderstood("Metaspace has a prepend_scheme that is not known")
-        return _Cut(kind="metaspace", first_differs=first["prepend_scheme"] != "always", forbidden=first["replacement"])
+        return _Cut(first_differs=first["prepend_scheme"] != "always", forbidden=first["replacement"])
     raise NotUnderstood(f"the pre-tokenizer {' + '.join(step['type'] for step in steps)} is not known")
 
 
@@ -331,7 +326,7 @@ def _split_byte_level(split: Description, byte_level: Description) -> _Cut:
         raise NotUnderstood("a Split pre-tokenizer has a pattern that is not known")
     if byte_level["use_regex"] or byte_level["add_prefix_space"]:
         raise NotUnderstood("a ByteLevel pre-tokenizer after Split cuts or adds spaces itself")
-    return _Cut(kind="byte-level", first_differs=True, ascii_pieces=pieces)
+    return _Cut(first_differs=True, ascii_pieces=pieces)
 
 
 def _stands_alone(char: str) -> bool:

@@ -61,7 +61,6 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
         "samples": {
             "count": count, "source": "the user's" if is_users else "built in",
             "shortest": min(made.lengths), "longest": max(made.lengths),
-            "distributions": reference.describe(made.drifts),
         },
         "parity": [asdict(parity) for _, parity in made.judged],
         "speed": speed.as_rows(made.timings),

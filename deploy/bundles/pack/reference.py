@@ -37,11 +37,3 @@ def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, A
 def encode(found: Distributions, *, source: str) -> str:
     """Return the text of ``reference.json``."""
     return drift.encode(found, source=source)
-
-
-def describe(found: Distributions) -> dict[str, dict[str, float]]:
-    """Return each variable's bins and counts as readable lines."""
-    return {name: dict(zip(bins.names, bins.counts, strict=True)) for name, bins in found.items()}
-
-
-__all__ = ["describe", "distributions", "encode"]

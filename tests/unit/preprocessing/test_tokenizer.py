@@ -180,9 +180,9 @@ def test_folders_with_the_same_tokenizer_share_it_in_memory(make_folder: MakeFol
     assert one is not other
     assert one._tokenizer is other._tokenizer
     assert one.windower is other.windower
-    assert one._words is not None
-    assert other._words is not None
-    assert one._words._rules is other._words._rules
+    assert one.words is not None
+    assert other.words is not None
+    assert one.words._rules is other.words._rules
 
 
 def test_shared_tokenizers_have_separate_word_caches(make_folder: MakeFolder) -> None:
@@ -190,8 +190,8 @@ def test_shared_tokenizers_have_separate_word_caches(make_folder: MakeFolder) ->
     one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))
     one.encode_batch(["good film"])
     one.encode_batch(["good film"])
-    assert (2, 2) == (one.hits + one.cache_state.learned, one.cache_state.words)
-    assert (0, 0, 0) == (other.hits, other.cache_state.learned, other.cache_state.words)
+    assert (2, 2) == (one.hits + one.words.learned, one.words.words)
+    assert (0, 0, 0) == (other.hits, other.words.learned, other.words.words)
 
 
 @pytest.mark.parametrize("options", [{"max_length": 8}, {"truncation_side": "left"}])

@@ -118,13 +118,12 @@ def differences(tokenizer: TextTokenizer, texts: list[Any]) -> list[object]:
 def test_a_familys_words_are_cached(family: str, tokenizer_of: Callable[[str], Tokenizer], tmp_path: Path) -> None:
     """The second time, a plain text needs no tokenizer."""
     tokenizer = with_cache(tokenizer_of(family), tmp_path)
-    assert (True, None) == (tokenizer.cache_state.enabled, tokenizer.cache_state.reason)
+    assert tokenizer.words is not None, tokenizer.no_words_because
     for _ in range(2):
         tokenizer.encode_batch(["The quick brown cat jumps over the lazy dog"])
         tokenizer.encode_batch([("one two", "three")])
-    state = tokenizer.cache_state
-    assert (4, 0) == (state.hits + state.learned, state.misses)
-    assert state.hits >= 2
+    assert (4, 0) == (tokenizer.hits + tokenizer.words.learned, tokenizer.misses)
+    assert tokenizer.hits >= 2
 
 
 @pytest.mark.parametrize("family", FEW_AT_FIRST)
@@ -146,7 +145,7 @@ def test_the_cache_returns_the_librarys_rows(
         truncation_side=side,  # type: ignore[arg-type]
         word_cache=True,
     )
-    assert cached.cache_state.enabled
+    assert cached.words is not None
     assert [] == differences(cached, texts)
     assert [] == differences(cached, list(itertools.product(texts, texts)))
 
@@ -199,14 +198,14 @@ def test_the_number_of_cached_words_is_limited(tmp_path: Path) -> None:
     for start in range(0, 3000, 30):
         texts = [f"w{n} x{n}y, {n}" for n in range(start, start + 30)]
         assert [] == differences(tokenizer, texts)
-        assert tokenizer.cache_state.words <= 100
+        assert tokenizer.words.words <= 100
 
 
 def test_a_batch_of_more_words_than_the_limit_is_limited_too(tmp_path: Path) -> None:
     """Its rows are complete."""
     tokenizer = with_cache(bert(), tmp_path, words=10)
     assert [] == differences(tokenizer, [" ".join(f"w{n}" for n in range(500))])
-    assert tokenizer.cache_state.words <= 10
+    assert tokenizer.words.words <= 10
 
 
 def test_words_in_use_stay_cached(tmp_path: Path) -> None:
@@ -216,8 +215,8 @@ def test_words_in_use_stay_cached(tmp_path: Path) -> None:
     for n in range(100):
         tokenizer.encode_batch([f"w{n}"])
         tokenizer.encode_batch(["fox"])
-    before = len(tokenizer._words._young) + len(tokenizer._words._old)  # type: ignore[union-attr]
-    assert "fox" in {*tokenizer._words._young, *tokenizer._words._old}  # type: ignore[union-attr]
+    before = len(tokenizer.words._young) + len(tokenizer.words._old)  # type: ignore[union-attr]
+    assert "fox" in {*tokenizer.words._young, *tokenizer.words._old}  # type: ignore[union-attr]
     assert before <= 20
 
 
@@ -226,7 +225,7 @@ def test_long_words_are_answered_but_not_cached(tmp_path: Path) -> None:
     tokenizer = with_cache(bert(), tmp_path)
     long, longest, many = "ж" * 65, "ж" * 64, "y" * 60
     assert [] == differences(tokenizer, [f"{'the fox and the dog say ' * 20}{long} {longest} {many}"])
-    kept = tokenizer._words._young  # type: ignore[union-attr]
+    kept = tokenizer.words._young  # type: ignore[union-attr]
     assert (False, True, False) == (long in kept, longest in kept, many in kept)
 
 
@@ -234,7 +233,7 @@ def test_text_of_long_words_goes_to_the_library_whole(tmp_path: Path) -> None:
     """No word of it would be cached."""
     tokenizer = with_cache(bert(), tmp_path)
     tokenizer.encode_batch(["x" * 100])
-    assert (0, 0, 1) == (tokenizer.hits, tokenizer.cache_state.learned, tokenizer.misses)
+    assert (0, 0, 1) == (tokenizer.hits, tokenizer.words.learned, tokenizer.misses)
 
 
 def test_added_tokens_in_a_text_go_to_the_library(tmp_path: Path) -> None:
@@ -251,16 +250,16 @@ def test_single_spaces_separate_words_of_byte_level_models(tmp_path: Path) -> No
     """Between visible characters. Other texts go to the library."""
     tokenizer = with_cache(gpt2(), tmp_path)
     tokenizer.encode_batch(["fox dog", "fox\ndog and", "fox\n\n dog's"])
-    assert (2, 1) == (tokenizer.cache_state.learned, tokenizer.misses)
+    assert (2, 1) == (tokenizer.words.learned, tokenizer.misses)
     tokenizer.encode_batch(["fox  dog", " fox", "fox ", "fox \n", ""])
-    assert (2, 6) == (tokenizer.cache_state.learned, tokenizer.misses)
+    assert (2, 6) == (tokenizer.words.learned, tokenizer.misses)
 
 
 def test_punctuation_at_a_cached_word_needs_no_tokenizer(tmp_path: Path) -> None:
     """Punctuation at a known word is no unknown word: the tokenizer is not asked."""
     tokenizer = with_cache(bert(), tmp_path)
     tokenizer.encode_batch(["fox dog , ! ("])
-    tokenizer._words._learner = None  # type: ignore[union-attr, assignment] # asking would fail, and be a miss
+    tokenizer.words._learner = None  # type: ignore[union-attr, assignment] # asking would fail, and be a miss
     rows = tokenizer.encode_batch(["(fox, dog!"])
     assert 0 == tokenizer.misses
     assert library(tokenizer, ["(fox, dog!"]) == [values(row) for row in rows]
@@ -277,7 +276,7 @@ def test_plain_words_are_spelled_without_the_tokenizer(tmp_path: Path) -> None:
         max_input_chars_per_word=9,
     )
     for tokenizer in (*tokenizers, with_cache(narrow, tmp_path)):
-        tokenizer._words._learner = None  # type: ignore[union-attr, assignment] # asking would fail, and be a miss
+        tokenizer.words._learner = None  # type: ignore[union-attr, assignment] # asking would fail, and be a miss
         for letters in ("abc1", "aAbBcC", "etaoinsrhldcumfpgwybvkxjqzETAOIN0123456789"):
             words = ["".join(rng.choices(letters, k=rng.choice((1, 2, 3, 5, 9, 10, 30, 64)))) for _ in range(300)]
             assert [] == differences(tokenizer, [*words, *string.punctuation, *(f"({word}!" for word in words)])
@@ -319,7 +318,7 @@ def test_many_threads_learn_and_look_up_at_once(tmp_path: Path) -> None:
             assert [True] * 8 == list(pool.map(encode, range(8)))
     finally:
         sys.setswitchinterval(interval)
-    assert tokenizer.cache_state.words <= 60
+    assert tokenizer.words.words <= 60
 
 
 # --- when it is off ---------------------------------------------------------------------------------------------------
@@ -329,11 +328,11 @@ def test_the_setting_switches_the_cache_off(tmp_path: Path, make_folder: MakeFol
     """By False or 0. The rows are the same."""
     for words in (False, 0):
         tokenizer = with_cache(bert(), tmp_path, words=words)
-        assert (False, "switched off") == (tokenizer.cache_state.enabled, tokenizer.cache_state.reason)
+        assert (None, "switched off") == (tokenizer.words, tokenizer.no_words_because)
         assert [] == differences(tokenizer, ["a b", "c"])
-    assert not TextProcessor.from_folder(make_folder(), word_cache=False).tokenizer.cache_state.enabled
-    assert TextProcessor.from_folder(make_folder(), word_cache=7).tokenizer.cache_state.max_words <= 7
-    assert TextProcessor.from_folder(make_folder()).tokenizer.cache_state.enabled
+    assert TextProcessor.from_folder(make_folder(), word_cache=False).tokenizer.words is None
+    assert TextProcessor.from_folder(make_folder(), word_cache=7).tokenizer.words.max_words <= 7
+    assert TextProcessor.from_folder(make_folder()).tokenizer.words is not None
 
 
 def plain(**parts: Any) -> Tokenizer:
@@ -423,7 +422,7 @@ def test_unsupported_parts_switch_the_cache_off(case: str, tmp_path: Path) -> No
         WordCache(tokenizer, Framing(tokenizer, max_length=16))
     if not getattr(tokenizer.model, "dropout", None):
         loaded = with_cache(tokenizer, tmp_path)
-        assert (False, 0, 0) == (loaded.cache_state.enabled, loaded.hits, loaded.misses)
+        assert (None, 0, 0) == (loaded.words, loaded.hits, loaded.misses)
         assert [] == differences(loaded, ["a b", "b"])
 
 
@@ -451,10 +450,10 @@ def test_pairs_in_another_order_go_to_the_library(tmp_path: Path) -> None:
     tokenizer = with_cache(
         plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "pair": "$B:1 $A"})), tmp_path
     )
-    assert tokenizer.cache_state.enabled
+    assert tokenizer.words is not None
     tokenizer.encode_batch(["a b"])
     tokenizer.encode_batch([("a", "b b")])
-    assert (1, 1) == (tokenizer.cache_state.learned, tokenizer.misses)
+    assert (1, 1) == (tokenizer.words.learned, tokenizer.misses)
     assert [] == differences(tokenizer, ["a b", "b"])
     assert [1, 1, 0] == tokenizer.encode_batch([("a", "b b")])[0].ids.tolist()
 
@@ -503,7 +502,7 @@ def test_every_character_may_stand_at_both_ends_of_a_word(
 ) -> None:
     """All characters that the rules allow there (WORD_CACHE_CHARACTERS=all), or every 97th."""
     tokenizer = with_cache(tokenizer_of(family), tmp_path, max_length=4096, words=10)
-    rules = tokenizer._words._rules  # type: ignore[union-attr]
+    rules = tokenizer.words._rules  # type: ignore[union-attr]
     step = 1 if rules.safe_edges else 19  # where edges do not matter, a sample will do
     if os.environ.get("WORD_CACHE_CHARACTERS") != "all":
         step *= 97
