@@ -22,7 +22,6 @@ _PICK: Final = 'endpoint=~"$endpoint",version=~"$version"'
 _BY_ENDPOINT: Final = 'endpoint=~"$endpoint"'
 _W: Final = "$__rate_interval"
 _EV: Final = "{{endpoint}} {{version}}"
-_OVERLOADED: Final = 'outcome="overloaded"'
 _OURS: Final = 'job="triton-gateway"'
 _FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
 _RED: Final = "red"
@@ -82,12 +81,6 @@ _NO_CALLERS: Final = "Shown when callers have keys"
 
 def _lines(title: str, description: str, expr: str, legend: str = _EV, unit: str = "short", **more: object) -> Panel:
     return Panel(title, description, (Query(expr, legend),), unit=unit, **more)  # type: ignore[arg-type]  # passed on
-
-
-def _stage_mean(stage: str) -> str:
-    matchers = f'{_PICK},stage="{stage}"'
-    name = catalog.STAGE_SECONDS.name
-    return f"{by(VERSION, _rate(f'{name}_sum', matchers))} / {by(VERSION, _rate(f'{name}_count', matchers))}"
 
 
 def _hits(metric: Metric) -> str:
@@ -480,9 +473,6 @@ CAPACITY: Final = Board(
         Section("Demand", (
             _lines("In flight", "Requests in progress per gateway.",
                    by(("instance",), catalog.IN_FLIGHT.name), "{{instance}}"),
-            _lines("Refused for lack of capacity", "Answers 429 per second.",
-                   f"{by(('instance',), _rate(catalog.REQUESTS, _OVERLOADED))} or "
-                   f"0 * {by(('instance',), catalog.IN_FLIGHT.name)}", "{{instance}}", "reqps"),
             _lines("Refused, by reason", "Refused requests by what was full and by priority class.",
                    by(("reason", "priority"), f"rate({catalog.REFUSED.name}[{_W}])"), "{{reason}} {{priority}}",
                    "reqps", least=None),
@@ -540,9 +530,6 @@ CAPACITY: Final = Board(
             _lines("Padding waste", "Share of the tokens in calls that are only padding.",
                    f"1 - {by(VERSION, _rate(catalog.BATCH_REAL_TOKENS))} / "
                    f"{by(VERSION, _rate(f'{catalog.BATCH_TOKENS.name}_sum'))}", unit="percentunit"),
-            _lines("Wait for a call", "Mean time in the gateway's queue.",
-                   _stage_mean("queue"), unit="s"),
-            _lines("Time in Triton", "Mean time of a call, including the network.", _stage_mean("infer"), unit="s"),
         )),
     ),
 )  # fmt: skip

@@ -128,9 +128,7 @@ class FeedbackRoute:
     ) -> Labelled:
         if not isinstance(one, Mapping):
             raise InputRefused(f"{where} is not an object", hint=f"send {_FORM}")
-        answer = one.get("answer")
-        answered = answer.get("label") if isinstance(answer, Mapping) else None
-        predicted = _text(one.get("predicted", answered), f"{where}.predicted")
+        predicted = _text(one.get("predicted"), f"{where}.predicted")
         label = _text(one.get("label"), f"{where}.label")
         path = _text(one.get("endpoint"), f"{where}.endpoint")
         version = one.get("version")

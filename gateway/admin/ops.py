@@ -59,12 +59,11 @@ _TAGS: Final = [{"name": name} for name in ("inference", "operations", "health")
 
 _LABEL: Final = {
     "type": "object",
-    "required": ["endpoint", "label"],
+    "required": ["endpoint", "predicted", "label"],
     "properties": {
         "endpoint": {"type": "string", "description": "The version that answered, from `x-served-by`."},
         "version": {"type": "string", "description": "The version, if `endpoint` does not contain it."},
         "predicted": {"type": "string", "description": "The label in the answer."},
-        "answer": {"type": "object", "description": "The answer with its `label`, instead of `predicted`."},
         "label": {"type": "string", "description": "The true label."},
     },
 }

@@ -30,13 +30,13 @@ async def served(stack: Any) -> None:
 
 
 async def test_the_forms_of_feedback(stack: Any) -> None:
-    """One label or many, or with the whole answer. They are counted by version, in the metrics at once."""
+    """One label or many. They are counted by version, in the metrics at once."""
     await served(stack)
     answer = (await stack.client.post("/serve/e/2", json={"text": "good"})).json()
     for body, counted in (
         (ONE, 1),
         ({"feedback": [ONE, {**ONE, "label": "GOOD"}]}, 2),
-        ({"endpoint": "e", "version": 2, "answer": answer, "label": answer["label"]}, 1),
+        ({"endpoint": "e", "version": 2, "predicted": answer["label"], "label": answer["label"]}, 1),
         ({"endpoint": "h", "predicted": "spam", "label": "ham"}, 1),
     ):
         reply = await stack.client.post("/v1/feedback", json=body, headers={"x-request-id": "mine"})
@@ -70,7 +70,7 @@ async def test_a_label_of_a_version_that_was_replaced_is_counted(stack: Any) -> 
         ({"feedback": [ONE, 3]}, 422, "feedback[1] is not an object"),
         ({**ONE, "label": None}, 422, "feedback.label"),
         ({**ONE, "label": "x" * 101}, 422, "feedback.label"),
-        ({"endpoint": "e/1", "label": "BAD"}, 422, "feedback.predicted"),
+        ({"endpoint": "e/1", "answer": {"label": "BAD"}, "label": "BAD"}, 422, "feedback.predicted"),
         ({**ONE, "label": "neutral"}, 422, "e has no label neutral"),
         ({**ONE, "endpoint": "none/1"}, 404, "is not served here"),
         ({**ONE, "endpoint": "e/x"}, 404, "is not served here"),
