@@ -175,12 +175,12 @@ def commands(
     command: click.Command = group, context: click.Context | None = None
 ) -> Iterator[tuple[click.Command, click.Context]]:
     """Return every command below ``command`` that does something itself."""
-    context = context or click.Context(command, info_name="triton-gateway", max_content_width=110)
+    context = context or click.Context(command, info_name="triton-gateway", terminal_width=80)
     if isinstance(command, click.Group):
         for name in command.list_commands(context):
             found = command.get_command(context, name)
             assert found is not None
-            yield from commands(found, click.Context(found, info_name=name, parent=context, max_content_width=110))
+            yield from commands(found, click.Context(found, info_name=name, parent=context, terminal_width=80))
     else:
         yield command, context
 

@@ -8,15 +8,18 @@ import json
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
+import pyhocon
 import pytest
 from clearml.utilities.config import config_dict_to_text
 from clearml.utilities.pyhocon import ConfigFactory
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyhocon.config_parser import ConfigParser
 
 from gateway import hocon
 
@@ -120,6 +123,18 @@ def ours(text: str) -> Any:
         return hocon._Reader(text.expandtabs()).read()
     except hocon._Unusual:
         return None
+
+
+@pytest.fixture(autouse=True, scope="module")
+def includes_are_refused_here_only() -> Iterator[None]:
+    """What is read here is read in a process of its own elsewhere, which refuses includes until its end."""
+    with pytest.MonkeyPatch.context() as patch:
+        for place, name in (
+            (pyhocon.ConfigFactory, "parse_file"), (pyhocon.ConfigFactory, "parse_URL"),
+            (ConfigParser, "resolve_package_path"),
+        ):  # fmt: skip
+            patch.setattr(place, name, vars(place)[name])
+        yield
 
 
 def pyhocons(text: str) -> Any:
