@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidInput, InvalidOption, UnsupportedTask
 from preprocessing.heads import HEADS, head_for
-from preprocessing.heads.base import Head, Vocabulary
+from preprocessing.heads.base import Head, Vocabulary, WindowedHead
+from preprocessing.types import ParsedRequest, Prepared, Window, Windows, pack
 
 LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction"), "ranking": ("relevance",)}
 
@@ -52,3 +54,21 @@ def test_a_hypothesis_has_one_place_for_the_label(template: object) -> None:
             head_of(task=task, labels=labels, hypothesis_template=template)
     pairs = head.parse({"text": "miau", "parameters": {**parameters, "hypothesis_template": "A {}!"}}).texts
     assert [("miau", "A cat!"), ("miau", "A a {} dog!")] == list(pairs)
+
+
+@pytest.mark.parametrize(("windows", "said"), [(Windows(), {"windows": [2, 1]}), (None, {})])
+def test_a_text_of_several_rows_is_counted_once(windows: Windows | None, said: dict[str, object]) -> None:
+    """Its tokens are those of all its rows; how many rows, if texts were divided."""
+
+    def row(source: int, tokens: int) -> Window:
+        places = np.zeros((tokens, 2), np.int64)
+        nothing = np.zeros(tokens, bool), np.zeros(tokens, np.int8), np.zeros(tokens, np.int32)
+        special, sequence, words = nothing
+        return Window(
+            pack(range(tokens)), None, 0, False, places, source=source, first=0, special=special, sequence=sequence,
+            words=words,
+        )  # fmt: skip
+
+    request = ParsedRequest(["a", "b"], True, windows=windows)
+    found = WindowedHead().counted(Prepared([row(0, 5), row(0, 4), row(1, 3)], request))
+    assert {"tokens": [9, 3], **said} == found
