@@ -38,7 +38,6 @@ DRIFT_SHARE: Final = "endpoint_version_variable_bin:gateway_drift:ratio1h"
 """Share of each bin now."""
 DRIFT_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_shift:ratio1h"
 """Difference of each bin's share to the reference."""
-DRIFT_SHIFT_NOISE: Final = "endpoint_version_variable_bin:gateway_drift_shift_noise:ratio1h"
 
 QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
 """Time that requests wait for Triton, in the gateways and inside Triton, over the time that it computes."""

@@ -114,7 +114,8 @@ def test_drift_rules_compute_what_numpy_computes_of_the_raw_values(evaluate: Eva
                 equals(f'{record}{{bin="{name}"}}', values[at])
                 for at, name in enumerate(bins.names)
                 for record, values in (
-                    (rules.DRIFT_SHARE, q), (rules.DRIFT_SHIFT, q - p), (rules.DRIFT_SHIFT_NOISE, noise)
+                    (rules.DRIFT_SHARE, q), (rules.DRIFT_SHIFT, q - p),
+                    ("endpoint_version_variable_bin:gateway_drift_shift_noise:ratio1h", noise),
                 )
             ),
         ],
