@@ -10,7 +10,7 @@ import inspect
 import itertools
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +23,6 @@ from deploy.cli.main import group
 from deploy.controlplane.app import CALLS
 from gateway import errors
 from gateway.errors import STATUS
-from gateway.http import headers
 from gateway.http.addresses import ADDRESSES
 from gateway.metrics.catalog import CATALOG, JUDGED
 from gateway.metrics.variables import BUILT_IN
@@ -81,16 +80,6 @@ def addresses_table() -> str:
     """Return every inference address: protocol, path, which endpoints it is for."""
     rows = ["| protocol | `POST` | for |", "|---|---|---|"]
     return "\n".join([*rows, *(f"| {a.protocol} | `{a.path}` | {a.asks} |" for a in ADDRESSES)])
-
-
-def asked_table() -> str:
-    """Return every header of requests and its meaning."""
-    return _headers("request header", headers.ASKED)
-
-
-def answered_table() -> str:
-    """Return every header of answers and its meaning."""
-    return _headers("response header", headers.ANSWERED)
 
 
 def versions_table() -> str:
@@ -187,7 +176,7 @@ def commands(
 
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
-    "addresses": addresses_table, "asked": asked_table, "answered": answered_table, "commands": commands_reference,
+    "addresses": addresses_table, "commands": commands_reference,
     "versions": versions_table, "calls": calls_table, "alerts": alerts_table, "values": values_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
@@ -204,11 +193,6 @@ def _tree(error: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError
         # Any other is a module's own, which callers see as the error it is a kind of.
         if sub.kind != error.kind or error is errors.GatewayError:
             yield from _tree(sub)
-
-
-def _headers(title: str, meanings: Mapping[str, str]) -> str:
-    rows = [f"| {title} | meaning |", "|---|---|"]
-    return "\n".join([*rows, *(f"| `{name}` | {meaning} |" for name, meaning in meanings.items())])
 
 
 def _described(command: click.Command, context: click.Context) -> str:
