@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 _COMMAND: Final = ("click", "pydantic", "pydantic-settings")
-_REGISTRY: Final = ("clearml", "pyhocon", "orjson")
+_REGISTRY: Final = ("clearml", "orjson")
 
 IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
     "gateway": (None, ("otel", "cli", "redis")),
     "sync": ((*_COMMAND, *_REGISTRY, "numpy", "packaging", "tritonclient", "grpcio", "protobuf"), ()),
-    "controlplane": ((*_COMMAND, "pyhocon", "orjson"), ("controlplane",)),
+    "controlplane": ((*_COMMAND, "orjson"), ("controlplane",)),
     "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
     "laptop": (None, ("otel", "cli", "redis", "controlplane", "triton", "openvino")),
     "bundles": (None, ("bundles",)),

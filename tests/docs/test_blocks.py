@@ -20,13 +20,13 @@ from typing import Final
 import click
 import pytest
 import yaml
+from clearml.utilities.config import text_to_config_dict
 
 from benchmarks.__main__ import questions
 from deploy.cli import state_file
 from deploy.cli.main import group
 from gateway import samples
 from gateway.callers import keys
-from gateway.hocon import parse as hocon
 from gateway.http.addresses import Addresses
 from gateway.metrics import drift
 from gateway.path.rights import FEEDBACK_PATH
@@ -274,7 +274,7 @@ def _json(text: str, _page: Path) -> None:
 
 
 CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
-    ("docs/clearml.md", "conf"): lambda text, _: hocon(text),
+    ("docs/clearml.md", "conf"): lambda text, _: text_to_config_dict(text),
     ("docs/clearml.md", "sh"): _settings,
     ("docs/clearml.md", "yaml"): lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
     ("docs/compose.md", "dockerfile"): _dockerfile,

@@ -56,7 +56,7 @@ def update(
         rules = sections.parse(registry.section_text(task, RULES) or "{}")
         written = sections.parse(registry.section_text(task, SERVED) or "{}")
         fixed = sections.parse(registry.section_text(task, "endpoints") or "{}")
-    except (sections.Unparsable, sections.Dynamic) as error:
+    except sections.Unparsable as error:
         return Update(notes=(f"auto-update waits until the serving Task can be read: {error}",))
     serving = spec.decode(task)
     numbered = version_numbers.decode(spec.records_of(task, version_numbers.KIND))

@@ -227,7 +227,7 @@ def section(task: ServingTask, name: str) -> dict[str, Any]:
     """Return a section of the Task, parsed, to be changed. Raises ``DeployError`` if it cannot be read."""
     try:
         return sections.parse(registry.section_text(task, name) or "{}")
-    except (sections.Unparsable, sections.Dynamic) as error:
+    except sections.Unparsable as error:
         raise DeployError(
             f"the section {name} of the serving Task cannot be read: {error}", hint="repair the section in ClearML"
         ) from error

@@ -17,8 +17,8 @@ import httpx
 import numpy as np
 import onnx
 import pytest
+from clearml.utilities.pyhocon import ConfigFactory
 from onnx import helper, numpy_helper
-from pyhocon import ConfigFactory
 
 from deploy.bundles import run
 from deploy.bundles.generation import judge

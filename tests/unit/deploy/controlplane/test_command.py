@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from pyhocon import ConfigFactory
+from clearml.utilities.pyhocon import ConfigFactory
 
 from deploy.cli.main import main
 from deploy.controlplane import read_endpoint

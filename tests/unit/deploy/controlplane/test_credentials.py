@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyhocon import ConfigFactory
+from clearml.utilities.pyhocon import ConfigFactory
 
 from deploy.controlplane.credentials import FILE_NAME, BadCredentials, Credentials, client_config, environment, fixed
 

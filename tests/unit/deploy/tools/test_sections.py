@@ -52,15 +52,6 @@ def test_broken_text_is_unparsable(text: str) -> None:
         sections.parse(text)
 
 
-@pytest.mark.parametrize(
-    "text", ["a = ${HOME}", 'include "/etc/hostname"', 'include file("/etc/hostname")', "a = 5 seconds"]
-)
-def test_what_would_read_the_servers_surroundings_is_never_evaluated(text: str) -> None:
-    """Substitutions and includes are neither resolved nor refused; they are passed on."""
-    with pytest.raises(sections.Dynamic):
-        sections.parse(text)
-
-
 def test_empty_texts_are_empty_sections() -> None:
     assert sections.parse("") == {}
     assert sections.parse("{}") == {}
