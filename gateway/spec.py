@@ -580,7 +580,6 @@ def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
                 "weight": float(stored["weight"]), "steps": [float(step) for step in stored["steps"]],
                 "guard": str(stored["guard"]) if is_guarded else "",
                 "way_back": way_back(endpoint, str(stored["stable"]), str(stored["phase"])),
-                "differences": {str(kind): str(how) for kind, how in stored["apart"].items()},
                 "decisions": [
                     {"at": float(one["at"]), **{name: str(one[name]) for name in ("what", "why")},
                      "weight": float(one["weight"])} for one in stored["history"][-_LAST_DECISIONS:]

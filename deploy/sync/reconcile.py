@@ -33,7 +33,6 @@ from gateway import errors, registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
-_BLIND_ROUNDS = 5
 _AWAY_S = 0.2
 """Seconds between looks at a Triton that does not answer: it may come back empty."""
 
@@ -69,7 +68,6 @@ class ModelSync:
         self._settings = settings
         self._stubs = stubs
         self._sees_stubs = False
-        self._rounds_blind = 0
         self._short_of_stubs: set[str] = set()
         self._cache = cache
         self._triton = triton
@@ -198,7 +196,7 @@ class ModelSync:
             "pools": sorted(self._settings.pools),
             "triton": {
                 "address": self._settings.triton_grpc, "answers": self._triton_answers or self._is_refused,
-                "error": self._triton_error, "sees_processes": self._rounds_blind < _BLIND_ROUNDS,
+                "error": self._triton_error,
             },
             "registry": {
                 "last_contact": iso(self._last_contact) if self._last_contact else None,
@@ -306,12 +304,6 @@ class ModelSync:
             if name in index and index[name].state == "ready" and name not in self._jobs
             and running.get(name, 0) < model.instances
         } if self._sees_stubs else set()  # fmt: skip
-        runs = any(on_disk[n].instances and e.state == "ready" for n, e in index.items() if n in on_disk)
-        self._rounds_blind = self._rounds_blind + 1 if runs and not self._sees_stubs else 0
-        if self._rounds_blind == _BLIND_ROUNDS:
-            log.warning("model sync cannot see the processes of Triton's python backend: if one dies, nothing replaces "
-                        "it, and its model fails every request; let both containers share a process namespace "
-                        "(shareProcessNamespace of a pod)")  # fmt: skip
         both, self._short_of_stubs = short & self._short_of_stubs, short
         return both
 

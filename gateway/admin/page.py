@@ -379,7 +379,6 @@ def _rollout(one: Values) -> str:
         f"<p>{_e(one['phase'].replace('_', ' '))}, {one['weight']:g} % of steps {steps}"
         + (f", {_e(one['state'])}; {guard}" if is_under_way else "")
         + f"</p><p>{_e(one['why'])}</p>"
-        + "".join(f"<p class=wait>{_e(how)}</p>" for how in one["differences"].values())
         + (f"<p class=dim>The way back: <code>{_e(one['way_back'])}</code></p>" if one["way_back"] else "")
         + _table("Decisions, UTC", ("At", "Decision", "Weight", "Why"), lines, (2,))
     )

@@ -262,8 +262,6 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
         if wanted is not None and record.is_waiting(wanted, record.read(task, name)):
             click.echo(f"{name}: `canary {wanted.command}` of {wanted.who} waits for a controller")
     for one in found:
-        for how in one.rollout.differences.values():
-            click.echo(f"{one.rollout.canary}: {how}")
         for decision in one.rollout.history if endpoint is not None else ():
             _print_decision(decision, as_json=False)
         if back := one.way_back:
@@ -325,13 +323,12 @@ def _fresh(
     serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
     chosen: _Chosen, served: Sequence[Mapping[str, Any]],
 ) -> Rollout:  # fmt: skip
-    from deploy.controller.rollouts.counts import label_names
     from deploy.controller.rollouts.gate import Gate
     from deploy.controller.rollouts.labels import LabelTest
     from deploy.controller.rollouts.pairs import MirrorTest
     from deploy.controller.rollouts.sensitivity import twice
     from deploy.controller.rollouts.steps import Rollout, Rules
-    from gateway.metrics.variables import LABEL
+    from gateway.metrics.mirrored import renamed
 
     canary = serving.url_of(endpoint, to)
     stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, endpoint, canary)
@@ -349,9 +346,8 @@ def _fresh(
         pairs=MirrorTest.of(chosen.other_answers, in_group) if mirror else None, slower=1 + chosen.slower,
     )  # fmt: skip
     wait_s = chosen.step_s * _MIRROR_WAIT_STEPS
-    variable = LABEL if chosen.label_shift else ""
-    names = label_names(variable, _labels(one), _labels(other))
-    rules = Rules(chosen.min_requests, chosen.step_s, variable, mirror, first, wait_s, names)
+    names = renamed(_labels(one), _labels(other))
+    rules = Rules(chosen.min_requests, chosen.step_s, mirror, first, wait_s, names)
     return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
 
 

@@ -141,8 +141,8 @@ class Carrier:
         )  # fmt: skip
         missing = [*reading.missing, *(address for address, status in statuses.items() if status is None)]
         canary, stable = versions[rollout.canary], versions[rollout.stable]
-        of_canary = between(counted, canary, "canary", rollout.rules.variable, rollout.rules.names)
-        of_stable = between(counted, stable, "stable", rollout.rules.variable)
+        of_canary = between(counted, canary, "canary", rollout.rules.names)
+        of_stable = between(counted, stable, "stable")
         return Observation(
             of_canary, of_stable, tuple(dict.fromkeys(missing)), lagging,
             differences=differences(statuses.values(), canary, stable),

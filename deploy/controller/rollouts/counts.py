@@ -7,7 +7,7 @@ which stable answered instead, and mirrored requests that the version failed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -36,28 +36,22 @@ class Version:
     version: str
 
 
-def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> dict[str, str]:
+def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> tuple[str, ...]:
     """Return the differences between two versions that the controller has found, one sentence for each kind."""
-    return {
+    found = {
         kind: how
         for status in statuses if status is not None
         for one in status.get("compared", ())
         if (one["endpoint"], one["version"], one["beside"]) == (canary.endpoint, canary.version, stable.version)
         for kind, how in one["sentences"].items()
     }  # fmt: skip
+    return tuple(found.values())
 
 
-def label_names(variable: str, stable: Sequence[str], canary: Sequence[str]) -> dict[str, str]:
-    """Return the canary's values of ``variable`` that mean another one of stable, if they are labels (``mirrored``)."""
-    return metrics.mirrored.renamed(stable, canary) if variable == metrics.variables.LABEL else {}
+def between(grown: Numbers, version: Version, route: str, names: Mapping[str, str] = MappingProxyType({})) -> Counts:
+    """Return the counts of ``version`` on ``route`` in what has ``grown``, with the labels it gave.
 
-
-def between(
-    grown: Numbers, version: Version, route: str, variable: str = "", names: Mapping[str, str] = MappingProxyType({})
-) -> Counts:
-    """Return the counts of ``version`` on ``route`` in what has ``grown``, with the values of ``variable`` it gave.
-
-    Values and mirrored requests are counted per version, on all routes. ``names``: values → what they mean.
+    Labels and mirrored requests are counted per version, on all routes. ``names``: labels → what they mean.
     """
     requests = failures = refused = timed = 0.0
     faster: dict[float, float] = defaultdict(float)
@@ -82,7 +76,7 @@ def between(
                 timed += news
             else:
                 faster[float(of[1])] += news
-        elif name == _VARIABLE and of[0] == variable:
+        elif name == _VARIABLE and of[0] == metrics.variables.LABEL:
             values[names.get(of[1], of[1])] += news
         elif name == _SHADOWS:
             mirrored[of[0]] += news

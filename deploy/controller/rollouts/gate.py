@@ -57,7 +57,7 @@ class Counts:
     """The counters of one version in one interval: requests, failures, and answers by latency bucket.
 
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
-    ``labels``: value → answers with this value of the compared variable. ``pairs``: mirrored requests with the same
+    ``labels``: value → answers with this label. ``pairs``: mirrored requests with the same
     answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
     ``groups``: the same as ``pairs`` by group. ``refused``: requests that the version had no capacity for; ``requests``
     does not include them, nor mirrored ones.

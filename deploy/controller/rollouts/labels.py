@@ -1,6 +1,6 @@
 """Do canary and stable answer the same mix of labels? A sequential test beside those of errors and latency. Pure.
 
-One variable with few values (``predicted_label``, or an enum that a user declared) is counted per version. Requests are
+The values of ``predicted_label`` are counted per version. Requests are
 split at random, so both sides get the same kind of requests. The share of a value may differ by ``most`` (0.1: ten
 percentage points), and not fall below a quarter of stable's: a value that the canary never gives is found, however
 rare it is. There are two bets per value, like those of ``gate``: the canary gives it more often than that, and

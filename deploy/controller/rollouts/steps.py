@@ -33,16 +33,14 @@ _MAX_HISTORY: Final = 60
 class Rules:
     """When a step ends: after ``min_requests`` compared requests of each side, and ``step_s`` seconds.
 
-    ``variable``: its values are compared; empty: labels are not compared. ``names``: the canary's labels that mean
-    another label of stable (``gateway/metrics/mirrored``). ``mirror``: the percentage of stable's
-    requests that the canary also answers while the rollout runs, invisibly to callers; 0: none. ``mirror_first``: the
-    percentage until enough answers were compared; 0: the same. ``mirror_wait_s``: how long the first step waits for
-    enough compared answers at most.
+    ``mirror``: the percentage of stable's requests that the canary also answers while the rollout runs, invisibly to
+    callers; 0: none. ``mirror_first``: the percentage until enough answers were compared; 0: the same.
+    ``mirror_wait_s``: how long the first step waits for enough compared answers at most. ``names``: the canary's labels
+    that mean another label of stable (``gateway/metrics/mirrored``).
     """
 
     min_requests: int = 200
     step_s: float = 60.0
-    variable: str = ""
     mirror: float = 0.0
     mirror_first: float = 0.0
     mirror_wait_s: float = 0.0
@@ -55,8 +53,8 @@ class Observation:
 
     ``canary`` and ``stable``: counts since the last look. ``missing``: instances that could not be read. ``lagging``:
     gateways that do not route by the current weights yet. ``foreign``: why the rollout must pause, if somebody else
-    changed the weights or removed a version. ``differences``: kind → a sentence on how the canary's requests or answers
-    differ from stable's.
+    changed the weights or removed a version. ``differences``: sentences on how the canary's requests or answers differ
+    from stable's, which stand in a verdict and decide nothing.
     """
 
     canary: Counts = field(default_factory=Counts)
@@ -64,7 +62,7 @@ class Observation:
     missing: tuple[str, ...] = ()
     lagging: tuple[str, ...] = ()
     foreign: str = ""
-    differences: Mapping[str, str] = field(default_factory=dict)
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +116,6 @@ class Rollout:
     handled: str = ""
     """Id of the last request that was carried out."""
     history: tuple[Decision, ...] = ()
-    differences: Mapping[str, str] = field(default_factory=dict)
-    """Differences seen while this rollout ran; see ``Observation``. They are shown, and decide nothing."""
     silence: Silence | None = None
     """None while the canary answers, or if it got no requests."""
 
@@ -145,12 +141,11 @@ class Rollout:
         return {
             "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
             "min_requests": self.rules.min_requests, "step_s": self.rules.step_s,
-            "variable": self.rules.variable, "mirror": self.rules.mirror,
+            "mirror": self.rules.mirror,
             "mirror_first": self.rules.mirror_first, "mirror_wait_s": self.rules.mirror_wait_s,
             "names": dict(self.rules.names), "index": self.index,
             "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
             "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
-            "apart": dict(self.differences),
             **({} if self.silence is None else {"silence": astuple(self.silence)}),
             "history": [decision.to_json() for decision in self.history],
         }  # fmt: skip
@@ -162,7 +157,7 @@ class Rollout:
             endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
             steps=tuple(float(s) for s in stored["steps"]),
             rules=Rules(
-                int(stored["min_requests"]), float(stored["step_s"]), str(stored["variable"]),
+                int(stored["min_requests"]), float(stored["step_s"]),
                 float(stored["mirror"]), float(stored["mirror_first"]), float(stored["mirror_wait_s"]),
                 {str(new): str(old) for new, old in stored["names"].items()},
             ),
@@ -171,7 +166,6 @@ class Rollout:
             gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
             history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
                           for d in stored["history"]),
-            differences={str(kind): str(how) for kind, how in stored["apart"].items()},
             silence=Silence(*stored["silence"]) if stored.get("silence") else None,
         )  # fmt: skip
 
@@ -217,14 +211,12 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
     compared = rollout.compared
     if both and not seen.lagging:
         compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
-    news = [how for kind, how in seen.differences.items() if kind not in rollout.differences]
-    rollout = replace(rollout, gate=gate, compared=compared, differences={**rollout.differences, **seen.differences})
-    if news:
-        rollout = _decided(rollout, now, "differs", f"{rollout.canary}: {'; '.join(news)}")
+    rollout = replace(rollout, gate=gate, compared=compared)
+    differences = "".join(f"; {how}" for how in seen.differences)
     if gate.is_bad:
         why = (
             f"{rollout.canary} is worse than {rollout.stable}: {gate.reason()} (evidence {gate.evidence:.3g}, "
-            f"threshold {THRESHOLD:g}){_differences(rollout)}"
+            f"threshold {THRESHOLD:g}){differences}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
     rollout = _with_silence(rollout, seen, now)
@@ -240,7 +232,7 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
         return rollout
     why = (
         f"no fault found in {compared[0]} requests, compared with {compared[1]} of {rollout.stable}; evidence "
-        f"{gate.evidence:.3g}; {_undetectable(gate)}{_differences(rollout)}"
+        f"{gate.evidence:.3g}; {_undetectable(gate)}{differences}"
     )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
@@ -294,11 +286,6 @@ def _judged(rollout: Rollout, seen: Observation, now: float) -> tuple[State, str
     if left > 0 and rollout.index == 0 and rollout.gate.lacks_pairs:
         return "waiting", f"no fault found; {_too_few_pairs(rollout.gate)}; waiting for more for up to {left:.0f} s"
     return "healthy", "no fault found"
-
-
-def _differences(rollout: Rollout) -> str:
-    """Return the differences between the versions' requests and answers, to be appended to a verdict."""
-    return "".join(f"; {how}" for how in rollout.differences.values())
 
 
 def _undetectable(gate: Gate) -> str:

@@ -649,16 +649,3 @@ def test_a_triton_that_restarts_keeps_cold_models_unloaded(world):
     world.triton.restart()
     assert {"a": "cold", "b": "ready"} == {url: state for url, (state, _) in world.rounds().items()}
     assert [] == Readiness().reasons(world.sync.status())
-
-
-def test_a_model_sync_that_cannot_see_the_python_backends_processes_says_so(world, caplog):
-    """Once, and in its status: in a container of its own it would never notice one that died."""
-    world.registry.add("a", "m1")
-    world.rounds(12)
-    assert [1, False] == [
-        caplog.text.count("cannot see the processes"),
-        world.sync.status()["triton"]["sees_processes"],
-    ]
-    world.stubs = {name_of(world, "a"): 1}
-    world.rounds(1)
-    assert world.sync.status()["triton"]["sees_processes"]

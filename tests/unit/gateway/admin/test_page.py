@@ -503,7 +503,7 @@ def rollout(**more: Any) -> dict[str, Any]:
     """Return a rollout of `e/2` beside `e/1` as the status has it."""
     return {
         "endpoint": "e", "canary": "e/2", "stable": "e/1", "phase": "running", "state": "holding", "why": EVIL,
-        "weight": 5.0, "steps": [1.0, 5.0, 100.0], "guard": "controller-a", "differences": {"texts": EVIL},
+        "weight": 5.0, "steps": [1.0, 5.0, 100.0], "guard": "controller-a",
         "way_back": "triton-gateway canary abort --endpoint e",
         "decisions": [{"at": 1_700_000_000.0, "what": "start", "weight": 1.0, "why": EVIL}], **more,
     }  # fmt: skip

@@ -38,7 +38,7 @@ def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
     rollout = planned(CLASSIFIER, CLASSIFIER)
     assert rollout.gate.labels is not None
     assert rollout.gate.pairs is not None
-    assert ("predicted_label", 5.0) == (rollout.rules.variable, rollout.rules.mirror)
+    assert 5.0 == rollout.rules.mirror
 
 
 def test_of_embeddings_what_is_near_what_is_compared() -> None:

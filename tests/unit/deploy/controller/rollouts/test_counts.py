@@ -48,7 +48,7 @@ def test_latency_buckets_become_counts_of_slower_answers() -> None:
 
 
 def test_what_versions_answer_is_counted_by_value() -> None:
-    """Only the compared variable counts; values may be any text."""
+    """Only the label counts; values may be any text."""
 
     def text(good, odd):
         labels = 'endpoint="e",version="2",variable'
@@ -59,14 +59,12 @@ def test_what_versions_answer_is_counted_by_value() -> None:
         )
 
     counted = grown(_reading(text(10.0, 1.0)), _reading(text(40.0, 3.0)))
-    version = Version("e", "2")
-    assert {"good": 30, 'a}, "b': 2} == between(counted, version, "canary", "predicted_label").labels
-    assert {} == between(counted, version, "canary").labels
+    assert {"good": 30, 'a}, "b': 2} == between(counted, Version("e", "2"), "canary").labels
 
 
 def test_a_version_that_answers_otherwise_is_rolled_back() -> None:
     """If labels are compared, a shift is rolled back, and the record contains the shares."""
-    rules = Rules(min_requests=50, step_s=1.0, variable="predicted_label")
+    rules = Rules(min_requests=50, step_s=1.0)
     fresh = replace(Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), rules=rules, gate=Gate(labels=LabelTest(0.1)))
     rollout = steps.begun(fresh, "r1", 0.0)
     for _ in range(40):

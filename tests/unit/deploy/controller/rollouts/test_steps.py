@@ -164,18 +164,13 @@ def test_a_rollout_survives_being_stored_after_every_look():
     assert [d.what for d in one.history] == [d.what for d in other.history]
 
 
-def test_what_differs_beside_the_gate_is_told_once_and_stands_in_every_verdict():
-    """Differences decide nothing: a healthy canary grows, and its record contains them."""
-    uneven = {"texts": "it is asked other texts"}
-    rollout = after_look(start(), replace(healthy(), differences=uneven), 10.0)
-    rollout = after_look(rollout, replace(healthy(), differences={**uneven, "answers": "it answers otherwise"}), 20.0)
-    rollout = after_look(rollout, healthy(), 61.0)
-    assert ["start", "differs", "differs", "step"] == [d.what for d in rollout.history]
-    assert ["e/2: it is asked other texts", "e/2: it answers otherwise"] == [d.why for d in rollout.history[1:3]]
+def test_what_differs_beside_the_gate_stands_in_every_verdict():
+    """Differences decide nothing: a healthy canary grows."""
+    uneven = ("it is asked other texts", "it answers otherwise")
+    rollout = after_look(start(), replace(healthy(), differences=uneven), 61.0)
+    assert ["start", "step"] == [d.what for d in rollout.history]
     assert rollout.history[-1].why.endswith("; it is asked other texts; it answers otherwise")
-    again = Rollout.from_json(json.loads(json.dumps(rollout.to_json())))
-    assert rollout.differences == again.differences
-    bad = after_look(again, Observation(Counts(100, 20), Counts(900, 3)), 70.0)
+    bad = after_look(rollout, Observation(Counts(100, 20), Counts(900, 3), differences=uneven), 70.0)
     assert ("rolled_back", True) == (bad.phase, "it is asked other texts" in bad.why)
 
 
