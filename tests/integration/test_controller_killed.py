@@ -71,10 +71,10 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
         url = stack.enter_context(site(gateway.answer))
 
         def ours(*arguments: str) -> subprocess.Popen[str]:
-            return client.start("-m", "deploy.cli.main", *arguments, "--gateway", url, **task)  # type: ignore[arg-type]
+            return client.start("-m", "deploy.cli.main", *arguments, **task)  # type: ignore[arg-type]
 
         def controller() -> subprocess.Popen[str]:
-            process = ours("controller", "--poll-frequency", "1s")
+            process = ours("controller", "--poll-frequency", "1s", "--gateway", url)
             stack.callback(process.communicate)
             stack.callback(process.kill)
             return process
@@ -82,7 +82,7 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
         one = controller()
         follows = ours(
             "canary", "run", "--endpoint", "e", "--to", "2", "--from", "1", "--steps", "50,100",
-            "--min-requests", "20", "--step-time", "2s", "--label-shift", "0",
+            "--min-requests", "20", "--step-time", "2s", "--label-shift", "0", "--url", url,
         )  # fmt: skip
         stack.callback(follows.kill)
         first = until(guard, what="the first step")
