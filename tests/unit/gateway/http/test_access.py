@@ -219,7 +219,7 @@ async def test_a_key_with_all_rights_is_refused_nowhere(port: Port, keyring: Key
     """No answer is a refusal because of the caller."""
     for method, path, body in everything(port):
         wire = await port.connect()
-        for _ in range(2):  # the second time its head may be known
+        for _ in range(2):  # the second time its caller is remembered
             status, headers, _ = await ask(wire, method, path, body, *keyring.lines("good"))
             assert status not in (401, 403, 404), path
             assert "x-refused-because" not in headers

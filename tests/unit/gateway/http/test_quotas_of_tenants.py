@@ -87,7 +87,7 @@ async def test_a_tenant_sees_its_remaining_quota_and_is_refused_without(port: Po
     assert not [name for name in free[0][1] if name.startswith("x-ratelimit")]
 
 
-async def test_a_changed_quota_applies_to_cached_heads(port: Port, tenants: Tenants) -> None:
+async def test_a_changed_quota_applies_to_the_next_request(port: Port, tenants: Tenants) -> None:
     """A raised and a removed one."""
     assert 429 == (await ask(port, tenants.texts["few"], 4))[-1][0]
     tenants.write()
