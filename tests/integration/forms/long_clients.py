@@ -80,7 +80,7 @@ def test_perf_analyzer_measures_the_gateway(
         [
             str(python.with_name("perf_analyzer")), "-m", model, "-i", protocol,
             "-u", stack.http if protocol == "http" else stack.grpc,
-            "--concurrency-range", "2", "-p", "1000", "-s", "90", "-r", "5", "-f", str(report), *arguments,
+            "--concurrency-range", "2", "--request-count", "50", "-f", str(report), *arguments,
         ],
         env={**os.environ, "LD_LIBRARY_PATH": ":".join(libraries)},
         capture_output=True, text=True, timeout=LIMIT_S, check=False,
