@@ -328,7 +328,7 @@ def judge(whole: bytes) -> Judged:
 
 def _of_h11(request: Any, body: bytes) -> list[Any]:
     target = re.sub(rb"#.*", b"", bytes(request.target), flags=re.S)
-    target = re.sub(rb"^[a-z]+://[^/?]*", b"", target)
+    target = re.sub(rb"^[a-z]+://[^/?]*", b"", target, flags=re.I)
     path, _, query = target.partition(b"?")
     return [request.method.decode(), path.decode("latin-1"), query.decode("latin-1"), _lines(request.headers),
             "" if path == b"/serve/skip" else body.decode("latin-1")]  # fmt: skip
