@@ -25,6 +25,7 @@ from gateway.errors import (
 )
 from gateway.prices import Prices
 from tests.simulated import begin
+from tests.waiting import soon
 
 
 @dataclass
@@ -142,7 +143,7 @@ async def test_a_callback_that_raises_does_not_keep_the_next_one_from_its_outcom
 
     for on_done in (fails, lambda _entry, outputs, _error: told.append(outputs)):
         begin(batcher, [Row(4, 1)], asyncio.get_running_loop().time() + 5, on_done)
-    await asyncio.sleep(0.05)
+    await soon(lambda: told)
     assert len(told) == 1
 
 
@@ -160,9 +161,9 @@ async def test_a_request_cancelled_in_the_queue_is_not_sent() -> None:
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
     first = asyncio.create_task(ask(batcher, 1))
-    await asyncio.sleep(0.01)
+    await soon(lambda: calls.batches)
     gone, stays = asyncio.create_task(ask(batcher, 2)), asyncio.create_task(ask(batcher, 3))
-    await asyncio.sleep(0.01)
+    await soon(lambda: batcher.queued_rows == 2)
     gone.cancel()
     await asyncio.sleep(0)
     calls.gate.set()
@@ -176,12 +177,10 @@ async def test_a_request_whose_deadline_passes_in_the_queue_is_not_sent() -> Non
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
     first = asyncio.create_task(ask(batcher, 1))
-    await asyncio.sleep(0)
-    late = asyncio.create_task(ask(batcher, 2, timeout=0.01))
-    await asyncio.sleep(0.05)
-    calls.gate.set()
+    await soon(lambda: calls.batches)
     with pytest.raises(DeadlineExceeded):
-        await late
+        await ask(batcher, 2, timeout=0.01)
+    calls.gate.set()
     assert [10] == await first
     assert [[1]] == calls.batches
 
@@ -232,9 +231,9 @@ async def test_closing_refuses_queued_requests_and_waits_for_running_calls() -> 
     calls.gate.clear()
     batcher = make(calls, max_in_flight=1)
     running = asyncio.create_task(ask(batcher, 1))
-    await asyncio.sleep(0.01)
+    await soon(lambda: calls.batches)
     waiting = asyncio.create_task(ask(batcher, 2))
-    await asyncio.sleep(0.01)
+    await soon(lambda: batcher.queued_rows)
     closing = asyncio.create_task(batcher.close())
     with pytest.raises(ModelNotReady):
         await waiting
@@ -361,12 +360,12 @@ async def test_a_call_is_cancelled_when_all_of_its_callers_have_left() -> None:
 
     batcher = Batcher(run, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None)
     pair = [asyncio.create_task(ask(batcher, v)) for v in (1, 2)]
-    await asyncio.sleep(0.01)
+    await soon(lambda: calls.batches)
     alone = asyncio.create_task(ask(batcher, 3))
-    await asyncio.sleep(0.01)
+    await soon(lambda: len(calls.batches) == 2)
     pair[0].cancel()
     alone.cancel()
-    await asyncio.sleep(0.01)
+    await soon(lambda: cancelled)
     assert [[3]] == cancelled
     calls.gate.set()
     assert [20] == await pair[1]
@@ -384,7 +383,7 @@ async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_
     asked = []
     for value in range(7):
         asked.append(asyncio.create_task(ask(batcher, value)))
-        await asyncio.sleep(0.01)
+        await soon(lambda: (min(len(asked), 6), len(asked) // 7) == (len(calls.batches), batcher.queued_rows))
     assert [[value] for value in range(6)] == calls.batches
     calls.gate.set()
     assert [[value * 10] for value in range(7)] == await asyncio.gather(*asked)
@@ -478,7 +477,7 @@ async def test_an_entry_ends_at_its_own_deadline_in_the_queue_and_in_a_call(is_s
     batcher = make(calls, max_in_flight=1)
     if not is_sent:
         ahead = asyncio.create_task(ask(batcher, 99))
-        await asyncio.sleep(0.01)
+        await soon(lambda: calls.batches)
     told = await _outcomes(batcher, 1, timeout=0.05)
     assert isinstance(told[0], DeadlineExceeded)
     assert not calls.gate.is_set()
@@ -524,8 +523,7 @@ async def test_a_call_that_nobody_waits_for_before_it_begins_is_not_made() -> No
     loop = asyncio.get_running_loop()
     left = begin(batcher, [Row(4, 1)], loop.time() + 5, lambda *_: None)
     loop.call_soon(batcher.abandon, left)  # between the flush and the first step of the call's task
-    await asyncio.sleep(0.01)
-    assert batcher.is_idle
+    await soon(lambda: batcher.is_idle)
     assert [20] == await ask(batcher, 2)
     assert [[2]] == calls.batches
 
@@ -537,7 +535,7 @@ async def test_closing_waits_for_the_halves_of_a_failed_call() -> None:
     calls.poison = {2}
     batcher = make(calls, max_in_flight=1)
     asked = [asyncio.create_task(ask(batcher, value)) for value in (1, 2)]
-    await asyncio.sleep(0.01)
+    await soon(lambda: calls.batches)
     closing = asyncio.create_task(batcher.close())
     calls.gate.set()
     one, two = await asyncio.gather(*asked, return_exceptions=True)

@@ -80,7 +80,6 @@ async def test_replica_whose_http_does_not_answer_gets_its_share_over_grpc() -> 
     """A replica whose only reachable port is gRPC must not stay idle."""
     async with serving(2) as (backend, (a, b)):
         await b.http.stop()
-        await asyncio.sleep(0.05)
         for one in backend._replicas.all:
             await one.http.is_live()
         for _ in range(10):

@@ -291,7 +291,7 @@ async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpSer
     await infer(calls, 1)
     address = server.address
     await server.stop()
-    await asyncio.sleep(0.02)
+    await soon(lambda: not any(one.is_open for one in calls._idle))
     await server.start(address[1])
     assert [[2]] == (await infer(calls, 1)).tolist()
 

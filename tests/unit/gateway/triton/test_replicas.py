@@ -110,7 +110,8 @@ async def test_slow_replica_that_lives_keeps_its_calls(monkeypatch: pytest.Monke
         backend = TritonBackend(together(a, b))
         a.hold = b.hold = asyncio.Event()
         running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
-        await asyncio.sleep(1.0)
+        await soon(lambda: a.calls + b.calls == 4)
+        await asyncio.sleep(1.0)  # for what must not happen there is nothing else to wait for
         running[0].cancel()
         with pytest.raises(asyncio.CancelledError):
             await running[0]
