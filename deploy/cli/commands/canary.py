@@ -6,8 +6,6 @@ import json
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -30,7 +28,7 @@ from deploy.tools.errors import DeployError
 if TYPE_CHECKING:
     from deploy.cli.rollout_request import Progress
     from deploy.controller.rollouts.record import Request, State, Store
-    from deploy.controller.rollouts.steps import Decision, Rollout
+    from deploy.controller.rollouts.steps import Decision
 
 _ENDPOINT = click.option(
     "--endpoint",
@@ -38,20 +36,6 @@ _ENDPOINT = click.option(
     help="Name of the endpoint, e.g. `sentiment` (its versions are `sentiment/1`, `sentiment/2`).",
 )
 _TESTS: Final = ("errors", "latency", "labels", "pairs")
-_MIRRORED: Final = (
-    "text-classification", "token-classification", "zero-shot-classification", "sentence-embeddings",
-)  # fmt: skip
-"""Tasks that give the same answer to the same text every time. Their answers are compared on mirrored requests by
-default."""
-_MIRRORED_PERCENT: Final = 5.0
-_MIRRORED_FIRST_PERCENT: Final = 20.0
-"""Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
-_IN_GROUP: Final = 0.3
-"""Default of --other-answers-in-group."""
-_MIRROR_WAIT_STEPS: Final = 10
-"""Step times that the first step waits at most until enough mirrored answers were compared."""
-
-_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.group(name="canary", cls=Group)
@@ -146,13 +130,10 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     "name means the label that the stable version has at its position; a name that both have means itself.",
 )  # fmt: skip
 @gateways_options
-@_JSON
 @registry_options
 def run(
-    endpoint: str, to: str | None, from_: str | None, steps: str, min_requests: int, step_time: float, slower: float,
-    label_shift: float, mirror: float | None, other_answers: float,
-    other_answers_in_group: float | None, new_labels: bool, gateways: tuple[str, ...],
-    as_json: bool, open_registry: OpenRegistry,
+    endpoint: str, to: str | None, from_: str | None, gateways: tuple[str, ...], open_registry: OpenRegistry,
+    **given: Any,
 ) -> int:  # fmt: skip
     """Roll a version out: raise its share of the requests step by step, and roll back if it is worse.
 
@@ -166,7 +147,7 @@ def run(
 
     The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
     """
-    from deploy.cli import rollout_request
+    from deploy.cli import new_rollout, rollout_request
     from deploy.controller.rollouts import record
 
     endpoint = endpoint.strip("/")
@@ -178,13 +159,8 @@ def run(
         answers = [http_client.call_gateway(f"{address}/v1/status") for address in gateways]
         served = [one for answer in answers if answer is not None and isinstance(answer.content, dict)
                   for one in answer.content.get("endpoints") or ()]  # fmt: skip
-        chosen = _Chosen(
-            _percents(steps), min_requests, step_time, slower / 100, label_shift / 100, mirror,
-            other_answers / 100,
-            None if other_answers_in_group is None else other_answers_in_group / 100, is_free_of_labels=new_labels,
-        )  # fmt: skip
         if running is None:
-            fresh = _fresh(store.spec(), endpoint, to, from_, chosen, served)
+            fresh = new_rollout.planned(store.spec(), endpoint, to, from_, served, **given)
             wanted = record.Request(uuid.uuid4().hex, "run", who(), fresh)
             rollout_request.ask(store, endpoint, wanted)
         elif running.canary != store.spec().url_of(endpoint, to):
@@ -197,10 +173,10 @@ def run(
             f"no rollout of {endpoint} runs",
             hint=f"start one: `triton-gateway canary run --endpoint {endpoint} --to VERSION`",
         )
-    return _follow(store, endpoint, wanted, as_json=as_json)
+    return _follow(store, endpoint, wanted)
 
 
-def _follow(store: Store, endpoint: str, wanted: Request | None, *, as_json: bool) -> int:
+def _follow(store: Store, endpoint: str, wanted: Request | None) -> int:
     """Show the progress of a rollout until it ends, or until the person interrupts; return the exit code."""
     from deploy.cli import rollout_request
 
@@ -209,14 +185,14 @@ def _follow(store: Store, endpoint: str, wanted: Request | None, *, as_json: boo
         state = progress.state
         for decision in progress.decisions:
             terminal.clear()
-            _print_decision(decision, as_json)
-        if state is None or not (as_json or state.rollout.is_over):
+            _print_decision(decision)
+        if state is None or not state.rollout.is_over:
             terminal.live(_described(progress), topic=_topic(progress))
     terminal.clear()
     if state is not None and state.rollout.is_over:
         if state.rollout.phase == "refused":
             raise DeployError(state.rollout.why)
-        if not as_json and (back := state.way_back):
+        if back := state.way_back:
             click.echo(f"the way back: {back}")
         return 0 if state.rollout.phase == "promoted" else 3
     if state is None:
@@ -233,7 +209,7 @@ def _follow(store: Store, endpoint: str, wanted: Request | None, *, as_json: boo
 
 @command.command(name="status")
 @click.option("--endpoint", help="Show only this endpoint, with its history.")
-@_JSON
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show all rollouts and who guards them. With --endpoint, also show every decision and its evidence."""
@@ -263,7 +239,7 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
             click.echo(f"{name}: `canary {wanted.command}` of {wanted.who} waits for a controller")
     for one in found:
         for decision in one.rollout.history if endpoint is not None else ():
-            _print_decision(decision, as_json=False)
+            _print_decision(decision)
         if back := one.way_back:
             click.echo(f"{one.rollout.endpoint}: the way back: {back}")
     return 0
@@ -301,108 +277,6 @@ _order("promote", "Promote the canary: send all requests to it now, without wait
 _order("abort", "Abort a rollout: send all requests back to the stable version now.")
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """The options of a rollout. Shares are between 0 and 1, but ``steps`` and ``mirror`` are in percent.
-
-    None: the default; see the options.
-    """
-
-    steps: tuple[float, ...]
-    min_requests: int
-    step_s: float
-    slower: float
-    label_shift: float
-    mirror: float | None
-    other_answers: float
-    in_group: float | None
-    is_free_of_labels: bool
-
-
-def _fresh(
-    serving: serving_task.ServingSpec, endpoint: str, to: str, from_: str | None,
-    chosen: _Chosen, served: Sequence[Mapping[str, Any]],
-) -> Rollout:  # fmt: skip
-    from deploy.controller.rollouts.gate import Gate
-    from deploy.controller.rollouts.labels import LabelTest
-    from deploy.controller.rollouts.pairs import MirrorTest
-    from deploy.controller.rollouts.sensitivity import twice
-    from deploy.controller.rollouts.steps import Rollout, Rules
-    from gateway.metrics.mirrored import renamed
-
-    canary = serving.url_of(endpoint, to)
-    stable = serving.url_of(endpoint, from_) if from_ else _stable(serving, endpoint, canary)
-    serving_task.check_weights(serving, endpoint, [(canary, 0.0), (stable, 1.0)])
-    one, other = _details(served, stable), _details(served, canary)
-    if not chosen.is_free_of_labels:
-        _check_labels(one, other, stable, canary)
-    mirror, first = chosen.mirror, 0.0
-    if mirror is None:
-        is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
-        mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
-    in_group = max(_IN_GROUP, twice(chosen.other_answers)) if chosen.in_group is None else chosen.in_group
-    gate = Gate(
-        labels=LabelTest(chosen.label_shift) if chosen.label_shift else None,
-        pairs=MirrorTest.of(chosen.other_answers, in_group) if mirror else None, slower=1 + chosen.slower,
-    )  # fmt: skip
-    wait_s = chosen.step_s * _MIRROR_WAIT_STEPS
-    names = renamed(_labels(one), _labels(other))
-    rules = Rules(chosen.min_requests, chosen.step_s, mirror, first, wait_s, names)
-    return Rollout(endpoint, canary, stable, steps=chosen.steps, rules=rules, gate=gate)
-
-
-def _details(served: Sequence[Mapping[str, Any]], url: str) -> Mapping[str, Any]:
-    """Return a gateway's details of the version at ``url``; empty if no gateway serves it."""
-    return next((one["details"] for one in served if one.get("url") == url and one.get("details")), {})
-
-
-def _labels(details: Mapping[str, Any]) -> list[str]:
-    labels = details.get("labels")
-    return [*map(str, labels)] if isinstance(labels, list) else []
-
-
-def _check_labels(stable: Mapping[str, Any], canary: Mapping[str, Any], one: str, other: str) -> None:
-    """Raise ``DeployError`` if both versions have labels and they are not the same, in the same order."""
-    before, now = _labels(stable), _labels(canary)
-    if before and now and before != now:
-        same = sorted(before) == sorted(now)
-        raise DeployError(
-            f"the labels of {other} {'are in another order' if same else 'have other names'}: "
-            f"{', '.join(now)}; {one} has {', '.join(before)}",
-            hint="check `id2label` in the model's config.json. If the change is intended, give --new-labels",
-        )
-
-
-def _stable(serving: serving_task.ServingSpec, endpoint: str, canary: str) -> str:
-    """Return the version that answers most requests now. Raises ``DeployError`` if none does, or ``canary`` itself.
-
-    A first step gives all but a few requests to the stable version: it must be the one that answers them already.
-    """
-    from deploy.controller.rollouts import record
-
-    current = record.weights(serving, endpoint) or {}
-    if not any(current.values()):
-        default = endpoint if endpoint in serving.endpoints else serving.defaults.get(endpoint, "")
-        current = {default: 1.0} if default in serving.endpoints else {}
-    if current:
-        most = max(current, key=lambda url: current[url])
-        if most == canary:
-            raise DeployError(
-                f"{canary} already answers {'all' if len(current) == 1 else 'most'} requests for {endpoint} without a "
-                "version: a rollout to it would first give them to another version",
-                hint="name another version with --to; if you mean this one, name the stable version with --from",
-            )
-        return most
-    others = [url for url in serving.endpoints if url != canary and (url == endpoint or url.startswith(f"{endpoint}/"))]
-    if len(others) == 1:
-        return others[0]
-    raise DeployError(
-        f"it is not clear which version is the stable one: {endpoint} has "
-        f"{', '.join(sorted(others)) or 'no other version'}",
-        hint="name the stable version with --from",
-    )
-
-
 def _pair(text: str) -> tuple[str, float]:
     version, equals, weight = text.rpartition("=")
     try:
@@ -413,30 +287,7 @@ def _pair(text: str) -> tuple[str, float]:
     raise DeployError(f"{text!r} is not VERSION=WEIGHT", hint="write for instance `2=10 1=90`")
 
 
-def _percents(text: str) -> tuple[float, ...]:
-    try:
-        steps = tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise DeployError(
-            f"--steps {text!r} is not a list of percentages", hint="write for instance 1,5,25,50,100"
-        ) from error
-    if not steps or any(not 0 < step <= 100 for step in steps) or list(steps) != sorted(set(steps)):
-        raise DeployError(
-            f"--steps {text}: each step must be larger than the one before, above 0 and at most 100",
-            hint="write for instance 1,5,25,50,100",
-        )
-    if steps[0] == 100:
-        raise DeployError(
-            "with a first step of 100, nothing can be compared",
-            hint="start lower, or send all requests to the version with `triton-gateway canary set`",
-        )
-    return steps if steps[-1] == 100 else (*steps, 100.0)
-
-
-def _print_decision(decision: Decision, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(decision.to_json()))
-        return
+def _print_decision(decision: Decision) -> None:
     evidence = decision.evidence
     clock = time.strftime("%H:%M:%S", time.localtime(decision.at))
     line = f"{clock}  {decision.weight:5g} %  {decision.what}: {decision.why}"

@@ -10,6 +10,7 @@ from typing import Any
 import click
 import pytest
 
+from deploy.cli import new_rollout
 from deploy.cli.commands import canary
 from deploy.controller.rollouts.steps import Rollout
 from deploy.tools.errors import DeployError
@@ -26,11 +27,10 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
         registry.add_endpoint("e", f"m{version}", version=version)
     served = [{"url": f"e/{v}", "details": dict(d)} for v, d in (("1", stable), ("2", new))]
     options = {
-        "steps": (5.0, 100.0), "min_requests": 200, "step_s": 60.0, "slower": 0.1, "label_shift": 0.1,
-        "mirror": None, "other_answers": 0.1,
-        "in_group": None, "is_free_of_labels": False, **chosen,
+        "steps": "5,100", "min_requests": 200, "step_time": 60.0, "slower": 10.0, "label_shift": 10.0, "mirror": None,
+        "other_answers": 10.0, "other_answers_in_group": None, "new_labels": False, **chosen,
     }  # fmt: skip
-    return canary._fresh(registry.spec(), "e", "2", None, canary._Chosen(**options), served)
+    return new_rollout.planned(registry.spec(), "e", "2", None, served, **options)
 
 
 def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
@@ -48,11 +48,11 @@ def test_of_embeddings_what_is_near_what_is_compared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("whole", "in_group", "permitted"), [(0.1, None, 0.3), (0.2, None, 0.4), (0.6, None, 0.8), (0.1, 1.0, 1.0)],
+    ("whole", "in_group", "permitted"), [(0.1, None, 0.3), (0.2, None, 0.4), (0.6, None, 0.8), (0.1, 100.0, 1.0)],
 )  # fmt: skip
 def test_a_group_may_differ_more_than_all_answers(whole: float, in_group: float | None, permitted: float) -> None:
     """A third of its answers, more if more may differ over all, or what the option says."""
-    pairs = planned(CLASSIFIER, CLASSIFIER, other_answers=whole, in_group=in_group).gate.pairs
+    pairs = planned(CLASSIFIER, CLASSIFIER, other_answers=100 * whole, other_answers_in_group=in_group).gate.pairs
     assert pairs is not None
     assert (whole, pytest.approx(permitted)) == (pairs.whole.most, pairs.in_group)
 
@@ -91,15 +91,15 @@ def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: 
     new = {**CLASSIFIER, "labels": labels}
     with pytest.raises(DeployError, match=message):
         planned(CLASSIFIER, new)
-    assert planned(CLASSIFIER, new, is_free_of_labels=True).gate.pairs is not None
+    assert planned(CLASSIFIER, new, new_labels=True).gate.pairs is not None
 
 
 def test_new_names_of_labels_are_compared_as_what_they_mean() -> None:
     """By position; a name that both have means itself, so another order alone changes nothing."""
-    named = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good"]}, is_free_of_labels=True)
+    named = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["bad", "good"]}, new_labels=True)
     assert {"bad": "NEGATIVE", "good": "POSITIVE"} == named.rules.names
     assert named.rules == Rollout.from_json(json.loads(json.dumps(named.to_json()))).rules
-    turned = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["POSITIVE", "NEGATIVE"]}, is_free_of_labels=True)
+    turned = planned(CLASSIFIER, {**CLASSIFIER, "labels": ["POSITIVE", "NEGATIVE"]}, new_labels=True)
     assert {} == turned.rules.names
 
 
@@ -113,7 +113,7 @@ def stable(to: str, default: str = "", weights: Mapping[str, float] | None = Non
             "endpoint": "e", "weights": list(weights.values()), "load_endpoints": list(weights),
         }  # fmt: skip
     serving = registry.spec()
-    return canary._stable(replace(serving, defaults={"e": default} if default else {}), "e", to)
+    return new_rollout.stable_of(replace(serving, defaults={"e": default} if default else {}), "e", to)
 
 
 def test_what_answers_now_is_the_stable_version() -> None:
@@ -152,7 +152,7 @@ def test_the_end_and_the_status_name_the_way_back(capsys: pytest.CaptureFixture[
     world.finish(controller)
     assert status().endswith("e: the way back: triton-gateway default e 1\n")
     assert "triton-gateway default e 1" == json.loads(status(as_json=True))[0]["way_back"]
-    assert 0 == canary._follow(world, "e", None, as_json=False)
+    assert 0 == canary._follow(world, "e", None)
     assert capsys.readouterr().out.endswith("\nthe way back: triton-gateway default e 1\n")
     controller = world.begin(fresh(), controller)
     world.ask("abort")
