@@ -313,7 +313,7 @@ def _described(progress: Progress) -> str:
     if progress.state is None:
         return progress.problem
     rollout = progress.state.rollout
-    state = progress.problem or f"{rollout.state}: {rollout.why}"
+    state = progress.problem or f"{rollout.state}: {rollout.why or 'nothing is counted yet'}"
     return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {_number(rollout.gate.evidence)})"
 
 
