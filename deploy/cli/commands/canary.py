@@ -26,6 +26,8 @@ from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from deploy.cli.rollout_request import Progress
     from deploy.controller.rollouts.record import Request, State, Store
     from deploy.controller.rollouts.steps import Decision
@@ -156,11 +158,8 @@ def run(
     running = None if state is None or state.rollout.is_over else state.rollout
     wanted = None
     if to is not None:
-        answers = [http_client.call_gateway(f"{address}/v1/status") for address in gateways]
-        served = [one for answer in answers if answer is not None and isinstance(answer.content, dict)
-                  for one in answer.content.get("endpoints") or ()]  # fmt: skip
         if running is None:
-            fresh = new_rollout.planned(store.spec(), endpoint, to, from_, served, **given)
+            fresh = new_rollout.planned(store.spec(), endpoint, to, from_, _served(gateways), **given)
             wanted = record.Request(uuid.uuid4().hex, "run", who(), fresh)
             rollout_request.ask(store, endpoint, wanted)
         elif running.canary != store.spec().url_of(endpoint, to):
@@ -174,6 +173,19 @@ def run(
             hint=f"start one: `triton-gateway canary run --endpoint {endpoint} --to VERSION`",
         )
     return _follow(store, endpoint, wanted)
+
+
+def _served(gateways: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the versions of gateways' status. Says so if there are none."""
+    answers = [http_client.call_gateway(f"{address}/v1/status") for address in gateways]
+    found = [one for answer in answers if answer is not None and isinstance(answer.content, dict)
+             for one in answer.content.get("endpoints") or ()]  # fmt: skip
+    if not found:
+        click.echo(
+            f"no gateway at {', '.join(gateways)} shows its versions: the order of labels is not checked, and answers "
+            "are not compared on mirrored requests. Name a gateway with --url, or give --mirror", err=True,
+        )  # fmt: skip
+    return found
 
 
 def _follow(store: Store, endpoint: str, wanted: Request | None) -> int:

@@ -158,3 +158,9 @@ def test_the_end_and_the_status_name_the_way_back(capsys: pytest.CaptureFixture[
     world.ask("abort")
     world.finish(controller)
     assert "way back" not in status()
+
+
+def test_a_gateway_that_shows_no_versions_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody takes labels for checked that nothing could look at."""
+    assert not canary._served(["http://127.0.0.1:9"])
+    assert "no gateway at http://127.0.0.1:9 shows its versions" in capsys.readouterr().err
