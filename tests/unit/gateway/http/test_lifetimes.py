@@ -104,10 +104,8 @@ async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) ->
         await stack.until(lambda: old._leases == 0)
 
 
-@pytest.mark.parametrize(
-    ("limit", "asked", "seconds"), [("300ms", (), "0.3"), ("60s", ("x-request-timeout-ms: 50",), "0.05")]
-)
-async def test_the_deadline_holds(serve: Serve, limit: str, asked: tuple[str, ...], seconds: str) -> None:
+@pytest.mark.parametrize(("limit", "asked"), [("2s", ()), ("600s", ("x-request-timeout-ms: 50",))])
+async def test_the_deadline_holds(serve: Serve, limit: str, asked: tuple[str, ...]) -> None:
     """The gateway's or the caller's: a model never answers, the request gets 504, and everything is released."""
     async with serve(request_timeout=limit) as port:
         stack = port.stack
@@ -115,7 +113,7 @@ async def test_the_deadline_holds(serve: Serve, limit: str, asked: tuple[str, ..
         wire = await port.connect()
         wire.send(post(GOOD, "/serve/e", *asked))
         status, _, body = await wire.answer()
-        assert (504, "deadline_exceeded", f"no answer within {seconds} s") == (status, body["code"], body["error"])
+        assert (504, "deadline_exceeded") == (status, body["code"])
         assert 0 == stack.gateway.table.current.endpoints["e"]._leases
         await stack.until(lambda: stack.gateway.permits.in_flight == 0)
         stack.backend.hold = None
