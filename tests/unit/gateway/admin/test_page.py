@@ -329,7 +329,7 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
         picture = Path(keep) if keep else folder / "page.png"
         common = [
             chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,1130",
+            "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,1065",
             f"--user-data-dir={folder / 'profile'}",
         ]  # fmt: skip
         drawing = asyncio.create_task(
