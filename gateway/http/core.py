@@ -173,7 +173,7 @@ class Connection(asyncio.Protocol):
         """End it after its current answer, or after its next one."""
         self._keeps_alive = False
         last = self._waiting[-1] if self._waiting else self._current
-        if last is not None:
+        if last is not None and not last.has_ended:  # else its client was told nothing: the next request is answered
             last.keep_alive = False
         if self._rest is not None:
             self._rest.cancel()

@@ -12,7 +12,7 @@ import pytest
 import trustme
 
 from gateway.http.certificates import LOOK_S, Renewed, tls_context
-from tests.unit.gateway.http.serving import Serve, Wire, post
+from tests.unit.gateway.http.serving import GOOD, Serve, Wire, post
 from tests.waiting import LIMIT_S
 
 
@@ -61,6 +61,20 @@ async def test_an_old_connection_ends_with_an_answer(serve: Serve) -> None:
             while (200, False) == (last := await ask(wire)):
                 await asyncio.sleep(0.02)
         assert (200, True) == last
+        assert await wire.is_closed()
+
+
+async def test_a_refused_request_whose_body_is_still_to_come_does_not_silence_its_connection(serve: Serve) -> None:
+    """The connection is to end, and its client was not told so yet: the next request is answered, and closes it."""
+    head, body = post(path="/serve/none")[: -len(GOOD)], GOOD
+    async with serve() as port:
+        wire = await port.connect()
+        assert (404, False) == await ask(wire, head)
+        port.stack.gateway.leave()
+        wire.send(body)
+        [connection] = port.stack.gateway.connections.open
+        await port.stack.until(lambda: connection._current is None)
+        assert (200, True) == await ask(wire)
         assert await wire.is_closed()
 
 
