@@ -592,7 +592,7 @@ def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) 
     """With no endpoint, three and 300, one of them open, in light and dark."""
     frames = "".join(
         f"<iframe title='{count} endpoints, {width} px' width={width} height=900 srcdoc='{html.escape(page)}'></iframe>"
-        for count, page in pages_by_size().items() for width in (390, 800, 1280)
+        for count, page in pages_by_size().items() for width in (390, 800, 1440)
     )  # fmt: skip
     document = tmp_path / "frames.html"
     document.write_text(f"<!doctype html><meta charset=utf-8><script>{_LOOKED_AT}</script>{frames}")
