@@ -206,7 +206,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     try:
         with prometheus:
             until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
-            until(lambda: http_client.call(f"{made.prometheus}/-/ready"))
+            until(lambda: (ready := http_client.call(f"{made.prometheus}/-/ready")) and ready.status == 200)
             until(lambda: len(made.query("up == 1")) == 3)
             made.traffic(15)
             yield made
