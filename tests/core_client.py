@@ -27,10 +27,17 @@ async def listening(served: Any, tls: ssl.SSLContext | None = None) -> AsyncIter
         yield port
     finally:
         made.close([listener])
+        await accepted_connections()
         for connection in tuple(served.connections.open):
             if connection.port == port:
                 connection.abort()
         await soon(lambda: not any(connection.port == port for connection in served.connections.open))
+
+
+async def accepted_connections() -> None:
+    """Let the loop finish what it has begun with connections: one that it accepts becomes known a few steps later."""
+    for _ in range(6):
+        await asyncio.sleep(0)
 
 
 class CoreTransport(httpx.AsyncBaseTransport):

@@ -14,6 +14,7 @@ import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.triton.key import GRPC_HEADER
+from tests.core_client import accepted_connections
 
 
 def reply(status: int, body: bytes, *headers: str) -> bytes:
@@ -69,9 +70,10 @@ class HttpServer:
     async def stop(self) -> None:
         """Close the server and its connections."""
         self._server.close()
+        await accepted_connections()
         for writer in self._writers:
-            writer.close()
-        await asyncio.sleep(0)
+            writer.transport.abort()
+        await accepted_connections()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
