@@ -51,6 +51,7 @@ class Sampler:
 
     def __init__(self, stack: Any) -> None:
         self._stack = stack
+        self._is_open = True
         self.asked = 0
         self.refused: list[dict[str, Any]] = []
 
@@ -61,10 +62,11 @@ class Sampler:
     async def __aexit__(self, *_: object) -> None:
         asked = self.asked
         await self._stack.until(lambda: self.asked > asked + 1)
-        self._task.cancel()
+        self._is_open = False  # a poll that is cancelled half way would leave its connection open
+        await self._task
 
     async def _run(self) -> None:
-        while True:
+        while self._is_open:
             code, body = await readyz(self._stack)
             if code != 200:
                 self.refused.append(body)
