@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks.shared.command import parser, tell
 from benchmarks.shared.load import Steady, closed_loop, render
 from deploy.tools import sections
+from gateway import hocon
 from gateway.registry import section_text
 from tests import tiny
 from tests.processes import ask, until
@@ -47,7 +48,7 @@ def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
         from gateway.registry.clearml import ClearMLRegistry
 
         store = ClearMLRegistry(stack.task)
-        entries = sections.parse(section_text(store.task(), "endpoints"))
+        entries = hocon.parse(section_text(store.task(), "endpoints"))
         parts = {name: (entries[name]["model_id"], entries[name]["preprocess_artifact"]) for name in ("a", "b")}
         templates = {name: dict(entries[name]) for name in ("a", "b")}
         store.write({"endpoints": "{}"})

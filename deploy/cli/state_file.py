@@ -326,7 +326,7 @@ def check(task: spec.ServingTask, changes: Sequence[Change], wanted: Document) -
 def _texts(writes: _Writes) -> dict[str, str]:
     try:
         return {name: sections.render(section) for name, section in writes.sections.items()}
-    except (sections.Unparsable, TypeError, ValueError) as error:
+    except (TypeError, ValueError) as error:
         raise DeployError(f"a section of the serving Task cannot be written in ClearML's format: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""The text of one configuration section of a serving Task: parse (what gateways can read), render. Pure.
+"""Renders one configuration section of a serving Task as text that gateways and the SDK read (``gateway.hocon``). Pure.
 
 Called by rollouts, auto-update and `apply`.
 """
@@ -9,19 +9,15 @@ from typing import Any
 
 from gateway import hocon
 
-Section = dict[str, Any]
-Unparsable = hocon.Unreadable
-parse = hocon.parse
-
 
 def render(section: Mapping[str, Any]) -> str:
     """Return `section` as JSON, which is HOCON too, in a form that parses back to the same values.
 
     Raises:
-        Unparsable: a key or value has no form that the SDK reads back unchanged (e.g. a key with a double quote).
+        Unreadable: a key or value has no form that the SDK reads back unchanged (e.g. a key with a double quote).
         TypeError: a value is none of JSON's.
     """
     text = json.dumps(section, indent=2, ensure_ascii=False)
-    if parse(text) != json.loads(text):
-        raise Unparsable("the section has no text form that reads back unchanged")
+    if hocon.parse(text) != json.loads(text):
+        raise hocon.Unreadable("the section has no text form that reads back unchanged")
     return text

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deploy.tools import sections
+from gateway import hocon
 from tests import warm
 from tests.control_planes import control_plane
 from tests.stock import TENSORS, Client
@@ -54,7 +54,7 @@ def upload(client, name, content):
 def versions(output):
     """Url to model id, from what a writer printed."""
     texts = json.loads(output.rsplit("SECTIONS ", 1)[1])
-    return {key: entry["model_id"] for key, entry in sections.parse(texts["model_monitoring_eps"]).items()}
+    return {key: entry["model_id"] for key, entry in hocon.parse(texts["model_monitoring_eps"]).items()}
 
 
 def test_published_models_become_versions(client):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deploy.tools import sections
+from gateway import hocon
 from tests.control_planes import control_plane
 from tests.stock import Client
 
@@ -41,7 +41,7 @@ def task_of(cli: Client) -> dict[str, Any]:
 
 
 def endpoints_of(cli: Client) -> dict[str, Any]:
-    return sections.parse(task_of(cli)["configuration"]["endpoints"]["value"])
+    return hocon.parse(task_of(cli)["configuration"]["endpoints"]["value"])
 
 
 def test_model_is_added_by_query_with_folder_and_pbtxt(cli: Client, model: str) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from deploy.controller.history.recorder import Observer
 from deploy.tools import sections
-from gateway import spec
+from gateway import hocon, spec
 from gateway.registry import ClearMLRegistry
 from tests.control_planes import control_plane
 from tests.stock import Client
@@ -77,7 +77,7 @@ def test_the_command_that_is_told_for_a_lost_endpoint_restores_it(served: Client
         "max_batch_size=8", "dynamic_batching.preferred_batch_size=[4, 8]", "gateway.task=fill-mask",
     )  # fmt: skip
     observe(added := registry.task())
-    stale = sections.parse(read_before.sections["endpoints"])
+    stale = hocon.parse(read_before.sections["endpoints"])
     stale["second"] = {**stale["early"], "serving_url": "second"}
     registry.write({"endpoints": sections.render(stale)})
     observe(registry.task())

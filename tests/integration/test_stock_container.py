@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controller.auto_update import AutoUpdate
-from deploy.tools import sections
+from gateway import hocon
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 from tests.control_planes import control_plane
@@ -88,7 +88,7 @@ class World:
 
     def section(self) -> dict[str, str]:
         text = self.registry.task().sections["model_monitoring_eps"]
-        return {key: fields["model_id"] for key, fields in sections.parse(text).items()}
+        return {key: fields["model_id"] for key, fields in hocon.parse(text).items()}
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         until(condition, what=what)

@@ -66,7 +66,7 @@ def capture(
       triton-gateway drift capture --endpoint sentiment/1 --duration 10m
       triton-gateway drift capture --endpoint sentiment/1 --prometheus http://prometheus:9090 --window 1d \\
           --output my-model-folder/reference.json
-        """
+    """
     terminal, url = Terminal(sys.stderr), endpoint.strip("/")
     before: Numbers = {}
     if duration and not prometheus:

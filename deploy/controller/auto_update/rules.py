@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from deploy.controller.registry import registry, spec, version_numbers
 from deploy.tools import sections
+from gateway import hocon
 
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"
@@ -53,10 +54,10 @@ def update(
     answers. Versions of deleted rules are removed.
     """
     try:
-        rules = sections.parse(registry.section_text(task, RULES) or "{}")
-        written = sections.parse(registry.section_text(task, SERVED) or "{}")
-        fixed = sections.parse(registry.section_text(task, "endpoints") or "{}")
-    except sections.Unparsable as error:
+        rules = hocon.parse(registry.section_text(task, RULES) or "{}")
+        written = hocon.parse(registry.section_text(task, SERVED) or "{}")
+        fixed = hocon.parse(registry.section_text(task, "endpoints") or "{}")
+    except hocon.Unreadable as error:
         return Update(notes=(f"auto-update waits until the serving Task can be read: {error}",))
     serving = spec.decode(task)
     numbered = version_numbers.decode(spec.records_of(task, version_numbers.KIND))

@@ -18,7 +18,7 @@ from typing import Any, Final
 from deploy.controller.rollouts.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
-from gateway import registry, spec
+from gateway import hocon, registry, spec
 
 Record = registry.Record
 ServingTask = spec.ServingTask
@@ -226,8 +226,8 @@ def are_equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> b
 def section(task: ServingTask, name: str) -> dict[str, Any]:
     """Return a section of the Task, parsed, to be changed. Raises ``DeployError`` if it cannot be read."""
     try:
-        return sections.parse(registry.section_text(task, name) or "{}")
-    except sections.Unparsable as error:
+        return hocon.parse(registry.section_text(task, name) or "{}")
+    except hocon.Unreadable as error:
         raise DeployError(
             f"the section {name} of the serving Task cannot be read: {error}", hint="repair the section in ClearML"
         ) from error

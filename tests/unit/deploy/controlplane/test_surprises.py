@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from deploy.tools import sections
+from gateway import hocon
 from tests.control_planes import BASE, InProcess, in_process
 
 PAGE = Path(__file__).parents[4] / "docs" / "clearml.md"
@@ -65,7 +66,7 @@ def test_two_clients_write_at_once(server: InProcess) -> None:
     for server.token, name in ((one, "a"), (other, "b")):
         text = sections.render({name: {"serving_url": name}})
         server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints=text, canary="{}"))
-    assert sections.parse(text_of(server, task)).keys() == {"b"}
+    assert hocon.parse(text_of(server, task)).keys() == {"b"}
 
 
 def test_stale_whole_configuration_is_written_back(server: InProcess) -> None:
@@ -78,7 +79,7 @@ def test_stale_whole_configuration_is_written_back(server: InProcess) -> None:
     server.call("tasks.edit", task=task, force=True, configuration=decided)
     server.token = slow
     server.call("tasks.edit", task=task, force=True, configuration=stale)
-    weights = sections.parse(text_of(server, task, "canary"))["c"]["weights"]
+    weights = hocon.parse(text_of(server, task, "canary"))["c"]["weights"]
     assert weights == [0.2, 0.8]
 
 

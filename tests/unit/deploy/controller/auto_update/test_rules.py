@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.auto_update.rules import SERVED, update
 from deploy.tools import sections
+from gateway import hocon
 from gateway.errors import RegistryRefused
 from gateway.spec import ArtifactRef, ServingTask, decode
 from gateway.testing import FakeRegistry
@@ -55,7 +56,7 @@ def served(task):
 
 def copied(task):
     """The same as a stock reader finds it."""
-    eps = sections.parse(task.sections.get(SERVED) or "{}")
+    eps = hocon.parse(task.sections.get(SERVED) or "{}")
     return {key: entry["model_id"] for key, entry in eps.items()}
 
 
@@ -312,7 +313,7 @@ def test_a_changed_rule_changes_its_versions():
     task = after(task, {"model_monitoring": sections.render({"auto": {**RULE, "preprocess_artifact": "py_new"}})})
     assert "py_new" == decode(task).endpoints["auto/1"].preprocess.key
     task = applied(task, {"auto": ["a"]})
-    assert "py_new" == sections.parse(task.sections[SERVED])["auto/1"]["preprocess_artifact"]
+    assert "py_new" == hocon.parse(task.sections[SERVED])["auto/1"]["preprocess_artifact"]
 
 
 def test_an_unreadable_section_stops_auto_update_and_nothing_else():
