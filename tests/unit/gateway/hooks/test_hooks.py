@@ -345,10 +345,14 @@ async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any
 
 
 BATCH = """
+import time
+from pathlib import Path
 class Preprocess:
     def preprocess_batch(self, bodies, states):
         for state in states:
             state["together"] = len(bodies)
+        while not Path(GATE).exists():
+            time.sleep(0.01)
         return [ValueError("x is missing") if "x" not in b else [[b["x"]]] * b.get("rows", 1) for b in bodies]
     def postprocess_batch(self, data, states):
         return [{"y": d.ravel().tolist(), "together": s["together"]} for d, s in zip(data, states)]
@@ -356,9 +360,12 @@ class Preprocess:
 
 
 @pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(make_stack: Any, isolation: str) -> None:
+async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(
+    make_stack: Any, tmp_path: Path, isolation: str
+) -> None:
     """Each gets its own rows. Only the request at fault is refused: a refused call is split."""
     stack = make_stack(hook_isolation=isolation)
+    gate = tmp_path / "gate"
 
     def run(inputs: Any) -> Any:
         if (inputs["x"] == 13).any():
@@ -367,12 +374,16 @@ async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(make
 
     async with stack.gateway.running(), stack.client:
         stack.add_text_model("m1")
-        stack.add_hook("t", BATCH, model_id="m1", engine="triton")
+        source = BATCH.replace("GATE", repr(str(gate)))
+        stack.add_hook("t", source, model_id="m1", engine="triton", options={"hook_threads": "1"})
         stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, run)
         await stack.served("t")
-        stack.backend.latency = 0.1
         bodies = [{"x": n, "rows": n % 3 + 1} for n in range(10)] + [{}, {"x": 13}]
-        replies = await asyncio.gather(*(stack.client.post("/serve/t", json=body) for body in bodies))
+        asked = [asyncio.create_task(stack.client.post("/serve/t", json=body)) for body in bodies]
+        # The first runs hold all executors until the gate opens. What comes meanwhile waits together.
+        await stack.until(lambda: stack.gateway.permits.in_flight == len(bodies))
+        gate.touch()
+        replies = await asyncio.gather(*asked)
     assert [[2.0 * n] * (n % 3 + 1) for n in range(10)] == [r.json()["y"] for r in replies[:10]]
     assert [422, 422] == [r.status_code for r in replies[10:]]
     assert max(r.json()["together"] for r in replies[:10]) > 1
