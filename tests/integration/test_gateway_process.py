@@ -12,7 +12,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,6 +65,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 class Process(GatewayProcess):
     """Serves `echo`."""
 
+    answered = 0
+    """Answers that ``both_answer`` got."""
+
     def serves(self, version: int, endpoint: str = "echo") -> bool:
         """Whether the endpoint answers with this version."""
         status, content = self.answer({}, endpoint)
@@ -75,6 +77,7 @@ class Process(GatewayProcess):
         """Whether there are two workers, and each of them answers."""
         with ThreadPoolExecutor(4) as pool:
             found = list(pool.map(lambda _: self.answer({}, "echo"), range(40)))
+        self.answered += sum(status == 200 for status, _ in found)
         return all(status == 200 for status, _ in found) and (
             len({content["worker"] for _, content in found} & {*self.workers()}) == 2
         )
@@ -249,17 +252,12 @@ async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> 
             rows = httpx.get(f"{process.url}/v2/models/echo/stats").json()["model_stats"]
             return int(rows[0]["inference_stats"]["success"]["count"])
 
-        def settled() -> int:  # what was answered is counted a moment later
-            before = counted()
-            time.sleep(0.2)
-            return before if before == counted() else 0
-
-        before = until(settled)
+        until(lambda: process.answered == counted())
         for _ in range(12):
             answer = ask()
             found = dict(zip([o.name for o in answer.outputs], answer.raw_output_contents, strict=True))
             assert [7] == np.frombuffer(found["n"], np.int64).tolist()
-        until(lambda: before + 12 == counted())
+        until(lambda: process.answered + 12 == counted())
 
 
 def test_restart_without_control_plane_serves_the_last_good_state(service: Service, tmp_path: Path) -> None:
