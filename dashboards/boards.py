@@ -24,6 +24,7 @@ _W: Final = "$__rate_interval"
 _EV: Final = "{{endpoint}} {{version}}"
 _OURS: Final = 'job="triton-gateway"'
 _FAILED: Final = f'outcome=~"{FAILED_OUTCOMES}"'
+_HITS: Final = f'{_PICK},result="hit"'
 _RED: Final = "red"
 _ORANGE: Final = "orange"
 
@@ -81,11 +82,6 @@ _NO_CALLERS: Final = "Shown when callers have keys"
 
 def _lines(title: str, description: str, expr: str, legend: str = _EV, unit: str = "short", **more: object) -> Panel:
     return Panel(title, description, (Query(expr, legend),), unit=unit, **more)  # type: ignore[arg-type]  # passed on
-
-
-def _hits(metric: Metric) -> str:
-    matchers = f'{_PICK},result="hit"'
-    return f"{by(VERSION, _rate(metric, matchers))} / {by(VERSION, _rate(metric))}"
 
 
 OVERVIEW: Final = Board(
@@ -431,9 +427,6 @@ DRIFT: Final = Board(
                    width=12, if_empty="Only for categories"),
         )),
         Section("Text", (
-            _lines("Unknown tokens", "Share of tokens that are not in the vocabulary.",
-                   f"{by(VERSION, _rate(catalog.UNKNOWN_TOKENS))} / ({by(VERSION, _rate(catalog.TOKENS))} > 0)",
-                   unit="percentunit"),
             _lines("Truncated texts", "Truncated texts per second.", by(VERSION, _rate(catalog.TRUNCATED)),
                    unit="suffix:texts/s"),
         )),
@@ -516,10 +509,9 @@ CAPACITY: Final = Board(
             _lines("CPU per request", "Milliseconds of CPU for one request.",
                    f"sum(rate(process_cpu_seconds_total{{{_OURS}}}[{_W}])) / (sum({_rate(catalog.REQUESTS, '')}) > 0)",
                    "all", "s"),
-            _lines("Word cache", "Share of texts tokenized from the word cache, without the tokenizer library.",
-                   _hits(catalog.WORD_CACHE), unit="percentunit", most=1.0),
             _lines("Response cache", "Share of requests answered from the response cache, on endpoints that have one.",
-                   _hits(catalog.CACHE), unit="percentunit", most=1.0),
+                   f"{by(VERSION, _rate(catalog.CACHE, _HITS))} / {by(VERSION, _rate(catalog.CACHE))}",
+                   unit="percentunit", most=1.0),
         )),
         Section("Batches", (
             _lines("Rows per call to Triton", "Mean rows per call, which is the size of the gateway's batches.",

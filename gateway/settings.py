@@ -391,7 +391,7 @@ class Settings(BaseSettings):
     metrics_detail: str = Field(
         "brief", pattern="^(brief|full)$", validation_alias=_names("metrics_detail"),
         description="Detail of `/metrics`: `brief` (40 series per version with two labels) or `full` (about 250: all "
-        "buckets, all stages, batches' tokens, the word cache and built-in variables). `/metrics?detail=full` always "
+        "buckets, all stages, batches' tokens and built-in variables). `/metrics?detail=full` always "
         "shows all ([levels of detail](metrics.md#levels-of-detail)).",
     )  # fmt: skip
     payload_log: str = Field(

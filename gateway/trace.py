@@ -117,7 +117,7 @@ class Trace:
         "__dict__", "answer", "body", "body_bytes", "deadline", "encoded", "endpoint", "finish_ns", "finishes_ns",
         "flow", "infer_ns", "model_id", "outcome", "outputs", "prepare_ns", "prepared", "queue_ns", "ready_ns",
         "request_id", "route", "rows", "started_ns", "status", "tokens", "total_ns", "trace_id", "traceparent",
-        "truncated", "unknown_tokens", "url", "version",
+        "truncated", "url", "version",
     )  # fmt: skip
 
     # What most requests leave as it is costs them nothing here.
@@ -150,7 +150,7 @@ class Trace:
         self.total_ns = self.prepare_ns = self.queue_ns = self.infer_ns = self.finish_ns = 0
         self.endpoint = self.version = self.url = self.model_id = ""
         self.route = ""
-        self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
+        self.rows = self.tokens = self.truncated = 0
         self.status = 0
         self.outcome = "ok"
         self.traceparent = parent
@@ -186,7 +186,7 @@ class Trace:
 
     def forget_content(self) -> None:
         """Forget what a version recorded of the request, before another version gets it. Times add up."""
-        self.rows = self.tokens = self.unknown_tokens = self.truncated = 0
+        self.rows = self.tokens = self.truncated = 0
         self.custom = self.encoded = self.prepared = self.outputs = None
 
     def close(self) -> None:

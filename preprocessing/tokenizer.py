@@ -153,16 +153,6 @@ class TextTokenizer:
         return made
 
     @property
-    def hits(self) -> int:
-        """Number of texts answered from cached words only."""
-        return 0 if self.words is None else self.words.hits
-
-    @property
-    def misses(self) -> int:
-        """Number of texts that needed the library although there is a cache."""
-        return 0 if self.words is None else self.words.misses
-
-    @property
     def vocab_size(self) -> int:
         """The largest token id plus one; a model with a smaller embedding table cannot use this tokenizer."""
         return self._shared.vocab_size

@@ -167,11 +167,6 @@ class Prepared:
         return sum(row.n_tokens for row in self.rows)
 
     @property
-    def n_unknown(self) -> int:
-        """Unknown tokens of all rows."""
-        return sum(row.n_unknown for row in self.rows)
-
-    @property
     def n_truncated(self) -> int:
         """Number of rows that were truncated."""
         return sum(row.truncated for row in self.rows)

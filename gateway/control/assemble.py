@@ -50,7 +50,6 @@ from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 from preprocessing.model_files import read_limited
 from preprocessing.processor import TextProcessor
-from preprocessing.tokenizer import TextTokenizer
 from preprocessing.user_code import UserCode
 
 _log = logging.getLogger("triton_gateway.control")
@@ -268,7 +267,7 @@ class Assembler:
                         await validate.check(generator, stored)
 
                 return _NewHandler(generator, generator, processor.describe(), validate_generator)
-            counts = _TextCounts(self._observer, spec.endpoint, spec.version, processor.tokenizer)
+            counts = self._observer.text_calls(spec.endpoint, spec.version)
             text = self._text(processor, call, info, counts.called)
             opened.add(text)
 
@@ -505,24 +504,6 @@ def refusals(faults: Sequence[Fault]) -> dict[str, str]:
         if kind == "endpoint":
             found[url] = fault.message
     return found
-
-
-class _TextCounts:
-    """Counts the calls and word cache hits of one text endpoint; the cache is read once per call to Triton."""
-
-    def __init__(self, observer: Observer, endpoint: str, version: str, tokenizer: TextTokenizer) -> None:
-        self._observer, self._endpoint, self._version = observer, endpoint, version
-        self._calls = observer.text_calls(endpoint, version)
-        self._tokenizer = tokenizer
-        self._hits = self._misses = 0
-
-    def called(self, rows: int, padded: int, tokens: int) -> None:
-        hits, misses = self._tokenizer.hits, self._tokenizer.misses
-        self._calls.called(rows, padded, tokens, hits - self._hits, misses - self._misses)
-        self._hits, self._misses = hits, misses
-
-    def cached(self, is_hit: bool) -> None:
-        self._observer.count(catalog.CACHE, self._endpoint, self._version, "hit" if is_hit else "miss")
 
 
 def _model_endpoint(spec: EndpointSpec) -> dict[str, object]:

@@ -224,15 +224,14 @@ def translate(error: PreprocessingError) -> GatewayError:
 
 
 def note(trace: Trace, prepared: Prepared) -> None:
-    """Record in ``trace`` what was encoded: rows, tokens, unknown tokens, truncated texts."""
+    """Record in ``trace`` what was encoded: rows, tokens, truncated texts."""
     rows = prepared.rows
     trace.rows = len(rows)
     trace.encoded = rows
     trace.prepared = prepared
     if len(rows) == 1:
         row = rows[0]
-        trace.tokens, trace.unknown_tokens, trace.truncated = row.n_tokens, row.n_unknown, int(row.truncated)
+        trace.tokens, trace.truncated = row.n_tokens, int(row.truncated)
         return
     trace.tokens = prepared.n_tokens
-    trace.unknown_tokens = prepared.n_unknown
     trace.truncated = prepared.n_truncated

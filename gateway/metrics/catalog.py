@@ -103,10 +103,6 @@ ROWS: Final = Metric(
     is_detail=True,
 )  # fmt: skip
 TOKENS: Final = Metric("gateway_tokens_total", "counter", "Tokens sent to the model.", ("endpoint", "version"))
-UNKNOWN_TOKENS: Final = Metric(
-    "gateway_unknown_tokens_total", "counter", "Tokens that are not in the vocabulary.", ("endpoint", "version"),
-    is_detail=True,
-)  # fmt: skip
 TRUNCATED: Final = Metric(
     "gateway_truncated_texts_total", "counter", "Texts truncated at the model's maximum "
                                                 "length.", ("endpoint", "version"),
@@ -128,11 +124,6 @@ BATCH_REAL_TOKENS: Final = Metric(
 CACHE: Final = Metric(
     "gateway_cache_requests_total", "counter",
     "Requests of endpoints with a response cache, by result: hit or miss.", ("endpoint", "version", "result"),
-)  # fmt: skip
-WORD_CACHE: Final = Metric(
-    "gateway_word_cache_texts_total", "counter",
-    "Texts tokenized, by result: hit (every word was in the word cache) or miss (the tokenizer library did it).",
-    ("endpoint", "version", "result"), is_detail=True,
 )  # fmt: skip
 ENDED_CONNECTIONS: Final = Metric(
     "gateway_ended_connections_total", "counter",
@@ -403,8 +394,8 @@ OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
 
 CATALOG: Final = (
     REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
-    STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, UNKNOWN_TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, WORD_CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
+    STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, TRUNCATED,
+    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
     WORK_LIMIT, QUEUED,
     REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,

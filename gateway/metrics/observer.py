@@ -320,9 +320,7 @@ class _ServedMetrics:
             *(numbers.distribution(catalog.STAGE_SECONDS, *pair, route, stage) for stage in _STAGES),
             numbers.distribution(catalog.ROWS, *pair),
         )
-        self._sums = tuple(
-            numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.UNKNOWN_TOKENS, catalog.TRUNCATED)
-        )
+        self._sums = tuple(numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.TRUNCATED))
         self._promised: _Promised | None = None
 
     def promise(self, promised: _Promised | None) -> None:
@@ -338,9 +336,8 @@ class _ServedMetrics:
         infer.observe([trace.infer_ns * _NS for trace in traces])
         finish.observe([trace.finish_ns * _NS for trace in traces])
         rows.observe([trace.rows for trace in traces])
-        tokens, unknown, truncated = self._sums
+        tokens, truncated = self._sums
         tokens.value += sum([trace.tokens for trace in traces])
-        unknown.value += sum([trace.unknown_tokens for trace in traces])
         truncated.value += sum([trace.truncated for trace in traces])
         if self._promised is not None:
             within, kept, broken = self._promised
@@ -350,29 +347,26 @@ class _ServedMetrics:
 
 
 class TextCalls:
-    """Counts the calls to Triton of one version that takes texts. Its methods run once for each call."""
+    """Counts the calls to Triton of one version that takes texts, and what its response cache answers."""
 
-    __slots__ = ("_complain", "_key", "_numbers", "_padded", "_rows", "_tokens", "_words")
+    __slots__ = ("_cached", "_complain", "_padded", "_rows", "_tokens")
 
     def __init__(self, numbers: Accumulator, complain: Callable[[], None], endpoint: str, version: str) -> None:
-        self._numbers, self._complain, self._key = numbers, complain, (endpoint, version)
+        self._complain = complain
         self._rows = numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
         self._padded = numbers.distribution(catalog.BATCH_TOKENS, endpoint, version)
         self._tokens = numbers.count(catalog.BATCH_REAL_TOKENS, endpoint, version)
-        self._words: tuple[Count, Count] | None = None
+        self._cached = functools.partial(numbers.count, catalog.CACHE, endpoint, version)
 
-    def called(self, rows: int, padded_tokens: int, tokens: int, hits: int, misses: int) -> None:
-        """Count a call, and the hits and misses of the word cache since the last one."""
+    def called(self, rows: int, padded_tokens: int, tokens: int) -> None:
+        """Count a call."""
         try:
             self._rows.observe((rows,))
             self._padded.observe((padded_tokens,))
             self._tokens.value += tokens
-            if hits or misses:
-                words = self._words
-                if words is None:
-                    hit, miss = (self._numbers.count(catalog.WORD_CACHE, *self._key, of) for of in ("hit", "miss"))
-                    words = self._words = (hit, miss)
-                words[0].value += hits
-                words[1].value += misses
         except Exception:  # noqa: BLE001 - see the module
             self._complain()
+
+    def cached(self, is_hit: bool) -> None:
+        """Count a request to the response cache."""
+        self._cached("hit" if is_hit else "miss").value += 1

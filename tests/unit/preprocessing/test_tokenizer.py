@@ -190,8 +190,8 @@ def test_shared_tokenizers_have_separate_word_caches(make_folder: MakeFolder) ->
     one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))
     one.encode_batch(["good film"])
     one.encode_batch(["good film"])
-    assert (2, 2) == (one.hits + one.words.learned, one.words.words)
-    assert (0, 0, 0) == (other.hits, other.words.learned, other.words.words)
+    assert (2, 2) == (one.words.hits + one.words.learned, one.words.words)
+    assert (0, 0, 0) == (other.words.hits, other.words.learned, other.words.words)
 
 
 @pytest.mark.parametrize("options", [{"max_length": 8}, {"truncation_side": "left"}])

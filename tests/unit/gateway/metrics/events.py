@@ -65,7 +65,7 @@ def happen(observer: Any, times: int = 1) -> None:
         if i % 3 == 0:
             trace.version, trace.url, trace.route = "2", "t/2", "canary"
         trace.outcome = ("ok", "ok", "ok", "model_failed", "input_refused")[i % 5]
-        trace.rows, trace.tokens, trace.unknown_tokens, trace.truncated = 1 + i % 3, 7 + i, i % 2, i % 4 == 0
+        trace.rows, trace.tokens, trace.truncated = 1 + i % 3, 7 + i, i % 4 == 0
         trace.total_ns, trace.prepare_ns, trace.queue_ns = 1 << (18 + i % 12), 1 << (10 + i % 12), 1 << (8 + i % 12)
         trace.infer_ns, trace.finish_ns = 1 << (16 + i % 12), 1 << (9 + i % 12)
         trace.encoded = [Encoded(np.zeros(7 + i, dtype=np.int64), None, i % 2, i % 4 == 0)]
@@ -74,7 +74,7 @@ def happen(observer: Any, times: int = 1) -> None:
         trace.answer = {"label": "GOOD", "score": score, "scores": {"GOOD": score, "BAD": 1 - score}}
         observer.started()
         observer.finished(trace)
-        observer.text_calls("t", "1").called(1 + i, 64 * (1 + i), 50 * (1 + i), i, 1)
+        observer.text_calls("t", "1").called(1 + i, 64 * (1 + i), 50 * (1 + i))
         observer.count(catalog.CACHE, "t", "1", ("hit", "miss")[i % 2])
         observer.count(catalog.SHADOWS, "t", "2", ("agreed", "differed", "failed")[i % 3])
         if i % 3 < 2:

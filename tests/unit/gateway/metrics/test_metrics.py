@@ -157,7 +157,7 @@ def test_what_cannot_be_counted_costs_no_answer(
     for _ in range(3):
         observer.started()
         observer.finished(trace())
-        calls.called(1, 8, 8, 1, 0)
+        calls.called(1, 8, 8)
         observer.count(catalog.CACHE, "e", "1", "hit")
         observer.count(catalog.RECONCILES, "changed")
         observer.settle()
