@@ -38,8 +38,11 @@ async def client(server: RedisServer) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-async def store(server: RedisServer, client: Redis, tmp_path: Path) -> AsyncIterator[RedisStore]:
-    """An empty store; ``client`` has emptied it."""
+async def store(
+    server: RedisServer, client: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RedisStore]:
+    """An empty store; ``client`` has emptied it. It waits for a server that a busy machine keeps from answering."""
+    monkeypatch.setattr("gateway.callers.shared_quotas.TIMEOUT_S", LIMIT_S)
     password = tmp_path / "password"
     password.write_text(f"{PASSWORD}\n")
     made = RedisStore(server.url, str(password))
@@ -85,6 +88,7 @@ async def test_many_requests_at_once_take_no_more_than_there_is(store: RedisStor
 async def test_buckets_refill_by_the_servers_clock(store: RedisStore, client: Redis) -> None:
     """At the limit's rate, to a minute's worth. A clock that goes back takes nothing away."""
     limits = Limits(requests_per_minute=60)
+    began = asyncio.get_running_loop().time()
     for _ in range(10):
         await store.take("t", limits, 1, 0.0)
     [key] = await client.keys()
@@ -92,7 +96,8 @@ async def test_buckets_refill_by_the_servers_clock(store: RedisStore, client: Re
     left = float(await client.hget(key, "requests") or 0)
     for seconds, wanted in ((5.0, left + 4), (-5.0, left - 1), (1e6, 59.0)):
         await client.hset(key, mapping={"at": at - seconds, "requests": left})
-        assert wanted - 0.001 <= (await store.take("t", limits, 1, 0.0)).requests <= wanted + 1
+        found = (await store.take("t", limits, 1, 0.0)).requests
+        assert wanted - 0.001 <= found <= wanted + 0.001 + asyncio.get_running_loop().time() - began
     assert 0 < await client.ttl(key) <= 3600
 
 
@@ -148,21 +153,24 @@ async def test_a_server_that_does_not_answer_is_away_soon_and_usable_again(how: 
     limits, others = Limits(requests_per_minute=600), Limits(tokens_per_minute=600)
     with RedisServer(tmp_path) as server:
         store = RedisStore(server.url)
-        await store.take("t", limits, 1, 0.0)
+        await _take(store, "t", limits)
         (server.freeze if how == "frozen" else server.kill)()
         for _ in range(2):
             with pytest.raises(StoreAway):
                 async with asyncio.timeout(LIMIT_S):
                     await store.take("late", limits, 1, 0.0)
         (server.thaw if how == "frozen" else server.start)()
-        async with asyncio.timeout(LIMIT_S):
-            while True:
-                try:
-                    found = await store.take("other", others, 1, 0.0)
-                except StoreAway:
-                    await asyncio.sleep(0.01)
-                else:
-                    break
+        found = await _take(store, "other", others)
         assert ("", math.inf) == (found.lacks, found.requests)
         assert 590 < found.tokens < 600
         await store.close()
+
+
+async def _take(store: RedisStore, tenant: str, limits: Limits) -> Taken:
+    """Take one token as soon as the server answers in time."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            try:
+                return await store.take(tenant, limits, 1, 0.0)
+            except StoreAway:
+                await asyncio.sleep(0.01)
