@@ -267,16 +267,11 @@ class Merging:
 
 
 class Several:
-    """Several servers. Each call goes to the one that the product would choose; with ``is_plain``, to the least busy
-    one.
-    """
+    """Several servers. Each call goes to the one that the product would choose."""
 
-    def __init__(self, loop: SimulatedLoop, servers: Sequence[Server], *, is_plain: bool = False) -> None:
+    def __init__(self, loop: SimulatedLoop, servers: Sequence[Server]) -> None:
         self._loop = loop
-        self._paces = choice.Paces()
         self._known = [_Known(server) for server in servers]
-        self._is_plain = is_plain
-        self._turn = 0
 
     @property
     def calls(self) -> list[tuple[int, int]]:
@@ -290,15 +285,11 @@ class Several:
 
     async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
         """Serve a call."""
-        call = self._paces.call("m", len(rows), len(rows) * max(row.n_tokens for row in rows))
-        self._turn += 1
-        seconds = 0.0 if self._is_plain else call.seconds
-        known = choice.choose(self._known, "m", self._turn, (), seconds=seconds, now=self._loop.time())
+        known = choice.choose(self._known, "m")
         assert known is not None
-        self._paces.begin(known, call, self._loop.time())
+        known.begin(self._loop.time())
         found = await known.server(rows, timeout)
-        servers = [] if self._is_plain else self._known
-        self._paces.end(known, call, self._loop.time(), servers, was_answered=True)
+        known.end(self._loop.time())
         return found
 
 
@@ -419,20 +410,20 @@ class OpenLoad:
 
 def open_load(
     price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
-    change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (), is_plain: bool = False,
+    change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (),
     batch: int = 0, rule: str = "always", most: int = 1 << 30,
 ) -> OpenLoad:  # fmt: skip
     """Run random arrivals at ``rate`` per second against a batcher whose limit of work applies from the start.
 
     ``rule`` replaces that limit; at most ``most`` requests are in hand at a time. ``change(time, server)`` returns the
-    new rate, ten times a second. ``others`` are the prices of further servers: each call goes to one (``is_plain``: to
-    the least busy one). ``batch`` callers of that class send their next request when the last one is answered.
+    new rate, ten times a second. ``others`` are the prices of further servers: each call goes to one. ``batch``
+    callers of that class send their next request when the last one is answered.
     """
 
     async def main(loop: SimulatedLoop) -> OpenLoad:
         chance = random.Random(seed)
         server = Server(loop, price, chance)
-        several = Several(loop, [server, *(Server(loop, one, chance) for one in others)], is_plain=is_plain)
+        several = Several(loop, [server, *(Server(loop, one, chance) for one in others)])
         pressure, in_hand = Pressure(rule), 0
         batcher: Batcher[Row] = Batcher(
             several if others else server,

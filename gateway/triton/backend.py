@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from gateway.errors import BackendUnavailable, DeadlineExceeded, GatewayError, ModelNotReady
+from gateway.errors import BackendUnavailable, GatewayError, ModelNotReady
 from gateway.trace import TRACEPARENT
 from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, resolve
 from gateway.triton.errors import TransportError
@@ -126,31 +126,18 @@ class TritonBackend:
         replicas = self._replicas
         until = replicas.asked(model) + timeout
         left = timeout
-        call = replicas.call(model, inputs)
-        replica = replicas.pick(model, call=call) or await self._find_or_wait(model, left)
+        replica = replicas.pick(model) or await self._find_or_wait(model, left)
         tried: dict[Replica, bool] = {}
         while True:
             over_http = replica.http.is_open
             transport = replica.http if over_http else replica.grpc
-            was_answered = False
-            replicas.begin(replica, call)
+            replica.begin(monotonic())
             try:
-                found = await transport.infer(
-                    model, inputs, outputs, timeout=left, request_id=request_id, parent=parent
-                )
+                return await transport.infer(model, inputs, outputs, timeout=left, request_id=request_id, parent=parent)
             except (TransportError, ModelNotReady) as error:
                 why = error
-            except DeadlineExceeded:
-                raise
-            except GatewayError:
-                replica.answered(monotonic())
-                raise
-            else:
-                was_answered = True
-                replica.answered(monotonic())
-                return found
             finally:
-                replicas.end(replica, call, was_answered=was_answered)
+                replica.end(monotonic())
             try:
                 replica = replicas.failed(replica, model, why, tried, over_http=over_http)
             except GatewayError as error:
@@ -177,10 +164,10 @@ class TritonBackend:
         def begin(on: Replica) -> Callable[[], None]:
             nonlocal readers
             readers += 1
-            replicas.begin(on, None)
+            on.begin(monotonic())
 
             def end() -> None:
-                replicas.end(on, None, was_answered=False)
+                on.end(monotonic())
                 leave()
 
             return end
@@ -198,7 +185,6 @@ class TritonBackend:
                     async with aclosing(responses):
                         async for response in responses:
                             has_begun = True
-                            replica.answered(monotonic())
                             yield response
                 except (TransportError, ModelNotReady) as error:
                     why = error

@@ -96,6 +96,8 @@ class GrpcTransport:
         """Those whose caller has left."""
         self._streamed = 0.0
         """When the last message of a stream arrived, in ``monotonic`` seconds."""
+        self.is_hung = False
+        """Whether the server, when it last did not prove to be live, gave no answer at all."""
         self.is_stuck = False
         """Whether the server answers calls but no streams, which only its restart ends."""
         self._asking: asyncio.Task[None] | None = None
@@ -233,7 +235,8 @@ class GrpcTransport:
         """Return whether the server answers. Never raises. Also finds out whether its streams are stuck."""
         try:
             is_live = bool((await _ask(self._live, pb.ServerLiveRequest())).live)
-        except (grpc.RpcError, TimeoutError):
+        except (grpc.RpcError, TimeoutError) as error:
+            self.is_hung = isinstance(error, TimeoutError)
             return False
         is_silent = bool(self._readers) and monotonic() > self._streamed + _SILENT_S
         if is_live and (is_silent or self.is_stuck) and (self._asking is None or self._asking.done()):

@@ -28,19 +28,15 @@ from gateway.triton.addresses import (
     parse_address,
     parts,
 )
-from gateway.triton.choice import Call, Paces, Server, choose
+from gateway.triton.choice import Server, choose
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, Held
 from gateway.triton.http import HttpTransport
-from gateway.triton.port import Tensors
 
 _log = logging.getLogger("triton_gateway.triton")
 
 RESOLVE_S: Final = 2.0
 """Seconds between two DNS lookups. A cluster's DNS caches an answer for some seconds."""
-
-_QUIET_S: Final = 1.0
-"""Seconds without an answer to a call in flight after which one of several servers is probed."""
 
 _RETRY_S: Final = 0.1
 """Seconds before the first probe of a lost server; the wait doubles up to two seconds."""
@@ -68,8 +64,7 @@ class Replica(Server):
     """One Triton: its transports and its state."""
 
     __slots__ = (
-        "address", "grpc", "held", "http", "is_filled", "lacking", "retry_s", "silent_since", "survey_due", "survey_s",
-        "tending",
+        "address", "grpc", "held", "http", "is_filled", "lacking", "retry_s", "survey_due", "survey_s", "tending",
     )  # fmt: skip
 
     def __init__(self, address: str, grpc: GrpcTransport, http: HttpTransport) -> None:
@@ -84,16 +79,8 @@ class Replica(Server):
         self.lacking: frozenset[str] = frozenset()
         """Models that others have and it does not, without models that are placed on some servers only."""
         self.survey_due, self.survey_s = 0.0, 0.0
-        self.silent_since = 0.0
-        """Since when it has sent no answer although calls are in flight, in ``monotonic`` seconds; 0 if none are."""
         self.retry_s = 0.0
         self.tending: asyncio.Task[None] | None = None
-
-    def answered(self, now: float) -> None:
-        """Record that one of its calls in flight was answered."""
-        if self.silent_since:
-            self.silent_since = now if self.in_flight > 1 else 0.0
-        self.retry_s = _RETRY_S
 
     async def close(self, *, within: float = 0.0) -> None:
         """Wait up to ``within`` seconds for calls in flight, then close the connections."""
@@ -139,7 +126,6 @@ class Replicas:
         """The number of replicas that share the calls; at least 1."""
         self.is_away = False
         """Whether no replica answers."""
-        self._paces = Paces()
         self._problem = ""
         """Why the list of replicas is missing or out of date; empty if it is current."""
         self._address = address
@@ -152,7 +138,6 @@ class Replicas:
         self._stamped: object = None
         self._lookup = lookup
         self._lookup_every = lookup_every
-        self._turn = 0
         self._asked: dict[str, float] = {}
         """When each model was last called, in ``monotonic`` seconds."""
         self._due = 0.0
@@ -167,21 +152,9 @@ class Replicas:
         now = self._asked[model] = monotonic()
         return now
 
-    def call(self, model: str, inputs: Tensors) -> Call | None:
-        """Return the call's size for the choice of a replica; None if there is only one replica."""
-        if len(self.all) < 2:
-            return None
-        first = next(iter(inputs.values()), None)
-        return self._paces.call(model, len(first) if first is not None and first.ndim else 1,
-                                first.size if first is not None else 1)  # fmt: skip
-
-    def pick(self, model: str, tried: Collection[Replica] = (), call: Call | None = None) -> Replica | None:
+    def pick(self, model: str, tried: Collection[Replica] = ()) -> Replica | None:
         """Return the replica for an attempt; None if there is none except those already ``tried``."""
-        if len(self.all) == 1 and not tried:
-            return self.all[0]
-        self._turn += 1
-        seconds = 0.0 if call is None else call.seconds
-        return choose(self.all, model, self._turn, tried, seconds=seconds, now=monotonic())
+        return choose(self.all, model, tried)
 
     async def find(self, model: str) -> Replica:
         """Resolve the address, then do as ``pick``. Raises ``BackendUnavailable`` if there is no replica."""
@@ -192,18 +165,6 @@ class Replicas:
                 self.unreachable("cannot be reached"), hint="it may be starting: try again shortly", retry_after=1
             )
         return replica
-
-    def begin(self, replica: Replica, call: Call | None) -> None:
-        """Count a call that begins."""
-        now = monotonic()
-        self._paces.begin(replica, call, now)
-        if not replica.silent_since and len(self.all) > 1:
-            replica.silent_since = now
-            self._tend(replica)
-
-    def end(self, replica: Replica, call: Call | None, *, was_answered: bool) -> None:
-        """Count a call that has ended. ``was_answered``: with a result, not an error."""
-        self._paces.end(replica, call, monotonic(), self.all, was_answered=was_answered)
 
     def failed(
         self, replica: Replica, model: str, error: GatewayError, tried: dict[Replica, bool], *, over_http: bool
@@ -247,29 +208,28 @@ class Replicas:
         asked = 0.0
         while True:
             now = monotonic()
-            # With a single server no other could take the calls, so its silence changes nothing.
-            is_silent = len(self.all) > 1 and 0 < replica.silent_since < now - _QUIET_S
-            if is_silent or ((replica.is_unhealthy or replica.http.is_shut) and now >= asked + replica.retry_s):
+            if (replica.is_unhealthy or replica.http.is_shut) and now >= asked + replica.retry_s:
                 asked = now
                 replica.retry_s = min(max(2 * replica.retry_s, _RETRY_S), RESOLVE_S)
                 try:
-                    await self._ask(replica, is_silent=is_silent)
+                    await (self._ask(replica) if replica.is_unhealthy else replica.http.is_live())
+                    self._say_transports()
                 except Exception:  # noqa: BLE001 - logged; the next probe may succeed
                     _log.exception("the health probe of Triton at %s failed", replica.address)
             await asyncio.sleep(_TICK_S)
 
-    async def _ask(self, replica: Replica, *, is_silent: bool) -> None:
-        http, was_unhealthy = replica.http, replica.is_unhealthy
-        over_grpc, over_http = await asyncio.gather(self._probe(replica), http.is_live())
+    async def _ask(self, replica: Replica) -> None:
+        """Probe a server. If it hangs, its calls in flight end, so that others repeat them."""
+        was_unhealthy = replica.is_unhealthy
+        # HTTP may have failed since its last check without a call noticing.
+        is_live = await self._probe(replica) or await replica.http.is_live()
         # A call that failed meanwhile says more than an answer from before: the next probe decides.
         if was_unhealthy or not replica.is_unhealthy:
-            self._judge(replica, is_live=over_grpc or over_http)
-        self._say_transports()
-        if is_silent:
-            # If it is only slow, its calls go on, and it is probed again.
-            replica.silent_since = monotonic() if replica.in_flight else 0.0
-            if (0 if over_grpc else replica.grpc.give_up()) + (0 if over_http else http.give_up()):
-                _log.warning("Triton at %s gives no sign of life: its calls are repeated elsewhere", replica.address)
+            self._judge(replica, is_live=is_live)
+        # One that stops says that it is not live, and still answers its calls. A single one has nobody to repeat them.
+        is_hung = not is_live and replica.grpc.is_hung and len(self.all) > 1
+        if is_hung and replica.grpc.give_up() + replica.http.give_up():
+            _log.warning("Triton at %s gives no sign of life: its calls are repeated elsewhere", replica.address)
 
     async def _probe(self, replica: Replica) -> bool:
         if not await replica.grpc.is_live():
@@ -341,6 +301,7 @@ class Replicas:
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
         if replica.is_unhealthy == is_live:
             _log.info("Triton at %s %s", replica.address, "gets calls" if is_live else "does not answer")
+            replica.retry_s = 0.0
         replica.is_unhealthy = not is_live
         replica.is_filled = replica.is_filled and is_live
         self._count()
@@ -362,17 +323,10 @@ class Replicas:
         # Replaced versions are on no new replica, so they are forgotten.
         forgotten = monotonic() - _FORGET_S
         self._asked = {model: asked for model, asked in self._asked.items() if asked > forgotten}
-        self._paces.forget(self._asked)
-        replicas = self.all
-        for replica in replicas:
+        for replica in self.all:
             replica.missing &= self._asked.keys()
-        for replica, is_live in zip(replicas, await asyncio.gather(*map(self._is_live, replicas)), strict=True):
-            self._judge(replica, is_live=is_live)
-        return any(not replica.is_unhealthy for replica in replicas)
-
-    async def _is_live(self, replica: Replica) -> bool:
-        # HTTP may have failed since its last check without a call noticing.
-        return await self._probe(replica) or (replica.http.is_open and await replica.http.is_live())
+        await asyncio.gather(*map(self._ask, self.all))
+        return not self.is_away
 
     async def ask_http(self) -> None:
         """Check HTTP on every server where it is not open, so that the next call can use it."""

@@ -7,7 +7,6 @@ import json
 import random
 import time
 from collections.abc import AsyncIterator
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from gateway.errors import (
     ModelNotReady,
 )
 from gateway.settings import Settings
-from gateway.triton import http, replicas
+from gateway.triton import http
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.errors import TransportError
@@ -53,7 +52,7 @@ async def calls(server: HttpServer) -> AsyncIterator[HttpTransport]:
     await made.close()
 
 
-async def infer(calls: HttpTransport, *ids: int, timeout: float = 5, parent: str = "") -> Any:
+async def infer(calls: HttpTransport, *ids: int, timeout: float = LIMIT_S, parent: str = "") -> Any:
     """Call with one row."""
     inputs = {"input_ids": np.array([ids], np.int64)}
     return (await calls.infer("m", inputs, ["out"], timeout=timeout, request_id="", parent=parent))["out"]
@@ -68,9 +67,9 @@ async def called_over_http(*servers: HttpServer) -> TritonBackend:
     return backend
 
 
-async def ask(backend: TritonBackend, *ids: int, timeout: float = 5) -> Any:
+async def ask(backend: TritonBackend, *ids: int) -> Any:
     """Make a call with one row."""
-    return (await backend.infer("m", {"input_ids": np.array([ids], np.int64)}, ["out"], timeout=timeout))["out"]
+    return (await backend.infer("m", {"input_ids": np.array([ids], np.int64)}, ["out"], timeout=LIMIT_S))["out"]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +132,7 @@ async def test_calls_get_their_own_rows_while_others_are_cancelled(server: HttpS
     server.answer = moody
     running = []
     for number in range(600):
-        running.append(asyncio.create_task(infer(calls, number, timeout=chance.choice((0, 0.002, 0.02, 5, 5, 5)))))
+        running.append(asyncio.create_task(infer(calls, number, timeout=chance.choice((0, 0.002, 0.02, 60, 60, 60)))))
         if chance.random() < 0.3:
             asyncio.get_running_loop().call_later(chance.random() * 0.03, running[-1].cancel)
         if chance.random() < 0.1:
@@ -208,18 +207,13 @@ async def test_an_invalid_answer_fails_only_its_call(server: HttpServer, calls: 
 async def test_calls_share_a_timer_and_each_ends_at_its_own_deadline(server: HttpServer, calls: HttpTransport) -> None:
     """A later call with a nearer deadline, and one whose turn comes after the timer has fired."""
     hold = server.holding()
-    ended: list[int] = []
-
-    async def late(number: int, timeout: float) -> None:
+    patient = asyncio.create_task(infer(calls, 1, timeout=3600))
+    await soon(lambda: server.calls)
+    for timeout in (0.02, 0.05):
         with pytest.raises(DeadlineExceeded):
             await infer(calls, 1, timeout=timeout)
-        ended.append(number)
-
-    await asyncio.gather(late(3, 0.12), late(1, 0.02), late(2, 0.07))
-    assert [1, 2, 3] == ended
-    assert inf == calls._expiry.at
     hold.set()
-    assert [[2]] == (await infer(calls, 1)).tolist()
+    assert [[2]] == (await patient).tolist()
     assert not calls._deadlines
 
 
@@ -262,9 +256,7 @@ async def test_connections_that_open_during_close_are_closed_too(
             await asyncio.sleep(0)
         await calls.close()
         await asyncio.gather(asked, return_exceptions=True)
-        for _ in range(5):  # one whose opening was cut off closes in its own turn
-            await asyncio.sleep(0)
-        assert all(transport.is_closing() for transport in opened), steps
+        await soon(lambda: all(transport.is_closing() for transport in opened))  # one that was cut off: in its turn
     assert opened
 
 
@@ -334,47 +326,6 @@ async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
         while len(two.calls) == 10:
             await ask(backend, 1)
             await asyncio.sleep(0.02)
-    await backend.close()
-    await one.stop()
-    await two.stop()
-
-
-async def test_calls_of_a_stopped_server_are_repeated_after_one_probe() -> None:
-    """The probe has its own time-out. The server gets no more calls."""
-    one, two = HttpServer(), HttpServer()
-    await one.start()
-    await two.start()
-    backend = await called_over_http(one, two)
-    two.is_stopped = True
-    # far more time than the answer may take: nobody waits for the caller's own deadline
-    found = await asyncio.gather(*(ask(backend, i, timeout=3600) for i in range(8)))
-    assert [[[2 * i]] for i in range(8)] == [answer.tolist() for answer in found]
-    assert 8 == len(one.calls)
-    for i in range(20):
-        await ask(backend, i)
-    assert 28 == len(one.calls)
-    two.is_stopped = False
-    await backend.close()
-    await one.stop()
-    await two.stop()
-
-
-async def test_a_slow_server_that_lives_keeps_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow model must not run twice, however often its server is probed."""
-    monkeypatch.setattr(replicas, "_QUIET_S", 0.2)
-    one, two = HttpServer(), HttpServer()
-    await one.start()
-    await two.start()
-    answer = two.answer
-
-    async def slowly(head: bytes, body: bytes) -> bytes | None:
-        await asyncio.sleep(1.2)
-        return await answer(head, body)
-
-    two.answer = slowly  # type: ignore[method-assign]
-    backend = await called_over_http(one, two)
-    await asyncio.gather(*(ask(backend, i, timeout=3600) for i in range(4)))
-    assert (2, 2) == (len(one.calls), len(two.calls))
     await backend.close()
     await one.stop()
     await two.stop()

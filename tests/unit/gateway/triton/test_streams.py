@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.triton.backend import TritonBackend
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 from .servers import GrpcServer, together, tritons
 
@@ -132,6 +132,7 @@ async def test_stuck_streams_are_found_by_the_health_check_and_named(monkeypatch
             await anext(backend.stream("m", INPUT, (), timeout=300))
         await backend.infer("m", INPUT, (), timeout=300)
         server.is_stuck = False
+        monkeypatch.setattr("gateway.triton.grpc._STUCK_S", LIMIT_S)
         while await is_named():
             await asyncio.sleep(0.02)
         assert 4 == len([one async for one in backend.stream("m", INPUT, (), timeout=300)])
