@@ -18,8 +18,8 @@ _UNFIT: Final = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\ud800-\udfff]+')
 """Characters that some file system does not take, or takes for more than a name."""
 _ENDS: Final = " .-~"
 """Characters with a meaning of their own at the beginning or end of a name."""
-_DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
-"""Names that are devices in Windows."""
+_DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?")
+"""Names that are devices in Windows, whatever follows a dot."""
 _MOST: Final = 200
 """Bytes. File systems take 255; programs add endings of their own."""
 _KEPT: Final = re.compile(r"\.[A-Za-z0-9]{1,12}")
@@ -41,6 +41,7 @@ def file_name(text: str) -> str:
     ending = _KEPT.search(safe, max(0, safe.rfind(".")))
     kept = ending[0] if ending is not None and ending.end() == len(safe) else ""
     stem = safe.removesuffix(kept).encode()[:100].decode(errors="ignore").strip(_ENDS) or "file"
+    stem = stem.replace(".", "-") if _DEVICE.fullmatch(stem) else stem
     return f"{stem}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]}{kept}"
 
 

@@ -31,6 +31,11 @@ HOSTILE = (
     " ",
     "CON",
     "nul.txt",
+    "CON .0",
+    "CON.\xa0",
+    "con.tar.gz",
+    "conin$",
+    "COM¹.x",
     "\ud800",
 )
 
