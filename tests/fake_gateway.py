@@ -35,6 +35,8 @@ ROOT = Path(__file__).parents[1]
 URLS = (*(f"e{number}" for number in range(12)), "v/1", "v/2")
 NAMES = (*URLS, "v", "c")
 BODY = {"text": "good"}
+_LONG_S = 60.0
+"""A connection that a worker took which was then killed or stopped may never be answered: it is given up."""
 
 
 class FakeGateway:
@@ -88,20 +90,21 @@ class FakeGateway:
     def ask(self, name: str = "e0") -> int:
         """Return the status of one request on a connection of its own; 0 if the connection fails."""
         try:
-            return httpx.post(f"{self.url}/serve/{name}", json=BODY).status_code
+            return httpx.post(f"{self.url}/serve/{name}", json=BODY, timeout=_LONG_S).status_code
         except httpx.TransportError:
             return 0
 
     def get(self, path: str) -> int:
         """Return the status of an operators' route; 0 if the connection fails."""
         try:
-            return httpx.get(f"{self.url}{path}").status_code
+            return httpx.get(f"{self.url}{path}", timeout=_LONG_S).status_code
         except httpx.TransportError:
             return 0
 
     def in_flight(self) -> int:
         """Return how many requests the workers are answering."""
-        found = re.findall(r"^gateway_requests_in_flight\S* (\d+)", httpx.get(f"{self.url}/metrics").text, re.M)
+        text = httpx.get(f"{self.url}/metrics", timeout=_LONG_S).text
+        found = re.findall(r"^gateway_requests_in_flight\S* (\d+)", text, re.M)
         return sum(map(int, found))
 
     def is_listening(self) -> bool:

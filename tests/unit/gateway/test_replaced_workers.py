@@ -15,7 +15,7 @@ import pytest
 
 from tests.expositions import parse
 from tests.fake_gateway import NAMES, FakeGateway
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 HALF = b"POST /serve/e0 HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 16\r\n\r\n{"
 """A request that is in flight until the rest of its body comes."""
@@ -75,7 +75,7 @@ def in_flight(gateway: FakeGateway) -> Iterator[socket.socket]:
 def answered(connection: socket.socket) -> bytes:
     """Send the rest of the request and return the status line."""
     connection.sendall(REST)
-    connection.settimeout(60)
+    connection.settimeout(LIMIT_S)
     return connection.recv(4096).partition(b"\r\n")[0]
 
 
@@ -85,7 +85,7 @@ def test_a_gateway_that_stops_refuses_connections_while_it_finishes_requests(gat
         gateway.process.terminate()
         until(lambda: not gateway.is_listening())
         assert b"HTTP/1.1 200 OK" == answered(connection)
-    assert 0 == gateway.process.wait(60)
+    assert 0 == gateway.process.wait(LIMIT_S)
 
 
 def test_workers_of_a_killed_parent_stop_accepting(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_counts_of_workers_that_ended_stay(gateway: FakeGateway) -> None:
     """Whether killed or replaced in order, and whichever worker is scraped: what was shown never falls."""
 
     def answered() -> float:
-        text = urllib.request.urlopen(f"http://127.0.0.1:{gateway.port}/metrics", timeout=60).read().decode()
+        text = urllib.request.urlopen(f"http://127.0.0.1:{gateway.port}/metrics", timeout=LIMIT_S).read().decode()
         return sum(
             value for name, labels, value in parse(text)
             if name == "gateway_requests_total" and labels["outcome"] == "ok"

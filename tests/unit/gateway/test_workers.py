@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.waiting import LIMIT_S, until
 
 PROGRAM = """
 import os, signal, sys, threading, time
@@ -43,7 +43,7 @@ class Server:
             pass
         (folder / f"ended-{os.getpid()}").touch()
 
-sys.exit(Workers(Server, 2, drain=5.0, silence_timeout=float(sys.argv[2])).run())
+sys.exit(Workers(Server, 2, drain=300.0, silence_timeout=float(sys.argv[2])).run())
 """
 
 
@@ -95,7 +95,7 @@ def test_dead_workers_are_replaced_by_forks_of_their_parent(stand: Stand) -> Non
 
 def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
     """Stopped by a signal, it sends no heartbeat. The other one stays."""
-    one = Stand(tmp_path, silence_timeout=3.0)
+    one = Stand(tmp_path, silence_timeout=10.0)
     try:
         one.until(lambda: len(one.workers()) == 2)
         stopped, other = sorted(one.workers())
@@ -104,7 +104,7 @@ def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
         assert other in one.workers()
     finally:
         one.process.terminate()
-        assert 0 == one.process.wait(30)
+        assert 0 == one.process.wait(LIMIT_S)
 
 
 def test_a_stop_right_after_the_fork_reaches_the_worker(stand: Stand) -> None:
@@ -163,7 +163,7 @@ worker.process.kill()
 
 def test_missing_heartbeats_count_only_while_the_parent_runs() -> None:
     """After its container was paused for an hour, a parent must not kill all workers at once."""
-    run = subprocess.run([sys.executable, "-c", SILENCE], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", SILENCE], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert ["1", "2", "4", "5"] == run.stdout.split()
 
 
@@ -172,7 +172,7 @@ def test_a_stop_lets_every_worker_end_by_itself(stand: Stand, number: int) -> No
     """The signal reaches all of them, also that of a closed terminal. The parent ends last, with exit code 0."""
     before = stand.workers()
     stand.process.send_signal(number)
-    assert 0 == stand.process.wait(30)
+    assert 0 == stand.process.wait(LIMIT_S)
     assert before == {int(path.name.partition("-")[2]) for path in stand.folder.glob("ended-*")}
     assert set() == stand.workers()
 
@@ -180,7 +180,7 @@ def test_a_stop_lets_every_worker_end_by_itself(stand: Stand, number: int) -> No
 def test_workers_that_can_never_start_end_the_parent(tmp_path: Path) -> None:
     """A broken configuration is reported at once. One that breaks later is tried again."""
     (tmp_path / "broken").touch()
-    assert 1 == Stand(tmp_path).process.wait(30)
+    assert 1 == Stand(tmp_path).process.wait(LIMIT_S)
     (tmp_path / "broken").unlink()
 
 

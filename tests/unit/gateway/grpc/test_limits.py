@@ -81,9 +81,9 @@ async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 ask = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
-                first = ask(timeout=20)
+                first = ask(timeout=LIMIT_S)
                 await stack.until(lambda: permits.in_flight == 1)
-                second = ask(timeout=20)
+                second = ask(timeout=LIMIT_S)
                 with pytest.raises(grpc.aio.AioRpcError, match="already works on 1 requests"):
                     await second  # although it has sent nothing yet
                 await first.write(message)
@@ -91,8 +91,8 @@ async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -
                 with pytest.raises(grpc.aio.AioRpcError):
                     await ask(timeout=0.2)
                 await stack.until(lambda: permits.in_flight == 0)
-                assert await ask(iter([message]), timeout=20)
-                nothing = ask(timeout=20)
+                assert await ask(iter([message]), timeout=LIMIT_S)
+                nothing = ask(timeout=LIMIT_S)
                 await nothing.done_writing()
                 with pytest.raises(grpc.aio.AioRpcError, match="no message"):
                     await nothing
@@ -121,9 +121,9 @@ async def test_an_ended_request_is_freed(stack: Any) -> None:
             async def everything() -> None:
                 for message in messages:
                     with contextlib.suppress(grpc.aio.AioRpcError):
-                        await ask(message, timeout=20)
+                        await ask(message, timeout=LIMIT_S)
                     with contextlib.suppress(grpc.aio.AioRpcError):
-                        async for _ in stream(iter([message]), timeout=20):
+                        async for _ in stream(iter([message]), timeout=LIMIT_S):
                             pass
 
             await everything()  # what is made once
@@ -166,10 +166,10 @@ async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
         stack.backend.infer = looked
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
+                assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
                 assert (1, {(1, len(message))}) == (taken, held)
                 stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes + 1  # others'
                 with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
-                    await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=20)
+                    await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
         finally:
             await server.stop(0)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway.errors import BodyTimeout, Overloaded
 from gateway.grpc.receiving import Receiving, Streams
+from tests.waiting import LIMIT_S
 
 
 class Sender:
@@ -27,7 +28,7 @@ class Sender:
 async def test_a_message_is_read_when_a_turn_is_free() -> None:
     """Unread bytes stay with their sender."""
     receiving, first, second = Receiving(1), Sender(), Sender()
-    one, other = (asyncio.ensure_future(receiving.message(sender, 20)) for sender in (first, second))
+    one, other = (asyncio.ensure_future(receiving.message(sender, LIMIT_S)) for sender in (first, second))
     await first.is_read.wait()
     assert not second.is_read.is_set()
     first.message.set_result("a")
@@ -39,7 +40,7 @@ async def test_a_message_is_read_when_a_turn_is_free() -> None:
 async def test_a_slow_sender_is_refused_if_others_wait() -> None:
     """The next sender gets its turn, and no more time if a third one waits."""
     receiving, slow, slower, quick = Receiving(1, timeout=0.01), Sender(), Sender(), Sender()
-    waiting = [asyncio.ensure_future(receiving.message(sender, 20)) for sender in (slow, slower, quick)]
+    waiting = [asyncio.ensure_future(receiving.message(sender, LIMIT_S)) for sender in (slow, slower, quick)]
     for late in waiting[:2]:
         with pytest.raises(Overloaded, match="others wait") as refused:
             await late
@@ -54,13 +55,13 @@ async def test_a_slow_sender_has_its_full_time_if_no_other_waits() -> None:
     with pytest.raises(BodyTimeout):
         await receiving.message(slow, 0.01)
     next_one.message.set_result("a")
-    assert "a" == await receiving.message(next_one, 20)
+    assert "a" == await receiving.message(next_one, LIMIT_S)
 
 
 async def test_a_sender_without_a_turn_in_time_is_refused() -> None:
     """With the reason that the gateway had no room."""
-    receiving, first, second = Receiving(1, timeout=20), Sender(), Sender()
-    one = asyncio.ensure_future(receiving.message(first, 20))
+    receiving, first, second = Receiving(1, timeout=LIMIT_S), Sender(), Sender()
+    one = asyncio.ensure_future(receiving.message(first, LIMIT_S))
     await first.is_read.wait()
     with pytest.raises(Overloaded, match="as fit its memory limit"):
         await receiving.message(second, 0.01)

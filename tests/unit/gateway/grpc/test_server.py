@@ -18,6 +18,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import STATUS, ModelFailed
 from gateway.grpc.server import CODES, RpcServer, Tls
+from tests.waiting import LIMIT_S
 
 
 async def _nothing() -> list[dict[str, Any]]:
@@ -44,7 +45,7 @@ class Caller:
         return self._channel.unary_unary(
             f"/inference.GRPCInferenceService/{method}", request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
-        )(request, timeout=kwargs.pop("timeout", 10), **kwargs)  # fmt: skip
+        )(request, timeout=kwargs.pop("timeout", LIMIT_S), **kwargs)  # fmt: skip
 
     def infer(self, request: Any, **kwargs: Any) -> Any:
         """Start an inference."""
@@ -125,19 +126,12 @@ async def test_large_messages_are_handled_like_small_ones(
 
 async def test_callers_deadline_ends_the_call_to_the_backend(stack: Any, caller: Caller) -> None:
     """The request is counted, and no work continues for a caller that has left."""
-    stack.backend.latency = 5
+    stack.backend.hold = asyncio.Event()
     with pytest.raises(grpc.aio.AioRpcError) as late:
         await caller.infer(texts("e", "good"), timeout=0.2)
     assert grpc.StatusCode.DEADLINE_EXCEEDED is late.value.code()
-    assert await _idle(stack)
-
-
-async def _idle(stack: Any) -> bool:
-    for _ in range(1000):
-        if "gateway_requests_in_flight 0.0" in (await stack.client.get("/metrics")).text:
-            return True
-        await asyncio.sleep(0.02)
-    return False
+    await stack.until(lambda: stack.gateway.permits.in_flight == 0)
+    assert "gateway_requests_in_flight 0.0" in (await stack.client.get("/metrics")).text
 
 
 async def test_failing_model_is_internal_and_overload_is_exhausted(stack: Any, caller: Caller) -> None:
@@ -223,7 +217,7 @@ async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path
         credentials = grpc.ssl_channel_credentials(authority.cert_pem.bytes(), *shown)
         options = [("grpc.use_local_subchannel_pool", 1)]
         async with grpc.aio.secure_channel(f"localhost:{port}", credentials, options) as channel:
-            answer = await Caller(channel).infer(texts("e", "good"), timeout=3)
+            answer = await Caller(channel).infer(texts("e", "good"))
             return str(answer.model_name)
 
     assert "e" == await ask(old)

@@ -166,12 +166,15 @@ async def test_a_slow_head_times_out_like_a_stalled_one() -> None:
 async def test_a_body_that_never_comes_ends_its_request_and_its_connection(serve: Serve) -> None:
     """Also if the answer did not need the body, or no route reads it."""
     head = b"%b HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 500\r\n\r\n{"
-    async with serve(request_timeout="1s") as served:
-        for line, expected in ((b"POST /serve/e", 408), (b"POST /serve/none", 404), (b"GET /v1/status", 200)):
+    async with serve(request_timeout="4s") as served:
+
+        async def ends(line: bytes, expected: int) -> None:
             wire = await served.connect()
             wire.send(head % line)
             assert expected == (await wire.answer())[0]
             assert b"" == await wire.rest(), line
+
+        await asyncio.gather(ends(b"POST /serve/e", 408), ends(b"POST /serve/none", 404), ends(b"GET /v1/status", 200))
 
 
 async def test_a_client_that_does_not_read_is_disconnected(serve: Serve) -> None:

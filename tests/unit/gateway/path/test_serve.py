@@ -25,6 +25,7 @@ from gateway.path.routing.canary import Weighted
 from gateway.path.serve import ask_version
 from gateway.trace import TRACEPARENT, Trace
 from tests.unit.gateway.path.asks import Counted, Echo, Job, Obedient, Plane, Told
+from tests.waiting import LIMIT_S
 
 ACTIONS = (
     "answer", "unreadable answer", "version fails", "request is refused", "bug", "leave", "expire", "retire canary",
@@ -283,7 +284,7 @@ async def test_a_stream_waits_until_each_piece_is_sent_and_ends_when_the_caller_
     assert [0, 1] == made_pieces
     ask.leave()
     assert (1, 1) == (made.endpoints["e"].leased, made.endpoints["e"].released)
-    await asyncio.wait_for(is_closed.wait(), 5)
+    await asyncio.wait_for(is_closed.wait(), LIMIT_S)
     assert [0, 1] == made_pieces
     assert ["client_gone"] == [trace.outcome for trace in made.ended]
 
