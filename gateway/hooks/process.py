@@ -287,8 +287,12 @@ class HookProcess(asyncio.Protocol):
 
     def check_ended(self) -> None:
         """Check whether it has ended: its socket may stay open, if a process that it started holds it."""
-        if self._child is not None and not self.ended.is_set() and self._child.poll() is not None:
-            self._end()
+        if not self.ended.is_set() and self._has_exited():
+            # what it has sent before may still be unread: the loop reads it before this call
+            self._loop.call_later(_REAP_S, self._end)
+
+    def _has_exited(self) -> bool:
+        return self._child is not None and self._child.poll() is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
@@ -315,11 +319,10 @@ class HookProcess(asyncio.Protocol):
         self.eof_received()
 
     def _reap(self, tries: int) -> None:
-        self.check_ended()
-        if self.ended.is_set():
-            return
-        if tries:
-            asyncio.get_running_loop().call_later(_REAP_S, self._reap, tries - 1)
+        if self.ended.is_set() or self._has_exited():
+            self._end()
+        elif tries:
+            self._loop.call_later(_REAP_S, self._reap, tries - 1)
         elif all(pending.answer.done() for pending in self.running.values()):
             self.kill("it closed its connection")
 
