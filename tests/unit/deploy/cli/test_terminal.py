@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
 import threading
 from collections.abc import Iterator
@@ -55,14 +56,14 @@ def test_a_terminal_shows_the_changing_line_in_place_and_takes_it_away(clock: Cl
 def test_the_changing_line_counts_on_while_its_work_blocks_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left is asked at each moment; a line that stays ends it."""
     monkeypatch.setattr(terminal, "_TICK_S", 0.001)
-    out, left = Tty(), iter(range(1000, 0, -1))
+    out, left = Tty(), itertools.count(1000, -1)
     screen = Terminal(out)
     screen.live("loading", left=lambda: f", {next(left)} s left")
     until(lambda: ", 998 s left …" in out.getvalue())
     screen.say("loaded")
     ticking = {one.name for one in threading.enumerate() if "_tick" in one.name}
     until(lambda: ticking.isdisjoint(one.name for one in threading.enumerate()))
-    assert re.fullmatch(r"\[ +\d\.\d s\] loaded\n", out.getvalue().split("\r\x1b[2K")[-1])
+    assert re.fullmatch(r"\[ *\d+\.\d s\] loaded\n", out.getvalue().split("\r\x1b[2K")[-1])
 
 
 def test_a_log_gets_what_is_waited_for_after_two_quiet_seconds_and_once(clock: Clock) -> None:

@@ -22,8 +22,8 @@ from deploy.controlplane.server import bind, url_of
 from deploy.controlplane.store import Store
 from tests.waiting import LIMIT_S
 
-LIMITS = Limits(size=1 << 20, idle_s=0.5, discard_s=2.0)
-IMPATIENT = replace(LIMITS, discard_s=0.2)
+LIMITS = Limits(size=1 << 20, idle_s=LIMIT_S, discard_s=LIMIT_S)
+IMPATIENT = replace(LIMITS, idle_s=0.2, discard_s=0.2)
 """For bodies of which nothing more will come."""
 
 
@@ -37,7 +37,7 @@ class Running:
 
     async def healthy(self) -> bool:
         async with httpx.AsyncClient() as client:
-            return (await client.get(f"{self.url}/healthz", timeout=60)).status_code == 200
+            return (await client.get(f"{self.url}/healthz", timeout=LIMIT_S)).status_code == 200
 
     async def raw(self, head: str, body: bytes = b"", *, auth: bool = False) -> tuple[int, bytes]:
         """Send a head and as much of a body as given, wait for the answer: (status, content)."""
@@ -130,7 +130,7 @@ async def test_unknown_call_is_refused_before_its_body_has_come(running: Running
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "(a|aa)+$", "(.*)*(.*)*(.*)*x$", "(a|b)*a(a|b){500}c"])
 async def test_pattern_that_would_take_minutes_keeps_nobody_waiting(running: Running, pattern: str) -> None:
-    async with httpx.AsyncClient(base_url=running.url, auth=running.keys, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=running.url, auth=running.keys, timeout=LIMIT_S) as client:
         for number in range(20):
             body: dict[str, Any] = {"name": "a" * 5000 + f"b{number}", "type": "training"}
             assert (await client.post("/tasks.create", json=body)).status_code == 200
@@ -147,7 +147,7 @@ async def test_pattern_that_would_take_minutes_keeps_nobody_waiting(running: Run
 async def test_pattern_that_cannot_be_searched_in_bounded_time_is_refused_and_says_why(
     running: Running, pattern: str
 ) -> None:
-    async with httpx.AsyncClient(base_url=running.url, auth=running.keys, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=running.url, auth=running.keys, timeout=LIMIT_S) as client:
         meta = (await client.post("/models.get_all", json={"name": pattern})).json()["meta"]
         assert (meta["result_code"], meta["result_subcode"]) == (400, 21)
         assert meta["result_msg"].startswith("Malformed regular expression: ")

@@ -6,14 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from clearml.utilities.pyhocon import ConfigFactory
 
 from deploy.cli.main import main
 from deploy.controlplane import read_endpoint
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).parents[4]
 
@@ -31,11 +30,8 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
         env=environ, cwd=ROOT, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        deadline = time.monotonic() + LIMIT_S
-        while not config.exists():
-            assert process.poll() is None, process.stderr and process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until(lambda: config.exists() or process.poll() is not None)
+        assert process.poll() is None, process.stderr and process.stderr.read()
         running = read_endpoint(tmp_path / "state")
         assert running is not None
         api = ConfigFactory.parse_file(str(config))["api"]
@@ -45,7 +41,7 @@ def test_keys_of_the_environment_and_a_config_for_clients(tmp_path: Path) -> Non
         assert 0o600 == config.stat().st_mode & 0o777
     finally:
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=LIMIT_S)
     assert b"s" * 40 not in said
 
 

@@ -10,7 +10,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ import pytest
 
 from deploy.laptop.supervisor import Part, Supervisor
 from deploy.tools.errors import ChildFailed
+from tests.waiting import LIMIT_S, soon, until
 
 SERVES = (
     "import os, signal, sys, time; open(sys.argv[1] + '.new', 'w').write(str(os.getpid()));"
@@ -46,7 +47,8 @@ class Stand:
         async def probe() -> bool:
             return mark.exists() and is_alive(int(mark.read_text()))
 
-        return Part(name, (sys.executable, "-S", "-c", code, str(mark)), dict(os.environ), probe, **options)  # type: ignore[arg-type]
+        patient = {"ready_timeout": LIMIT_S, "stop_grace": LIMIT_S, **options}
+        return Part(name, (sys.executable, "-S", "-c", code, str(mark)), dict(os.environ), probe, **patient)  # type: ignore[arg-type]
 
     def pid(self, name: str) -> int:
         return int((self.folder / f"{name}.pid").read_text())
@@ -54,7 +56,7 @@ class Stand:
     async def kill(self, name: str, count: int) -> None:
         """Kill a part, and wait until it is back for the ``count``-th time."""
         os.kill(self.pid(name), signal.SIGKILL)
-        await until(lambda: sum(f"{name} is back" in line for line in self.said) == count)
+        await soon(lambda: sum(f"{name} is back" in line for line in self.said) == count)
 
 
 @pytest.fixture
@@ -71,12 +73,6 @@ def is_alive(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     return False
-
-
-async def until(fact: Callable[[], bool]) -> None:
-    """Wait until a condition is true; the test's own timeout is the limit."""
-    while not fact():
-        await asyncio.sleep(0.01)
 
 
 async def test_parts_stop_in_the_reverse_order_of_their_start(stand: Stand) -> None:
@@ -136,7 +132,7 @@ async def test_what_a_dead_part_has_left_is_ended_before_its_restart(stand: Stan
     await stand.supervisor.start(stand.part("one", HAS_A_WORKER))
     (worker,) = psutil.Process(stand.pid("one")).children()
     await stand.kill("one", 1)
-    await until(lambda: not is_alive(worker.pid))
+    await soon(lambda: not is_alive(worker.pid))
 
 
 async def test_a_part_that_ignores_the_signal_is_killed_after_its_grace(stand: Stand) -> None:
@@ -148,7 +144,7 @@ async def test_a_part_that_ignores_the_signal_is_killed_after_its_grace(stand: S
 
 async def test_hurry_ends_the_grace_that_runs_and_all_others(stand: Stand) -> None:
     for name in ("one", "two"):
-        await stand.supervisor.start(stand.part(name, IGNORES_TERM, stop_grace=600))
+        await stand.supervisor.start(stand.part(name, IGNORES_TERM))
     stopping = asyncio.create_task(stand.supervisor.stop())
     await asyncio.sleep(0)
     stand.supervisor.hurry()
@@ -161,7 +157,7 @@ async def test_stopping_while_a_part_starts_leaves_none(stand: Stand) -> None:
         return False
 
     starting = asyncio.create_task(stand.supervisor.start(replace(stand.part("one", SERVES), probe=probe)))
-    await until((stand.folder / "one.pid").exists)
+    await soon((stand.folder / "one.pid").exists)
     starting.cancel()
     await asyncio.wait({starting})
     await stand.supervisor.stop()
@@ -185,5 +181,4 @@ def test_killing_the_supervisor_ends_its_parts(tmp_path: Path) -> None:
         assert up.stdout.readline() == b"up\n"
         up.kill()
     pid = int((tmp_path / "one.pid").read_text())
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
-    assert not is_alive(pid)
+    until(lambda: not is_alive(pid))

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.tools.clearml_serving import ClearMLServing
 from deploy.tools.errors import ClearMLServingFailed
+from tests.waiting import LIMIT_S
 
 TASK = "a" * 32
 
@@ -19,7 +20,7 @@ def stock(tmp_path: Path, script: str) -> ClearMLServing:
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "__main__.py").write_text(script)
-    return ClearMLServing(env={**os.environ, "PYTHONPATH": str(tmp_path)}, log=tmp_path / "log", timeout=60)
+    return ClearMLServing(env={**os.environ, "PYTHONPATH": str(tmp_path)}, log=tmp_path / "log", timeout=LIMIT_S)
 
 
 async def test_new_ids_are_read_from_what_the_tool_prints(tmp_path: Path) -> None:

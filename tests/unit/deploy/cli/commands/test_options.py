@@ -21,6 +21,7 @@ from deploy.cli.commands._options import (
 )
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError
+from tests.waiting import LIMIT_S
 
 WAITS = """
 import os
@@ -44,7 +45,7 @@ def test_any_number_of_signals_at_any_time_end_a_command(attempt: int) -> None:
         try:
             for number in range(400):
                 command.send_signal((signal.SIGTERM, signal.SIGINT)[number % 2])
-            assert 0 == command.wait(60)
+            assert 0 == command.wait(LIMIT_S)
             assert "ends" == command.stdout.readline().strip()
         finally:
             command.kill()

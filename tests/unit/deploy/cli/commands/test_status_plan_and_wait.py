@@ -20,6 +20,7 @@ from gateway.preview import preview
 from gateway.spec import ServingTask, decode
 from gateway.testing import FakeRegistry
 from tests.sites import site
+from tests.waiting import LIMIT_S
 
 
 def plan_of(endpoints, canary=None, *, models=None):
@@ -143,12 +144,13 @@ def wait():
 
 def test_a_change_made_meanwhile_is_waited_for_too(wait):
     """After a change by auto-update or a colleague, `status --wait` waits for the current Task."""
-    assert 0 == wait(Following("a", "b"), "--timeout", "30s")
+    assert 0 == wait(Following("a", "b"), "--timeout", "300s")
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_the_name_without_a_version_is_waited_for(wait, capsys, keeps):
-    """Model sync records after `model add` which version it means. Without a model sync it says what lacks."""
+def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, keeps):
+    """The controller records after `model add` which version it means. Without a controller it says what lacks."""
+    monkeypatch.setattr("deploy.controller.default_versions.RECORDED_S", LIMIT_S if keeps else 0.5)
     registry = FakeRegistry()
     registry.add_endpoint("e", "m", version="1")
     store = Following()
@@ -156,7 +158,7 @@ def test_the_name_without_a_version_is_waited_for(wait, capsys, keeps):
     if keeps:
         DefaultsKeeper(registry, clock=time.monotonic, wall=time.time)(registry.task())
         store.tasks.append(registry.task())
-    assert 0 == wait(store, "--timeout", "60s" if keeps else "2s")
+    assert 0 == wait(store, "--timeout", "600s")
     assert keeps == ("e" in store.spec().defaults)
     assert keeps == ("triton-gateway default e VERSION" not in capsys.readouterr().err)
 

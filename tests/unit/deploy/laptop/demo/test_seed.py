@@ -13,6 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from deploy.laptop.demo import seed
+from tests.waiting import LIMIT_S
 
 
 @pytest.mark.parametrize(
@@ -51,7 +52,7 @@ def test_beside_a_server_it_tries_again_and_ends_when_it_is_told_to() -> None:
             said = [process.stdout.readline().strip() for _ in range(4)]
             assert ["ended 1", "ended 1", "ended 0", "waits until it is ended"] == said
             process.terminate()
-            assert 0 == process.wait(60)
+            assert 0 == process.wait(LIMIT_S)
         finally:
             process.kill()
 
