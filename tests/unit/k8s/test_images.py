@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import grimp
 import pytest
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from deploy.docker.requirements import IMAGES, requirements
-from deploy.docker.sizes import closure
 
 ROOT = Path(__file__).parents[3]
 OURS = ("gateway", "preprocessing", "deploy", "dashboards")
@@ -44,6 +44,23 @@ NEVER: Mapping[str, tuple[str, ...]] = {
     "bundles": ("nvidia-pytriton", "clearml-serving"),
 }
 """What belongs to another process."""
+
+
+def closure(wanted: Iterable[str]) -> set[str]:
+    """Return the names of all distributions that requirements lead to, in this environment."""
+    seen: set[tuple[str, frozenset[str]]] = set()
+    open_ones = [one for one in map(Requirement, wanted) if one.marker is None or one.marker.evaluate()]
+    while open_ones:
+        one = open_ones.pop()
+        extras = frozenset(one.extras)
+        if (canonicalize_name(one.name), extras) in seen:
+            continue
+        seen.add((canonicalize_name(one.name), extras))
+        for line in metadata.requires(one.name) or ():
+            needed = Requirement(line)
+            if needed.marker is None or any(needed.marker.evaluate({"extra": extra}) for extra in extras or {""}):
+                open_ones.append(needed)
+    return {name for name, _ in seen}
 
 
 @pytest.fixture(scope="module")
