@@ -13,6 +13,8 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from deploy.controlplane.envelope import ApiError, JsonObject, validation_error
 
 MAX_PAGE_SIZE = 500
+# each name costs a look at every document
+MAX_NAMES = 100
 # most characters of a name that are searched by a pattern
 MAX_SEARCHED = 10_000
 
@@ -33,16 +35,12 @@ def select(documents: Iterable[JsonObject], body: Mapping[str, Any]) -> list[Jso
     """
     tests = [test for key, value in body.items() if value is not None and (test := _predicate(key, value)) is not None]
     if not (body.get("search_hidden") or body.get("id")):
-        tests.append(lambda document: "hidden" not in (document.get("system_tags") or ()))
+        tests.append(lambda document: "hidden" not in _listed(document.get("system_tags")))
     chosen = [document for document in documents if all(test(document) for test in tests)]
-    paths = _listed(body.get("only_fields"))
-    return [_only(document, paths) for document in _page(_ordered(chosen, _listed(body.get("order_by"))), body)]
-
-
-def exact(value: Any) -> list[str] | None:
-    """The values of a list filter that a database index can look up. None if there are none or it excludes some."""
-    values = _listed(value)
-    return values if values and not any(_is_operator(item) for item in values) else None
+    paths, order = _listed(body.get("only_fields")), _listed(body.get("order_by"))
+    if len(paths) + len(order) > MAX_NAMES:
+        raise validation_error(f"at most {MAX_NAMES} names in only_fields and order_by")
+    return [_only(document, paths) for document in _page(_ordered(chosen, order), body)]
 
 
 def _predicate(key: str, value: Any) -> Predicate | None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Mapping
 from hashlib import md5
 
-from deploy.controlplane import fields
 from deploy.controlplane.api import models, tasks
 from deploy.controlplane.api.call import Call, Handler
 from deploy.controlplane.envelope import ApiError, JsonObject
@@ -23,7 +22,7 @@ def add_batch(call: Call) -> JsonObject:
     refused: Counter[str] = Counter()
     by_owner: dict[tuple[str, str], list[JsonObject]] = {}
     for event in call.lines:
-        fault = fields.fault_of_event(event) or _refusal(call.tx, event)
+        fault = _refusal(call.tx, event)
         if fault:
             refused[fault] += 1
         else:

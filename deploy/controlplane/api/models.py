@@ -38,7 +38,7 @@ def get_by_id(call: Call) -> JsonObject:
 
 def get_all(call: Call) -> JsonObject:
     """`{models: […]}`."""
-    return {"models": query.select(call.tx.scan(KIND, ids=query.exact(call.body.get("id"))), call.body)}
+    return {"models": query.select(call.tx.scan(KIND), call.body)}
 
 
 def edit(call: Call) -> JsonObject:

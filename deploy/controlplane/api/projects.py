@@ -42,7 +42,7 @@ def create(call: Call) -> JsonObject:
 
 def get_all(call: Call) -> JsonObject:
     """`{projects: […]}`; `shallow_search` without a name gives the top level only."""
-    documents = call.tx.scan(KIND, ids=query.exact(call.body.get("id")))
+    documents = call.tx.scan(KIND)
     if call.flag("shallow_search") and not call.body.get("name"):
         documents = (doc for doc in documents if "/" not in doc["name"])
     return {"projects": query.select(documents, call.body)}

@@ -60,7 +60,7 @@ def get_by_id(call: Call) -> JsonObject:
 
 def get_all(call: Call) -> JsonObject:
     """`{tasks: […]}`."""
-    return {"tasks": query.select(call.tx.scan(KIND, ids=query.exact(call.body.get("id"))), call.body)}
+    return {"tasks": query.select(call.tx.scan(KIND), call.body)}
 
 
 # --- edits

@@ -29,16 +29,6 @@ def test_documents_come_back_in_insertion_order(store: Store) -> None:
     assert found == {"id": "c", "n": 2}
 
 
-def test_scan_narrows_by_id(store: Store) -> None:
-    with store.transaction() as tx:
-        for number in range(2000):
-            tx.put("models", {"id": str(number)})
-    with store.transaction() as tx:
-        assert len(list(tx.scan("models", ids=[str(number) for number in range(1500)]))) == 1500
-        assert list(tx.scan("models", ids=[])) == []
-        assert list(tx.scan("tasks")) == []
-
-
 def test_failed_transaction_leaves_nothing(store: Store) -> None:
 
     def fail() -> None:

@@ -1,20 +1,16 @@
-"""No body makes the server fail: every field of every call with values of every wrong kind."""
+"""No body makes the server fail, or wipes what it does not name: fields of every call with values of wrong kinds."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
+import itertools
 import json
-import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from deploy.controlplane import fields
 from deploy.controlplane.app import CALLS
-from deploy.controlplane.envelope import ApiError
 from tests.control_planes import InProcess, in_process
 
 
@@ -88,36 +84,18 @@ def send(server: InProcess, call: str, body: dict[str, Any], field: str, text: s
     return int(answer.status_code)
 
 
-def test_no_field_of_any_call_makes_the_server_fail(server: InProcess) -> None:
-    pick = random.Random(7)
-    answers = set()
+LISTING = ("id", "name", "status", "tags", "order_by", "only_fields", "page", "page_size", "hyperparams.a.b")
+
+
+def test_no_field_of_any_call_makes_the_server_fail_and_what_was_stored_is_read_again(server: InProcess) -> None:
+    values, answers = itertools.cycle(WRONG), set()
     for call, body in bodies(server).items():
-        kinds = fields.known(call)
-        for field in [*kinds, "unknown", *(["metadata.a.value", "hyperparams.a.b"] if "get_all" in call else [])]:
-            # every value comes up often over all the fields
-            for text in pick.sample(WRONG, 2):
+        for field in [*body, "tags", "system_tags", "unknown", *(LISTING if call.endswith("get_all") else ())]:
+            for text in itertools.islice(values, 7):  # prime to their number: each field meets others
                 answers.add(send(server, call, body, field, text))
     assert answers == {200, 400}
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda children: st.lists(children, max_size=3) | st.dictionaries(st.text(max_size=4), children, max_size=3),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_bodies_of_any_json_are_answered_and_what_was_stored_is_read_again(
-    server: InProcess, data: st.DataObject
-) -> None:
-    right = bodies(server)
-    for call in data.draw(st.lists(st.sampled_from(sorted(right)), min_size=8, max_size=8)):
-        field = data.draw(st.sampled_from([*sorted(fields.known(call)), "unknown"]))
-        send(server, call, right[call], field, json.dumps(data.draw(JSON)))
     for name in ("tasks.get_all", "models.get_all", "projects.get_all"):
-        server.call(name, order_by=["-name"], search_hidden=True)
+        server.call(name, order_by=["-name"], tags=["a"], search_hidden=False)
 
 
 @pytest.mark.parametrize(
@@ -130,21 +108,12 @@ def test_bodies_in_other_encodings_and_halves_are_refused_or_empty(server: InPro
     assert answer.json()["meta"]["result_code"] == answer.status_code
 
 
-EVENTS: list[dict[str, Any]] = [
-    {"type": 1}, {"type": ["log"]}, {"type": "no such type"}, {"iter": "x"}, {"iter": 2**63}, {"iter": [1]},
-    {"timestamp": "now"}, {"timestamp": 2**70}, {"metric": {}}, {"variant": 1}, {"model_event": "yes"}, {"task": [1]},
-    {"allow_locked": 1},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("wrong", EVENTS)
-def test_event_with_a_wrong_field_is_counted_as_refused_and_the_others_are_kept(
-    server: InProcess, wrong: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize("wrong", [{"type": ["log"]}, {"iter": "x"}, {"iter": [1]}, {"metric": {"a": 1}}])
+def test_batch_with_an_event_that_cannot_be_read_changes_nothing(server: InProcess, wrong: dict[str, Any]) -> None:
     task = server.task()
     good = {"type": "training_stats_scalar", "task": task, "metric": "m", "variant": "v", "iter": 1, "value": 2.0}
-    subcode, data = server.add_events(good, good | wrong)
-    assert (subcode, data["added"], data["errors"]) == (0, 1, 1)
+    assert server.add_events(good, good | wrong) == (12, {})
+    assert server.get(task)["last_metrics"] == {}
 
 
 def test_numbers_that_json_cannot_hold_do_not_make_a_task_unreadable(server: InProcess) -> None:
@@ -155,37 +124,18 @@ def test_numbers_that_json_cannot_hold_do_not_make_a_task_unreadable(server: InP
     assert server.call("tasks.get_all", id=[task])["tasks"][0]["id"] == task
 
 
-# --- booleans and words
-
-
-@pytest.mark.parametrize("value", ["none", "false", "true", 0, 1, [], {}])
-@pytest.mark.parametrize("field", ["force", "replace_configuration", "publish", "clear_all"])
-def test_only_true_and_false_are_booleans(field: str, value: Any) -> None:
+@pytest.mark.parametrize(("value", "kept"), [("none", True), (1, True), ([], True), (False, True), (True, False)])
+def test_a_word_for_true_wipes_no_configuration(server: InProcess, value: Any, *, kept: bool) -> None:
     """`replace_configuration: "none"` counted as true and wiped every section."""
-    with pytest.raises(ApiError) as refused:
-        fields.check("tasks.edit_configuration", {field: value})
-    assert (refused.value.code, refused.value.subcode) == (400, 12)
-    assert field in refused.value.message
-    for right in (True, False, None):
-        fields.check("tasks.edit_configuration", {field: right})
-
-
-def test_word_for_true_wipes_no_configuration(server: InProcess) -> None:
     task = server.task(configuration={"a": {"name": "a", "value": "1"}})
-    more = [{"name": "b", "value": "2"}]
-    body = {"task": task, "configuration": more, "force": True}
-    assert server.refused("tasks.edit_configuration", **body, replace_configuration="none") == (400, 12)
-    assert server.get(task)["configuration"].keys() == {"a"}
-    server.call("tasks.edit_configuration", **body, replace_configuration=False)
-    assert server.get(task)["configuration"].keys() == {"a", "b"}
-    server.call("tasks.edit_configuration", **body, replace_configuration=True)
-    assert server.get(task)["configuration"].keys() == {"b"}
+    body = {"task": task, "configuration": [{"name": "b", "value": "2"}], "force": True}
+    server.call("tasks.edit_configuration", **body, replace_configuration=value)
+    assert server.get(task)["configuration"].keys() == ({"a", "b"} if kept else {"b"})
 
 
 @pytest.mark.parametrize("how", ["None", True, "everything", ["all"]])
 def test_unknown_way_to_replace_hyperparameters_replaces_nothing(server: InProcess, how: Any) -> None:
     task = server.task(hyperparams={"a": {"x": {"section": "a", "name": "x", "value": "1"}}})
     item = {"section": "b", "name": "y", "value": "2"}
-    refused = server.refused("tasks.edit_hyper_params", task=task, hyperparams=[item], replace_hyperparams=how)
-    assert refused == (400, 12)
-    assert server.get(task)["hyperparams"].keys() == {"a"}
+    server.call("tasks.edit_hyper_params", task=task, hyperparams=[item], replace_hyperparams=how)
+    assert server.get(task)["hyperparams"].keys() == {"a", "b"}
