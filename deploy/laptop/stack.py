@@ -68,7 +68,6 @@ class UpOptions:
     port: int = 8080
     controlplane_port: int | None = None
     """None: ``CONTROLPLANE_PORT``, or a free one if a new state directory finds it taken."""
-    embedded_controlplane: bool = False
     workers: int = 1
     demo: bool = False
     model: tuple[str, ...] = ()
@@ -191,16 +190,16 @@ class Stack:
     # --- decisions ----------------------------------------------------------------------------------------------
 
     def _is_embedded(self) -> bool:
-        """Return True if the embedded registry is used: no other server is configured, or the option demands it."""
+        """Return True if the embedded registry is used: no other server is configured."""
         environ = self._options.environ
         named = [name for name in CLEARML_KEYS if environ.get(name)]
-        if self._options.embedded_controlplane or not named:
+        if not named:
             return True
         if len(named) < len(CLEARML_KEYS):
             missing = ", ".join(name for name in CLEARML_KEYS if name not in named)
             raise DeployError(
                 f"{', '.join(named)} is set but {missing} is not",
-                hint="set all three for your ClearML server, or add --embedded-controlplane to use the embedded one",
+                hint="set all three for your ClearML server, or unset them to use the embedded one",
             )
         with contextlib.suppress(OSError, BadCredentials):
             # the shell has sourced our own env file: it names the server that is about to be started
@@ -269,7 +268,7 @@ class Stack:
                 # the stock tools would retry silently for minutes
                 raise DeployError(
                     f"the ClearML server at {server} (CLEARML_API_HOST) does not answer",
-                    hint="start it, correct the variable, or add --embedded-controlplane",
+                    hint="start it, correct the variable, or unset it and its keys to use the embedded control plane",
                 )
             self._screen.say(f"using the ClearML server at {server} (from the environment)")
             return
@@ -367,8 +366,6 @@ class Stack:
             await minilm.register(cli, task_id, bundle, say=screen.say, live=screen.live)
         await first_answer.served(gateway, minilm.ENDPOINT, "", self._state.sync_status, live=screen.live)
         screen.say(f"{minilm.ENDPOINT} is served")
-        for line in await minilm.ask(gateway, live=screen.live):
-            screen.show(f"  {line}")
 
     async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:
         """Serve the given model by running the command ``deploy`` against this stack.

@@ -221,19 +221,15 @@ TENSORS = (
 )  # fmt: skip
 
 
-def test_cold_start_ends_with_an_answer_and_what_to_do_next(up: Up) -> None:
-    """The terminal shows an embedding, how it compares, a curl to paste, where the CLI's keys are and every address."""
+def test_cold_start_ends_with_what_to_do_next(up: Up) -> None:
+    """The terminal shows a curl to paste, where the CLI's keys are and every address."""
     text = up.printed()
     secret = json.loads((up.state / "controlplane" / "credentials.json").read_text())["secret_key"]
     shown = [text, *(log.read_text(errors="replace") for log in (up.state / "logs").iterdir())]
     assert not any(secret in one for one in shown)
-    assert '{"embedding": [' in text
-    assert "384 numbers" in text
-    for said in ("curl -s http://127.0.0.1:", "/docs", "/metrics",
+    for said in ("minilm is served", "curl -s http://127.0.0.1:", "/docs", "/metrics",
                  "status page", "Triton", f"source {up.state}/env"):  # fmt: skip
         assert said in text
-    similar, unrelated = (float(x) for x in re.findall(r"^ +(-?\d\.\d{3})  ", text, re.M))
-    assert similar > unrelated + 0.2
     assert up.err.read_text() == ""
 
 

@@ -22,8 +22,7 @@ from deploy.cli.terminal import Terminal
 )
 @click.option(
     "--demo", is_flag=True, envvar="TRITON_GATEWAY_DEMO", show_envvar=True,
-    help="Also serve a demo model: all-MiniLM-L6-v2 as endpoint `minilm`, registered with clearml-serving and asked "
-    "once.",
+    help="Also serve a demo model: all-MiniLM-L6-v2 as endpoint `minilm`, registered with clearml-serving.",
 )  # fmt: skip
 @click.option(
     "--model", default="", envvar="TRITON_GATEWAY_MODEL", show_envvar=True, metavar="MODEL",
@@ -55,10 +54,6 @@ from deploy.cli.terminal import Terminal
     "--controlplane-port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
     show_envvar=True, help="Port of the embedded control plane; 0 chooses a free one. Without this option, the first "
     "start in a folder chooses a free one if 8008 is taken.",
-)  # fmt: skip
-@click.option(
-    "--embedded-controlplane", is_flag=True, envvar="TRITON_GATEWAY_EMBEDDED_CONTROLPLANE", show_envvar=True,
-    help="Use the embedded control plane even if CLEARML_API_HOST and its keys name a ClearML server.",
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(1, 256), default=1, show_default=True,

@@ -1,23 +1,21 @@
-"""The demo of ``up --demo``: a real model, registered, added through the stock CLI, and called twice.
+"""The demo of ``up --demo``: a real model, registered, and added through the stock CLI.
 
-``stack.py`` calls ``bundle`` before anything starts, ``register`` and ``ask`` when the servers run. The graph is this
-package's ``minilm.onnx``: the export of ``optimize``, with references into the weights file of the model's own package
-in place of its weights. So no torch is needed here.
+``stack.py`` calls ``bundle`` before anything starts, and ``register`` when the servers run. The graph is this package's
+``minilm.onnx``: the export of ``optimize``, with references into the weights file of the model's own package in place
+of its weights. So no torch is needed here.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
 from deploy.bundles.model_files import copy_texts
-from deploy.laptop import first_answer, registry_process
+from deploy.laptop import registry_process
 from deploy.tools.clearml_serving import ClearMLServing, Tensor
 from deploy.tools.errors import MissingPart
 from deploy.tools.folders import aside
@@ -35,12 +33,6 @@ WEIGHTS = "model.safetensors"
 NEEDS_MB = 900
 """Free space that the demo needs: the model (90 MB) exists as bundle, upload, stored file, download and in Triton's
 repository."""
-
-SENTENCES = (
-    "A man is playing the guitar on stage.",
-    "Someone performs a song on a guitar in front of an audience.",
-    "The invoice is due at the end of the month.",
-)
 
 _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
 _OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
@@ -87,28 +79,6 @@ async def register(
     live("clearml-serving model add")
     await cli.add_endpoint(task_id, ENDPOINT, model_id, inputs=_INPUTS, outputs=_OUTPUTS)
     say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")
-
-
-async def ask(gateway: str, *, live: Callable[[str], None]) -> list[str]:
-    """Send a sentence, and then three in one request; return the lines to show. Raises ``DeployError``."""
-    first = await first_answer.answer(gateway, ENDPOINT, {"text": SENTENCES[0]}, live=live)
-    vector = first.content["embedding"]
-    answer = await first_answer.answer(gateway, ENDPOINT, {"text": list(SENTENCES)}, live=live)
-    vectors = answer.content["embeddings"]
-    return [
-        f"POST {gateway}/serve/{ENDPOINT}  {json.dumps({'text': SENTENCES[0]})}",
-        f'  → {{"embedding": [{", ".join(f"{x:.4f}" for x in vector[:4])}, … {len(vector)} numbers]}}',
-        f"    total {first.headers.get('x-total-time', '?')} ms",
-        "cosine similarity to the same sentence:",
-        f"  {cosine(vectors[0], vectors[1]):6.3f}  {SENTENCES[1]}",
-        f"  {cosine(vectors[0], vectors[2]):6.3f}  {SENTENCES[2]}",
-    ]
-
-
-def cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    """Return the cosine similarity of two vectors."""
-    product = sum(a * b for a, b in zip(one, other, strict=True))
-    return product / math.sqrt(sum(a * a for a in one) * sum(b * b for b in other))
 
 
 if __name__ == "__main__":

@@ -114,9 +114,8 @@ def stack(tmp_path: Path, environ: dict[str, str], **options: Any) -> Stack:
 
 
 def test_server_named_by_the_environment_is_used(tmp_path: Path) -> None:
-    """Host and both keys together name a ClearML server; the option turns them off."""
+    """Host and both keys together name a ClearML server."""
     assert not stack(tmp_path, REAL)._is_embedded()
-    assert stack(tmp_path, REAL, embedded_controlplane=True)._is_embedded()
     assert stack(tmp_path, {})._is_embedded()
 
 
