@@ -2,6 +2,7 @@
 
 import base64
 import json
+import random
 import subprocess
 import sys
 import urllib.parse
@@ -18,6 +19,7 @@ from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials, environment
 from deploy.controlplane.server import read_endpoint
 from deploy.controlplane.store import Store
+from deploy.tools import ports
 from tests.waiting import LIMIT_S, until
 
 # the address at which the server in this process claims to be
@@ -74,6 +76,11 @@ class RunningControlPlane:
             "CLEARML_CONFIG_FILE": str(private_dir / "none.conf"),
             "CLEARML_CACHE_DIR": str(private_dir / "cache"),
         }
+
+
+def lasting_port() -> int:
+    """A free port below those that the system gives to everybody who asks for any: it is free again after a restart."""
+    return next(port for port in random.sample(range(20_000, 32_000), 100) if ports.is_free("127.0.0.1", port))
 
 
 @contextmanager

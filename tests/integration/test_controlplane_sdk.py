@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from tests.control_planes import RunningControlPlane, control_plane
+from tests.control_planes import RunningControlPlane, control_plane, lasting_port
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -140,10 +140,10 @@ def sdk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
 
 def test_training_script_is_recorded_and_read_back_by_another_process_after_a_restart(tmp_path: Path) -> None:
     """Last scalars, parameters, configuration, tags, artifacts with hashes, a published model: all of it."""
-    with control_plane(tmp_path / "state") as server:
+    port = lasting_port()
+    with control_plane(tmp_path / "state", port=port) as server:
         (tmp_path / "one").mkdir()
         trained = Sdk(server, tmp_path / "one").run(TRAIN)
-        port = int(server.url.rpartition(":")[2])
     with control_plane(tmp_path / "state", port=port) as server:
         (tmp_path / "two").mkdir()
         read = Sdk(server, tmp_path / "two").run(READ, json.dumps(trained))
@@ -226,10 +226,10 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
             writer.start()
         until(lambda: len(acknowledged) >= 40)
         server.process.send_signal(signal.SIGKILL)
-        server.process.wait(20)
+        server.process.wait(LIMIT_S)
         stop.set()
         for writer in writers:
-            writer.join(30)
+            writer.join(LIMIT_S)
     assert len(acknowledged) >= 40
     with control_plane(state) as server:
         opener = opener_for(server)
@@ -258,8 +258,8 @@ def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None
         task.reload()
         print("RESULT", json.dumps(task.get_parameter("General/after")))
     """
-    with control_plane(state) as server:
-        port = int(server.url.rpartition(":")[2])
+    port = lasting_port()
+    with control_plane(state, port=port) as server:
         process = Sdk(server, scripts).start(script)
         until((scripts / "run1" / "ready").exists)
     with control_plane(state, port=port) as server:
