@@ -118,7 +118,7 @@ class AdminClient:
                 ) from error
             return self._open
 
-    def is_live(self, timeout_s: float = 2.0) -> bool:
+    def is_live(self, timeout_s: float = 5.0) -> bool:
         """Return True if the server answers; never raises."""
         try:
             return bool(self._client.is_server_live(client_timeout=timeout_s))

@@ -15,7 +15,7 @@ from typing import Final
 from deploy.sync.client import AdminClient, Tls, tls_in_environment
 from deploy.tools.errors import GatewayError
 
-_PATIENCE_S: Final = 3.0
+_PATIENCE_S: Final = 10.0
 REMEDY: Final = "start it with a key: docs/triton.md#who-may-load-models"
 
 

@@ -109,11 +109,14 @@ def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
     assert isinstance(server, PathServer | WheelServer)
     repository = ModelRepository(folder / "models")
     repository.open()
-    with TritonLauncher(server, state_dir=folder, repository=repository.root, exit_timeout_s=1.0) as launcher:
-        addresses = launcher.addresses
+    launcher = TritonLauncher(server, state_dir=folder, repository=repository.root, exit_timeout_s=1.0)
+    try:
+        addresses = launcher.start(timeout_s=LIMIT_S)
         admin = AdminClient(addresses.grpc, load_timeout_s=LIMIT_S)
         yield EmbeddedTriton(addresses.grpc, addresses.http, addresses.metrics, launcher, repository, admin, folder)
         admin.close()
+    finally:
+        launcher.stop()
     repository.close()
 
 

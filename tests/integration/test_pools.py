@@ -46,7 +46,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
         )
         for host in HOSTS
     ]
-    addresses = [launcher.start().grpc for launcher in launchers]
+    addresses = [launcher.start(timeout_s=LIMIT_S).grpc for launcher in launchers]
     syncs: dict[str, ModelSync] = {}
     stop, threads = threading.Event(), []
     for host, address, of in zip(HOSTS, addresses, ({"default", "a10"}, {"default"}), strict=True):
@@ -85,9 +85,9 @@ def held(pair: Any) -> dict[str, set[str]]:
     return found
 
 
-async def ask(backend: TritonBackend, model: str, timeout: float = 60.0) -> float:
+async def ask(backend: TritonBackend, model: str) -> float:
     """The sum of the ids, as the model has it."""
-    answer = await backend.infer(model, ROW, ["logits"], timeout=timeout)
+    answer = await backend.infer(model, ROW, ["logits"], timeout=LIMIT_S)
     return float(answer["logits"].item())
 
 
@@ -101,7 +101,7 @@ async def test_calls_find_who_holds_a_model_and_one_that_was_unloaded_comes_back
     await soon(lambda: len(held(pair).get("cold", ())) == 2)
     names = {url: name for host in HOSTS for url, (_, name) in states(pair, host).items() if name}
     wishes = Wishes(pair.registry.ledger)
-    backend = TritonBackend("ipv4:" + ",".join(pair.addresses), cold_s=45, wish=wishes.make)
+    backend = TritonBackend("ipv4:" + ",".join(pair.addresses), cold_s=LIMIT_S, wish=wishes.make)
     try:
         await soon_ready(backend, names["both"])
         assert [6.0] * 4 == [await ask(backend, names["both"]) for _ in range(4)]

@@ -21,7 +21,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.integration
 
 # Requests wait this long for each other: they share a call because they must, not because the machine was fast.
-TOGETHER = "dynamic_batching { preferred_batch_size: [%d] max_queue_delay_microseconds: 5000000 }"
+TOGETHER = "dynamic_batching { preferred_batch_size: [%d] max_queue_delay_microseconds: 60000000 }"
 
 
 @pytest.fixture
@@ -59,13 +59,15 @@ def all_at_once(infer, name, rows, token_inputs):
 
 
 def executions(embedded_triton, name, requests):
-    """Return how many execute calls a model has had, once it has counted so many requests: it answers first."""
+    """Return how many execute calls a model has had, once it has counted so many requests: it answers first, and counts
+    calls last.
+    """
     with_client = triton.InferenceServerClient(embedded_triton.grpc)
     seen = []
 
     def counted():
         seen[:] = [with_client.get_inference_statistics(name).model_stats[0]]
-        return seen[0].inference_count == requests
+        return seen[0].inference_count == requests and seen[0].execution_count
 
     until(counted)
     with_client.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -24,13 +25,14 @@ from deploy.sync.run import run_sync
 from deploy.sync.settings import SyncSettings
 from deploy.sync.status import read_status
 from deploy.sync.stubs import count_stubs
+from deploy.tools.errors import PortTaken
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import Record
 from gateway.registry.reports import read, why_missing
 from gateway.spec import ModelRecord, ServingTask
 from gateway.testing import FakeLedger
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -107,7 +109,12 @@ def world(tmp_path, make_token_model):
         w.launcher = TritonLauncher(
             detect_server(), state_dir=w.state, repository=w.state / "models", ports=ports, exit_timeout_s=1.0
         )
-        return w.launcher.start()
+
+        def started():
+            with contextlib.suppress(PortTaken):  # somebody's connection has a port of the last one for the moment
+                return w.launcher.start(timeout_s=LIMIT_S)
+
+        return until(started)
 
     w.launch = launch
     address = launch().grpc
@@ -152,9 +159,15 @@ def world(tmp_path, make_token_model):
             time.sleep(0.05)
 
     def ready(url):
-        return models().get(url, {}).get("state") == "ready" and w.client.is_model_ready(models()[url]["name"])
+        return models().get(url, {}).get("state") == "ready" and holds(models()[url]["name"])
 
-    w.begin, w.end, w.models, w.wait, w.ready = begin, end, models, wait, ready
+    def holds(name):
+        try:
+            return w.client.is_model_ready(name)
+        except InferenceServerException:  # it is not connected again yet
+            return False
+
+    w.begin, w.end, w.models, w.wait, w.ready, w.holds = begin, end, models, wait, ready, holds
     begin()
     yield w
     end()
@@ -215,8 +228,6 @@ def test_a_triton_is_ready_without_what_is_refused_but_not_without_what_could_no
     """And gateways read in its report why each model is missing."""
     broken = world.make("broken")
     broken.write_bytes(b"this is not onnx")
-    world.registry.add("broken", broken)
-    world.registry.add("a", world.make("one"))
     download = world.registry.download
 
     def away(uri, folder):
@@ -225,6 +236,8 @@ def test_a_triton_is_ready_without_what_is_refused_but_not_without_what_could_no
         return download(uri, folder)
 
     world.registry.download = away
+    world.registry.add("broken", broken)
+    world.registry.add("a", world.make("one"))
     world.wait(lambda: len(world.models()) == 2 and {"failed"} == {m["state"] for m in world.models().values()})
     ready = Readiness()
     waits = "waiting for a, which could not be fetched: the file store does not answer"  # and meanwhile tries again
@@ -252,7 +265,7 @@ def test_a_killed_triton_is_filled_again_without_the_registry(world, token_input
     os.kill(world.launcher.pid, signal.SIGKILL)
     world.wait(lambda: world.launcher.ended)
     world.launch(Ports(*(int(address.rpartition(":")[2]) for address in (addresses.grpc, addresses.http))))
-    world.wait(lambda: world.client.is_model_ready(world.models()["a"]["name"]))
+    world.wait(lambda: world.holds(world.models()["a"]["name"]))
     world.wait(lambda: world.ready("a"))
     assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
     world.wait(lambda: [1] == list(count_stubs(world.state / "models").values()))
@@ -318,7 +331,7 @@ def test_a_slow_download_does_not_delay_another_model(world):
     world.registry.add("slow", slow)
     world.registry.add("fast", world.make("fast"))
     world.wait(lambda: world.ready("fast"))
-    assert "downloading" == world.models()["slow"]["state"]
+    world.wait(lambda: world.models()["slow"]["state"] == "downloading")
     gate.set()
     world.wait(lambda: world.ready("slow"))
 

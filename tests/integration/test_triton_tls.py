@@ -57,7 +57,7 @@ class Secured:
 
     def admin(self, tls: TritonTls | None) -> AdminClient:
         """A client of its control APIs."""
-        return AdminClient(self.grpc, key_file=self.key_file, timeout_s=5.0, load_timeout_s=LIMIT_S, tls=tls)
+        return AdminClient(self.grpc, key_file=self.key_file, timeout_s=60.0, load_timeout_s=LIMIT_S, tls=tls)
 
     def environ(self) -> dict[str, str]:
         """The variables of model sync's container."""
@@ -139,8 +139,10 @@ def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
             f"ipv4:{secured.grpc}", http_of=http_beside(secured.http.rpartition(":")[2]), tls=secured.tls()
         )
         try:
-            assert await backend.is_live()
-            answer = await backend.infer("tokens", token_inputs([1, 2, 3]), ("logits",), timeout=30.0)
+            async with asyncio.timeout(LIMIT_S):
+                while not await backend.is_live():
+                    await asyncio.sleep(0.1)
+            answer = await backend.infer("tokens", token_inputs([1, 2, 3]), ("logits",), timeout=LIMIT_S)
             found: list[list[float]] = answer["logits"].tolist()
             return found
         finally:

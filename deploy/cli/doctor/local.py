@@ -159,7 +159,7 @@ def triton_at(
     ``http`` and ``tls``: like the gateways' settings of these names.
     """
     grpc = address.removeprefix("dns:///")
-    client = AdminClient(grpc, key_file=key_file, timeout_s=3.0, tls=tls)
+    client = AdminClient(grpc, key_file=key_file, tls=tls)
     try:
         if not client.is_live():
             remedy = "start Triton, or correct --triton-grpc"
