@@ -44,7 +44,7 @@ class Stack:
             state_dir=folder / "state",
             poll_frequency="20ms",
             triton_grpc="fake:8001",
-            **{"ready_timeout": 5, **settings},
+            **{"ready_timeout": LIMIT_S, **settings},
         )
         self.gateway = self.new_gateway()
         self.client = self.new_client(self.gateway)

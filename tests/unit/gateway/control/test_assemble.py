@@ -232,6 +232,7 @@ async def test_calls_that_requests_wait_for_are_counted(
     await endpoint.retire()
 
 
+@pytest.mark.looptime
 async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_path: Path) -> None:
     """All of them together ask at most a few hundred times a second."""
     assembler, _, _ = made(tmp_path, {})

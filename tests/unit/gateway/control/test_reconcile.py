@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.control import reconcile
+from gateway.control import reconcile, saved_state
 from gateway.control.builds import pause, recent_bodies
 from gateway.control.compile import EndpointPlan
 from gateway.control.last_good import LastGood
@@ -33,7 +33,7 @@ from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import EndpointSpec, ServingTask
 from gateway.testing import FakeBackend, FakeRegistry
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 
 class Handler:
@@ -236,12 +236,13 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
 ) -> None:
     """What changed last is stored after that, while everything is being retired."""
     world.want("a")
+    monkeypatch.setattr(saved_state, "_LAST_SAVE_S", LIMIT_S)
     is_storing, may_store = threading.Event(), threading.Event()
     store = world.follower._saved_state._store_all
 
     def slow(*args: Any) -> None:
         is_storing.set()
-        may_store.wait(60)
+        may_store.wait(LIMIT_S)
         store(*args)
 
     async with world.running():

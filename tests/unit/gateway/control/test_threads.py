@@ -30,11 +30,11 @@ class HangingRegistry(FakeRegistry):
         super().__init__()
         self.is_over = threading.Event()
         self.hangs: set[str] = set()
-        self.hanging = 0
+        self.hanging: list[threading.Thread] = []
 
     def _hang(self) -> None:
-        self.hanging += 1
-        self.is_over.wait(60)
+        self.hanging.append(threading.current_thread())
+        self.is_over.wait(LIMIT_S)
 
     def parts(self, uri: str) -> Parts | None:
         if any(name in uri for name in self.hangs):
@@ -70,12 +70,12 @@ async def test_eight_hanging_downloads_delay_neither_requests_nor_builds(make_st
                 registry.hangs.add(f"slow{number}.")
                 stack.add_text_model(f"slow{number}")
                 registry.add_endpoint(f"s{number}", f"slow{number}")
-            await stack.until(lambda: registry.hanging == 8)
+            await stack.until(lambda: len(registry.hanging) == 8)
             async with asyncio.timeout(LIMIT_S):
                 assert 200 == (await stack.client.post("/serve/e", json=LONG)).status_code
             stack.deploy("again", "m1")
             await stack.until(lambda: "again" in stack.gateway.table.current.endpoints)
-            assert 8 == registry.hanging
+            assert 8 == len(registry.hanging)
             registry.is_over.set()
 
 
@@ -97,6 +97,7 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             )
             await stack.until(lambda: len(looks) >= 5)
             saved = stack.settings.state_dir / "gateway" / "last-good.json"
+            await stack.until(saved.is_file)
             saved.unlink()
             follower._saved_state.save_soon()
             await stack.until(saved.is_file)
@@ -114,7 +115,7 @@ async def test_requests_for_lineage_use_no_threads_of_other_requests(tmp_path: P
             return ""
 
         def __getattr__(self, _name: str) -> Any:
-            return lambda *_: waiting.append(1) or is_over.wait(60)
+            return lambda *_: waiting.append(1) or is_over.wait(LIMIT_S)
 
     stack = Stack(tmp_path)
     stack.gateway = Gateway(
@@ -137,12 +138,13 @@ async def test_requests_for_lineage_use_no_threads_of_other_requests(tmp_path: P
 
 
 HANGS = """
-import threading
+import os, time
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
         return {}
     def unload(self):
-        threading.Event().wait(20)
+        while not os.path.exists(%r):
+            time.sleep(0.2)
 """
 
 
@@ -152,10 +154,11 @@ async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
     """However many endpoints with such code are removed."""
     monkeypatch.setattr(executor, "_UNLOAD_S", 0.5)  # what is given up goes on in its thread
     stack = make_stack()
+    go_on = stack.folder / "go-on"
     async with stack.gateway.running():
         urls = [f"h{number}" for number in range(40)]
         for url in urls:
-            stack.add_hook(url, HANGS)
+            stack.add_hook(url, HANGS % str(go_on))
         await stack.served(*urls)
         for url in urls:
             del stack.registry.endpoints[url]
@@ -163,3 +166,4 @@ async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
         await stack.until(lambda: 40 == sum(thread.name == "unload-code" for thread in threading.enumerate()))
         async with asyncio.timeout(LIMIT_S):
             await asyncio.to_thread(int)
+        go_on.touch()

@@ -169,11 +169,12 @@ async def test_code_that_never_finishes_loading_delays_nothing_else(make_stack: 
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", VERSION.format(line="pass", version=1))
         await stack.served("h")
-        before = threading.active_count()
+        go_on = stack.folder / "go-on"
+        stuck = f"import os, time\nwhile not os.path.exists({str(go_on)!r}):\n    time.sleep(0.1)\n"
+        stuck += VERSION.format(line="", version=2)
         for number in range(12):
-            source = f"import threading\nthreading.Event().wait(5)  # {number}\n" + VERSION.format(line="", version=2)
-            stack.add_hook(f"stuck{number}", source)
-        stack.add_hook("h", "import threading\nthreading.Event().wait(5)\n" + VERSION.format(line="", version=2))
+            stack.add_hook(f"stuck{number}", f"# {number}\n{stuck}")
+        stack.add_hook("h", stuck)
         await stack.until(lambda: stack.state("h")[0] == "failed" and stack.state("stuck11")[0] == "failed")
         assert "did not finish loading within 0.2 s" in stack.state("h")[1]
         stack.add_hook("fine", VERSION.format(line="pass", version=7))
@@ -184,7 +185,8 @@ async def test_code_that_never_finishes_loading_delays_nothing_else(make_stack: 
             while await failed_builds(stack) < tried + 13:
                 await asyncio.sleep(0.05)
         loading = [t for t in threading.enumerate() if t.name == "load-code"]
-        assert 13 == len(loading), before
+        go_on.touch()
+        assert 13 == len(loading)
 
 
 async def test_weights_without_the_tokenizers_ids_are_refused(stack: Any) -> None:
