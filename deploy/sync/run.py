@@ -82,12 +82,7 @@ def run_sync(
         sync = ModelSync(
             sync_settings,
             task,
-            cache=registry.ArtifactCache(
-                sync_settings.state_dir / "cache",
-                task,
-                max_bytes=sync_settings.cache_bytes,
-                name="sync",
-            ),
+            cache=registry.ArtifactCache(sync_settings.state_dir / "cache", task, max_bytes=sync_settings.cache_bytes),
             store=registry.SpecStore(sync_settings.state_dir / "sync"),
             triton=client,
             repository=ModelRepository(sync_settings.repository),

@@ -12,7 +12,6 @@ import errno
 import hashlib
 import json
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -58,21 +57,21 @@ class ArtifactCache:
         *,
         max_bytes: int = 0,
         max_unpacked: int = MAX_BYTES,
-        name: str = "gateway",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use the folder ``root``; above ``max_bytes`` (0: no limit), unneeded entries are deleted (see ``sweep``).
 
         If ``max_bytes`` is set, the cache also takes at most 80 % of its volume. Archives with more than
-        ``max_unpacked`` bytes are refused (see ``unpack``). ``name`` identifies this program among those that share the
-        folder; ``clock`` returns Unix seconds.
+        ``max_unpacked`` bytes are refused (see ``unpack``). ``clock`` returns Unix seconds.
         """
         self._root = root
         self._registry = registry
         self._wanted_bytes = max_bytes
         self._max_unpacked = max_unpacked
-        self._name = name
         self._clock = clock
+        self._needed: frozenset[str] | None = None
+        """The entries (``kind/key``) that are needed; replaced as a whole. None, and nothing is deleted, before that is
+        known."""
         self._contents: Mapping[str, Content] = {}
         """The recorded contents by model id; replaced as a whole, as threads read it."""
         self._has_told = False
@@ -95,9 +94,11 @@ class ArtifactCache:
         """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises."""
         entries = [f"models/{key}" for record in models for key in (_key_of_model(record), _key_of_parts(record))]
         entries += [f"code/{_key_of_artifact(ref)}" for ref in artifacts]
+        self._needed = frozenset(entries)
+        for entry in self._needed:
+            self._touch(self._root / entry)
         try:
-            sweep.need(self._root, self._name, entries, self._clock())
-            if self._wanted_bytes:
+            if self._wanted_bytes and self._root.is_dir():
                 self._sweep(self._limit())
         except OSError as error:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
@@ -121,8 +122,13 @@ class ArtifactCache:
             self._sweep(max(limit - more, 0))
             self._used = None
 
+    def _touch(self, entry: Path) -> None:
+        sweep.touch(entry, self._clock())
+
     def _sweep(self, max_bytes: int) -> bool:
-        gone = sweep.sweep(self._root, max_bytes, self._clock())
+        if self._needed is None:
+            return False
+        gone = sweep.sweep(self._root, self._needed, max_bytes, self._clock())
         for entry in gone:
             _log.info("the download cache is full: %s is deleted, no program needs it", entry)
         return bool(gone)
@@ -152,7 +158,7 @@ class ArtifactCache:
         whole = self._root / "models" / _key_of_model(record)
         if record.sha256 is None:
             if _is_usable(whole, self._check_of(record)):
-                _touch(whole)
+                self._touch(whole)
                 return whole / "files"
             if (found := self._parts(record)) is not None:
                 return found
@@ -167,12 +173,12 @@ class ArtifactCache:
             entry = self._root / "code" / _key_of_artifact(what)
             if _hashes_of(entry) is None:
                 return None
-            _touch(entry)
+            self._touch(entry)
             return _code_in(entry / "files", what)
         for key in (_key_of_model(what), *([] if weights else [_key_of_parts(what)])):
             entry = self._root / "models" / key
             if what.has_data and _is_usable(entry, self._check_of(what)):
-                _touch(entry)
+                self._touch(entry)
                 return entry / "files"
         return None
 
@@ -280,7 +286,7 @@ class ArtifactCache:
         If the disk is full or cannot be written, ``RegistryUnavailable`` is raised.
         """
         if _is_usable(entry, check):
-            _touch(entry)
+            self._touch(entry)
             yield False
             return
         try:
@@ -407,11 +413,6 @@ def _key_of_artifact(ref: ArtifactRef) -> str:
 
 def _key(identity: list[str | None]) -> str:
     return hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:32]
-
-
-def _touch(entry: Path) -> None:
-    with contextlib.suppress(OSError):  # marks the entry as in use, so that no sweep deletes it
-        os.utime(entry / _MANIFEST)
 
 
 def _hashes_of(entry: Path) -> Mapping[str, str] | None:

@@ -46,7 +46,7 @@ class World:
         self.gateway, self.sync = self.open("gateway"), self.open("sync")
 
     def open(self, name: str) -> ArtifactCache:
-        return ArtifactCache(self.folder / name, self.registry, name=name)
+        return ArtifactCache(self.folder / name, self.registry)
 
     def record(self, model_id: str = "m") -> ModelRecord:
         return self.registry.model(model_id)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,12 +26,10 @@ class World:
         self.folder = folder
         self.now = 1_000_000_000.0
         self.registry = FakeRegistry()
-        self.cache = self.open("gateway", max_bytes)
+        self.cache = self.open(max_bytes)
 
-    def open(self, name: str, max_bytes: int) -> ArtifactCache:
-        return ArtifactCache(
-            self.folder / "cache", self.registry, max_bytes=max_bytes, name=name, clock=lambda: self.now
-        )
+    def open(self, max_bytes: int) -> ArtifactCache:
+        return ArtifactCache(self.folder / "cache", self.registry, max_bytes=max_bytes, clock=lambda: self.now)
 
     def record(self, model_id: str) -> ModelRecord:
         return ModelRecord(model_id, model_id, (self.folder / f"{model_id}.onnx").as_uri(), "onnx")
@@ -42,10 +38,14 @@ class World:
         """Download models, one an hour after the other."""
         for model_id in model_ids:
             (self.folder / f"{model_id}.onnx").write_bytes(bytes(1000))
-            path = self.cache.model(self.record(model_id))
             self.now += HOUR
-            os.utime(path.parent / sweep.MARK, (self.now, self.now))
+            self.use(model_id)
         self.now += 2 * HOUR
+
+    def use(self, model_id: str) -> None:
+        """Ask for a model twice: the second time it is on disk, and marked as used."""
+        for _ in range(2):
+            self.cache.model(self.record(model_id))
 
     def there(self) -> set[str]:
         """Return the models whose files exist."""
@@ -54,7 +54,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    """A cache whose limit is two such models and their lists."""
+    """A cache whose limit is two such models and what is written about them."""
     return World(tmp_path, 2_900)
 
 
@@ -75,26 +75,33 @@ def test_needed_models_stay_whatever_their_size(world: World) -> None:
 
 
 def test_another_program_on_the_same_cache_is_respected(world: World) -> None:
-    """Models in its list stay, also while it is stopped, until it has been gone for a month."""
-    world.open("sync", 0).keep([world.record("a"), world.record("b")])
+    """Models that it needs stay while it runs; when it has ended, they go like others."""
     world.fetch("a", "b", "c", "d")
-    world.now += 5 * HOUR
+    world.open(0).keep([world.record("a"), world.record("b")])
+    world.now += sweep.UNTOUCHED_S - 1
     world.cache.keep([world.record("d")])
     assert {"a", "b", "d"} == world.there()
-    world.now += sweep.FORGOTTEN_S
+    world.now += 2
     world.cache.keep([world.record("d")])
     assert {"b", "d"} == world.there() or {"a", "d"} == world.there()
 
 
 def test_recently_used_models_stay(world: World) -> None:
-    """Their user may not have listed them yet."""
+    """Their user may not have named them yet."""
     world.fetch("a", "b", "c")
-    world.now -= 2 * HOUR
-    (world.folder / "d.onnx").write_bytes(bytes(1000))
-    mark = world.cache.model(world.record("d")).parent / sweep.MARK
-    os.utime(mark, (world.now, world.now))
+    world.use("a")
     world.cache.keep([])
-    assert {"c", "d"} == world.there()
+    assert {"a", "c"} == world.there()
+
+
+def test_nothing_is_deleted_before_it_is_known_what_is_needed(world: World) -> None:
+    """A process that starts after a long time finds what it served then."""
+    world.fetch("a", "b", "c", "d")
+    world.cache = world.open(1)
+    world.fetch("e")
+    assert set("abcde") == world.there()
+    world.cache.keep([world.record("a")])
+    assert {"a"} == world.there()
 
 
 def test_without_a_limit_nothing_is_deleted(tmp_path: Path) -> None:
@@ -148,38 +155,46 @@ def test_partial_entries_are_deleted_after_a_day(world: World) -> None:
         (world.folder / "cache" / "models" / name / "files").mkdir(parents=True)
     models = world.folder / "cache" / "models"
     now = max(part.stat().st_mtime for part in models.iterdir())
-    sweep.sweep(world.folder / "cache", 0, now + sweep.LEFT_S - HOUR)
+    sweep.sweep(world.folder / "cache", (), 0, now + sweep.LEFT_S - HOUR)
     assert 2 == len(list(models.iterdir()))
-    sweep.sweep(world.folder / "cache", 0, now + sweep.LEFT_S)
+    sweep.sweep(world.folder / "cache", (), 0, now + sweep.LEFT_S)
     assert not list(models.iterdir())
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: Any) -> None:
-    """A failed cleaning has no other effect."""
-    (tmp_path / "cache").write_text("in the way")
-    ArtifactCache(tmp_path / "cache", FakeRegistry(), max_bytes=1).keep([])
-    assert "cannot be tidied" in caplog.text
+def test_a_cache_that_cannot_be_read_is_a_warning(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A failed cleaning has no other effect, and without a cache there is nothing to clean."""
+    world.cache.keep([])
+    assert "" == caplog.text
+    world.fetch("a")
+
+    def fails(_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(cache.shutil, "disk_usage", fails)
+    world.cache.keep([])
+    assert "cannot be tidied: Input/output error" in caplog.text
 
 
 @given(
-    needs=st.lists(st.sets(st.sampled_from("abcdef")), min_size=1, max_size=3),
+    needed=st.sets(st.sampled_from("abcdef")),
     ages=st.lists(st.integers(0, 50), min_size=6, max_size=6),
     most=st.integers(0, 7_000),
 )
 def test_a_needed_entry_is_never_deleted(
-    tmp_path_factory: pytest.TempPathFactory, needs: list[set[str]], ages: list[int], most: int
+    tmp_path_factory: pytest.TempPathFactory, needed: set[str], ages: list[int], most: int
 ) -> None:
-    """For any sizes, ages and number of programs. An entry that fits is not deleted either."""
+    """For any sizes and ages. An entry that fits is not deleted either."""
     root = tmp_path_factory.mktemp("cache")
     now = 1_000_000_000.0
     for name, age in zip("abcdef", ages, strict=True):
         (root / "models" / name).mkdir(parents=True)
         (root / "models" / name / sweep.MARK).write_bytes(bytes(1000))
-        os.utime(root / "models" / name / sweep.MARK, (now - age * HOUR, now - age * HOUR))
-    for number, wanted in enumerate(needs):
-        sweep.need(root, f"p{number}", [f"models/{name}" for name in wanted], now)
-    gone = {name.partition("/")[2] for name in sweep.sweep(root, most, now)}
-    assert not gone & set().union(*needs)
+        sweep.touch(root / "models" / name, now - age * HOUR)
+    kept = [f"models/{name}" for name in needed]
+    gone = {name.partition("/")[2] for name in sweep.sweep(root, kept, most, now)}
+    assert not gone & needed
     assert gone == set("abcdef") - {path.name for path in (root / "models").iterdir()}
     if most >= 6_000:
         assert not gone
