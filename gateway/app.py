@@ -312,7 +312,6 @@ class Gateway:
             references=References(state_dir / "references"),
             mirror=self._mirror,
             threads=control,
-            settled=_keep_from_collections if self._is_whole_process else lambda: None,
         )
         following = [asyncio.create_task(follow_siblings(settings.replicas, self._are_gateways))]
         if self._callers is not None:
@@ -579,14 +578,6 @@ def _calm_garbage_collection() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 4, 2_500)
-
-
-def _keep_from_collections() -> None:
-    # A full collection of a thousand endpoints stops every thread for about 70 ms, and a change of all endpoints makes
-    # enough new objects to trigger one. Replaced endpoints are freed without a collection (a test checks that), so they
-    # need not be scanned. Unreachable objects that were not collected before stay in memory.
-    gc.collect(1)
-    gc.freeze()
 
 
 def _share_the_interpreter() -> None:

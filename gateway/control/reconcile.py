@@ -92,9 +92,7 @@ class Reconciler:
         references: References,
         mirror: Mirror,
         threads: ControlThreads,
-        settled: Callable[[], None] = lambda: None,
     ) -> None:
-        """``settled`` is called after many endpoints have begun to serve and their state is saved."""
         self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
         self._settings = settings
         self._registry = registry
@@ -115,7 +113,7 @@ class Reconciler:
         )  # fmt: skip
         self._saved_state = SavedState(
             store, records, cache, threads, self.served_urls, self.versions,
-            task=lambda: self._task, plan=lambda: self._plan, settled=settled,
+            task=lambda: self._task, plan=lambda: self._plan,
         )  # fmt: skip
         self._builds = Builds(
             assembler, records, observer, self.versions,
@@ -294,7 +292,6 @@ class Reconciler:
             self.served_urls.begin_wait(STARTUP_WAIT_S)
         self._health.note()
         if served:
-            self._saved_state.new_endpoints += served
             self._saved_state.save_soon()
 
     def _report(self, message: str, error: BaseException | None) -> None:

@@ -33,20 +33,15 @@ _LAST_SAVE_S: Final = 5.0
 """How long ``save_now`` waits for a save."""
 _PRUNE_S: Final = 600.0
 """Cached files that are no longer needed are deleted this often, and after every change of the configuration."""
-MANY_NEW: Final = 200
-"""``settled`` is called after this many new endpoints have begun to serve."""
 
 
 class SavedState:
-    """What this process leaves on disk. ``task`` and ``plan`` return the current ones, or None.
-
-    ``settled`` is called after many endpoints have begun to serve and their state is saved.
-    """
+    """What this process leaves on disk. ``task`` and ``plan`` return the current ones, or None."""
 
     def __init__(
         self, store: SpecStore, records: ModelRecords, cache: ArtifactCache, threads: ControlThreads,
         served_urls: ServedUrls, versions: Versions, *, task: Callable[[], ServingTask | None],
-        plan: Callable[[], Plan | None], settled: Callable[[], None],
+        plan: Callable[[], Plan | None],
     ) -> None:  # fmt: skip
         self._store = store
         self._records = records
@@ -56,9 +51,6 @@ class SavedState:
         self._versions = versions
         self._task = task
         self._plan = plan
-        self._settled = settled
-        self.new_endpoints = 0
-        """Endpoints that began to serve since ``settled`` was last called."""
         self._is_unsaved = False
         self._rests_until = 0.0
         self._no_rest = asyncio.Event()
@@ -119,9 +111,6 @@ class SavedState:
             _log.warning("the last-good state cannot be stored: %s", error)
         except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
             _log.exception("storing the last-good state failed unexpectedly")
-        if self.new_endpoints >= MANY_NEW:
-            self.new_endpoints = 0
-            self._settled()
 
     def _store_all(
         self,

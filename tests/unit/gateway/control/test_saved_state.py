@@ -55,7 +55,6 @@ class Work:
         self.of = SavedState(
             parts, parts, parts, parts, parts, versions, task=lambda: cast("Any", "task"),
             plan=lambda: cast("Any", SimpleNamespace(revision=self.revision, endpoints={}) if self.revision else None),
-            settled=lambda: None,
         )  # fmt: skip
 
     async def until(self, *did: str) -> None:
