@@ -350,7 +350,7 @@ async def test_unreadable_configuration_does_not_replace_the_last_good_one_on_di
     stack.registry.is_up = False
     second = stack.new_gateway()
     async with second.running():
-        assert ["e"] == list(second.table.current.endpoints)
+        await stack.until(lambda: ["e"] == list(second.table.current.endpoints))
 
 
 async def test_endpoint_options_come_with_aux_config(stack: Any) -> None:

@@ -19,6 +19,7 @@ from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
 from gateway.testing import FakeBackend
 from gateway.workers import Link
+from tests.waiting import LIMIT_S
 
 HOOK = """
 class Preprocess:
@@ -276,8 +277,10 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
     """`/readyz` may reach any worker, and the gateway has been ready before."""
     stack, latch = make_stack(), mmap.mmap(-1, 1)
 
-    def worker(link: Link | None) -> Gateway:
-        return Gateway(stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, link=link)
+    def worker(link: Link | None, **more: float) -> Gateway:
+        return Gateway(
+            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, link=link, **more
+        )  # fmt: skip
 
     links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
     first, second, other = worker(Link(links[0][0], latch)), worker(Link(links[1][0], latch)), worker(None)
@@ -298,7 +301,7 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
         stack.backend.is_up = True
         model = stack.backend.models.pop(stack.triton_name("slow"))
         asyncio.get_running_loop().call_later(1.5, stack.backend.models.update, {stack.triton_name("slow"): model})
-        third = worker(Link(links[2][0], latch))
+        third = worker(Link(links[2][0], latch), settle=LIMIT_S)
         async with third.running():
             assert {"fast", "slow"} == set(third.table.current.endpoints)
     for one in itertools.chain(*links):

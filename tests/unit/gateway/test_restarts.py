@@ -59,6 +59,7 @@ async def test_an_endpoint_that_was_removed_does_not_come_back(make_stack: Any) 
     stack.backend.is_up = True
     second = stack.gateway = stack.new_gateway()
     async with second.running():
+        await stack.until(lambda: second.health.first_sync_done)
         assert "404" == await model_of(stack, second, "e")
 
 
