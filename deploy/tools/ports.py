@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import socket
 
 from deploy.tools.errors import DeployError, PortTaken
@@ -49,14 +50,15 @@ def require_free(host: str, port: int, *, what: str, option: str) -> None:
 
 
 def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
-    """Return ``port``, or for 0 a free one, preferably ``remembered``. The result is added to ``avoid``."""
+    """Return ``port``, or for 0 a free one, preferably ``remembered``. The result is added to ``avoid``.
+
+    No connection is given that port before the server is there: kernels take others for them, from 32768 on.
+    """
     if port == 0 and remembered and remembered not in avoid and is_free(host, remembered):
         port = remembered
     while port == 0:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM) as trial:
-            trial.bind((host, 0))
-            found = int(trial.getsockname()[1])
-        port = 0 if found in avoid else found
+        found = 12_000 + secrets.randbelow(20_000)
+        port = found if found not in avoid and is_free(host, found) else 0
     avoid.add(port)
     return port
 
