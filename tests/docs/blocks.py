@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -65,6 +66,19 @@ class Command:
         pattern = re.sub(r"-?\d+(?:\\\.\d+)*(?:e-?\d+)?", r"-?[\\d.]+(?:e-?\\d+)?", pattern)
         pattern = pattern.replace("…", ".*?")
         return re.search(pattern, printed.strip(), re.S) is not None
+
+    def typed(self, once: Callable[[], tuple[int, str]]) -> tuple[int, str]:
+        """Return exit code and output of ``once``. A command that only asks is typed again while it is not answered as
+        shown: readers type more slowly, and what a line before it has changed is live by then.
+        """
+        only_asks = re.match(r"curl |triton-gateway (?:status|history|canary status|default \S+$)", self.line)
+        code, printed = once()
+        for _ in range(60 if only_asks else 0):
+            if self.agrees(printed) and (code == 0 or self.shown.strip()):
+                break
+            time.sleep(1)
+            code, printed = once()
+        return code, printed
 
 
 def blocks(*, root: Path = ROOT) -> Iterator[Block]:

@@ -156,7 +156,7 @@ def test_what_a_page_says_to_type_does_what_it_shows(reader: Reader, block: Bloc
     for command in block.commands():
         if untyped(command.line):
             continue
-        code, printed = reader.types(block.page, command.line)
+        code, printed = command.typed(lambda line=command.line: reader.types(block.page, line))  # type: ignore[misc]
         assert command.agrees(printed), f"{command.line}\n{printed}\nis not\n{command.shown}"
         assert 0 == code or command.shown.strip(), f"{command.line}\n{printed}"
 
