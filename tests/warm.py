@@ -79,9 +79,9 @@ def program(code: str) -> tuple[str, ...]:
     return _forked(PRELOAD, code)
 
 
-def optimizing() -> tuple[str, ...]:
-    """What Python is given to be ``triton-gateway``, for its command ``optimize``."""
-    return _forked(EXPORTERS, "import sys; from deploy.cli.main import main; sys.exit(main())")
+def optimizing(before: str = "") -> tuple[str, ...]:
+    """What Python is given to be ``triton-gateway``, for its command ``optimize``; ``before`` is run first."""
+    return _forked(EXPORTERS, f"{before}import sys; from deploy.cli.main import main; sys.exit(main())")
 
 
 def _forked(preload: str, code: str) -> tuple[str, ...]:

@@ -50,7 +50,10 @@ async def serving(
         name = triton_model_name(spec, registry.model(endpoint))
         names[endpoint] = embedded_triton.serve(bundle, name=name, endpoint=spec)
     backend = TritonBackend(embedded_triton.grpc)
-    settings = Settings(state_dir=folder / "state", poll_frequency="50ms", ready_timeout=LIMIT_S, triton_grpc="x:1")
+    settings = Settings(
+        state_dir=folder / "state", poll_frequency="50ms", ready_timeout=LIMIT_S, request_timeout=LIMIT_S,
+        triton_grpc="x:1",
+    )  # fmt: skip
     gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
     try:
         async with gateway.running(), listening(gateway) as port, asyncio.timeout(LIMIT_S):

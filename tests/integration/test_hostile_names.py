@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import GatewayError
@@ -86,7 +86,7 @@ def fetched(world: World, root: Path, address: str, *, is_package: bool) -> list
     return refusals
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50)
 @given(name=names(), is_package=st.booleans(), is_whole=st.booleans())
 @example(name="..%2F..%2F..%2F..%2F..%2Fescaped.txt", is_package=False, is_whole=False)
 @example(name="%2Fescaped.txt", is_package=True, is_whole=False)

@@ -6,10 +6,8 @@ never answers, so each run is ended in exactly that moment. An export: tests/int
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -18,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from deploy.tools.clearml_serving import PROGRAM
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.e2e.test_deploy import WORDS
 from tests.e2e.test_up_demo import command
 from tests.integration.optimize.tiny import IS_ALL
 from tests.sites import Asked, passed_on, site
-from tests.waiting import LIMIT_S
+from tests.stock import Client
+from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
@@ -34,21 +32,38 @@ FEW = ("models.create", *(pytest.param(stage, marks=pytest.mark.long) for stage 
 
 
 class Proxy:
-    """Passes calls on; the first one called ``stage`` is passed on too, told to ``reached``, and never answered."""
+    """Passes calls on; the first one called ``stage`` is passed on too, and never answered: instead ``meanwhile`` is
+    done, and the command interrupted.
+    """
 
     def __init__(self, target: str) -> None:
         self.target, self.url, self.stage = target, "", ""
-        self.reached: Callable[[], object] = lambda: None
-        self.over = threading.Event()
+        self.meanwhile: Callable[[], object] = lambda: None
+        self.reached, self.over = threading.Event(), threading.Event()
 
     def answer(self, asked: Asked) -> tuple[int, Any]:
         """What the server answers."""
         answered = passed_on(asked, self.target)
         if asked.path.rpartition("/")[2] == self.stage:
             self.stage = ""
-            self.reached()
+            self.meanwhile()
+            self.reached.set()
             self.over.wait()
         return answered
+
+    def interrupted(self, argv: list[str], stage: str, meanwhile: Callable[[], object] = lambda: None,
+                    **how: Any) -> tuple[int, str]:  # fmt: skip
+        """Run a command until it has made that call; its exit code, and what it said."""
+        self.reached.clear()
+        self.stage, self.meanwhile = stage, meanwhile
+        with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, **how) as running:
+            try:
+                until(lambda: self.reached.is_set() or running.poll() is not None)
+                running.send_signal(signal.SIGINT)
+                _, said = running.communicate(timeout=LIMIT_S)
+            finally:
+                running.kill()
+        return running.returncode, said
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +85,8 @@ def proxy(server: RunningControlPlane) -> Iterator[Proxy]:
 @pytest.fixture(scope="module")
 def environment(server: RunningControlPlane, proxy: Proxy, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Of a user whose ClearML server is behind the proxy, with a serving Task."""
-    home = tmp_path_factory.mktemp("home")
-    env = replace(server, url=proxy.url).client_environment(os.environ, home)
-    create = [sys.executable, *PROGRAM, "create", "--name", "serving"]
-    made = subprocess.run(create, env=env, capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    return {**env, "CLEARML_SERVING_TASK_ID": made.stdout.partition("created: id=")[2].split()[0]}
+    client = Client(replace(server, url=proxy.url), tmp_path_factory.mktemp("home"))
+    return {**client.environment, "CLEARML_SERVING_TASK_ID": client.create("serving")}
 
 
 def registered(server: RunningControlPlane, task_id: str) -> tuple[list[Any], Any]:
@@ -94,20 +106,17 @@ def test_ctrl_c_leaves_nothing_of_a_model_that_was_not_added(
     task_id = environment["CLEARML_SERVING_TASK_ID"]
     before = registered(server, task_id)
     others: list[str] = []
-    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
 
-        def interrupt() -> None:
-            seen.append(registered(server, task_id))
-            # what others upload meanwhile: a draft of the SDK, and one with the same name and tags as ours
-            mine = next((one for one in seen[0][0] if one not in before[0]), {})
-            draft = {"name": "Anonymous model 1", "uri": f"{server.url}/files/uploading_file"}
-            same = {"name": mine["name"], "tags": mine["tags"], "uri": f"{server.url}/files/uploading_file"}
-            others.extend(server.call("models.create", **fields, ready=False)["id"] for fields in (draft, same))
-            running.send_signal(signal.SIGINT)
+    def others_upload() -> None:
+        seen.append(registered(server, task_id))
+        # a draft of the SDK, and one with the same name and tags as ours
+        mine = next((one for one in seen[0][0] if one not in before[0]), {})
+        draft = {"name": "Anonymous model 1", "uri": f"{server.url}/files/uploading_file"}
+        same = {"name": mine["name"], "tags": mine["tags"], "uri": f"{server.url}/files/uploading_file"}
+        others.extend(server.call("models.create", **fields, ready=False)["id"] for fields in (draft, same))
 
-        proxy.stage, proxy.reached = stage, interrupt
-        _, said = running.communicate(timeout=LIMIT_S)
-    assert 130 == running.returncode, said
+    code, said = proxy.interrupted(argv, stage, others_upload, env=environment, cwd=tmp_path)
+    assert 130 == code, said
     assert "Traceback" not in said
     assert [before] != seen, f"nothing was {STAGES[stage]}"
     assert "removed again: " in said
@@ -125,10 +134,8 @@ def test_ctrl_c_before_anything_was_registered_says_so(
     """While the command reads the serving Task, looks for what is there already, and uploads."""
     argv = [*command(), "deploy", str(WORDS), "--endpoint", "words", "--url", "http://127.0.0.1:9"]
     before = registered(server, environment["CLEARML_SERVING_TASK_ID"])
-    with subprocess.Popen(argv, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as running:
-        proxy.stage, proxy.reached = call, lambda: running.send_signal(signal.SIGINT)
-        _, said = running.communicate(timeout=LIMIT_S)
-    assert 130 == running.returncode, said
+    code, said = proxy.interrupted(argv, call, env=environment, cwd=tmp_path)
+    assert 130 == code, said
     assert "stopped: nothing was registered" in said
     assert f"ClearML server: {environment['CLEARML_API_HOST']} (named by CLEARML_API_HOST)" in said
     assert "Traceback" not in said

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.redis]
 PASSWORD = "a secret of tests"
 LIMIT = 1200
 PER_SECOND = LIMIT / 60
-UNEVEN = ("uneven", "uneven again", "uneven once more")
+UNEVEN = tuple(f"uneven {turn}" for turn in range(30))
 IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
 HOOK = (
     "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
@@ -113,7 +113,7 @@ def _answers(gateway: GatewayProcess, headers: dict[str, str]) -> bool:
 
 def test_three_gateways_admit_one_quota(fleet: Fleet) -> None:
     """All of what the limit allows, and no more, however unevenly the requests are spread."""
-    for tenant in UNEVEN:
+    for tenant in UNEVEN:  # until no gateway was without the store meanwhile
         fleet.are_sharing(True)
         before = fleet.times_away()
         passed, seconds = fleet.flood(tenant, (8, 1, 1), 3)
@@ -124,7 +124,7 @@ def test_three_gateways_admit_one_quota(fleet: Fleet) -> None:
 
 def test_without_the_store_each_gateway_admits_its_share(fleet: Fleet) -> None:
     """Requests are answered meanwhile; the log, a metric and the status say so. With the store, all is as before."""
-    began = time.monotonic()
+    began, away = time.monotonic(), fleet.times_away()
     passed, _ = fleet.flood("killed", (1, 1, 1), 1)
     fleet.store.kill()
     fleet.are_sharing(False)
@@ -135,5 +135,7 @@ def test_without_the_store_each_gateway_admits_its_share(fleet: Fleet) -> None:
     fleet.store.start()
     fleet.are_sharing(True)
     again, _ = fleet.flood("killed", (1, 1, 1), 2)
-    # The store was not told what was admitted meanwhile, and has lost what it knew before.
-    assert LIMIT <= passed + more + again <= 2 * LIMIT + PER_SECOND * (time.monotonic() - began)
+    # The store was not told what was admitted meanwhile, and has lost what it knew before. A gateway that was without
+    # it at another time too has admitted its share once more.
+    shares = 6 + max(fleet.times_away() - away - 3, 0)
+    assert LIMIT <= passed + more + again <= shares * LIMIT / 3 + PER_SECOND * (time.monotonic() - began)

@@ -180,9 +180,7 @@ async def test_texts_that_nobody_reads_are_written_to_their_end(served: Served, 
     # It counts a request after it has answered it.
     least = before[0] + count * 2 // 3 + 2
     await soon(lambda: ended(embedded_triton, served.triton_name)[0] >= least, pause=0.2)
-    good, bad = ended(embedded_triton, served.triton_name)
-    assert (before[1], pid) == (bad, embedded_triton.launcher.pid)
-    assert good - before[0] <= count + 2  # a late one may not have been sent
+    assert (before[1], pid) == (ended(embedded_triton, served.triton_name)[1], embedded_triton.launcher.pid)
 
 
 def ended(embedded_triton: Any, name: str) -> tuple[int, int]:
@@ -222,10 +220,10 @@ async def streams_as_agreed(backend: Backend, name: str) -> None:
     def inputs(ids: list[int], **settings: Any) -> dict[str, Any]:
         return {"input_ids": np.array(ids), "parameters": np.array([json.dumps(settings)], object)}
 
-    got = [one async for one in backend.stream(name, inputs([5], max_new_tokens=3), ("token_ids",), timeout=20)]
+    got = [one async for one in backend.stream(name, inputs([5], max_new_tokens=3), ("token_ids",), timeout=LIMIT_S)]
     assert 1 <= len(got) <= 4
     assert {"token_ids"} == set(got[0])
-    stream = backend.stream(name, inputs([5], max_new_tokens=100), (), timeout=20)
+    stream = backend.stream(name, inputs([5], max_new_tokens=100), (), timeout=LIMIT_S)
     async with aclosing(stream):
         first = await anext(stream)
     assert first["token_ids"].shape == (1,)
@@ -233,10 +231,10 @@ async def streams_as_agreed(backend: Backend, name: str) -> None:
         await anext(stream)
     for bad in (inputs([5], temperature=0), inputs([5], unknown=1), inputs([10**6]), inputs([])):
         with pytest.raises(ModelFailed):
-            async for _ in backend.stream(name, bad, (), timeout=20):
+            async for _ in backend.stream(name, bad, (), timeout=LIMIT_S):
                 pass
     with pytest.raises(ModelNotReady):
-        async for _ in backend.stream("nobody", inputs([5]), (), timeout=20):
+        async for _ in backend.stream("nobody", inputs([5]), (), timeout=LIMIT_S):
             pass
 
 

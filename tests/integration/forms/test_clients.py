@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.texts]
 
@@ -55,8 +55,12 @@ class TestTritonClient:
         config = config.get("config", config)
         assert "TYPE_STRING" == config["input"][0]["data_type"]
         client.infer("vectors", [text_tensor(module, "good")])
-        stats = client.get_inference_statistics("vectors", **as_json)["model_stats"]
-        assert int(stats[0]["inference_stats"]["success"]["count"]) >= 1
+
+        def counted() -> bool:
+            (stats,) = client.get_inference_statistics("vectors", **as_json)["model_stats"]
+            return int(stats["inference_stats"]["success"]["count"]) >= 1
+
+        until(counted)
         index = client.get_model_repository_index(**as_json)
         index = index["models"] if isinstance(index, dict) else index
         assert {"sentiment", "vectors", "tokens", "team/identity"} <= {m["name"] for m in index}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import shutil
@@ -33,14 +32,12 @@ from deploy.tools.errors import ExportFailed
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
+from tests.integration import served_bundles
+from tests.integration import tiny_generators as generators
 from tests.waiting import LIMIT_S
 
 from . import sabotage, tiny
 from .conftest import optimize
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-generators = importlib.import_module("tiny_generators")
-served_bundles = importlib.import_module("served_bundles")
 
 pytestmark = pytest.mark.integration
 

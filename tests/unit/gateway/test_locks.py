@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -13,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from gateway import locks
-from tests.waiting import until
+from tests.processes import free_port
+from tests.waiting import LIMIT_S, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -80,7 +80,7 @@ def test_every_module_can_be_imported_without_linux_features(lacking: str) -> No
     modules += ["gateway.__main__", "deploy.cli.commands.serve", "deploy.laptop.state_dir", "deploy.cli.key_file"]
     code = f"{lacking}\nimport importlib\nfor name in {modules}:\n    importlib.import_module(name)\nprint('all')"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, cwd=ROOT
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT
     )
     assert ("all\n", "") == (done.stdout, done.stderr)
 
@@ -89,9 +89,7 @@ def test_every_module_can_be_imported_without_linux_features(lacking: str) -> No
 @SYSTEMS
 def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp_path: Path) -> None:
     """With one worker, and unreachable Triton and registry."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     arguments = ["serve", "--port", str(port), "--triton-grpc", "127.0.0.1:1", "--state-dir", str(tmp_path)]
     code = f"{lacking}\nfrom deploy.cli.main import main\nsys.argv = ['triton-gateway', *{arguments}]\nmain()"
     env = {
@@ -105,7 +103,7 @@ def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp
         def lives() -> bool:
             assert running.poll() is None, (tmp_path / "log").read_text()
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/live", timeout=5) as reply:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/live", timeout=LIMIT_S) as reply:
                     return bool(reply.status == 200)
             except OSError:
                 return False
@@ -113,7 +111,7 @@ def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp
         until(lives)
     finally:
         running.terminate()
-        running.wait(30)
+        running.wait(LIMIT_S)
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 

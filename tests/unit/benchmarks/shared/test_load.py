@@ -9,8 +9,9 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from benchmarks.shared.http_load import CLIENTS
+from benchmarks.shared.http_load import CLIENTS, Outcome
 from benchmarks.shared.load import Load, arrivals, percentile, render
+from tests.waiting import until
 
 
 def test_percentiles_are_exact() -> None:
@@ -94,12 +95,23 @@ _GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 _BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 4\r\n\r\nfull"
 
 
+def loaded(*answers: bytes, connections: int) -> Outcome:
+    """What a second of load finds; again if this machine had no time for it in that second."""
+
+    def found() -> Outcome | None:
+        with server([*answers]) as url:
+            load = Load(url, render(url, [b"{}"]), connections=connections)
+            outcome = load.closed_loop(1.0)
+            load.close()
+        return outcome if outcome.requests > 1 else None
+
+    outcome: Outcome = until(found)
+    return outcome
+
+
 def test_a_closed_loop_counts_what_was_answered() -> None:
     """Every answer has a latency; refusals are errors with their status, and the connection goes on."""
-    with server([_GOOD, _BAD, _GOOD]) as url:
-        load = Load(url, render(url, [b"{}"]), connections=3)
-        outcome = load.closed_loop(1.0)
-        load.close()
+    outcome = loaded(_GOOD, _BAD, _GOOD, connections=3)
     assert outcome.requests == len(outcome.latencies)
     assert 1 == outcome.errors
     assert {"503": 1} == outcome.statuses
@@ -109,11 +121,7 @@ def test_a_closed_loop_counts_what_was_answered() -> None:
 def test_a_closed_connection_is_opened_again() -> None:
     """A server that closes after an answer is counted and stays under load."""
     closing = b"HTTP/1.1 500 Oops\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-    with server([closing, _GOOD]) as url:
-        load = Load(url, render(url, [b"{}"]), connections=1)
-        outcome = load.closed_loop(1.0)
-        load.close()
-    assert outcome.requests > 1
+    outcome = loaded(closing, _GOOD, connections=1)
     assert 1 == outcome.errors
 
 
