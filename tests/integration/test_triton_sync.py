@@ -18,7 +18,6 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
-from deploy.sync.health import Readiness
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.plan import Grace
 from deploy.sync.run import run_sync
@@ -29,7 +28,7 @@ from deploy.tools.errors import PortTaken
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import Record
-from gateway.registry.reports import read, why_missing
+from gateway.registry.reports import read
 from gateway.spec import ModelRecord, ServingTask
 from gateway.testing import FakeLedger
 from tests.waiting import LIMIT_S, until
@@ -203,59 +202,6 @@ def test_endpoints_appear_change_and_disappear_in_the_real_triton(world, token_i
     assert not world.client.is_model_ready(new)
 
 
-def test_broken_models_are_reported_and_the_others_work(world, token_inputs):
-    """Not ONNX, not there, wrongly configured: each with its reason, none in another's way; repaired ones recover."""
-    broken = world.make("broken")
-    broken.write_bytes(b"this is not onnx")
-    world.registry.add("broken", broken)
-    missing = world.make("missing")
-    content = missing.read_bytes()
-    missing.unlink()
-    world.registry.add("missing", missing)
-    world.registry.add("typo", world.make("typo"), auxiliary_cfg={"dynamic_batching": {"prefered_batch_size": [4]}})
-    world.registry.add("good", world.make("good"))
-    world.wait(lambda: world.ready("good") and {"failed", "ready"} == {m["state"] for m in world.models().values()})
-    assert [[3.0]] == logits(world, "good", token_inputs, [1, 2])
-    reasons = {url: m["reason"] for url, m in world.models().items()}
-    assert "net.onnx is not a readable ONNX model" in reasons["broken"]
-    assert "the file store answers 404 for net.onnx" in reasons["missing"]
-    assert "did you mean preferred_batch_size?" in reasons["typo"]
-    missing.write_bytes(content)
-    world.wait(lambda: world.ready("missing"))
-
-
-def test_a_triton_is_ready_without_what_is_refused_but_not_without_what_could_not_be_fetched(world, tmp_path):
-    """And gateways read in its report why each model is missing."""
-    broken = world.make("broken")
-    broken.write_bytes(b"this is not onnx")
-    download = world.registry.download
-
-    def away(uri, folder):
-        if "/one/" in uri:
-            raise RegistryUnavailable("the file store does not answer")
-        return download(uri, folder)
-
-    world.registry.download = away
-    world.registry.add("broken", broken)
-    world.registry.add("a", world.make("one"))
-    world.wait(lambda: len(world.models()) == 2 and {"failed"} == {m["state"] for m in world.models().values()})
-    ready = Readiness()
-    waits = "waiting for a, which could not be fetched: the file store does not answer"  # and meanwhile tries again
-    world.wait(lambda: [waits] == [one[: len(waits)] for one in ready.reasons(world.sync.status())])
-
-    def told(url):
-        return why_missing(world.registry.reports.read(), world.models()[url]["name"], now=time.time())
-
-    away = ("model sync cannot load the model yet: the file store does not answer", False)
-    world.wait(lambda: told("broken").reason and (told("a").reason, told("a").is_final) == away)
-    assert told("broken").is_final
-    assert told("broken").reason.startswith("model sync refuses the model: ")
-    assert "net.onnx is not a readable ONNX model" in told("broken").reason
-    world.registry.download = download
-    world.wait(lambda: world.ready("a"))
-    assert [] == ready.reasons(world.sync.status())
-
-
 def test_a_killed_triton_is_filled_again_without_the_registry(world, token_inputs):
     """Kill -9 while ClearML is down: restarted, reloaded from disk, no stub of the old one left."""
     world.registry.add("a", world.make("one"))
@@ -300,20 +246,6 @@ def test_a_killed_stub_is_replaced(world, token_inputs):
             return False
 
     world.wait(lambda: stubs() and stub not in stubs() and answers())
-
-
-def test_a_sync_started_without_the_registry_serves_the_last_good_state(world, token_inputs):
-    """A machine that boots while ClearML is down: the state on disk is loaded."""
-    world.registry.add("a", world.make("one"))
-    world.wait(lambda: world.ready("a"))
-    world.end()
-    world.client.unload_model(world.models()["a"]["name"])
-    world.registry.is_down = True
-    world.begin()
-    world.wait(
-        lambda: world.ready("a") and "does not answer" in read_status(world.settings.status_path)["registry"]["error"]
-    )
-    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
 
 
 def test_a_slow_download_does_not_delay_another_model(world):

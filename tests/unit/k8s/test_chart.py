@@ -40,7 +40,6 @@ def test_two_values_are_enough_and_need_no_operator_and_no_secret_but_clearmls(v
     [
         ((), "clearml.apiHost, clearml.credentialsSecret: set"), (YOURS[:1], "clearml.credentialsSecret: the Secret"),
         (("--set=clearml.apiHost=https://clearml.example", *YOURS[1:]), "clearml.filesHost: set it"),
-        (("--set-json=gatway={}", *YOURS), "gatway"),
     ],
 )  # fmt: skip
 def test_what_is_missing_or_unknown_is_named(values: tuple[str, ...], said: str) -> None:
