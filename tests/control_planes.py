@@ -2,7 +2,6 @@
 
 import base64
 import json
-import random
 import subprocess
 import sys
 import urllib.parse
@@ -19,7 +18,7 @@ from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials, environment
 from deploy.controlplane.server import read_endpoint
 from deploy.controlplane.store import Store
-from deploy.tools import ports
+from tests.processes import free_port
 from tests.waiting import LIMIT_S, until
 
 # the address at which the server in this process claims to be
@@ -78,19 +77,15 @@ class RunningControlPlane:
         }
 
 
-def lasting_port() -> int:
-    """A free port below those that the system gives to everybody who asks for any: it is free again after a restart."""
-    return next(port for port in random.sample(range(20_000, 32_000), 100) if ports.is_free("127.0.0.1", port))
-
-
 @contextmanager
 def control_plane(state_dir: Path, *, port: int = 0) -> Iterator[RunningControlPlane]:
     """A started control plane on a port, 0 takes a free one; stopped when the block ends, killed if it does not stop.
 
-    Its state folder is made when missing. Raises RuntimeError if it did not start; its own message is on stderr.
+    No connection is given that port, so that it can be started there again. Its state folder is made when missing.
+    Raises RuntimeError if it did not start; its own message is on stderr.
     """
     root = Path(__file__).resolve().parents[1]
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port), str(root)])
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port or free_port()), str(root)])
     try:
 
         def told() -> dict[str, str] | None:

@@ -1,24 +1,21 @@
 """The unmodified clearml SDK against the embedded control plane: training, artifacts, restarts, crashes, races."""
 
-# ruff: noqa: D103 - a test's name states its rule
-
 import hashlib
 import http.client
+import itertools
 import json
-import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
-import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.control_planes import RunningControlPlane, control_plane, lasting_port
+from tests.control_planes import RunningControlPlane, control_plane
+from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -79,74 +76,26 @@ READ = """
 """
 
 
-class Sdk:
-    """Runs scripts that use the SDK, each in a process and a directory of its own."""
-
-    def __init__(self, server: RunningControlPlane, directory: Path) -> None:
-        self.server = server
-        self.directory = directory
-        self.runs = 0
-
-    def start(self, script: str, *arguments: str) -> "subprocess.Popen[str]":
-        self.runs += 1
-        place = self.directory / f"run{self.runs}"
-        place.mkdir()
-        (place / "script.py").write_text(textwrap.dedent(script))
-        return subprocess.Popen(
-            [sys.executable, "script.py", *arguments],
-            cwd=place,
-            env=self.server.client_environment(os.environ, place),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def finish(self, process: "subprocess.Popen[str]") -> Any:
-        """What the script printed after RESULT."""
-        try:
-            text, _ = process.communicate(timeout=LIMIT_S)
-        finally:
-            process.kill()
-        assert process.returncode == 0, text
-        results = [line for line in text.splitlines() if line.startswith("RESULT ")]
-        assert len(results) == 1, text
-        return json.loads(results[0].removeprefix("RESULT "))
-
-    def run(self, script: str, *arguments: str) -> Any:
-        return self.finish(self.start(script, *arguments))
+def begun(server: RunningControlPlane, folder: Path, script: str, *arguments: str) -> "subprocess.Popen[str]":
+    """A script that uses the SDK, in a process and a new folder of its own."""
+    folder.mkdir()
+    return Client(server, folder).start("-c", textwrap.dedent(script), *arguments)
 
 
-def opener_for(server: RunningControlPlane) -> urllib.request.OpenerDirector:
-    """Sends access keys instead of a token."""
-    keys = server.credentials
-    manager = urllib.request.HTTPPasswordMgrWithPriorAuth()
-    manager.add_password(None, server.url, keys.access_key, keys.secret_key, is_authenticated=True)
-    return urllib.request.build_opener(urllib.request.HTTPBasicAuthHandler(manager))
-
-
-def post(server: RunningControlPlane, name: str, body: dict[str, Any]) -> dict[str, Any]:
-    """One call."""
-    request = urllib.request.Request(f"{server.url}/{name}", data=json.dumps(body).encode())
-    with opener_for(server).open(request, timeout=LIMIT_S) as answer:
-        data: dict[str, Any] = json.loads(answer.read())["data"]
-    return data
-
-
-@pytest.fixture(scope="module")
-def sdk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sdk]:
-    with control_plane(tmp_path_factory.mktemp("state")) as server:
-        yield Sdk(server, tmp_path_factory.mktemp("scripts"))
+def result(process: "subprocess.Popen[str]") -> Any:
+    """What the script printed after RESULT."""
+    printed = ended(process)
+    (found,) = [line for line in printed.splitlines() if line.startswith("RESULT ")]
+    return json.loads(found.removeprefix("RESULT "))
 
 
 def test_training_script_is_recorded_and_read_back_by_another_process_after_a_restart(tmp_path: Path) -> None:
     """Last scalars, parameters, configuration, tags, artifacts with hashes, a published model: all of it."""
-    port = lasting_port()
+    with control_plane(tmp_path / "state") as server:
+        trained = result(begun(server, tmp_path / "one", TRAIN))
+        port = int(server.url.rpartition(":")[2])
     with control_plane(tmp_path / "state", port=port) as server:
-        (tmp_path / "one").mkdir()
-        trained = Sdk(server, tmp_path / "one").run(TRAIN)
-    with control_plane(tmp_path / "state", port=port) as server:
-        (tmp_path / "two").mkdir()
-        read = Sdk(server, tmp_path / "two").run(READ, json.dumps(trained))
+        read = result(begun(server, tmp_path / "two", READ, json.dumps(trained)))
     hashed = read.pop("hash")
     assert read.pop("file_hash") == hashed
     assert read.pop("name").endswith("model.onnx")
@@ -170,8 +119,11 @@ def test_training_script_is_recorded_and_read_back_by_another_process_after_a_re
 def test_script_may_publish_a_model_while_the_sdk_uploads_it(tmp_path: Path) -> None:
     """`update_weights_package` uploads in the background; publishing at once is allowed, as on a real server."""
     with control_plane(tmp_path / "state") as server:
-        (tmp_path / "scripts").mkdir()
-        published = Sdk(server, tmp_path / "scripts").run("""
+        published = result(
+            begun(
+                server,
+                tmp_path / "scripts",
+                """
             import json, pathlib
             from clearml import Model, OutputModel, Task
             task = Task.init(project_name="Background", task_name="publishes at once", output_uri=True)
@@ -185,7 +137,9 @@ def test_script_may_publish_a_model_while_the_sdk_uploads_it(tmp_path: Path) -> 
             task.close()
             found = Model.query_models(project_name="Background", only_published=True)
             print("RESULT", json.dumps(sorted([m.name, m.url.rpartition("/")[2]] for m in found)))
-        """)
+        """,
+            )
+        )
     assert published == [[f"model {number}", "model_package.zip"] for number in range(4)]
 
 
@@ -194,30 +148,18 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
     state = tmp_path / "state"
     acknowledged: list[tuple[str, str]] = []
     with control_plane(state) as server:
-        stop = threading.Event()
 
         def write(number: int) -> None:
-            opener = opener_for(server)
-            count = 0
-            while not stop.is_set():
-                count += 1
+            keys = server.credentials
+            for count in itertools.count():
                 path = f"P/{number}/{count}.bin"
                 content = f"{path} ".encode() * 2000
-                body = (
-                    b'--x\r\nContent-Disposition: form-data; name="'
-                    + path.encode()
-                    + b'"\r\n\r\n'
-                    + content
-                    + b"\r\n--x--\r\n"
-                )
-                upload = urllib.request.Request(f"{server.url}/files", data=body)
-                upload.add_header("Content-Type", "multipart/form-data; boundary=x")
                 try:
-                    opener.open(upload, timeout=LIMIT_S).close()
-                    model = post(
-                        server, "models.create", {"name": f"model {path}", "uri": f"{server.url}/files/{path}"}
-                    )
-                except (OSError, http.client.HTTPException):  # the kill may cut off an answer
+                    sent = httpx.post(f"{server.url}/files", files={path: (path, content)},
+                                      auth=(keys.access_key, keys.secret_key))  # fmt: skip
+                    assert 200 == sent.status_code, sent.text
+                    model = server.call("models.create", name=f"model {path}", uri=f"{server.url}/files/{path}")
+                except (OSError, http.client.HTTPException, httpx.TransportError):  # the kill may cut off an answer
                     return
                 acknowledged.append((model["id"], hashlib.sha256(content).hexdigest()))
 
@@ -227,26 +169,20 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
         until(lambda: len(acknowledged) >= 40)
         server.process.send_signal(signal.SIGKILL)
         server.process.wait(LIMIT_S)
-        stop.set()
         for writer in writers:
-            writer.join(LIMIT_S)
+            writer.join()
     assert len(acknowledged) >= 40
     with control_plane(state) as server:
-        opener = opener_for(server)
-        wrong = []
         for model_id, sha in acknowledged:
-            uri = post(server, "models.get_by_id", {"model": model_id})["model"]["uri"]
-            with opener.open(f"{server.url}/files/{uri.partition('/files/')[2]}", timeout=LIMIT_S) as answer:
-                if hashlib.sha256(answer.read()).hexdigest() != sha:
-                    wrong.append(uri)
-        assert wrong == []
+            uri = server.call("models.get_by_id", model=model_id)["model"]["uri"]
+            stored = server.download(f"{server.url}/files/{uri.partition('/files/')[2]}")
+            assert sha == hashlib.sha256(stored).hexdigest(), uri
     assert list((state / "files" / "tmp").iterdir()) == []
 
 
 def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None:
     """The SDK retries by itself; a token outlives the server that has issued it."""
-    state, scripts = tmp_path / "state", tmp_path / "scripts"
-    scripts.mkdir()
+    state, folder = tmp_path / "state", tmp_path / "script"
     script = """
         import json, pathlib, time
         from clearml import Task
@@ -258,10 +194,10 @@ def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None
         task.reload()
         print("RESULT", json.dumps(task.get_parameter("General/after")))
     """
-    port = lasting_port()
+    with control_plane(state) as server:
+        port = int(server.url.rpartition(":")[2])
+        process = begun(server, folder, script)
+        until((folder / "ready").exists)
     with control_plane(state, port=port) as server:
-        process = Sdk(server, scripts).start(script)
-        until((scripts / "run1" / "ready").exists)
-    with control_plane(state, port=port) as server:
-        (scripts / "run1" / "go").touch()
-        assert Sdk(server, scripts).finish(process) == "restart"
+        (folder / "go").touch()
+        assert result(process) == "restart"

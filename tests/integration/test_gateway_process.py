@@ -1,4 +1,4 @@
-"""The gateway as a process of its own, following a real control plane: workers, accidents, restarts, draining.
+"""The gateway as a process of its own, following a real control plane: workers, accidents, restarts.
 
 Endpoints here are hooks, so that no Triton is needed: what is tested is the process around the request.
 """
@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
-import re
 import signal
-import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,11 +29,9 @@ from tests.waiting import LIMIT_S, soon, until
 pytestmark = pytest.mark.integration
 
 ECHO = """
-import os, time
+import os
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
-        time.sleep(body.get("sleep", 0))
-        while body.get("until") and not os.path.exists(body["until"]): time.sleep(0.01)
         return {{"version": {version}, "n": body.get("n"), "worker": os.getppid()}}
 """
 
@@ -114,10 +109,10 @@ async def test_changes_by_the_stock_cli_are_live_without_a_failed_request(servic
         await asyncio.to_thread(lambda: until(gone))
         await asyncio.to_thread(service.deploy, 1)
         await asyncio.to_thread(lambda: until(lambda: process.serves(1)))
+        await soon(lambda: len(seen) > 100)
         stop.set()
         await load
     assert {"200"} == set(seen)
-    assert len(seen) > 100
 
 
 async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Service, tmp_path: Path) -> None:
@@ -140,38 +135,6 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
     assert not any(answer.isdigit() for answer in lost), lost
 
 
-@pytest.mark.long
-def test_what_the_gateway_does_is_on_the_serving_task_in_clearml(service: Service, tmp_path: Path) -> None:
-    """The controller beside it reports scalars, read back with the real SDK."""
-    with Process(service, tmp_path / "state") as process:
-        until(lambda: process.serves(1))
-        command = ("-m", "deploy.cli.main", "controller", "--gateway", process.url, "--serving-task-id", service.task)
-        script = f"""
-import json, time
-from clearml import Task
-last = lambda: Task.get_task({service.task!r}).get_last_scalar_metrics()
-while not (scalars := last()).get("requests per second", {{}}).get("echo", {{}}).get("last"):
-    time.sleep(0.2)
-print("FOUND", json.dumps(scalars))
-"""
-        with service.start(*command) as controller, service.start("-c", script) as reader:
-            until(lambda: process.serves(1) and reader.poll() is not None)  # asked all the time
-            read, errors = reader.communicate()
-            controller.terminate()
-    found = re.search("FOUND (.*)", read)
-    assert found, read + errors
-    scalars = json.loads(found[1])
-    assert "latency p99, ms" in scalars
-
-
-WATCHED = """
-import os
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return {"worker": os.getppid()}
-"""
-
-
 @pytest.mark.prometheus
 def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus(
     service: Service, tmp_path: Path
@@ -179,9 +142,7 @@ def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus
     """To the value: every bin of every variable, whichever of the four workers has counted it; requests as well."""
     rng = np.random.default_rng(1)
     bins = {"n": drift.scalar_bins(rng.normal(size=1000)), "animal": drift.enum_bins({"cat": 600, "dog": 400})}
-    code = tmp_path / "watched.py"
-    code.write_text(WATCHED)
-    service.add("watched", "--preprocess", str(code), engine="custom")
+    service.deploy(1, "watched")
     service.stock("metrics", "add", "--endpoint", "watched", "--variable-scalar", "n=0,1", "--variable-enum",
                   "animal=cat,dog")  # fmt: skip
     states = [tmp_path / name for name in ("one", "two")]
@@ -223,7 +184,7 @@ def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus
 
         until(lambda: summed() == expected)
         of_all = 'sum(gateway_requests_total{endpoint="watched", outcome="ok"})'
-        assert float(len(answered)) == prometheus.value(of_all)
+        until(lambda: float(len(answered)) == prometheus.value(of_all))
     service.stock("metrics", "remove", "--endpoint", "watched")
     service.stock("model", "remove", "--endpoint", "watched")
 
@@ -273,29 +234,3 @@ def test_restart_without_control_plane_serves_the_last_good_state(service: Servi
             assert 200 == httpx.get(f"{process.url}/v2/health/live").status_code
     finally:
         os.kill(service.server.process.pid, signal.SIGCONT)
-
-
-def test_sigterm_finishes_what_was_begun(service: Service, tmp_path: Path) -> None:
-    """A request in flight is answered, new ones are not taken, the exit code is 0."""
-    with Process(service, tmp_path / "state") as process:
-        until(lambda: process.serves(1))
-        with socket.create_connection(("127.0.0.1", process.port)) as connection:
-            body = json.dumps({"until": str(tmp_path / "go-on"), "n": 7}).encode()
-            connection.sendall(
-                b"POST /serve/echo HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%s" % (len(body), body)
-            )
-            begun = re.compile(r"^gateway_requests_in_flight\S* 1", re.M)
-            until(lambda: begun.search(httpx.get(f"{process.url}/metrics").text))
-            process.process.send_signal(signal.SIGTERM)
-            until(lambda: not process.serves(1))
-            (tmp_path / "go-on").touch()
-            connection.settimeout(LIMIT_S)
-            answer = b""
-            while b"}" not in answer:
-                part = connection.recv(4096)
-                assert part, process.log.read_text()
-                answer += part
-        assert answer.startswith(b"HTTP/1.1 200")
-        assert b'"n":7' in answer
-        assert 0 == process.process.wait(timeout=LIMIT_S)

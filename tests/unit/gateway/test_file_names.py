@@ -48,7 +48,7 @@ def test_an_ordinary_name_stays_as_it_is(name: str) -> None:
     assert name == file_name(name)
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=list(HealthCheck))
 @given(text=NAMES, other=NAMES)
 @example(text="../../../escaped.txt", other="..-..-..-escaped.txt")
 @example(text="a/b", other="a-b")

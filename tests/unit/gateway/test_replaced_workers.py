@@ -48,7 +48,8 @@ def test_a_replaced_worker_takes_no_requests_before_it_can_answer_them(gateway: 
     os.kill(other, signal.SIGSTOP)  # only the new one can answer from now on
     until(lambda: 200 == gateway.ask("c"))
     assert {200} == {gateway.ask(name) for name in NAMES}
-    os.kill(other, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # unless it was missed and replaced
+        os.kill(other, signal.SIGKILL)
 
 
 def test_without_another_worker_a_replaced_one_listens_at_once(gateway: FakeGateway) -> None:
@@ -106,8 +107,7 @@ def test_a_worker_that_starts_ends_with_its_parent(gateway: FakeGateway) -> None
         os.kill(pid, signal.SIGKILL)
     until(lambda: "leaves requests to the other workers" in gateway.log())
     gateway.process.kill()
-    until(lambda: not gateway.workers())
-    assert not gateway.is_listening()
+    until(lambda: not gateway.workers() and not gateway.is_listening())
     assert "takes requests from now on" not in gateway.log()
 
 
