@@ -38,12 +38,6 @@ _log = logging.getLogger("triton_gateway.triton")
 RESOLVE_S: Final = 2.0
 """Seconds between two DNS lookups. A cluster's DNS caches an answer for some seconds."""
 
-_RETRY_S: Final = 0.1
-"""Seconds before the first probe of a lost server; the wait doubles up to two seconds."""
-
-_TICK_S: Final = 0.1
-"""Seconds between two looks at whether a server must be probed."""
-
 _SURVEY_S: Final = 0.2
 """Seconds between two reads of a server's repository index while it changes; they grow while it does not."""
 _MAX_SURVEY_S: Final = 2.0
@@ -64,7 +58,7 @@ class Replica(Server):
     """One Triton: its transports and its state."""
 
     __slots__ = (
-        "address", "grpc", "held", "http", "is_filled", "lacking", "retry_s", "survey_due", "survey_s", "tending",
+        "address", "grpc", "held", "http", "is_filled", "lacking", "survey_due", "survey_s",
     )  # fmt: skip
 
     def __init__(self, address: str, grpc: GrpcTransport, http: HttpTransport) -> None:
@@ -79,13 +73,9 @@ class Replica(Server):
         self.lacking: frozenset[str] = frozenset()
         """Models that others have and it does not, without models that are placed on some servers only."""
         self.survey_due, self.survey_s = 0.0, 0.0
-        self.retry_s = 0.0
-        self.tending: asyncio.Task[None] | None = None
 
     async def close(self, *, within: float = 0.0) -> None:
         """Wait up to ``within`` seconds for calls in flight, then close the connections."""
-        if self.tending is not None:
-            self.tending.cancel()
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(within):
@@ -194,35 +184,17 @@ class Replicas:
         if over_http:
             replica.http.shut()
         self._judge(replica, is_live=False)
-        self._tend(replica)
 
     def unreachable(self, what: str) -> str:
         """Return the message that Triton ``what``, with the reason if the replicas are unknown."""
         return f"Triton at {self._address} {what}" + (f" ({self._problem})" if self._problem else "")
 
-    def _tend(self, replica: Replica) -> None:
-        if replica.tending is None:
-            replica.tending = asyncio.create_task(self._ask_when_in_doubt(replica), name=f"triton {replica.address}")
-
-    async def _ask_when_in_doubt(self, replica: Replica) -> None:
-        asked = 0.0
-        while True:
-            now = monotonic()
-            if (replica.is_unhealthy or replica.http.is_shut) and now >= asked + replica.retry_s:
-                asked = now
-                replica.retry_s = min(max(2 * replica.retry_s, _RETRY_S), RESOLVE_S)
-                try:
-                    await (self._ask(replica) if replica.is_unhealthy else replica.http.is_live())
-                    self._say_transports()
-                except Exception:  # noqa: BLE001 - logged; the next probe may succeed
-                    _log.exception("the health probe of Triton at %s failed", replica.address)
-            await asyncio.sleep(_TICK_S)
-
     async def _ask(self, replica: Replica) -> None:
         """Probe a server. If it hangs, its calls in flight end, so that others repeat them."""
         was_unhealthy = replica.is_unhealthy
-        # HTTP may have failed since its last check without a call noticing.
-        is_live = await self._probe(replica) or await replica.http.is_live()
+        is_live = await self._probe(replica)
+        if replica.http.is_shut or not is_live:  # it may have failed since its last check without a call noticing
+            is_live = await replica.http.is_live() or is_live
         # A call that failed meanwhile says more than an answer from before: the next probe decides.
         if was_unhealthy or not replica.is_unhealthy:
             self._judge(replica, is_live=is_live)
@@ -301,7 +273,6 @@ class Replicas:
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
         if replica.is_unhealthy == is_live:
             _log.info("Triton at %s %s", replica.address, "gets calls" if is_live else "does not answer")
-            replica.retry_s = 0.0
         replica.is_unhealthy = not is_live
         replica.is_filled = replica.is_filled and is_live
         self._count()
@@ -326,6 +297,7 @@ class Replicas:
         for replica in self.all:
             replica.missing &= self._asked.keys()
         await asyncio.gather(*map(self._ask, self.all))
+        self._say_transports()
         return not self.is_away
 
     async def ask_http(self) -> None:
@@ -347,8 +319,6 @@ class Replicas:
                 self.is_away = self.is_away or not self.all
                 return
             self._join(targets)
-            for replica in self.all:
-                self._tend(replica)
 
     async def _behind(self, target: Target) -> Sequence[str]:
         if target.fixed:
