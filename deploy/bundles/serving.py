@@ -6,14 +6,13 @@ model sync translates what concerns only one of them (``deploy/sync/model_folder
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.sync.model_folder.execution import Target
-from deploy.tools.clearml_serving import Tensor
+from deploy.tools.clearml_serving import Tensor, model_add
 
 GENERATION_INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))
 GENERATION_OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "object", (1,)))
@@ -73,24 +72,7 @@ def add_arguments(
     endpoint: str, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], tuned: Tuned
 ) -> list[str]:
     """Return the arguments of ``clearml-serving`` that add ``endpoint`` (``NAME`` or ``NAME/VERSION``)."""
-    return endpoint_arguments(endpoint, model_id, inputs, outputs, tuned.pairs())
-
-
-def endpoint_arguments(
-    endpoint: str, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pairs: Sequence[str]
-) -> list[str]:
-    """Return the same with ready ``--aux-config`` pairs, or none."""
-    name, _, version = endpoint.partition("/")
-    arguments = ["model", "add", "--engine", "triton", "--endpoint", name]
-    arguments += ["--version", version] if version else []
-    arguments += ["--model-id", model_id]
-    for side, described in (("input", inputs), ("output", outputs)):
-        if not described:
-            continue
-        arguments += [f"--{side}-name", *(t.name for t in described)]
-        arguments += [f"--{side}-type", *(t.type for t in described)]
-        arguments += [f"--{side}-size", *(json.dumps(list(t.shape)) for t in described)]
-    return [*arguments, *(["--aux-config", *pairs] if pairs else [])]
+    return model_add(endpoint, model_id, inputs, outputs, tuned.pairs())
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import Screen, run_ours
 from deploy.tools import http_client, proxies
-from deploy.tools.clearml_serving import ClearMLServing, Tensor
+from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import registry, spec
 from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
@@ -194,7 +194,7 @@ class Deployment:
         self._typed([*upload, str(folder)])
         if given.kind in IN_PYTHON:
             return model_id, ["model", "add", "--engine", given.kind, "--endpoint", "ENDPOINT", "--model-id", model_id]
-        return model_id, serving.endpoint_arguments("ENDPOINT", model_id, inputs, outputs, pairs)
+        return model_id, model_add("ENDPOINT", model_id, inputs, outputs, pairs)
 
     def _optimize(self) -> list[str]:
         wanted, given = self._wanted, self._wanted.given

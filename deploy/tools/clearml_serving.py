@@ -59,6 +59,26 @@ class Tensor:
     shape: tuple[int, ...]
 
 
+def model_add(
+    endpoint: str, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], pairs: Sequence[str] = ()
+) -> list[str]:
+    """Return the arguments that add a Triton endpoint (``NAME`` or ``NAME/VERSION``); ``pairs`` for ``--aux-config``.
+
+    The tool needs a description of every tensor.
+    """
+    name, _, version = endpoint.partition("/")
+    arguments = ["model", "add", "--engine", "triton", "--endpoint", name]
+    arguments += ["--version", version] if version else []
+    arguments += ["--model-id", model_id]
+    for side, described in (("input", inputs), ("output", outputs)):
+        if not described:
+            continue
+        arguments += [f"--{side}-name", *(tensor.name for tensor in described)]
+        arguments += [f"--{side}-type", *(tensor.type for tensor in described)]
+        arguments += [f"--{side}-size", *(json.dumps(list(tensor.shape)) for tensor in described)]
+    return [*arguments, *(["--aux-config", *pairs] if pairs else [])]
+
+
 @dataclass(frozen=True, slots=True)
 class ClearMLServing:
     """Runs ``clearml-serving`` of this Python environment. The output of every run is appended to ``log``."""
@@ -70,21 +90,6 @@ class ClearMLServing:
     async def create_service(self, name: str) -> str:
         """Run ``clearml-serving create``, and return the id of the new serving Task."""
         return _only(_NEW_SERVICE, await self.run("create", "--name", name))
-
-    async def add_endpoint(
-        self, task_id: str, endpoint: str, model_id: str, *, inputs: Sequence[Tensor], outputs: Sequence[Tensor],
-        version: str = "", options: Sequence[str] = (),
-    ) -> None:  # fmt: skip
-        """Run ``clearml-serving model add`` for a Triton endpoint. The tool needs a description of every tensor."""
-        described: list[str] = []
-        for side, tensors in (("input", inputs), ("output", outputs)):
-            described += [f"--{side}-name", *(tensor.name for tensor in tensors)]
-            described += [f"--{side}-type", *(tensor.type for tensor in tensors)]
-            described += [f"--{side}-size", *(json.dumps(tensor.shape) for tensor in tensors)]
-        await self.run(
-            "--id", task_id, "model", "add", "--engine", "triton", "--endpoint", endpoint, "--model-id", model_id,
-            *(("--version", version) if version else ()), *options, *described,
-        )  # fmt: skip
 
     async def run(self, *arguments: str) -> str:
         """Run one command and return its output.

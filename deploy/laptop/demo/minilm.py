@@ -16,7 +16,7 @@ from pathlib import Path
 
 from deploy.bundles.model_files import copy_texts
 from deploy.laptop import registry_process
-from deploy.tools.clearml_serving import ClearMLServing, Tensor
+from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import MissingPart
 from deploy.tools.folders import aside
 
@@ -77,7 +77,7 @@ async def register(
     )
     say(f'"{MODEL_NAME}" is registered: model {model_id}')
     live("clearml-serving model add")
-    await cli.add_endpoint(task_id, ENDPOINT, model_id, inputs=_INPUTS, outputs=_OUTPUTS)
+    await cli.run("--id", task_id, *model_add(ENDPOINT, model_id, _INPUTS, _OUTPUTS))
     say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")
 
 

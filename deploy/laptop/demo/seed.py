@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from deploy.laptop import registry_process
-from deploy.tools.clearml_serving import ClearMLServing, Tensor
+from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import DeployError, RegistryRefused, RegistryUnavailable
 
 ENDPOINT = "demo"
@@ -71,10 +71,7 @@ async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> s
     for version in versions:
         # version 1 has a latency objective (docs/monitoring.md), version 2 a response cache (docs/settings.md)
         said = "gateway.response_cache=1000" if version == "2" else "gateway.latency=0.3"
-        options = ("--aux-config", said)
-        await cli.add_endpoint(
-            task, ENDPOINT, model, inputs=_INPUTS, outputs=_OUTPUTS, version=version, options=options
-        )
+        await cli.run("--id", task, *model_add(f"{ENDPOINT}/{version}", model, _INPUTS, _OUTPUTS, [said]))
     await cli.run(
         "--id", task, "model", "canary", "--endpoint", ENDPOINT, "--weights", "0.8", "0.2",
         "--input-endpoints", f"{ENDPOINT}/1", f"{ENDPOINT}/2",

@@ -1,9 +1,8 @@
-"""The state directory and ports: remembered facts and refusals."""
+"""The state directory: remembered facts and refusals."""
 
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -12,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.laptop.state_dir import StateDir
-from deploy.tools import ports
-from deploy.tools.errors import DeployError, PortTaken, StateDirUnusable
+from deploy.tools.errors import StateDirUnusable
 
 
 @pytest.fixture
@@ -86,29 +84,6 @@ def test_environment_file_can_be_sourced_by_its_owner_only(state: StateDir) -> N
         ["bash", "-c", f'. "{state.env_file}"; printf "%s|%s" "$A" "$B"'], capture_output=True, text=True, check=True
     )
     assert shell.stdout == "it's $HOME|2"
-
-
-def test_free_port_is_chosen_again_next_time() -> None:
-    """0 chooses the port of last time, so that known addresses stay valid."""
-    first = ports.choose("127.0.0.1", 0, remembered=0, avoid=set())
-    assert ports.choose("127.0.0.1", 0, remembered=first, avoid=set()) == first
-    assert ports.choose("127.0.0.1", 0, remembered=first, avoid={first}) != first
-
-
-def test_remembered_port_that_is_taken_is_not_chosen() -> None:
-    """Another program may use it now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        taken = server.getsockname()[1]
-        assert ports.choose("127.0.0.1", 0, remembered=taken, avoid=set()) != taken
-        with pytest.raises(PortTaken, match=f"port {taken} for the gateway is taken by"):
-            ports.require_free("127.0.0.1", taken, what="gateway", option="--port")
-    ports.require_free("127.0.0.1", taken, what="gateway", option="--port")
-
-
-def test_foreign_address_is_refused() -> None:
-    """An address of another machine is not reported as a taken port."""
-    with pytest.raises(DeployError, match="not an address of this machine"):
-        ports.is_free("192.0.2.1", 8080)
 
 
 def test_what_is_written_for_the_shell_is_read_again(tmp_path: Path) -> None:

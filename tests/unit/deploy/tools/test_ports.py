@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from deploy.tools import ports
-from deploy.tools.errors import PortTaken
+from deploy.tools.errors import DeployError, PortTaken
 
 
 def test_a_taken_port_names_the_process_that_holds_it_and_the_option_that_changes_it() -> None:
@@ -32,6 +32,12 @@ def test_the_port_of_last_time_is_taken_again_unless_it_is_taken() -> None:
     assert ports.choose("127.0.0.1", 0, remembered=first, avoid=used) != first
     with socket.create_server(("127.0.0.1", first)):
         assert ports.choose("127.0.0.1", 0, remembered=first, avoid=set()) != first
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    """It is not reported as a taken port."""
+    with pytest.raises(DeployError, match="not an address of this machine"):
+        ports.is_free("192.0.2.1", 8080)
 
 
 def test_a_taken_port_is_told_without_psutil_too(monkeypatch: pytest.MonkeyPatch) -> None:
