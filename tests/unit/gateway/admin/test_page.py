@@ -23,6 +23,7 @@ from gateway.admin import page
 from gateway.admin.page import POLICY, render_live, render_page
 from gateway.metrics import drift
 from tests.core_client import listening
+from tests.waiting import LIMIT_S
 
 EVIL = "<script>alert(1)</script>"
 STATUS: dict[str, Any] = {
@@ -277,7 +278,7 @@ def said(document: Path, folder: Path, *flags: str, virtual_ms: int) -> Any:
         [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--no-first-run", f"--user-data-dir={folder / 'profile'}", *flags, f"--virtual-time-budget={virtual_ms}",
          "--dump-dom", document.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
+        check=True, capture_output=True, text=True, timeout=LIMIT_S,
     )  # fmt: skip
     found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
     assert found is not None
@@ -334,7 +335,11 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
         ]  # fmt: skip
         drawing = asyncio.create_task(
             asyncio.to_thread(
-                subprocess.run, [*common, f"--screenshot={picture}", url], check=True, capture_output=True, timeout=60
+                subprocess.run,
+                [*common, f"--screenshot={picture}", url],
+                check=True,
+                capture_output=True,
+                timeout=LIMIT_S,
             )
         )
         while not drawing.done():
@@ -344,7 +349,7 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
         reading = asyncio.create_task(
             asyncio.to_thread(
                 subprocess.run, [*common, "--virtual-time-budget=10000", "--dump-dom", url], check=True,
-                capture_output=True, text=True, timeout=60,
+                capture_output=True, text=True, timeout=LIMIT_S,
             )
         )  # fmt: skip
         while not reading.done():

@@ -330,7 +330,7 @@ def slow() -> Iterator[str]:
     release = threading.Event()
 
     def wait(_: sites.Asked) -> tuple[int, bytes]:
-        release.wait(20)
+        release.wait(LIMIT_S)
         return 200, b""
 
     with sites.site(wait) as address:

@@ -407,7 +407,7 @@ async def call(rpc: Any, method: str, metadata: tuple[tuple[str, str], ...]) -> 
             stream = channel.stream_stream(
                 f"/inference.GRPCInferenceService/{method}", request_serializer=type(request).SerializeToString,
                 response_deserializer=response.FromString,
-            )(iter([request]), metadata=metadata, timeout=10)  # fmt: skip
+            )(iter([request]), metadata=metadata, timeout=LIMIT_S)  # fmt: skip
             [answer] = [one async for one in stream]
             return "OK", answer.error_message, answer
         return "OK", "", await client.call(method, request, response, metadata=metadata)
@@ -455,7 +455,7 @@ async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) ->
         "/inference.GRPCInferenceService/ModelStreamInfer",
         request_serializer=pb.ModelInferRequest.SerializeToString,
         response_deserializer=pb.ModelStreamInferResponse.FromString,
-    )(metadata=shown(keyring, "revoked"), timeout=20)
+    )(metadata=shown(keyring, "revoked"), timeout=LIMIT_S)
     await stream.write(texts("e", "good"))
     assert not (await stream.read()).error_message
     keyring.end("revoked")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.http import core, server
 from gateway.http.server import Listening
 from tests.waiting import LIMIT_S
 
@@ -66,8 +67,9 @@ async def answer(client: socket.socket) -> bytes:
 
 
 @pytest.fixture
-async def port(stack: Any) -> Port:
-    """A port that serves the endpoint ``e``."""
+async def port(stack: Any, monkeypatch: pytest.MonkeyPatch) -> Port:
+    """A port that serves the endpoint ``e``. It accepts however long that takes."""
+    monkeypatch.setattr(server, "_QUEUE_S", LIMIT_S)
     stack.deploy("e")
     await stack.served("e")
     made = Port(stack)
@@ -87,8 +89,11 @@ async def test_what_waits_in_the_listen_queue_is_answered(port: Port) -> None:
     assert all(b"connection: close" in text for text in answers)
 
 
-async def test_a_connection_that_was_just_opened_may_send_its_request(port: Port) -> None:
+async def test_a_connection_that_was_just_opened_may_send_its_request(
+    port: Port, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is on its way. New connections are refused meanwhile."""
+    monkeypatch.setattr(core, "_LAST_HEAD_S", LIMIT_S)
     with port.clients() as clients:
         while len(port.connections) < CLIENTS:
             await asyncio.sleep(0)
