@@ -102,7 +102,7 @@ _END_S: Final = 5.0
 _MAX_LISTED: Final = 5
 _SWITCH_S: Final = 0.0005
 
-MakeBackend = Callable[[str, bool], Backend]
+MakeBackend = Callable[[str], Backend]
 
 
 class ClosableSpans(RequestSpans, Protocol):
@@ -116,7 +116,7 @@ class ClosableSpans(RequestSpans, Protocol):
 class Gateway:
     """One worker: it serves inference itself and leaves the rest to FastAPI.
 
-    ``registry`` and ``make_backend(address, compression)`` are its two dependencies; with fakes of both, a test runs a
+    ``registry`` and ``make_backend(address)`` are its two dependencies; with fakes of both, a test runs a
     complete gateway. ``records_period``: seconds between reads of the model records. ``is_whole_process``: nothing else
     runs in this process, so its garbage collector may be tuned. ``settle``: seconds that it waits, before it takes
     requests, for what was served before. ``parent``: the process id of the worker's parent, if it has one.
@@ -622,9 +622,8 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
         settings,
         registry=registry,
         lineage_source=registry,
-        make_backend=lambda address, compression: TritonBackend(
+        make_backend=lambda address: TritonBackend(
             address,
-            compression=compression,
             options=options,
             http_of=http_beside(settings.triton_http),
             tls=in_folder(settings.triton_tls, settings.triton_tls_name),

@@ -71,7 +71,7 @@ _PLAIN: Final = re.compile(r"^class Preprocess\s*(\(\s*(object)?\s*\))?\s*:", re
 class Assembler:
     """Builds endpoints.
 
-    ``backend_for(address, compression)`` returns the shared backend of an address. Hooks call ``send_request`` to ask
+    ``backend_for(address)`` returns the shared backend of an address. Hooks call ``send_request`` to ask
     other endpoints.
     """
 
@@ -81,7 +81,7 @@ class Assembler:
         records: ModelRecords,
         reports: Reports,
         cache: ArtifactCache,
-        backend_for: Callable[[str, bool], Backend],
+        backend_for: Callable[[str], Backend],
         observer: Observer,
         limits: BatchLimits,
         word_cache_words: int,
@@ -158,7 +158,7 @@ class Assembler:
         async with _Cleanup() as opened:
             if spec.engine == "triton" and record is not None:
                 triton_name = triton_model_name(spec, record)
-                backend = self._backend_for(plan.triton_address, plan.triton_compression)
+                backend = self._backend_for(plan.triton_address)
                 if spec.option("unload_after"):
                     opened.leave = backend.expect_cold(triton_name)
                 progress("Loaded", "waiting for Triton to load the model")

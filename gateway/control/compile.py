@@ -31,7 +31,6 @@ class EndpointPlan:
 
     spec: EndpointSpec
     triton_address: str
-    triton_compression: bool
     fingerprint: str
     content: str = ""
     """Fingerprint without the placement: equal for equal entries, models, code and options on any Triton."""
@@ -66,8 +65,6 @@ def compile_spec(
     """
     faults = list(spec.faults)
     address = spec.settings.get("triton_grpc_server") or default_triton
-    flag = spec.settings.get("triton_grpc_compression", "")
-    compression = flag.strip().lower() in ("1", "true", "yes")
     known = {ANY: address or "anywhere"} if pools is None else {DEFAULT: address, **pools}
     unknown: dict[str, list[str]] = {}
     endpoints: dict[str, EndpointPlan] = {}
@@ -85,9 +82,8 @@ def compile_spec(
         # An objective does not change the answers, so changing it needs no rebuild.
         built = replace(endpoint, options=tuple(one for one in endpoint.options if one[0] not in OBJECTIVE))
         endpoints[url] = EndpointPlan(
-            endpoint, at, compression, _digest((built, at or address, compression, files)),
-            _digest((built, files)), ",".join(on),
-        )  # fmt: skip
+            endpoint, at, _digest((built, at or address, files)), _digest((built, files)), ",".join(on)
+        )
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))
     for name, rule in spec.canaries.items():

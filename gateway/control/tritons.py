@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gateway.control.compile import EndpointPlan
 from gateway.control.version import Versions
 from gateway.health import Health
 from gateway.metrics import catalog
@@ -23,27 +22,23 @@ _log = logging.getLogger("triton_gateway.control")
 _PROBE_S: Final = 1.0
 """Pause between two probes."""
 
-Key = tuple[str, bool]
-"""The address, and whether requests to it are compressed."""
-
 
 class Tritons:
-    """Backends by address and compression; ``make`` creates one without connecting."""
+    """Backends by address; ``make`` creates one without connecting."""
 
-    def __init__(self, make: Callable[[str, bool], Backend]) -> None:
+    def __init__(self, make: Callable[[str], Backend]) -> None:
         self._make = make
-        self._backends: dict[Key, Backend] = {}
+        self._backends: dict[str, Backend] = {}
 
-    def get(self, address: str, compression: bool) -> Backend:
+    def get(self, address: str) -> Backend:
         """Return the shared backend of this address."""
-        key = (address, compression)
-        if key not in self._backends:
-            self._backends[key] = self._make(address, compression)
-        return self._backends[key]
+        if address not in self._backends:
+            self._backends[address] = self._make(address)
+        return self._backends[address]
 
-    async def forget(self, needed: Collection[Key]) -> None:
+    async def forget(self, needed: Collection[str]) -> None:
         """Close all backends but the ``needed`` ones. The others must have no calls in flight."""
-        gone = [self._backends.pop(key) for key in [*self._backends] if key not in needed]
+        gone = [self._backends.pop(address) for address in [*self._backends] if address not in needed]
         for backend in gone:
             await backend.close()
 
@@ -72,10 +67,8 @@ class TritonProbe:
 
     async def _probe(self) -> None:
         asked = self._needed()
-        live: dict[str, bool] = {}
         answered = await asyncio.gather(*(backend.is_live() for backend in asked.values()))
-        for (address, _), answers in zip(asked, answered, strict=True):
-            live[address] = live.get(address, False) or answers
+        live = dict(zip(asked, answered, strict=True))
         for address, answers in live.items():
             if self._health.backend_live.get(address) != answers:
                 _log.log(
@@ -83,8 +76,7 @@ class TritonProbe:
                     "Triton at %s %s", address, "answers" if answers else "does not answer",
                 )  # fmt: skip
         needed, pools = self._needed(), self.pools()
-        now = {address for address, _ in needed}
-        found = {address: answers for address, answers in live.items() if address in now}
+        found = {address: answers for address, answers in live.items() if address in needed}
         if found != self._health.backend_live or pools != self._health.pools:
             self._health.backend_live, self._health.pools = found, pools
             self._observer.show(
@@ -92,7 +84,7 @@ class TritonProbe:
             )
         self._health.stuck = sorted({address for backend in needed.values() for address in backend.stuck})
         waiting: dict[str, int] = {}
-        for (address, _), backend in needed.items():
+        for address, backend in needed.items():
             for pool in pools.get(address, "").split(","):
                 waiting[pool] = waiting.get(pool, 0) + backend.waiting
         self._observer.show(catalog.POOL_WAITING, {(pool,): count for pool, count in waiting.items()})
@@ -102,7 +94,7 @@ class TritonProbe:
 
     def answers(self) -> dict[str, bool]:
         """Return which Tritons answer, by address, with what calls have found since the last probe."""
-        away = {address for (address, _), backend in self._needed().items() if backend.is_away}
+        away = {address for address, backend in self._needed().items() if backend.is_away}
         return {address: live and address not in away for address, live in self._health.backend_live.items()}
 
     def lacking(self) -> set[str]:
@@ -114,14 +106,14 @@ class TritonProbe:
             url for url, version in self._versions.served().items()
             if version.endpoint is not None and (plan := version.plan) is not None and plan.spec.engine == "triton"
             and not plan.spec.option("unload_after")
-            and self._tritons.get(*_key(plan)).lacks(version.endpoint.identity.triton_name)
+            and self._tritons.get(plan.triton_address).lacks(version.endpoint.identity.triton_name)
         }  # fmt: skip
 
-    def _needed(self) -> dict[Key, Backend]:
+    def _needed(self) -> dict[str, Backend]:
         """Return the Tritons that versions are served or built on."""
         plans = (version.plan for version in self._versions)
-        keys = {_key(plan) for plan in plans if plan is not None and plan.spec.engine == "triton"}
-        return {key: self._tritons.get(*key) for key in sorted(keys)}
+        addresses = {plan.triton_address for plan in plans if plan is not None and plan.spec.engine == "triton"}
+        return {address: self._tritons.get(address) for address in sorted(addresses)}
 
     def pools(self) -> dict[str, str]:
         """Return the pools of each needed address, separated by commas."""
@@ -131,7 +123,3 @@ class TritonProbe:
             if plan is not None and plan.spec.engine == "triton":
                 found.setdefault(plan.triton_address, set()).add(plan.pool or DEFAULT)
         return {address: ",".join(sorted(pools)) for address, pools in found.items()}
-
-
-def _key(plan: EndpointPlan) -> Key:
-    return plan.triton_address, plan.triton_compression

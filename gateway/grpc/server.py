@@ -179,7 +179,6 @@ class RpcServer:
                 ("grpc.http2.bdp_probe", 0),
                 ("grpc.http2.lookahead_bytes", _LOOKAHEAD_BYTES),
             ],
-            compression=None,
         )
         unary = {
             "ServerLive": (self._live, pb.ServerLiveRequest, pb.ServerLiveResponse),

@@ -59,7 +59,6 @@ class TritonBackend:
         self,
         address: str,
         *,
-        compression: bool = False,
         options: Sequence[tuple[str, Any]] = (),
         http_of: HttpOf = lambda _target: None,
         tls: TritonTls | None = None,
@@ -80,14 +79,14 @@ class TritonBackend:
         tls = for_address(address, tls)
 
         def connect(to: str, http_at: HttpAddress | None, host: str) -> Replica:
-            grpc = GrpcTransport(to, options=dict(options), is_compressed=compression, tls=tls, host=host)
+            grpc = GrpcTransport(to, options=dict(options), tls=tls, host=host)
             return Replica(to, grpc, HttpTransport(http_at))
 
         self._replicas = Replicas(
             address,
             connect,
-            # Triton offers compression and TLS over gRPC only, so HTTP is off with either of them.
-            http_of=(lambda _target: None) if compression or tls else http_of,
+            # Triton offers TLS over gRPC only.
+            http_of=(lambda _target: None) if tls else http_of,
             stamp=tls.changed if tls else tuple,
             lookup=lookup,
             lookup_every=lookup_every,

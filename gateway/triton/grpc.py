@@ -85,9 +85,7 @@ class GrpcTransport:
     ``host`` is the name that the server's certificate must have, unless ``tls`` names another.
     """
 
-    def __init__(
-        self, address: str, *, options: Mapping[str, Any], is_compressed: bool, tls: TritonTls | None, host: str
-    ) -> None:
+    def __init__(self, address: str, *, options: Mapping[str, Any], tls: TritonTls | None, host: str) -> None:
         self._address = address
         self._calls: set[Any] = set()
         self._readers: set[asyncio.Task[None]] = set()
@@ -101,17 +99,14 @@ class GrpcTransport:
         self.is_stuck = False
         """Whether the server answers calls but no streams, which only its restart ends."""
         self._asking: asyncio.Task[None] | None = None
-        compression = grpc.Compression.Gzip if is_compressed else None
         settings = dict(_OPTIONS) | dict(options)
         if tls is None:
-            channel = grpc.aio.insecure_channel(address, options=list(settings.items()), compression=compression)
+            channel = grpc.aio.insecure_channel(address, options=list(settings.items()))
         else:
             if name := tls.name or host:
                 settings |= {"grpc.ssl_target_name_override": name, "grpc.default_authority": name}
             credentials = grpc.ssl_channel_credentials(*tls.read())
-            channel = grpc.aio.secure_channel(
-                address, credentials, options=list(settings.items()), compression=compression
-            )
+            channel = grpc.aio.secure_channel(address, credentials, options=list(settings.items()))
         self._channel = channel
 
         def method(name: str, request: Any, response: Any) -> Any:

@@ -165,7 +165,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
         Settings(
             state_dir=folder / "state", poll_frequency="1s", metrics_detail="full", triton_grpc=embedded_triton.grpc
         ), registry=registry,
-        make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=()),
+        make_backend=lambda address: TritonBackend(address, options=()),
     )  # fmt: skip
     ends = threading.Event()
 

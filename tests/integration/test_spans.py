@@ -138,7 +138,7 @@ async def test_gateway_and_triton_are_one_trace(
         gateway = Gateway(
             Settings(state_dir=tmp_path / "state", poll_frequency="1s", triton_grpc=launcher.addresses.grpc),
             registry=registry,
-            make_backend=lambda address, compression: TritonBackend(address, compression=compression, options=()),
+            make_backend=lambda address: TritonBackend(address, options=()),
             spans=exporting("http/protobuf", version="1", instance="test"),
         )
         async with gateway.running():

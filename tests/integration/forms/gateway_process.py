@@ -29,7 +29,7 @@ def main() -> None:
     settings = Settings(**described["settings"])
     gateway = Gateway(
         settings, registry=registry,
-        make_backend=lambda address, compression: TritonBackend(address, compression=compression),
+        make_backend=TritonBackend,
     )  # fmt: skip
     listener = socket.create_server((settings.host, settings.port))
     Server(lambda: gateway, [listener], backlog=128, drain_timeout=5).run()

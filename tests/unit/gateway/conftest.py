@@ -52,7 +52,7 @@ class Stack:
     def new_gateway(self, **more: Any) -> Gateway:
         return Gateway(
             self.settings, registry=self.registry,
-            make_backend=lambda address, _compression: self.backends.get(address, self.backend),
+            make_backend=lambda address: self.backends.get(address, self.backend),
             records_period=0.05, **more,
         )  # fmt: skip
 

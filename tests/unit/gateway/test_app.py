@@ -438,7 +438,7 @@ async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
 
     stack, source = make_stack(), Source()
     stack.gateway = Gateway(
-        stack.settings, registry=stack.registry, make_backend=lambda _a, _c: stack.backend, lineage_source=source
+        stack.settings, registry=stack.registry, make_backend=lambda _address: stack.backend, lineage_source=source
     )
     stack.client = stack.new_client(stack.gateway)
     async with stack.gateway.running(), stack.client:

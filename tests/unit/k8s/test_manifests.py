@@ -303,9 +303,7 @@ def paths_of(app: Any) -> set[str]:
 def routes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """Paths that each kind of container really answers."""
     folder = tmp_path_factory.mktemp("state")
-    gateway = Gateway(
-        Settings(state_dir=folder), registry=FakeRegistry(), make_backend=lambda _address, _compression: FakeBackend()
-    )
+    gateway = Gateway(Settings(state_dir=folder), registry=FakeRegistry(), make_backend=lambda _address: FakeBackend())
     store = Store(folder / "registry.sqlite3")
     controlplane = build_controlplane(state_dir=folder, store=store, credentials=Credentials.load_or_create(folder))
     store.close()

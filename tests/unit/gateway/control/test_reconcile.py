@@ -317,4 +317,4 @@ def test_a_version_is_validated_with_a_request_of_its_url_or_a_sibling() -> None
 
 def _plan(url: str, fingerprint: str) -> EndpointPlan:
     endpoint, _, version = url.partition("/")
-    return EndpointPlan(EndpointSpec(url, endpoint, version, "custom"), "t:8001", False, fingerprint)
+    return EndpointPlan(EndpointSpec(url, endpoint, version, "custom"), "t:8001", fingerprint)

@@ -20,7 +20,7 @@ from gateway.spec import EndpointSpec
 def plan(url: str, fingerprint: str) -> EndpointPlan:
     endpoint, _, version = url.partition("/")
     spec = EndpointSpec(url, endpoint, version, "triton")
-    return EndpointPlan(spec, "t:8001", False, fingerprint)
+    return EndpointPlan(spec, "t:8001", fingerprint)
 
 
 def last_good(url: str, fingerprint: str) -> LastGood:

@@ -237,7 +237,7 @@ async def test_a_probe_on_a_closed_channel_fails_without_cancelling_its_caller()
     """The server has left the name while the gateway probes it and others."""
     async with tritons("a") as (server,):
         server.stops = asyncio.Event()
-        transport = GrpcTransport(together(server), options={}, is_compressed=False, tls=None, host="")
+        transport = GrpcTransport(together(server), options={}, tls=None, host="")
         asked = asyncio.create_task(transport.is_live())
         await asyncio.sleep(0.1)
         await transport.close()

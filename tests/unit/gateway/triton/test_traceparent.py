@@ -57,7 +57,7 @@ async def test_traceparent_reaches_triton_as_metadata() -> None:
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    backend = TritonBackend(f"127.0.0.1:{port}", compression=False, options=())
+    backend = TritonBackend(f"127.0.0.1:{port}", options=())
     try:
         await backend.infer("m", {"x": np.zeros((1, 1), np.int64)}, [], timeout=5)
         token = TRACEPARENT.set(ONE)
