@@ -1,4 +1,4 @@
-"""Admission with fakes and without sockets: whose refusals put whose limits into force, and for how long."""
+"""Admission with fakes and without sockets: places by class and bytes; whose refusals put whose limits into force."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pytest
 
 from gateway.batching.pressure import PRESSED_S, Pressure
 from gateway.errors import Draining, Overloaded, Unavailable
-from gateway.path.admission import Place
+from gateway.path.admission import SHARE, Permits, Place
 from gateway.path.call import InternalCall
 from gateway.path.routing.canary import weighted
-from gateway.trace import BATCH, DEFAULT, DEFAULT_FLOW
+from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW
 from tests.unit.gateway.path.asks import Plane
 
 
@@ -141,21 +141,60 @@ async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_
     made.plane.admission.check("e", DEFAULT)
 
 
-async def test_permits_limit_requests_and_the_bytes_of_their_bodies() -> None:
+@pytest.mark.parametrize(
+    ("limit", "rank", "places", "others", "because"),
+    [
+        (100, BATCH, 50, 50, "batch_full"), (100, DEFAULT, 100, 0, "gateway_full"),
+        (160, CRITICAL, 170, 0, "gateway_full"), (1, BATCH, 1, 0, "gateway_full"), (1, DEFAULT, 1, 0, "gateway_full"),
+        (1, CRITICAL, 1, 0, "gateway_full"),
+    ],
+)  # fmt: skip
+def test_a_class_has_its_share_of_the_places(limit: int, rank: int, places: int, others: int, because: str) -> None:
+    """Batch takes half and leaves the rest to others, critical a sixteenth more; a limit of one is kept exactly."""
+    permits = Permits(limit, 1000)
+    held = [permits.take(rank) for _ in range(places)]
+    with pytest.raises(Overloaded) as refused:
+        permits.take(rank)
+    assert because == refused.value.because
+    held += [permits.take() for _ in range(others)]
+    with pytest.raises(Overloaded, match=f"{limit} requests") as refused:
+        permits.take()
+    assert "gateway_full" == refused.value.because
+    for permit in held:
+        permit.release()
+    assert 0 == permits.in_flight
+
+
+@pytest.mark.parametrize("floods", [1, 2, 3])
+def test_flooded_endpoints_share_and_leave_room(floods: int) -> None:
+    """In simulated time: each flood takes all that it may, and a later one still finds room at once."""
+    permits = Permits(1024, 1 << 30)
+    used = [0] * floods
+    for _ in range(2000):
+        for one in range(floods):
+            free = permits.max_requests - permits.in_flight
+            if free and used[one] < SHARE * free:
+                permits.take()
+                used[one] += 1
+    assert max(used) - min(used) <= 1
+    left = 1024 / (1 + SHARE * floods)
+    assert left - floods <= permits.max_requests - permits.in_flight <= left + floods
+
+
+def test_permits_limit_the_bytes_of_bodies() -> None:
     """Each permit is returned once, in any order. A refused request holds nothing."""
-    made = Plane(max_requests=2, max_bytes=100)
-    first, second = made.permits.take(), made.permits.take()
+    permits = Permits(100, 100)
+    first, second = permits.take(), permits.take()
     first.hold(60)
-    with pytest.raises(Overloaded, match="2 requests"):
-        made.permits.take()
-    with pytest.raises(Overloaded, match="holds"):
+    with pytest.raises(Overloaded, match="holds") as refused:
         second.hold(50)
+    assert "bytes_full" == refused.value.because
     second.hold(40)
     first.release()
     first.release()
-    assert (1, 40) == (made.permits.in_flight, made.permits.held_bytes)
+    assert (1, 40) == (permits.in_flight, permits.held_bytes)
     second.release()
-    assert (0, 0) == (made.permits.in_flight, made.permits.held_bytes)
+    assert (0, 0) == (permits.in_flight, permits.held_bytes)
 
 
 async def test_a_single_request_larger_than_the_limit_on_bytes_is_admitted() -> None:
