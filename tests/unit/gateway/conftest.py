@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import shutil
 import zipfile
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +107,7 @@ class Stack:
         )
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait for the control loop; fails after two minutes."""
+        """Wait for the control loop."""
         await soon(condition)
 
     async def served(self, *urls: str) -> None:
@@ -121,6 +123,18 @@ class Stack:
         """Return the state and the reason of a url that is not served or has a successor."""
         pending = self.gateway.table.current.pending.get(url)
         return (pending.state, pending.reason) if pending else ("", "")
+
+
+@asynccontextmanager
+async def starting(gateway: Any) -> AsyncIterator[None]:
+    """A gateway from its first moment, without the wait before it listens."""
+    running = gateway.running()
+    start = asyncio.create_task(running.__aenter__())
+    try:
+        yield
+    finally:
+        await start
+        await running.__aexit__(None, None, None)
 
 
 @pytest.fixture

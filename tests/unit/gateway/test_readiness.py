@@ -7,8 +7,6 @@ import itertools
 import mmap
 import re
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -19,6 +17,7 @@ from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
 from gateway.testing import FakeBackend
 from gateway.workers import Link
+from tests.unit.gateway.conftest import starting
 from tests.waiting import LIMIT_S
 
 HOOK = """
@@ -33,18 +32,6 @@ async def readyz(stack: Any, gateway: Any = None) -> tuple[int, dict[str, Any]]:
     async with stack.new_client(gateway or stack.gateway) as client:
         reply = await client.get("/readyz")
     return reply.status_code, reply.json()
-
-
-@asynccontextmanager
-async def starting(gateway: Any) -> AsyncIterator[None]:
-    """A gateway from its first moment, without the wait before it listens."""
-    running = gateway.running()
-    start = asyncio.create_task(running.__aenter__())
-    try:
-        yield
-    finally:
-        await start
-        await running.__aexit__(None, None, None)
 
 
 class Sampler:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,6 +17,7 @@ from gateway.path.routing.snapshot import Snapshot
 from gateway.registry.ledger import Record
 from gateway.spec import decode
 from gateway.testing import FakeRegistry
+from tests.unit.gateway.conftest import starting
 from tests.waiting import soon
 
 BODY = {"text": "good"}
@@ -65,18 +63,6 @@ def row(status: dict[str, Any], url: str) -> dict[str, Any]:
     rows: list[dict[str, Any]] = [one for one in status["pending"] if one["url"] == url]
     assert 1 == len(rows), status["pending"]
     return rows[0]
-
-
-@asynccontextmanager
-async def starting(gateway: Any) -> AsyncIterator[None]:
-    """A gateway from its first moment, without the wait before it listens."""
-    running = gateway.running()
-    start = asyncio.create_task(running.__aenter__())
-    try:
-        yield
-    finally:
-        await start
-        await running.__aexit__(None, None, None)
 
 
 async def test_while_a_gateway_builds_every_name_of_the_task_is_not_ready(make_stack: Any) -> None:
