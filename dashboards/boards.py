@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from dashboards import levels, rules
+from dashboards import rules
 from dashboards.panels import Board, Panel, Query, Section, Variable, render
 from dashboards.promql import FAILED_OUTCOMES, POOL, SCOPE, VERSION, by, on
 from gateway.metrics import catalog
@@ -517,8 +517,8 @@ CAPACITY: Final = Board(
             _lines("Rows per call to Triton", "Mean rows per call, which is the size of the gateway's batches.",
                    _mean(catalog.BATCH_ROWS)),
             Panel("Rows per call over time", "Number of calls by rows per call.", _heat(catalog.BATCH_ROWS), "heatmap"),
-            Panel("Padded tokens per call", "Longest text × rows: what a call costs Triton.",
-                  _heat(catalog.BATCH_TOKENS), "heatmap"),
+            _lines("Padded tokens per call", "Mean of longest text × rows: what a call costs Triton.",
+                   _mean(catalog.BATCH_TOKENS)),
             _lines("Padding waste", "Share of the tokens in calls that are only padding.",
                    f"1 - {by(VERSION, _rate(catalog.BATCH_REAL_TOKENS))} / "
                    f"{by(VERSION, _rate(f'{catalog.BATCH_TOKENS.name}_sum'))}", unit="percentunit"),
@@ -585,20 +585,6 @@ BOARDS: Final = (OVERVIEW, LATENCY, CANARY, DRIFT, CAPACITY, TRITON)
 """Every board."""
 
 
-def _with_notes(board: Board) -> Board:
-    """Return the board with a note in every panel that needs the level ``full``, also shown if the panel is empty."""
-    return replace(board, sections=tuple(
-        replace(section, panels=tuple(
-            replace(panel, description=f"{panel.description} {levels.NOTE}.",
-                    if_empty=f"{panel.if_empty}. {levels.NOTE}" if panel.if_empty else levels.NOTE)
-            if any(levels.needs_detail(query.expr) for query in panel.queries) else panel
-            for panel in section.panels
-        )) for section in board.sections
-    ))  # fmt: skip
-
-
 def files() -> dict[str, str]:
     """Return the boards' JSON by file name."""
-    return {
-        f"{board.uid.removeprefix('triton-gateway-')}.json": render(_with_notes(board), ANNOTATIONS) for board in BOARDS
-    }
+    return {f"{board.uid.removeprefix('triton-gateway-')}.json": render(board, ANNOTATIONS) for board in BOARDS}

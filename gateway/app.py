@@ -151,7 +151,7 @@ class Gateway:
         self._tritons = Tritons(make_backend)
         self.observer = Observer(failures=FAILURES)
         self.publisher = Publisher(
-            self.observer, None if link is None else Parent(link.parent), is_full=settings.metrics_detail == "full"
+            self.observer, None if link is None else Parent(link.parent)
         )  # fmt: skip
         self.health = Health(None if link is None else link.latch)
         self.table = RoutingTable()

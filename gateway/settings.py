@@ -388,12 +388,6 @@ class Settings(BaseSettings):
         description="Share of the requests whose declared variables are counted. Counts are scaled so that rates "
         "stay right. `metrics add --log-freq` and the serving Task override it.",
     )  # fmt: skip
-    metrics_detail: str = Field(
-        "brief", pattern="^(brief|full)$", validation_alias=_names("metrics_detail"),
-        description="Detail of `/metrics`: `brief` (40 series per version with two labels) or `full` (about 250: all "
-        "buckets, all stages, batches' tokens and built-in variables). `/metrics?detail=full` always "
-        "shows all ([levels of detail](metrics.md#levels-of-detail)).",
-    )  # fmt: skip
     payload_log: str = Field(
         "", validation_alias=_names("payload_log"),
         description="Which requests and answers to record ([payload log](security.md#payload-log)): endpoints, each "

@@ -65,7 +65,7 @@ def refusals(url: str) -> Counter[str]:
     """Return the gateway's refusals by duration bucket (seconds); empty if ``url`` is no gateway."""
     found: Counter[str] = Counter()
     with contextlib.suppress(OSError):
-        text = processes.ask(f"{url.partition('/serve/')[0]}/metrics?detail=full").decode()
+        text = processes.ask(f"{url.partition('/serve/')[0]}/metrics").decode()
         for within, count in _REFUSED.findall(text):
             found[within] += int(float(count))
     return found

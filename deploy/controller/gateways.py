@@ -74,7 +74,7 @@ class Gateways:
         return self._statuses()
 
     def _read(self) -> Reading:
-        texts = self._asked(lambda address: self._fetch(f"{address.rstrip('/')}/metrics?detail=full"))
+        texts = self._asked(lambda address: self._fetch(f"{address.rstrip('/')}/metrics"))
         numbers = {address: parse(text, self._known) for address, text in texts.items() if text is not None}
         return Reading(numbers, tuple(address for address, text in texts.items() if text is None))
 

@@ -118,7 +118,7 @@ def build_ops(
     health: Health,
     status: Status,
     last_minute: Callable[[], Awaitable[dict[str, Any]]],
-    metrics: Callable[[str, bool | None], Awaitable[tuple[bytes, str]]],
+    metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     learned: Callable[[str], dict[str, Any] | None],
     history: Callable[[str], Awaitable[list[dict[str, Any]]]],
@@ -194,16 +194,8 @@ def build_ops(
 
     @app.get("/metrics", tags=["operations"], response_class=Response)
     async def prometheus(request: Request) -> Response:
-        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if the client accepts it.
-
-        `?detail=full` returns all series, `?detail=brief` 30 per version.
-        """
-        detail = request.query_params.get("detail")
-        if detail not in (None, "brief", "full"):
-            return _refusal(422, "detail must be brief or full", "input_refused")
-        content, media_type = await metrics(
-            request.headers.get("accept", ""), None if detail is None else detail == "full"
-        )
+        """Return the metrics in Prometheus' text format, or as OpenMetrics (with exemplars) if a client accepts it."""
+        content, media_type = await metrics(request.headers.get("accept", ""))
         return Response(content, headers={"content-type": media_type})
 
     @app.get("/v1/status", tags=["operations"])

@@ -5,18 +5,15 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-_LATENCY_BRIEF: Final = (0.005, 0.02, 0.05, 0.1, 0.25, 1.0, 5.0)
-_STAGES_BRIEF: Final = {"queue": (0.05, 0.15, 0.25, 1.0, 10.0), "infer": ()}
-"""Autoscalers of Triton read how long nearly all requests wait, and the mean time of computing."""
 LATENCY_BUCKETS: Final = (
     0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5,
     5.0, 10.0,
 )  # fmt: skip
 """Seconds, 0.5 ms to 10 s, dense where a text model on CPU or GPU answers."""
+STAGE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.15, 0.25, 1.0, 10.0)
 
 ROW_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 RATIO_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.999, 1.0)
@@ -28,28 +25,17 @@ COSINE_BUCKETS: Final = (*(number / 20 for number in range(-8, 19)), 0.92, 0.94,
 TEXT_TOKEN_BUCKETS: Final = (
     4.0, 8.0, 12.0, 16.0, 20.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0, 256.0, 384.0, 512.0,
 )  # fmt: skip
-TOKEN_BUCKETS: Final = (8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric family; ``labels`` are fixed, ``buckets`` only for histograms.
-
-    What is counted is the same at every level of detail (``TRITON_GATEWAY_METRICS_DETAIL``): ``is_detail`` and
-    ``brief`` say what the level ``brief`` leaves out.
-    """
+    """One metric family; ``labels`` are fixed, ``buckets`` only for histograms. A summary has a sum and a count."""
 
     name: str
-    type: Literal["counter", "gauge", "histogram"]
+    type: Literal["counter", "gauge", "histogram", "summary"]
     help: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
-    is_detail: bool = False
-    """Shown only at the level ``full``."""
-    brief: tuple[float, ...] | Mapping[str, tuple[float, ...]] | None = None
-    """The buckets that ``brief`` shows, a part of ``buckets``. Empty: only sum and count. None: all buckets. A mapping:
-    by value of the last label; other values are not shown.
-    """
 
 
 _SERVED: Final = ("endpoint", "version", "route")
@@ -62,12 +48,11 @@ REQUESTS: Final = Metric(
 REQUEST_SECONDS: Final = Metric(
     "gateway_request_duration_seconds", "histogram",
     "Time of successful requests, from the first byte of the body to the finished answer.", _SERVED, LATENCY_BUCKETS,
-    brief=_LATENCY_BRIEF,
 )  # fmt: skip
 FAILURE_SECONDS: Final = Metric(
     "gateway_request_failure_duration_seconds", "histogram",
     "Time of requests that failed, by outcome: for example a refusal, a timeout or a disconnect.",
-    (*_SERVED, "outcome"), LATENCY_BUCKETS, is_detail=True,
+    (*_SERVED, "outcome"), LATENCY_BUCKETS,
 )  # fmt: skip
 OBJECTIVE: Final = Metric(
     "gateway_objective_ratio", "gauge",
@@ -90,7 +75,7 @@ STAGE_SECONDS: Final = Metric(
     "gateway_stage_duration_seconds", "histogram",
     "Time that a successful request spent in one stage: prepare (parse, tokenize, hook), queue, infer (Triton), "
     "finish.",
-    (*_SERVED, "stage"), LATENCY_BUCKETS, brief=_STAGES_BRIEF,
+    (*_SERVED, "stage"), STAGE_BUCKETS,
 )  # fmt: skip
 IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests in progress now.")
 CPU_WAIT: Final = Metric(
@@ -99,27 +84,25 @@ CPU_WAIT: Final = Metric(
     "arrived during it. The rate is the mean number of waiting requests. Waiting for Triton is not included.",
 )  # fmt: skip
 ROWS: Final = Metric(
-    "gateway_request_rows", "histogram", "Texts (or hook calls) in one request.", ("endpoint", "version"), ROW_BUCKETS,
-    is_detail=True,
+    "gateway_request_rows", "summary", "Texts (or hook calls) in one request.", ("endpoint", "version")
 )  # fmt: skip
 TOKENS: Final = Metric("gateway_tokens_total", "counter", "Tokens sent to the model.", ("endpoint", "version"))
 TRUNCATED: Final = Metric(
     "gateway_truncated_texts_total", "counter", "Texts truncated at the model's maximum "
                                                 "length.", ("endpoint", "version"),
-    is_detail=True,
 )  # fmt: skip
 BATCH_ROWS: Final = Metric(
-    "gateway_batch_rows", "histogram", "Rows in one call to Triton.", ("endpoint", "version"), ROW_BUCKETS, brief=(),
+    "gateway_batch_rows", "histogram", "Rows in one call to Triton.", ("endpoint", "version"), ROW_BUCKETS,
 )  # fmt: skip
 BATCH_TOKENS: Final = Metric(
-    "gateway_batch_padded_tokens", "histogram", "Padded tokens (longest × rows) in one call to Triton.",
-    ("endpoint", "version"), TOKEN_BUCKETS, is_detail=True,
+    "gateway_batch_padded_tokens", "summary", "Padded tokens (longest × rows) in one call to Triton.",
+    ("endpoint", "version"),
 )  # fmt: skip
 BATCH_REAL_TOKENS: Final = Metric(
     "gateway_batch_tokens_total", "counter",
     "Tokens in calls to Triton, without padding. The padding waste is 1 − rate(this) / "
     "rate(gateway_batch_padded_tokens_sum).",
-    ("endpoint", "version"), is_detail=True,
+    ("endpoint", "version"),
 )  # fmt: skip
 CACHE: Final = Metric(
     "gateway_cache_requests_total", "counter",
@@ -144,17 +127,16 @@ WORK: Final = Metric(
     "gateway_work_seconds", "gauge",
     "Work in hand, waiting or in calls: the seconds that one idle Triton would need for it, estimated from the cost of "
     "past calls. Updated once a second.",
-    _AT, is_detail=True,
+    _AT,
 )  # fmt: skip
 WORK_LIMIT: Final = Metric(
     "gateway_work_limit_seconds", "gauge",
     "How much work an endpoint version may have in hand. NaN: no limit is in force or known.", _AT,
-    is_detail=True,
 )  # fmt: skip
 QUEUED: Final = Metric(
     "gateway_queued_requests", "gauge", "Requests that wait for a call to Triton, by priority class. Updated once a "
                                         "second.",
-    (*_AT, "priority"), is_detail=True,
+    (*_AT, "priority"),
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
@@ -243,14 +225,14 @@ SHADOW_DIFFERENCE: Final = Metric(
     "gateway_shadow_difference", "histogram",
     "Largest difference between the numbers of a mirrored answer and of the answer sent to the caller: absolute, "
     "relative above 1.",
-    ("endpoint", "version"), DIFFERENCE_BUCKETS, is_detail=True,
+    ("endpoint", "version"), DIFFERENCE_BUCKETS,
 )  # fmt: skip
 SHADOW_GROUPS: Final = Metric(
     "gateway_shadow_group_requests_total", "counter",
     "Mirrored requests by group: by the label that the caller got (the eight most frequent), the text's length (short, "
     "middle, long) and its language (the four most frequent), each alone. Outcome: agreed, or differed (which includes "
     "failed). At most 17 groups per version.",
-    ("endpoint", "version", "by", "group", "outcome"), is_detail=True,
+    ("endpoint", "version", "by", "group", "outcome"),
 )  # fmt: skip
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
@@ -389,9 +371,6 @@ JUDGED: Final = (
     ROLLOUT_EVIDENCE,
 )  # fmt: skip
 """What the controller judges, and shows itself."""
-OF_VARIABLES: Final = (VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_IGNORED)
-"""Of the built-in variables, ``brief`` shows labels, and those that the endpoint declares (`metrics add`)."""
-
 CATALOG: Final = (
     REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, TRUNCATED,

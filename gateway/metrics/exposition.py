@@ -5,8 +5,7 @@ Pure except for ``process_metrics``. Runs in a thread beside the requests.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from itertools import accumulate, chain
 from typing import Final
@@ -19,15 +18,10 @@ from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.accumulator import Series, Snapshot
-from gateway.metrics.catalog import CATALOG, OF_VARIABLES, REQUEST_SECONDS
+from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
 from gateway.metrics.drift import Floats
-from gateway.metrics.variables import BUILT_IN, LABEL
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
-_OF_VARIABLES: Final = frozenset(metric.name for metric in OF_VARIABLES)
-
-Declared = Collection[tuple[str, str, str]]
-"""Endpoint, version and name of each declared variable."""
 
 
 def respond(accept: str, numbers: Collector) -> tuple[bytes, str]:
@@ -44,17 +38,7 @@ def respond(accept: str, numbers: Collector) -> tuple[bytes, str]:
 class Numbers(Collector):
     """Collects a snapshot's metrics in the catalogue's order, then those of ``others``."""
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        others: Collector | None = None,
-        brief: Declared | None = None,
-    ) -> None:
-        """``brief``: show the brief level of detail: built-in variables, except labels, only if declared here.
-
-        None: show everything.
-        """
-        self._brief = brief
+    def __init__(self, snapshot: Snapshot, others: Collector | None = None) -> None:
         self._snapshot = snapshot
         self._others = others
 
@@ -63,31 +47,15 @@ class Numbers(Collector):
         single: dict[str, list[tuple[Series, float]]] = {metric.name: [] for metric in CATALOG}
         histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
         for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
-            if self._shows(series):
-                single[series.metric].append((series, value))
+            single[series.metric].append((series, value))
         for series, numbers in self._snapshot.distributed():
-            if self._shows(series):
-                histograms[series.metric].append((series, numbers))
+            histograms[series.metric].append((series, numbers))
         for metric in CATALOG:
-            if self._brief is not None and metric.is_detail:
-                continue
-            # OpenMetrics requires buckets in a histogram; without them it is a summary.
-            kind = "summary" if self._brief is not None and metric.brief == () else metric.type
-            family = Family(metric.name.removesuffix("_total"), metric.help, kind)
+            family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
             family.samples = _Samples(partial(self._samples, single[metric.name], histograms[metric.name]))
             yield family
         if self._others is not None:
             yield from self._others.collect()
-
-    def _shows(self, series: Series) -> bool:
-        if self._brief is None:
-            return True
-        metric, labels = _METRICS[series.metric], series.labels
-        if metric.is_detail or (isinstance(metric.brief, Mapping) and labels[-1] not in metric.brief):
-            return False
-        if series.metric in _OF_VARIABLES and labels[2] in BUILT_IN and labels[2] != LABEL:
-            return labels[:3] in self._brief
-        return True
 
     def _samples(
         self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Floats]]
@@ -100,26 +68,17 @@ class Numbers(Collector):
     def _histogram(self, series: Series, numbers: list[float]) -> Iterator[Sample]:
         name, labels = series.metric, _labels(series)
         *counts, total = numbers
-        of_requests = name == REQUEST_SECONDS.name
         last = 0.0
-        kept = _METRICS[name].brief if self._brief is not None else None
-        if isinstance(kept, Mapping):
-            kept = (*kept[series.labels[-1]], math.inf)
-        if kept != ():
-            seen: tuple[str, float, float] | None = None
-            for number, (edge, bound, last) in enumerate(
-                zip((*series.bounds, math.inf), _bounds(series.bounds), accumulate(counts), strict=True)
-            ):
-                if of_requests:
-                    endpoint, version, route = series.labels
-                    seen = self._snapshot.exemplars.get((endpoint, version, route, number)) or seen
-                if kept is not None and edge not in kept and edge != math.inf:
-                    continue
-                exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
+        if _METRICS[name].type == "histogram":
+            for number, (bound, last) in enumerate(zip(_bounds(series.bounds), accumulate(counts), strict=True)):
                 seen = None
+                if name == REQUEST_SECONDS.name:
+                    endpoint, version, route = labels.values()
+                    seen = self._snapshot.exemplars.get((endpoint, version, route, number))
+                exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
                 yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
         yield Sample(f"{name}_count", labels, sum(counts))
-        if series.bounds[0] >= 0:  # a sum that can fall would look like a restart to Prometheus
+        if not series.bounds or series.bounds[0] >= 0:  # a sum that can fall would look like a restart to Prometheus
             yield Sample(f"{name}_sum", labels, total)
 
 

@@ -25,8 +25,7 @@ T = TypeVar("T")
 class Publisher:
     """Shows an observer's numbers; with several workers, those of all that have the same ``parent``."""
 
-    def __init__(self, observer: Observer, parent: Parent | None = None, *, is_full: bool = False) -> None:
-        self._is_full = is_full
+    def __init__(self, observer: Observer, parent: Parent | None = None) -> None:
         self._observer = observer
         self._parent = parent
         self._live = Live(observer.failures)
@@ -47,17 +46,13 @@ class Publisher:
         if self._parent is not None:
             self._parent.close(self._observer.snapshot())
 
-    async def metrics(self, accept: str, is_full: bool | None = None) -> tuple[bytes, str]:
+    async def metrics(self, accept: str) -> tuple[bytes, str]:
         """Return the text of ``/metrics`` in the form that ``accept`` asks for, and its content type.
 
-        ``is_full`` overrides the configured level of detail. Raises ``InternalError`` if the workers' numbers cannot be
-        added up.
+        Raises ``InternalError`` if the workers' numbers cannot be added up.
         """
-        shows_all = self._is_full if is_full is None else is_full
-        brief = None if shows_all else self._observer.watch.declared
-
         return await self._read(
-            lambda snapshot: exposition.respond(accept, exposition.Numbers(snapshot, self._process, brief))
+            lambda snapshot: exposition.respond(accept, exposition.Numbers(snapshot, self._process))
         )
 
     async def statistics(self) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -46,8 +46,6 @@ class Watch:
         self._make = partial(WatchedVersion, chance=chance, budget=Budget(MAX_A_SECOND, clock))
         self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
-        self.declared: Collection[tuple[str, str, str]] = ()
-        """Endpoint, version and name of every declared variable."""
         self._inputs: object = None
         self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
@@ -82,10 +80,6 @@ class Watch:
         for labels in self._references - references:
             self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
         self._references = references
-        self.declared = {
-            (version.endpoint, version.version, variable.name)
-            for (version, of), _ in self._known.values() if of is not None for variable in of.variables
-        }  # fmt: skip
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Count the variables of requests that one version has answered."""

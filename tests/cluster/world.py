@@ -10,10 +10,10 @@ from __future__ import annotations
 import bisect
 import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from gateway.metrics.catalog import LATENCY_BUCKETS, STAGE_SECONDS
+from gateway.metrics.catalog import STAGE_BUCKETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Gateway:
     calls: float = 0.0
     overloaded: float = 0.0
     too_late: float = 0.0
-    infer_buckets: list[float] = field(default_factory=lambda: [0.0] * (len(LATENCY_BUCKETS) + 1))
-    queue_buckets: list[float] = field(default_factory=lambda: [0.0] * (len(LATENCY_BUCKETS) + 1))
+    infer_buckets: list[float] = field(default_factory=lambda: [0.0] * (len(STAGE_BUCKETS) + 1))
+    queue_buckets: list[float] = field(default_factory=lambda: [0.0] * (len(STAGE_BUCKETS) + 1))
     cpu_wait_s: float = 0.0
     cpu_s: float = 0.0
     in_flight: float = 0.0
@@ -236,8 +236,8 @@ class World:
             one.infer_s += done * infer / ready
             one.queue_s += done * queued / ready
             one.seconds += done * (infer + queued) / ready
-            one.infer_buckets[bisect.bisect_left(LATENCY_BUCKETS, infer)] += done / ready
-            one.queue_buckets[bisect.bisect_left(LATENCY_BUCKETS, queued)] += done / ready
+            one.infer_buckets[bisect.bisect_left(STAGE_BUCKETS, infer)] += done / ready
+            one.queue_buckets[bisect.bisect_left(STAGE_BUCKETS, queued)] += done / ready
         # Running requests besides the waiting ones, by Little's law.
         return done / dt * (infer + 1 / capacity.gateway_rps)
 
@@ -262,11 +262,9 @@ def gateway_text(one: Gateway) -> str:
     ):  # fmt: skip
         lines.append(f'gateway_stage_duration_seconds_sum{{{served},stage="{stage}"}} {seconds}')
         lines.append(f'gateway_stage_duration_seconds_count{{{served},stage="{stage}"}} {one.requests}')
-        total, shown = 0.0, (*STAGE_SECONDS.brief[stage], math.inf) if isinstance(STAGE_SECONDS.brief, Mapping) else ()
-        for bound, amount in zip([*LATENCY_BUCKETS, math.inf], buckets, strict=True):
+        total = 0.0
+        for bound, amount in zip([*STAGE_BUCKETS, math.inf], buckets, strict=True):
             total += amount
-            if bound not in shown:
-                continue
             le = "+Inf" if bound == math.inf else f"{bound:g}"
             lines.append(f'gateway_stage_duration_seconds_bucket{{{served},stage="{stage}",le="{le}"}} {total}')
     return "\n".join(lines) + "\n"

@@ -163,7 +163,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     port = free_port()
     gateway = Gateway(
         Settings(
-            state_dir=folder / "state", poll_frequency="1s", metrics_detail="full", triton_grpc=embedded_triton.grpc
+            state_dir=folder / "state", poll_frequency="1s", triton_grpc=embedded_triton.grpc
         ), registry=registry,
         make_backend=lambda address: TritonBackend(address, options=()),
     )  # fmt: skip

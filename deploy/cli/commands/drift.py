@@ -191,7 +191,7 @@ def _shown(value: float, form: str) -> str:
 
 
 def _read(gateway: str) -> Numbers:
-    text = http_client.fetch_from_gateway(f"{gateway}/metrics?detail=full")
+    text = http_client.fetch_from_gateway(f"{gateway}/metrics")
     if text is None:
         raise DeployError(
             f"{gateway}/metrics cannot be read",

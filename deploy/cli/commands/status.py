@@ -79,7 +79,7 @@ def _status(gateway: str, *, as_json: bool) -> int:
         for line in describe(gateway, content, sync):
             click.echo(line)
         if content.get("shadows"):
-            for line in shadow.describe(content, http_client.fetch_from_gateway(f"{gateway}/metrics?detail=full")):
+            for line in shadow.describe(content, http_client.fetch_from_gateway(f"{gateway}/metrics")):
                 click.echo(line)
     return 0 if all_is_well(content, sync) else 3
 

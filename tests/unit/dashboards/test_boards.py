@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards import boards, levels, rules
+from dashboards import boards, rules
 from dashboards.boards import ANNOTATIONS, BOARDS, TRITON_METRICS
 from dashboards.panels import Board
 from gateway.metrics import catalog
@@ -157,7 +157,7 @@ def test_what_most_have_no_data_for_is_folded_away() -> None:
     folded = {row["title"]: [p["title"] for p in row["panels"]] for row in rows if row["collapsed"]}
     assert {"Feedback: true labels", "Callers and tenants", "Payload log and connections"} == folded.keys()
     told = {p["title"]: p["fieldConfig"]["defaults"].get("noValue") for p in drawn(content) if p["type"] != "row"}
-    empty = {title for title, instead in told.items() if instead and levels.NOTE not in instead}
+    empty = {title for title, instead in told.items() if instead}
     assert empty == {title for titles in folded.values() for title in titles}
     assert [row["title"] for row in rows].index("Alerts and served models") == 2
     assert not any(row["panels"] for row in rows if not row["collapsed"])

@@ -33,7 +33,9 @@ def test_what_counts_as_a_failure_is_what_the_gateway_answers_so() -> None:
 def test_rules_name_metrics_of_the_catalogue_only() -> None:
     """And each other, and Triton's own."""
     known = {m.name for m in (*CATALOG, *JUDGED, CONTROLLER_LEADS)}
-    known |= {f"{m.name}_{part}" for m in CATALOG if m.type == "histogram" for part in ("bucket", "sum", "count")}
+    known |= {
+        f"{m.name}_{part}" for m in CATALOG if m.type in ("histogram", "summary") for part in ("bucket", "sum", "count")
+    }
     for rule in rules.every():
         named = set(re.findall(r"(?<![:\w])(?:gateway|controller)_[a-z0-9_]+(?![:\w])", rule["expr"]))
         assert set() == named - known, rule

@@ -12,7 +12,7 @@ from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
 from gateway.trace import Trace
 from tests import expositions
-from tests.unit.gateway.metrics.events import summed
+from tests.unit.gateway.metrics.summed import summed
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ASKED = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5"

@@ -14,7 +14,7 @@ from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared
-from tests.unit.gateway.metrics.events import summed
+from tests.unit.gateway.metrics.summed import summed
 
 FAILURES = ("model_failed", "hook_failed")
 

@@ -67,6 +67,32 @@ def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
     assert (0.0, 3.0, 3.0) == (by_bound["0.001"], by_bound["0.003"], by_bound["+Inf"])
 
 
+def test_what_a_request_and_its_call_leave() -> None:
+    """The times of its stages, rows, tokens and truncated texts; rows and tokens of the call."""
+    observer = Observer()
+    for rows in (1, 3):
+        made = trace()
+        made.rows, made.tokens, made.truncated = rows, 10 * rows, rows - 1
+        made.prepare_ns, made.queue_ns, made.infer_ns, made.finish_ns = 1_000_000, 2_000_000, 40_000_000, 8_000_000
+        observer.started()
+        observer.finished(made)
+    calls = observer.text_calls("e", "1")
+    calls.called(4, 64, 40)
+    for is_hit in (True, False, True):
+        calls.cached(is_hit)
+    found = {
+        (name, *(value for label, value in labels if label not in ("endpoint", "version", "route"))): round(value, 9)
+        for (name, labels), value in samples(expositions.render(observer.snapshot())).items()
+    }
+    stages = {"prepare": 0.002, "queue": 0.004, "infer": 0.08, "finish": 0.016}
+    assert stages == {stage: found["gateway_stage_duration_seconds_sum", stage] for stage in stages}
+    assert (2, 4) == tuple(found[f"gateway_request_rows_{of}",] for of in ("count", "sum"))
+    assert (40, 2) == (found["gateway_tokens_total",], found["gateway_truncated_texts_total",])
+    assert (1, 4) == tuple(found[f"gateway_batch_rows_{of}",] for of in ("count", "sum"))
+    assert (64, 40) == (found["gateway_batch_padded_tokens_sum",], found["gateway_batch_tokens_total",])
+    assert (2, 1) == tuple(found["gateway_cache_requests_total", result] for result in ("hit", "miss"))
+
+
 def test_failures_do_not_enter_the_latency_of_successes() -> None:
     """Refusals are counted, and only counted."""
     observer = Observer()

@@ -10,18 +10,23 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.metrics import exposition
+from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.workers import Parent, Totals
+from gateway.trace import Trace
 from tests import expositions
-from tests.unit.gateway.metrics.events import FAILURES, happen
 
 
 def busy() -> Observer:
-    """Return an observer that has counted everything that can happen."""
-    observer = Observer(failures=FAILURES)
-    happen(observer)
+    """Return an observer that has counted a build and six answers."""
+    observer = Observer()
+    observer.count(catalog.BUILDS, "ok")
+    for _ in range(6):
+        trace = Trace("id")
+        trace.endpoint, trace.version, trace.url, trace.outcome, trace.rows = "t", "1", "t/1", "ok", 1
+        observer.started()
+        observer.finished(trace)
     return observer
 
 

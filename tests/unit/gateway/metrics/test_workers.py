@@ -19,7 +19,7 @@ from gateway.metrics.variable_counts import Served
 from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
-from tests.unit.gateway.metrics.events import summed
+from tests.unit.gateway.metrics.summed import summed
 from tests.waiting import soon
 
 

@@ -58,7 +58,7 @@ def served() -> Iterator[tuple[Gateway, str]]:
     """A gateway and its address."""
     gateway = Gateway()
 
-    with site(lambda asked: (200 if asked.path == "/metrics?detail=full" else 404, gateway.page)) as address:
+    with site(lambda asked: (200 if asked.path == "/metrics" else 404, gateway.page)) as address:
         yield gateway, address
 
 
@@ -244,7 +244,7 @@ class OfTexts(Gateway):
         self.see([], [])
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        if path == "/metrics?detail=full":
+        if path == "/metrics":
             return 200, self.page
         if path == "/v1/endpoints/e/1/learned":
             words, mean = (None if one is None else asdict(one) for one in self.observer.watch.learned("e/1"))

@@ -59,7 +59,7 @@ class World:
 
     def fetch(self, url: str) -> str | None:
         gateway, _, path = url.partition("/metrics")
-        assert "?detail=full" == path
+        assert "" == path
         counters = self.counters[gateway]
         return None if gateway in self.away else "".join(f"{series} {value}\n" for series, value in counters.items())
 
