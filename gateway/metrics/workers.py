@@ -35,9 +35,9 @@ from gateway.metrics.catalog import IN_FLIGHT
 
 REPORT_S: Final = 1.0
 """How often a worker reports: so old are the others' numbers at most, and so much a killed worker loses."""
-_GIVE_UP_S: Final = 5.0
+_GIVE_UP_S: Final = 10.0
 """How long a worker waits for its parent."""
-_LAST_S: Final = 1.0
+_LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
 _SIZES: Final = struct.Struct("<6Q")

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests import kube_tools
+from tests.waiting import LIMIT_S
 
 RULES = sorted(kube_tools.RULES.glob("*.yml"))
 
@@ -59,7 +60,7 @@ def evaluate(promtool: str, tmp_path: Path) -> Callable[..., None]:
         }
         path = tmp_path / "test.yml"
         path.write_text(json.dumps(test))  # JSON is YAML
-        done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([promtool, "test", "rules", str(path)], capture_output=True, text=True, timeout=LIMIT_S)
         assert done.returncode == 0, done.stdout + done.stderr
 
     return run

@@ -16,6 +16,7 @@ from dashboards.promql import FAILED_OUTCOMES
 from gateway.metrics import drift
 from gateway.metrics.catalog import CATALOG, CONTROLLER_LEADS, JUDGED
 from gateway.metrics.drift import Bins, Shares, enum_bins, scalar_bins
+from tests.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[3]
 RULES = sorted((ROOT / "dashboards" / "prometheus").glob("*.yml"))
@@ -66,7 +67,9 @@ def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
 @pytest.mark.prometheus
 def test_rule_files_are_valid(promtool: str) -> None:
     """`promtool check rules`."""
-    done = subprocess.run([promtool, "check", "rules", *map(str, RULES)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [promtool, "check", "rules", *map(str, RULES)], capture_output=True, text=True, timeout=LIMIT_S
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -326,6 +326,13 @@ class Preprocess:
 """
 
 
+async def shown(stack: Any, name: str, least: float) -> dict[str, float]:
+    """Return what is shown when ``name`` has grown to ``least``: requests are counted when they have been answered."""
+    while (found := read((await stack.client.get("/metrics")).content)).get(name, 0) < least:
+        await asyncio.sleep(0.01)
+    return found
+
+
 def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
     """Declare metrics as `clearml-serving metrics add` does."""
     stack.registry.sections["metric_logging"] = json.dumps({endpoint: {"endpoint": endpoint, "metrics": metrics}})
@@ -341,7 +348,7 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
     for report in ({"z": 4}, {"z": "wrong"}, 7, None):
         assert 200 == (await post("/serve/h", json={"n": 3, "report": report})).status_code
-    found = read((await stack.client.get("/metrics")).content)
+    found = await shown(stack, "scalar_count{y}", 4)
     assert (3, 4, 24) == (found["value{n}"], found["scalar_count{y}"], found["scalar_sum{y}"])
     assert (4, 1, 2) == tuple(
         found[k] for k in ("counter_total{z}", "ignored_total{z,wrong_type}", "ignored_total{z,missing}")
@@ -359,7 +366,7 @@ async def test_variables_are_found_in_requests_of_every_protocol(stack: Any) -> 
     tensor = {"name": "n", "shape": [2], "datatype": "INT64", "data": [3, 4]}
     reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
     assert 200 == reply.status_code, reply.text
-    found = read((await stack.client.get("/metrics")).content)
+    found = await shown(stack, "counter_total{y}", 14)
     assert (7, 14) == (found["counter_total{n}"], found["counter_total{y}"])
     assert not [key for key in found if key.startswith("ignored")]
 
@@ -369,8 +376,7 @@ async def test_text_endpoint_counts_its_variables_after_the_answer(stack: Any) -
     stack.deploy("t")
     await stack.served("t")
     assert 200 == (await stack.client.post("/serve/t", json={"text": ["good film", "zebra bad"]})).status_code
-    await asyncio.sleep(0)
-    found = read((await stack.client.get("/metrics")).content)
+    found = await shown(stack, "scalar_count{token_length}", 2)
     assert (1, 1) == (found["enum_total{predicted_label,GOOD}"], found["enum_total{predicted_label,BAD}"])
     assert (8, 0.25) == (found["scalar_sum{token_length}"], found["scalar_sum{unknown_token_ratio}"])
 
@@ -381,8 +387,7 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     await stack.served("t")
     texts = [f"das ist nicht gut {number}" for number in range(19)] + ["ПРИВЕТ"]
     assert 200 == (await stack.client.post("/serve/t", json={"text": texts})).status_code
-    await asyncio.sleep(0)
-    found = read((await stack.client.get("/metrics")).content)
+    found = await shown(stack, "scalar_count{token_length}", 20)
     assert (19, 1) == (found["enum_total{letter_case,lower}"], found["enum_total{letter_case,upper}"])
     assert (19, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
     assert 20 == found["scalar_count{token_length}"]
@@ -441,10 +446,10 @@ async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) ->
         before = read((await stack.client.get("/metrics")).content)
         body = {"text": "good film", **({"parameters": parameters} if parameters else {})}
         assert 200 == (await stack.client.post("/serve/t", json=body)).status_code
-        await asyncio.sleep(0)
-        after = read((await stack.client.get("/metrics")).content)
-        shown = ("predicted_label", "top_score")
-        grown = {k: round(v - before.get(k, 0), 9) for k, v in after.items() if any(name in k for name in shown)}
+        count = "scalar_count{top_score}"
+        after = await shown(stack, count, before.get(count, 0) + 1)
+        of = ("predicted_label", "top_score")
+        grown = {k: round(v - before.get(k, 0), 9) for k, v in after.items() if any(name in k for name in of)}
         return {k: v for k, v in grown.items() if v and not k.startswith("drift")}
 
     plain = await counted({})
