@@ -10,6 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter_ns
 from types import GeneratorType
@@ -19,7 +20,6 @@ from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefu
 from gateway.hooks.answers import HeldState, HookResponse
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
-from gateway.hooks.threads import HookThreads
 from gateway.own_thread import in_own_thread
 from gateway.trace import Trace
 from preprocessing.errors import UserCodeError, UserCodeRefused
@@ -101,10 +101,12 @@ class ThreadExecutor:
 
     def __init__(self, code: UserCode, *, threads: int, timeout: float = 0.0) -> None:
         self._code = code
+        self._loop = asyncio.get_running_loop()
         self._timeout = timeout or None
         self.batches: frozenset[str] = frozenset(code.batch_hooks)
         self.stages: frozenset[str] = frozenset(code.stages)
-        self._threads = HookThreads(threads, f"hook-{code.name}"[:40])
+        self._threads = ThreadPoolExecutor(threads, f"hook-{code.name}"[:40])
+        self._free = asyncio.Semaphore(threads)
 
     async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
         """See ``ProcessExecutor.run``."""
@@ -154,12 +156,16 @@ class ThreadExecutor:
         except (TimeoutError, UserCodeError) as error:
             reason = error or f"took more than {_UNLOAD_S:g} s"
             _log.warning("unload of %s failed: %s", self._code.name, reason)
-        self._threads.close()
+        self._threads.shutdown(wait=False)
 
     async def _call(self, hook: Callable[..., Any], is_async: bool, *arguments: Any) -> Any:
         if is_async:
             return await hook(*arguments)
-        result = await self._threads.call(_listing, hook, *arguments)
+        # Calls wait here, not in the pool's queue: there, those of callers that left would pile up while hooks hang.
+        await self._free.acquire()
+        running = self._loop.run_in_executor(self._threads, _listing, hook, *arguments)
+        running.add_done_callback(lambda _: self._free.release())
+        result = await asyncio.shield(running)  # a hook runs on if its caller leaves, and occupies its thread
         return await result if inspect.isawaitable(result) else result
 
 

@@ -135,7 +135,7 @@ async def test_the_body_of_an_answered_request_is_kept_unchanged(make: Any, tmp_
 
 
 async def test_a_thread_is_occupied_until_its_hook_has_ended(make: Any, tmp_path: Any) -> None:
-    """Also if the request of that hook was cancelled. A request that waits for the thread can be cancelled."""
+    """Also if the request of that hook was cancelled. One that is cancelled while it waits never runs."""
     gate = tmp_path / "gate"
     path = tmp_path / "hook.py"
     path.write_text(
@@ -145,15 +145,22 @@ async def test_a_thread_is_occupied_until_its_hook_has_ended(make: Any, tmp_path
         "        return body['n']\n"
     )
     code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
-    handler = make(ThreadExecutor(code, threads=1), has_model=False)
-    first, second, third = (asyncio.create_task(ask(handler, {"wait": n == 0, "n": n})) for n in range(3))
-    await soon(lambda: (tmp_path / "gate0").exists())
-    first.cancel()
-    second.cancel()
-    await asyncio.gather(first, second, return_exceptions=True)
-    await asyncio.sleep(0.05)  # for what must not happen there is nothing else to wait for
-    assert not third.done()
-    assert not (tmp_path / "gate2").exists()
-    gate.touch()
+    executor = ThreadExecutor(code, threads=1)
+    handler = make(executor, has_model=False)
+    first = asyncio.create_task(ask(handler, {"wait": True, "n": 0}))
+    try:
+        await soon(lambda: (tmp_path / "gate0").exists())
+        second, third = (asyncio.create_task(ask(handler, {"wait": False, "n": n})) for n in (1, 2))
+        await asyncio.sleep(0)
+        assert 0 == executor._threads._work_queue.qsize(), "there, callers that left would stay while hooks hang"
+        first.cancel()
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await asyncio.sleep(0.05)  # for what must not happen there is nothing else to wait for
+        assert not third.done()
+        assert not (tmp_path / "gate2").exists()
+    finally:
+        gate.touch()
     assert 2 == await third
+    assert not (tmp_path / "gate1").exists()
     await handler.close()
