@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
@@ -52,7 +51,6 @@ _SEQUENCE_PARAMETERS: Final = ("sequence_id", "sequence_start", "sequence_end")
 _CLASSIFICATION: Final = "text-classification"
 _EMBEDDINGS: Final = "sentence-embeddings"
 _ONE_TEXT_TASKS: Final = (_CLASSIFICATION, _EMBEDDINGS)
-_dumps: Final = partial(orjson.dumps, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
 # --- descriptions of models -------------------------------------------------------------------------------------------
@@ -268,12 +266,7 @@ class InferCall(TensorRequest, Call):
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
         """See ``Call.render``."""
-        identity, prepared = endpoint.identity, trace.prepared
-        model, version = identity.endpoint, identity.version or "1"
-        if endpoint.text is not None and isinstance(prepared, Prepared) and not (self.outputs or self.all_binary):
-            rows, width, data = _task_json(endpoint.task, endpoint.text, outputs, answer, prepared)
-            content = _answer_template(model, version, endpoint.task, rows, width) % data
-            return b'{"id":%b,%b' % (orjson.dumps(self.id), content[1:]) if self.id else content
+        model, version = endpoint.identity.endpoint, endpoint.identity.version or "1"
         tensors = self.tensors(answer, endpoint, trace, outputs)
         headers, content = write_answer(self, tensors, model=model, version=version)
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
@@ -387,28 +380,6 @@ def _task_data(
     return rows, logits.shape[1], (logits.ravel(), probabilities, best, best_scores)
 
 
-def _task_json(
-    task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
-) -> tuple[int, int, tuple[bytes, ...]]:
-    """Return ``_task_data`` with the data as JSON; faster for the most frequent case, the labels of one text."""
-    if task == _CLASSIFICATION and not prepared.request.is_batch:
-        labels, all_scores = handler.processor.config.labels, answer["scores"]
-        width = len(labels)
-        if len(all_scores) == width:
-            logits = _dumps(np.asarray(next(iter(outputs.values())), dtype=np.float32))
-            numbers = _dumps([*map(all_scores.__getitem__, labels), answer["score"]])
-            probabilities, _, score = numbers.rpartition(b",")
-            return 1, width, (logits[1:-1], probabilities + b"]", _label(answer["label"]), b"[" + score)
-    rows, width, data = _task_data(task, handler, outputs, answer, prepared)
-    return rows, width, tuple([_dumps(one) for one in data])
-
-
-@lru_cache(maxsize=4096)
-def _label(label: str) -> bytes:
-    """Return the JSON of a tensor of one label. There are few labels, so it is cached."""
-    return orjson.dumps([label])
-
-
 def _tensors_of_task(task: str, rows: int, width: int, data: tuple[Any, ...]) -> dict[str, Tensor]:
     return {
         name: {"name": name, "datatype": datatype, "shape": shape, "data": one}
@@ -416,23 +387,9 @@ def _tensors_of_task(task: str, rows: int, width: int, data: tuple[Any, ...]) ->
     }
 
 
-@lru_cache(maxsize=512)
-def _answer_template(model: str, version: str, task: str, rows: int, width: int) -> bytes:
-    """Return the JSON of an answer with ``%b`` in place of each tensor's data.
-
-    It is cached: answers of a version with equally many rows differ only in these data.
-    """
-    tensors = [
-        orjson.dumps({"name": name, "datatype": datatype, "shape": shape})[:-1].replace(b"%", b"%%") + b',"data":%b}'
-        for name, datatype, shape in _output_shapes(task, rows, width)
-    ]
-    head = orjson.dumps({"model_name": model, "model_version": version})[:-1].replace(b"%", b"%%")
-    return b'%b,"outputs":[%b]}' % (head, b",".join(tensors))
-
-
 def _results(results: Sequence[Any]) -> list[str]:
     """Return the JSON of each result."""
-    return [_dumps(result).decode() for result in results]
+    return [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY).decode() for result in results]
 
 
 def _lists(tensor: Tensor) -> Any:
