@@ -146,17 +146,6 @@ class EmbedAllCall(TeiCall):
         return dumps([result["features"] for result in answer["results"]])
 
 
-class EmbedSparseCall(TeiCall):
-    """``POST /embed_sparse``: always refused."""
-
-    fields = (*_LENGTH, "prompt_name")
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        del endpoint
-        raise WrongModel("model is not a sparse embedding model with SPLADE pooling", hint="use /embed")
-
-
 class PredictCall(TeiCall):
     """``POST /predict``: a text, a pair ``["…", "…"]``, or a batch of either ``[["…"], ["…", "…"]]``, to labels."""
 
@@ -354,8 +343,8 @@ _OF_TASK: Final[Mapping[str, type[TeiCall]]] = {
 }  # fmt: skip
 
 ROUTES: Final[Mapping[str, type[TeiCall]]] = {
-    "/embed": EmbedCall, "/embed_all": EmbedAllCall, "/embed_sparse": EmbedSparseCall, "/predict": PredictCall,
-    "/rerank": RerankCall, "/similarity": SimilarityCall, "/tokenize": TokenizeCall, "/decode": DecodeCall,
+    "/embed": EmbedCall, "/embed_all": EmbedAllCall, "/predict": PredictCall, "/rerank": RerankCall,
+    "/similarity": SimilarityCall, "/tokenize": TokenizeCall, "/decode": DecodeCall,
 }  # fmt: skip
 """The path behind an endpoint's name → its call."""
 

@@ -217,7 +217,6 @@ REFUSED = [
     ("vectors/predict", {"inputs": "good"}, 424, "Backend", "not a classification model"),
     ("vectors/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend", "not a re-ranker model"),
     ("labels/embed", {"inputs": "good"}, 424, "Backend", "not an embedding model"),
-    ("vectors/embed_sparse", {"inputs": "good"}, 424, "Backend", "SPLADE"),
     ("rank/predict", {"inputs": "good"}, 422, "Validation", "takes pairs"),
     ("rank/rerank", {"query": "a"}, 422, "Validation", "the field texts is missing"),
     ("nobody/embed", {"inputs": "good"}, 404, "Validation", "does not exist"),
