@@ -7,7 +7,7 @@ and one line in `heads/__init__.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
@@ -125,11 +125,8 @@ class TextHead:
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Return the first of `outputs` that exists, or else the only output. Raises InvalidBundle."""
-        for name in self.outputs:
-            if name in available:
-                return (name,)
-        if len(available) == 1:
-            return (available[0],)
+        if (name := self._output_of(available)) is not None:
+            return (name,)
         raise InvalidBundle(
             f"The model's outputs ({', '.join(available) or 'none'}) do not show which one answers {self.task}",
             hint=f"name it one of {', '.join(self.outputs)}",
@@ -137,15 +134,16 @@ class TextHead:
 
     def take(self, outputs: Tensors) -> tuple[str, NDArray[Any]]:
         """Return the output to decode, by the same rule. Raises InvalidOutput."""
-        for name in self.outputs:
-            if name in outputs:
-                return name, outputs[name]
-        if len(outputs) == 1:
-            return next(iter(outputs.items()))
+        if (name := self._output_of(outputs)) is not None:
+            return name, outputs[name]
         raise InvalidOutput(
             f"The backend answered with {', '.join(outputs) or 'no outputs'}",
             hint=f"expected {' or '.join(self.outputs)}",
         )
+
+    def _output_of(self, names: Collection[str]) -> str | None:
+        wanted = next((name for name in self.outputs if name in names), None)
+        return next(iter(names)) if wanted is None and len(names) == 1 else wanted
 
     def counted(self, prepared: Prepared) -> dict[str, object]:
         """Return what the answer says of tokens and cuts."""
