@@ -25,7 +25,7 @@ from gateway.errors import (
 )
 from gateway.prices import Prices
 from tests.simulated import begin
-from tests.waiting import soon
+from tests.waiting import LIMIT_S, soon
 
 
 @dataclass
@@ -59,7 +59,7 @@ def make(calls: Calls, **limits: Any) -> Batcher[Row]:
     return Batcher(calls, limits=BatchLimits(**limits), on_batch=lambda *_: None)
 
 
-async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: float = 5) -> list[int]:
+async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: float = LIMIT_S) -> list[int]:
     """Submit one request and return its rows' answers."""
     deadline = asyncio.get_running_loop().time() + timeout
     outputs, _, _ = await batcher.submit([Row(tokens, v) for v in values], deadline)
@@ -142,7 +142,7 @@ async def test_a_callback_that_raises_does_not_keep_the_next_one_from_its_outcom
         raise ValueError("the head made nothing of it")
 
     for on_done in (fails, lambda _entry, outputs, _error: told.append(outputs)):
-        begin(batcher, [Row(4, 1)], asyncio.get_running_loop().time() + 5, on_done)
+        begin(batcher, [Row(4, 1)], asyncio.get_running_loop().time() + LIMIT_S, on_done)
     await soon(lambda: told)
     assert len(told) == 1
 
@@ -215,7 +215,7 @@ async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancel
     assert 0 == batcher.queued_rows
     await asyncio.sleep(0)
     assert sum(running) == 0 < len(running)
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(LIMIT_S):
         await batcher.close()
 
 
@@ -336,7 +336,7 @@ def test_every_caller_gets_exactly_its_own_rows(requests: list[list[int]], rows:
         plans = [[(next(number), n) for n in lengths] for lengths in requests]
 
         async def one(plan: list[tuple[int, int]]) -> list[int]:
-            outputs, _, _ = await batcher.submit([Row(n, v) for v, n in plan], loop.time() + 5)
+            outputs, _, _ = await batcher.submit([Row(n, v) for v, n in plan], loop.time() + LIMIT_S)
             return [int(v) for v in outputs["y"][:, 0]]
 
         answers = await asyncio.gather(*(one(plan) for plan in plans))
@@ -398,7 +398,7 @@ async def test_one_row_with_a_count_of_three_counts_as_three_rows() -> None:
         return {"y": np.repeat([row.value for row in rows], 3)}
 
     batcher = Batcher(run, limits=BatchLimits(max_rows=8), on_batch=lambda *_: None)
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + LIMIT_S
     found = await asyncio.gather(*(batcher.submit([Row(1, v)], deadline, count=3) for v in range(4)))
     assert [[v] * 3 for v in range(4)] == [outputs["y"].tolist() for outputs, _, _ in found]
     assert [2, 2] == seen
@@ -427,7 +427,7 @@ async def test_a_call_that_lost_its_connection_is_not_halved() -> None:
     assert [[1, 2, 3, 4]] == calls.batches
 
 
-async def _outcomes(batcher: Any, *values: int, timeout: float = 5) -> list[Any]:
+async def _outcomes(batcher: Any, *values: int, timeout: float = LIMIT_S) -> list[Any]:
     """Queue one entry per value, as a caller without a coroutine does, and return the outcome of each."""
     loop = asyncio.get_running_loop()
     told: list[asyncio.Future[Any]] = [loop.create_future() for _ in values]
@@ -437,7 +437,7 @@ async def _outcomes(batcher: Any, *values: int, timeout: float = 5) -> list[Any]
 
     for value, future in zip(values, told, strict=True):
         begin(batcher, [Row(4, value)], loop.time() + timeout, partial(tell, future))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         return list(await asyncio.gather(*told))
 
 
@@ -521,7 +521,7 @@ async def test_a_call_that_nobody_waits_for_before_it_begins_is_not_made() -> No
     calls = Calls()
     batcher = make(calls, max_in_flight=1)
     loop = asyncio.get_running_loop()
-    left = begin(batcher, [Row(4, 1)], loop.time() + 5, lambda *_: None)
+    left = begin(batcher, [Row(4, 1)], loop.time() + LIMIT_S, lambda *_: None)
     loop.call_soon(batcher.abandon, left)  # between the flush and the first step of the call's task
     await soon(lambda: batcher.is_idle)
     assert [20] == await ask(batcher, 2)

@@ -151,7 +151,7 @@ async def test_a_long_prompt_is_tokenized_in_a_thread(
 
 
 async def test_a_closed_stream_releases_its_lease(story: Any) -> None:
-    """Within a few turns of the loop."""
+    """Its model ends too."""
     gateway = story.gateway
     endpoint = gateway.table.current.endpoints["story"]
     call = InternalCall("story", {"text": "one"})
@@ -169,9 +169,7 @@ async def test_a_closed_stream_releases_its_lease(story: Any) -> None:
     assert 1 == endpoint._leases
     ask.leave()
     assert (0, True) == (endpoint._leases, ask.is_over)
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert 1 == len(story.backend.ended)
+    await soon(lambda: 1 == len(story.backend.ended))
 
 
 async def test_a_model_with_settings_that_are_not_done_is_refused_by_their_name(story: Any) -> None:

@@ -15,6 +15,7 @@ from gateway.handlers.tensors import TensorHandler, TritonCall
 from gateway.path.serve import ask_version
 from gateway.testing import FakeBackend
 from gateway.trace import Trace
+from tests.waiting import LIMIT_S
 
 
 def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -32,10 +33,10 @@ def backend() -> FakeBackend:
     return backend
 
 
-async def ask(calls: StackedCalls, *arrays: Any, outputs: tuple[str, ...] = ("y",), timeout: float = 5) -> list[Any]:
+async def ask(calls: StackedCalls, *arrays: Any, timeout: float = LIMIT_S) -> list[Any]:
     """Make a call with each of the arrays at the same time; return outputs or errors."""
     deadline = asyncio.get_running_loop().time() + timeout
-    asked = (calls.infer({"x": array}, outputs, until(deadline)) for array in arrays)
+    asked = (calls.infer({"x": array}, ("y",), until(deadline)) for array in arrays)
     found = await asyncio.gather(*asked, return_exceptions=True)
     return [one if isinstance(one, BaseException) else one[0] for one in found]
 
@@ -77,7 +78,7 @@ async def test_only_the_request_at_fault_fails(backend: FakeBackend) -> None:
 async def test_requests_for_different_outputs_do_not_share_a_call(backend: FakeBackend) -> None:
     """One asks for y and one for z, but a call has one list of outputs."""
     calls = StackedCalls(backend, "m", max_rows=8)
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + LIMIT_S
     (y, *_), (z, *_) = await asyncio.gather(
         calls.infer({"x": full(1, 1, 2)}, ("y",), until(deadline)),
         calls.infer({"x": full(1, 1, 2)}, ("z",), until(deadline)),
@@ -96,7 +97,7 @@ async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None
     """A scalar beside an array cannot be joined or cut."""
     backend.add("s", {"x": "float32", "k": "int64"}, {"y": "float32"}, lambda i: {"y": i["x"] * i["k"]})
     calls = StackedCalls(backend, "s", max_rows=8)
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + LIMIT_S
     inputs = {"x": full(2, 3, 2), "k": np.array(5)}
     found = await asyncio.gather(*(calls.infer(inputs, (), until(deadline)) for _ in range(2)))
     assert [(3, 2), (3, 2)] == [outputs["y"].shape for outputs, _, _ in found]
@@ -121,7 +122,7 @@ async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backe
 
     backend.infer = noting  # type: ignore[method-assign]
     calls = StackedCalls(backend, "m", max_rows=8)
-    deadline = asyncio.get_running_loop().time() + 5
+    deadline = asyncio.get_running_loop().time() + LIMIT_S
     await calls.infer({"x": full(1, 1, 2)}, (), until(deadline), request_id="a")
     await asyncio.gather(*(calls.infer({"x": full(1, 1, 2)}, (), until(deadline), request_id=i) for i in "bc"))
     assert ["a", ""] == ids
@@ -134,7 +135,7 @@ async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_th
     info = await backend.describe("m")
     endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
     assert endpoint.prices is None
-    asks = await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, 5) for value in (1.0, 2.0)))
+    asks = await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
     assert [[[2.0]], [[4.0]]] == [ask.reply["y"].tolist() for ask in asks]
     assert [("m", 2)] == backend.calls
     assert endpoint.prices is not None
@@ -147,8 +148,8 @@ async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: Fake
     rows: list[int] = []
     handler = TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info), rows.append)
     endpoint = Endpoint(Identity("e", "e", "", "f"), handler)
-    await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, 5) for value in (1.0, 2.0)))
-    await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, 5)
+    await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
+    await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, LIMIT_S)
     assert [2, 3] == rows
 
 
@@ -156,9 +157,9 @@ async def test_a_number_beyond_the_range_of_an_input_is_refused_by_name(backend:
     """1e308 is no float32: the caller is told the input and its type. 1e30 is one."""
     info = await backend.describe("m")
     endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
-    assert [[np.float32(2e30)]] == (await ask_version(endpoint, {"x": [[1e30]]}, 5)).reply["y"].tolist()
+    assert [[np.float32(2e30)]] == (await ask_version(endpoint, {"x": [[1e30]]}, LIMIT_S)).reply["y"].tolist()
     with pytest.raises(InputRefused, match="input x does not fit FP32"):
-        await ask_version(endpoint, {"x": [[1e308]]}, 5)
+        await ask_version(endpoint, {"x": [[1e308]]}, LIMIT_S)
 
 
 async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBackend) -> None:

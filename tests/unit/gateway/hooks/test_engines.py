@@ -158,7 +158,7 @@ _BEFORE = "class Preprocess:\n    def preprocess(self, body, state, collect=None
 @pytest.mark.parametrize("source", ["", _AFTERWARDS])
 async def test_a_text_model_answers_rows_and_refuses_objects(make_stack: Any, source: str) -> None:
     """It would iterate over an object's keys and answer them with 200. Also behind a class without ``preprocess``."""
-    stack = make_stack(ready_timeout=120)
+    stack = make_stack()
     async with stack.gateway.running(), stack.client:
         await _serve_text_model(stack, source)
         assert ["pos"] == (await stack.client.post("/serve/e", json=["good film"])).json()
@@ -172,7 +172,7 @@ async def test_a_text_model_answers_rows_and_refuses_objects(make_stack: Any, so
 
 async def test_a_class_may_make_rows_of_an_object(make_stack: Any) -> None:
     """With ``preprocess``, the body has the class's own form."""
-    stack = make_stack(ready_timeout=120)
+    stack = make_stack()
     async with stack.gateway.running(), stack.client:
         await _serve_text_model(stack, _BEFORE)
         assert ["pos"] == (await stack.client.post("/serve/e", json={"text": "good film"})).json()

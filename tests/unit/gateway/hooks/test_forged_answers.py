@@ -55,7 +55,7 @@ async def main():
     pool = HookPool(Program("h", "triton", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     try:
-        until = asyncio.get_running_loop().time() + 20
+        until = asyncio.get_running_loop().time() + 300
         reply = await pool.run(["preprocess"], [({}, None)], until, is_answer=False)
         [outcome] = reply.outcomes
         if outcome.error is not None:
@@ -74,7 +74,7 @@ def test_a_forged_dtype_does_not_crash_the_gateway(tmp_path: Path) -> None:
     code = tmp_path / "hook.py"
     code.write_text(FORGER)
     worker = subprocess.run(
-        [sys.executable, "-c", GATEWAY, str(code)], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", GATEWAY, str(code)], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert 0 == worker.returncode, worker.stderr[-2000:]

