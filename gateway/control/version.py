@@ -20,7 +20,7 @@ Invariants after every call, for every url (checked by a property test over rand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal, get_args
@@ -375,10 +375,6 @@ class Versions:
     def __iter__(self) -> Iterator[Version]:
         for of in self._urls.values():
             yield from of.versions()
-
-    def of(self, url: str) -> Iterable[Version]:
-        """Return the versions of one url: the wanted one, then the former one."""
-        return self._urls[url].versions() if url in self._urls else ()
 
     @property
     def urls(self) -> frozenset[str]:

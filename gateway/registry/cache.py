@@ -25,7 +25,7 @@ from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.registry import parts, sweep
 from gateway.registry.port import Registry
-from gateway.registry.unpack import MAX_BYTES, unpack
+from gateway.registry.unpack import unpack
 from gateway.spec import CONTENT_HASH, ArtifactRef, Content, ModelRecord, ServingTask, contents, overwritten, records_of
 
 _log = logging.getLogger("triton_gateway.cache")
@@ -56,18 +56,15 @@ class ArtifactCache:
         registry: Registry,
         *,
         max_bytes: int = 0,
-        max_unpacked: int = MAX_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Use the folder ``root``; above ``max_bytes`` (0: no limit), unneeded entries are deleted (see ``sweep``).
 
-        If ``max_bytes`` is set, the cache also takes at most 80 % of its volume. Archives with more than
-        ``max_unpacked`` bytes are refused (see ``unpack``). ``clock`` returns Unix seconds.
+        If ``max_bytes`` is set, the cache also takes at most 80 % of its volume. ``clock`` returns Unix seconds.
         """
         self._root = root
         self._registry = registry
         self._wanted_bytes = max_bytes
-        self._max_unpacked = max_unpacked
         self._clock = clock
         self._needed: frozenset[str] | None = None
         """The entries (``kind/key``) that are needed; replaced as a whole. None, and nothing is deleted, before that is
@@ -155,13 +152,10 @@ class ArtifactCache:
         metadata has a hash of the whole. Raises as ``model``.
         """
         _require_data(record)
-        whole = self._root / "models" / _key_of_model(record)
-        if record.sha256 is None:
-            if _is_usable(whole, self._check_of(record)):
-                self._touch(whole)
-                return whole / "files"
-            if (found := self._parts(record)) is not None:
-                return found
+        if (found := self.at_hand(record, weights=False)) is not None:
+            return found
+        if record.sha256 is None and (found := self._parts(record)) is not None:
+            return found
         return self.model(record)
 
     def at_hand(self, what: ModelRecord | ArtifactRef, *, weights: bool = True) -> Path | None:
@@ -230,7 +224,7 @@ class ArtifactCache:
             def fill(part: Path) -> Mapping[str, str]:
                 archive = part / "archive.zip"
                 parts.fetch(stored, archive)
-                unpack(archive, part / "files", max_bytes=self._max_unpacked, wanted=parts.is_read)
+                unpack(archive, part / "files", wanted=parts.is_read)
                 hashes = {PARTS: parts.fingerprint(archive, part / "files")}
                 archive.unlink()
                 check(hashes)
@@ -264,12 +258,12 @@ class ArtifactCache:
                     hint="it was changed or damaged after the upload: upload it again",
                 )
             if is_archive:
-                unpack(got, files, max_bytes=self._max_unpacked)
+                unpack(got, files)
                 if check is not None:
                     hashes[PARTS] = parts.fingerprint(got, files)
                 shutil.rmtree(place)
             if not any(files.iterdir()):
-                raise _empty(uri)
+                raise ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
             if check is not None:
                 check(hashes)
             return hashes
@@ -446,10 +440,6 @@ def _require_data(record: ModelRecord) -> None:
             f"model {record.id} ({record.name}) has no data: its upload did not finish ({record.uri or '-'})",
             hint="upload it again: clearml-serving model upload …",
         )
-
-
-def _empty(uri: str) -> ArtifactCorrupt:
-    return ArtifactCorrupt(f"{uri} is an empty archive", hint="upload the folder again")
 
 
 def _sha256(path: Path) -> str:

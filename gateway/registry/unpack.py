@@ -38,17 +38,15 @@ def _everything(_name: str) -> bool:
     return True
 
 
-def unpack(
-    archive: Path, folder: Path, *, max_bytes: int = MAX_BYTES, wanted: Callable[[str], bool] = _everything
-) -> None:
+def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool] = _everything) -> None:
     """Unpack a zip into the empty ``folder``; nothing is written outside it.
 
     Only files whose names are ``wanted`` are read. Only plain files and folders are unpacked, each name once. Raises
-    ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``max_bytes`` or than
+    ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``MAX_BYTES`` or than
     ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain: the
     caller deletes the folder.
     """
-    budget = _Budget(archive, folder, max_bytes)
+    budget = _Budget(archive, folder)
     try:
         _unpack_zip(archive, budget, wanted)
     except _BROKEN as error:
@@ -65,7 +63,6 @@ class _Budget:
 
     archive: Path
     folder: Path
-    max_bytes: int
     members: int = 0
     used: int = 0
     size: int = field(init=False)
@@ -76,9 +73,9 @@ class _Budget:
     def check(self, more: int) -> None:
         """Raise ``ArtifactCorrupt`` if ``more`` bytes are too many, ``OSError`` if the disk has no room."""
         used = self.used + more
-        if used > self.max_bytes:
+        if used > MAX_BYTES:
             raise ArtifactCorrupt(
-                f"{self.archive.name} holds more than {_shown(self.max_bytes)} unpacked",
+                f"{self.archive.name} holds more than {_shown(MAX_BYTES)} unpacked",
                 hint="upload its files one by one, as a model without an archive",
             )
         if used > max(FREE_BYTES, MAX_RATIO * self.size):

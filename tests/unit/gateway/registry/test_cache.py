@@ -101,26 +101,6 @@ def test_right_hash_is_accepted(cache: ArtifactCache, tmp_path: Path) -> None:
     assert "x = 1" == cache.artifact(ref).read_text()
 
 
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil"])
-def test_unsafe_archive_is_refused(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, name: str) -> None:
-    """A zip that would write outside its folder is not unpacked."""
-    registry.add_model("m", package(tmp_path / "m.zip", {name: b"1"}), is_package=True)
-    with pytest.raises(ArtifactCorrupt, match="unsafe"):
-        cache.model(record(registry, "m"))
-
-
-@pytest.mark.parametrize("content", [b"", b"not an archive", b"PK\x03\x04broken"])
-def test_broken_archive_is_refused(
-    cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path, content: bytes
-) -> None:
-    """With a hint."""
-    (tmp_path / "m.zip").write_bytes(content)
-    registry.add_model("m", tmp_path / "m.zip", is_package=True)
-    with pytest.raises(ArtifactCorrupt) as refusal:
-        cache.model(record(registry, "m"))
-    assert "upload the folder again" == refusal.value.hint
-
-
 def test_model_without_data_is_refused_before_any_download(cache: ArtifactCache, registry: FakeRegistry) -> None:
     """A failed upload is never deployed, even if the model is registered and published."""
     registry.models["m"] = ModelRecord("m", "n", "http://files/failed_uploading", "")

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-import shutil
+import gzip
 import struct
 import warnings
 import zipfile
@@ -21,11 +21,11 @@ from gateway.testing import FakeRegistry
 ZEROS = bytes(1 << 20)
 
 
-def fetch(tmp_path: Path, archive: Path, **limits: int) -> Path:
+def fetch(tmp_path: Path, archive: Path) -> Path:
     """Download and unpack a model whose package is ``archive``."""
     registry = FakeRegistry()
     registry.add_model("m", archive, is_package=True)
-    return ArtifactCache(tmp_path / "cache", registry, **limits).model(registry.model("m"))
+    return ArtifactCache(tmp_path / "cache", registry).model(registry.model("m"))
 
 
 def leftovers(tmp_path: Path) -> list[Path]:
@@ -33,10 +33,10 @@ def leftovers(tmp_path: Path) -> list[Path]:
     return [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"]
 
 
-def refused(tmp_path: Path, archive: Path, words: str, **limits: int) -> ArtifactCorrupt:
+def refused(tmp_path: Path, archive: Path, words: str) -> ArtifactCorrupt:
     """Return the refusal, after a check that nothing is left."""
     with pytest.raises(ArtifactCorrupt, match=words) as refusal:
-        fetch(tmp_path, archive, **limits)
+        fetch(tmp_path, archive)
     assert [] == leftovers(tmp_path)
     assert refusal.value.hint
     assert not (tmp_path / "evil").exists()
@@ -68,11 +68,15 @@ def test_archive_that_grows_a_thousandfold_is_refused(tmp_path: Path) -> None:
     assert "bomb" in (refused(tmp_path, archive, "more than 100 times as much").hint or "")
 
 
-def test_archive_above_the_setting_is_refused_and_below_it_unpacked(tmp_path: Path) -> None:
+def test_archive_above_the_limit_is_refused_and_below_it_unpacked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = bomb_zip(tmp_path / "m.archive", 20)
-    refusal = refused(tmp_path, archive, "more than 19.0 MiB", max_unpacked=19 << 20)
+    monkeypatch.setattr(unpack, "MAX_BYTES", 19 << 20)
+    refusal = refused(tmp_path, archive, "more than 19.0 MiB")
     assert "one by one" in (refusal.hint or "")
-    assert (fetch(tmp_path, archive, max_unpacked=20 << 20) / "zeros").stat().st_size == 20 << 20
+    monkeypatch.setattr(unpack, "MAX_BYTES", 20 << 20)
+    assert (fetch(tmp_path, archive) / "zeros").stat().st_size == 20 << 20
 
 
 def test_zip_that_claims_less_than_it_holds_is_refused(tmp_path: Path) -> None:
@@ -138,9 +142,8 @@ def test_names_that_no_file_system_takes_are_refused(tmp_path: Path, name: str) 
     refused(tmp_path, zipped(tmp_path / "m.zip", (name, b"1")), "name that is too long")
 
 
-def test_an_archive_of_another_kind_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04broken", gzip.compress(b"a tar of a folder")])
+def test_what_is_no_zip_is_refused(tmp_path: Path, content: bytes) -> None:
     """The clearml SDK packs folders as zips only."""
-    (tmp_path / "source").mkdir()
-    (tmp_path / "source" / "a.txt").write_bytes(b"1")
-    made = shutil.make_archive(str(tmp_path / "m"), "gztar", tmp_path / "source")
-    refused(tmp_path, Path(made), "cannot be unpacked: File is not a zip file")
+    (tmp_path / "m").write_bytes(content)
+    refused(tmp_path, tmp_path / "m", "cannot be unpacked: File is not a zip file")
