@@ -16,6 +16,9 @@ from tests.processes import free_port
 from tests.stock import Client
 from tests.waiting import LIMIT_S
 
+_ANSWER_S = 60.0
+"""Longest wait for an answer: a busy machine takes many seconds, and what will not be answered counts as refused."""
+
 
 class GatewayProcess:
     """One that follows the serving Task of a client, on a free port or on ``port``; killed with the block, or with
@@ -57,7 +60,7 @@ class GatewayProcess:
 
     def post(self, body: Any, endpoint: str = "echo", **headers: str) -> httpx.Response:
         """One request on a connection of its own."""
-        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, headers=headers)
+        return httpx.post(f"{self.url}/serve/{endpoint}", json=body, headers=headers, timeout=_ANSWER_S)
 
     def answer(self, body: Any, endpoint: str, **headers: str) -> tuple[int, Any]:
         """Status and content of one request's answer; 0 while nothing listens."""
@@ -70,7 +73,7 @@ class GatewayProcess:
     def status(self) -> dict[str, Any]:
         """`/v1/status`; empty while nothing listens."""
         try:
-            found: dict[str, Any] = httpx.get(f"{self.url}/v1/status").json()
+            found: dict[str, Any] = httpx.get(f"{self.url}/v1/status", timeout=_ANSWER_S).json()
         except httpx.TransportError:
             return {}
         return found
