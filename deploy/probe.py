@@ -9,11 +9,13 @@ import http.client
 import sys
 from urllib.parse import urlsplit
 
+TIMEOUT_S = 3.0
+
 
 def main(arguments: list[str]) -> int:
     """Send one request. Return the exit code: 0 for 2xx, otherwise 1 with one line that says what went wrong."""
     parts = urlsplit(arguments[0])
-    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=3)
+    connection = http.client.HTTPConnection(parts.hostname or "127.0.0.1", parts.port or 80, timeout=TIMEOUT_S)
     try:
         connection.request("GET", parts.path or "/")
         reply = connection.getresponse()

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from deploy import probe
+from tests.waiting import LIMIT_S
 
 
-async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """0 for 2xx, 1 with a line otherwise: what HEALTHCHECK needs."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -19,6 +20,7 @@ async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str]) ->
         await writer.drain()
         writer.close()
 
+    monkeypatch.setattr(probe, "TIMEOUT_S", LIMIT_S)
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     async with server:
