@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
@@ -46,6 +47,14 @@ def passed_on(asked: Asked, target: str) -> tuple[int, Any]:
 
 
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@contextmanager
+def nobody() -> Iterator[int]:
+    """A port at which nobody answers, and which nobody else is given while the context is open."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from deploy import probe
+from tests.sites import nobody
 from tests.waiting import LIMIT_S
 
 
@@ -26,7 +27,8 @@ async def test_probe_ends_with_the_answer(capsys: pytest.CaptureFixture[str], mo
     async with server:
         assert 0 == await asyncio.to_thread(probe.main, [f"{base}/good"])
         assert 1 == await asyncio.to_thread(probe.main, [f"{base}/bad"])
-    assert 1 == await asyncio.to_thread(probe.main, [f"{base}/good"])
+    with nobody() as port:
+        assert 1 == await asyncio.to_thread(probe.main, [f"http://127.0.0.1:{port}/good"])
     said = capsys.readouterr().out
     assert "answered 503: why" in said
     assert "does not answer" in said

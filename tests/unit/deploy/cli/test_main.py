@@ -23,7 +23,7 @@ from deploy.cli.main import group, main
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.errors import RegistryRefused, SpecFault
 from gateway.settings import Settings
-from tests.sites import site
+from tests.sites import nobody, site
 
 COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
@@ -390,9 +390,8 @@ def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
 
 def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """If nothing listens, the error says how to start a gateway, and stdout is empty."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    assert main(["status", "--json", "--url", f"http://127.0.0.1:{port}", "--state-dir", str(tmp_path)]) == 1
+    with nobody() as port:
+        assert main(["status", "--json", "--url", f"http://127.0.0.1:{port}", "--state-dir", str(tmp_path)]) == 1
     shown = capsys.readouterr()
     assert "triton-gateway up" in only_line(shown.err)
     assert shown.out == ""

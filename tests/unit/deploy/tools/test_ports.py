@@ -10,6 +10,7 @@ import pytest
 
 from deploy.tools import ports
 from deploy.tools.errors import DeployError, PortTaken
+from tests.sites import nobody
 
 
 def test_a_taken_port_names_the_process_that_holds_it_and_the_option_that_changes_it() -> None:
@@ -20,7 +21,8 @@ def test_a_taken_port_names_the_process_that_holds_it_and_the_option_that_change
             ports.require_free("127.0.0.1", port, what="gateway", option="--port")
         assert f"(pid {os.getpid()})" in caught.value.message
         assert "--port" in caught.value.hint
-    assert ports.held_by(port) == ""
+    with nobody() as port:
+        assert ports.held_by(port) == ""
 
 
 def test_the_port_of_last_time_is_taken_again_unless_it_is_taken() -> None:

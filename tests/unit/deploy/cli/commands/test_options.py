@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from deploy.cli.commands._options import (
 )
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError
+from tests.sites import nobody
 from tests.waiting import LIMIT_S
 
 WAITS = """
@@ -77,12 +77,11 @@ def refusal() -> str:
 
 def test_an_up_that_was_stopped_is_named_as_the_reason(nowhere: Path) -> None:
     """Its file of variables stays; the server that it names is gone."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
     state = StateDir.at(nowhere / ".triton-gateway")
     state.env_file.parent.mkdir(parents=True)
-    state.env_file.write_text(f"export CLEARML_API_HOST=http://127.0.0.1:{port}\n")
-    said = refusal()
+    with nobody() as port:
+        state.env_file.write_text(f"export CLEARML_API_HOST=http://127.0.0.1:{port}\n")
+        said = refusal()
     assert f"is not running: nothing answers at http://127.0.0.1:{port}" in said
     assert "start it again" in said
 
