@@ -109,11 +109,18 @@ async def test_repeat_goes_to_another_replica_first() -> None:
 
 
 async def test_a_single_server_whose_http_hangs_up_is_called_over_grpc() -> None:
-    """There is no other replica, so the other transport is tried."""
+    """There is no other replica, so the other transport is tried. A health check opens HTTP again."""
     async with serving(1) as (backend, (one,)):
+        answer = one.http.answer
         one.http.answer = hang_up  # type: ignore[method-assign]
         await call(backend)
         assert (1, 1) == one.counts
+        one.http.answer = answer  # type: ignore[method-assign]
+        async with asyncio.timeout(LIMIT_S):
+            while not backend._replicas.all[0].http.is_open:
+                await backend.is_live()
+        await call(backend)
+        assert (1, 2) == one.counts
 
 
 async def test_health_is_one_state_fed_by_both_transports() -> None:

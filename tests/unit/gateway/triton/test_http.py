@@ -217,24 +217,37 @@ async def test_calls_share_a_timer_and_each_ends_at_its_own_deadline(server: Htt
     assert not calls._deadlines
 
 
-async def test_deadline_ends_the_call_and_its_connection(server: HttpServer, calls: HttpTransport) -> None:
-    """The late answer must not become the next call's."""
+@pytest.mark.parametrize("timeout", [0.2, 3600])
+async def test_a_call_that_is_late_or_left_closes_its_connection(
+    server: HttpServer, calls: HttpTransport, timeout: float
+) -> None:
+    """Otherwise its answer could go to another call, and a server that never answers would keep it open."""
+    await infer(calls, 1)
     hold = server.holding()
-    with pytest.raises(DeadlineExceeded):
-        await infer(calls, 1, timeout=0.05)
+    left = asyncio.create_task(infer(calls, 1, timeout=timeout))
+    await asyncio.sleep(0)  # its first step sends it, as a connection is open
+    [connection] = calls._busy.values()
+    if timeout > 60:
+        left.cancel()
+    [why] = await asyncio.gather(left, return_exceptions=True)
+    assert isinstance(why, DeadlineExceeded | asyncio.CancelledError)
+    assert not connection.is_open
     hold.set()
     assert [[6]] == (await infer(calls, 3)).tolist()
 
 
-async def test_a_cancelled_call_closes_its_connection(server: HttpServer, calls: HttpTransport) -> None:
-    """Otherwise its answer could go to another call."""
-    hold = server.holding()
-    left = asyncio.create_task(infer(calls, 1))
-    await soon(lambda: server.calls)
-    left.cancel()
-    await asyncio.gather(left, return_exceptions=True)
-    hold.set()
-    assert [[6]] == (await infer(calls, 3)).tolist()
+async def test_an_answer_that_nobody_asked_for_is_nobodys(server: HttpServer, calls: HttpTransport) -> None:
+    """It begins before the next call is sent there, and ends after it."""
+    normal, more = server.answer, tensors_reply(np.array([[7]], np.int64))
+
+    async def chatty(head: bytes, body: bytes) -> bytes | None:
+        answer = await normal(head, body) or b""
+        if len(server.calls) == 1:
+            return answer + more[:20]
+        return more[20:] + answer if server.connections == 1 else answer
+
+    server.answer = chatty
+    assert [[[2]], [[6]]] == [(await infer(calls, number)).tolist() for number in (1, 3)]
 
 
 async def test_connections_that_open_during_close_are_closed_too(

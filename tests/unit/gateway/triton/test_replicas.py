@@ -124,15 +124,15 @@ async def test_replica_without_the_model_is_passed_over_until_it_has_it() -> Non
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b), lookup_every=0)
         a.models = set()
-        assert not await backend.is_ready("m")
         for _ in range(6):
             await call(backend)
-        assert (0, 6) == (a.calls, b.calls)
+        assert (1, 6) == (a.calls, b.calls)
+        assert not await backend.is_ready("m")
         a.models = {"m"}
         await backend.is_live()
         for _ in range(6):
             await call(backend)
-        assert (3, 9) == (a.calls, b.calls)
+        assert (4, 9) == (a.calls, b.calls)
         assert await backend.is_ready("m")
         await backend.close()
 
