@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deploy.controller import election
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.record import State
 from gateway.registry.clearml import ClearMLRegistry
@@ -54,6 +56,12 @@ def client(tmp_path: Path) -> Iterator[Client]:
             yield found
 
 
+def ended_early(process: subprocess.Popen[str]) -> bool:
+    """False while a program runs; it fails with what the program has said if it has ended."""
+    assert process.poll() is None, process.communicate()
+    return False
+
+
 def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) -> None:
     """The command follows it all the while, and prints each decision once."""
     registry = ClearMLRegistry(client.task)
@@ -80,16 +88,22 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
             return process
 
         one = controller()
+        # Without a controller that leads, the command takes its request back after a minute.
+        until(lambda: election.alive(registry.reports, now=time.time()), what="a controller that leads")
         follows = ours(
             "canary", "run", "--endpoint", "e", "--to", "2", "--from", "1", "--steps", "50,100",
             "--min-requests", "20", "--step-time", "2s", "--label-shift", "0", "--url", url,
         )  # fmt: skip
         stack.callback(follows.kill)
-        first = until(guard, what="the first step")
-        until(lambda: record.weights(decode(registry.task()), "e") == {"e/2": 0.5, "e/1": 0.5}, what="its weights")
+
+        def seen(fact: Callable[[], Any], what: str) -> Any:
+            return until(lambda: fact() or ended_early(follows), what=what)
+
+        first = seen(guard, "the first step")
+        seen(lambda: record.weights(decode(registry.task()), "e") == {"e/2": 0.5, "e/1": 0.5}, "its weights")
         controller()
         one.kill()
-        until(lambda: guard(first), what="another guard")
+        seen(lambda: guard(first), "another guard")
         gateway.is_busy = True
         printed = ended(follows)
     *decided, back = printed.splitlines()
