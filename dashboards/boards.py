@@ -277,7 +277,6 @@ _GROUP: Final = (*VERSION, "by", "group")
 _DIFFERED: Final = f'{_PICK},outcome="differed"'
 _ALL_IN_GROUP: Final = by(_GROUP, _rate(catalog.SHADOW_GROUPS, _PICK))
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
-_COMPARED_EVIDENCE: Final = f"avg by (endpoint, version, stable, of) ({catalog.COMPARED_EVIDENCE.name}{{{_PICK}}} >= 0)"
 
 CANARY: Final = Board(
     "triton-gateway-canary", "Gateway · canary", "The canary and the stable version over the same time.",
@@ -309,19 +308,6 @@ CANARY: Final = Board(
                    f"{by((*VERSION, 'value'), _rate(catalog.VARIABLE_ENUM, _LABELS))} / "
                    f"{on(VERSION, group='')} ({by(VERSION, _rate(catalog.VARIABLE_ENUM, _LABELS))} > 0)",
                    "{{endpoint}} {{version}} {{value}}", "percentunit", width=12, most=1.0),
-        )),
-        Section("Same texts, same answers?", (
-            Panel("Evidence of a difference", "Chance alone gives as much at most once in that many days. Above the "
-                  "red line, the gateway's page and the rollout's verdicts say what differs. No alert and no "
-                  "rollout decision depends on it.",
-                  (Query(f"sum by (endpoint, version, stable) ({_COMPARED_EVIDENCE})",
-                         "{{endpoint}} {{version}} beside {{stable}}"),
-                   Query(f"max({rules.ALARM})", "told")),
-                  unit="suffix:days", width=12, thresholds=((ALARM_DAYS, _RED),)),
-            _lines("Evidence by what differs", "texts: the canary gets other texts, so errors, latency and labels "
-                   "cannot be compared fairly. tokens: other texts or another tokenizer. answers: the model answers "
-                   "differently. Their sum is the evidence of the pair.",
-                   _COMPARED_EVIDENCE, "{{endpoint}} {{version}} {{of}}", "suffix:days", width=12),
         )),
         Section("Shadow", (
             _lines("Phase of the rollout", "Of the last rollout of each route; 1 while it is in this phase.",

@@ -449,8 +449,6 @@ def _beside(pairs: Sequence[Values]) -> str:
     return "".join(
         f"<h3>Version {_e(one['version'])} compared with {_e(one['beside'])}</h3>"
         + "".join(f"<p class=wait>{_e(how)}</p>" for how in one["sentences"].values())
-        + f"<p class=dim>chance alone: at most once in {drift.in_days(one['days'])} (reported from "
-        f"{drift.ALARM_DAYS:g} on)</p>"
         + (f"<p class=dim>No difference so far: {_e(', '.join(one['alike']))}</p>" if one["alike"] else "")
         for one in pairs
     )

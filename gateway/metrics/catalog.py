@@ -344,13 +344,6 @@ DRIFT_SINCE: Final = Metric(
 DRIFT_ALARM: Final = Metric(
     "controller_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
 )
-COMPARED_EVIDENCE: Final = Metric(
-    "controller_compared_evidence_days", "gauge",
-    "Evidence, in days, that a canary gets other texts or gives other answers than the stable version: chance alone "
-    "gives as much at most once in that many days. By what differs (texts, tokens, answers); their sum is the pair's "
-    "evidence. Only while they are compared.",
-    ("endpoint", "version", "stable", "of"),
-)  # fmt: skip
 ACCURACY: Final = Metric(
     "controller_accuracy_ratio", "gauge",
     "Accuracy of a version with labels (`/v1/feedback`): share right of all its labelled answers (value), and its 95 % "
@@ -367,8 +360,7 @@ ROLLOUT_EVIDENCE: Final = Metric(
     ("endpoint", "version"),
 )  # fmt: skip
 JUDGED: Final = (
-    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, COMPARED_EVIDENCE, ACCURACY, ROLLOUT_PHASE,
-    ROLLOUT_EVIDENCE,
+    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, ACCURACY, ROLLOUT_PHASE, ROLLOUT_EVIDENCE,
 )  # fmt: skip
 """What the controller judges, and shows itself."""
 CATALOG: Final = (

@@ -117,10 +117,10 @@ class Stakes:
         """Return bets without money."""
         return cls(np.full(shape, -math.inf), np.zeros(shape), np.zeros(shape), np.zeros(shape))
 
-    def step(self, grown: Floats, texts: Floats | float, days: float, size: Floats | float, most: float) -> Floats:
+    def step(self, grown: Floats, texts: Floats | float, days: float, size: float, most: float) -> Floats:
         """Apply ``texts`` texts within ``days``; ``grown`` is the logarithm of a unit's growth on each bet.
 
-        ``size`` is the size of the reference (infinite if the comparison is exact), ``most`` the logarithm of a bet's
+        ``size`` is the size of the reference, ``most`` the logarithm of a bet's
         upper limit. Returns what the bets own, in days' worth of money; money that waits is no evidence.
         """
         self.grown += grown
@@ -151,23 +151,6 @@ class Judged:
     """When the strongest bet began (Unix time): about when the change did."""
 
 
-class Wealth:
-    """The money of the bets on one variable, and when each bet began. ``days``: money received beforehand."""
-
-    def __init__(self, bets: int, alarm_days: float, days: float = 0.0) -> None:
-        self._most = math.log(max(1, bets) * alarm_days) + _ABOVE
-        self.stakes = Stakes.new(bets)
-        self.stakes.waiting += days
-        self.began = np.zeros(bets)
-
-    def step(self, grown: Floats, texts: float, days: float, size: float, now: float) -> tuple[float, float]:
-        """Do ``Stakes.step``; return the evidence (see ``Judged.days``) and when the strongest bet began."""
-        owned = self.stakes.step(grown, texts, days, size, self._most)
-        # A bet at its upper limit restarts at that limit and keeps the time at which it began.
-        self.began[(self.stakes.seen == 0) & (self.stakes.log_stake < self._most)] = now
-        return float(owned.mean()), float(self.began[owned.argmax()])
-
-
 class Variable:
     """The bets on one variable against one reference (``p`` and ``size``: see ``bets``).
 
@@ -184,10 +167,13 @@ class Variable:
         self._alarm = alarm_days
         self._lately = 0.0
         """Texts per day, averaged with exponential decay over a day."""
-        self._money = Wealth(len(expected), alarm_days)
+        self._most = math.log(max(1, len(expected)) * alarm_days) + _ABOVE
+        self._stakes = Stakes.new(len(expected))
+        self._began = np.zeros(len(expected))
+        """When each bet began (Unix time)."""
         if begun is not None and begun.days > 0:
-            self._money.stakes.log_stake[:] = math.log(begun.days)
-            self._money.began[:] = begun.since
+            self._stakes.log_stake[:] = math.log(begun.days)
+            self._began[:] = begun.since
 
     @property
     def is_judged(self) -> bool:
@@ -197,37 +183,14 @@ class Variable:
     def step(self, counts: Floats, days: float, now: float) -> Judged:
         """Apply the counts (bins,) of the last ``days`` until ``now`` (Unix time)."""
         texts = float(counts.sum())
-        evidence, began = self._money.step(self._gains @ counts, texts, days, self._size, now)
+        owned = self._stakes.step(self._gains @ counts, texts, days, self._size, self._most)
+        # A bet at its upper limit restarts at that limit and keeps the time at which it began.
+        self._began[(self._stakes.seen == 0) & (self._stakes.log_stake < self._most)] = now
         self._lately = self._lately * math.exp(-days) + texts
-        return Judged(evidence, self.visible(), began)
+        return Judged(float(owned.mean()), self.visible(), float(self._began[owned.argmax()]))
 
     def visible(self) -> float:
         """Return the change in a share that would be found within a day; see ``Judged``."""
         both = self._lately * self._size / (self._lately + self._size)
         log_growth = math.log(len(self._gains) * self._alarm / _USUAL_STAKE)
         return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * log_growth / both) / 2)) if both > 0 else 1.0
-
-
-def likelier(
-    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Floats, allowed: float = 1.0
-) -> Floats:  # fmt: skip
-    """Return log likelihood ratios (odds,): how much likelier each of ``odds`` makes this split of the hits.
-
-    Of ``canary`` and ``stable`` values, ``canary_hits`` and ``stable_hits`` were hits. Given the sum of hits, the
-    canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at most 1 if the canary's
-    odds of a hit are at most ``allowed`` times stable's (exactly ``allowed`` times, for ``odds`` below 1), whatever
-    stable's own share is.
-    """
-    total = canary_hits + stable_hits
-    least, most = max(0, total - stable), min(canary, total)
-    if not canary or not stable or least == most:
-        return np.zeros(len(odds))
-    hits = np.arange(least, most + 1, dtype=np.float64)
-    steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
-    weights = np.concatenate(([0.0], np.cumsum(steps)))
-    logs = np.log(np.concatenate(([1.0], odds)) * allowed)
-    terms = weights + logs[:, None] * hits
-    largest = terms.max(axis=1)
-    totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
-    found: Floats = canary_hits * np.log(odds) - (totals[1:] - totals[0])
-    return found

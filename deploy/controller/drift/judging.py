@@ -67,7 +67,7 @@ class Judging:
         self._due = -math.inf
         self._reading = Reading()
         self._variables: Variables | None = None
-        self._versions = Versions(alarm_days)
+        self._versions = Versions()
         self._labels: dict[tuple[str, str], Labels] = {}
         self._recorded: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Each endpoint's record, and when it was written (``clock``)."""
@@ -103,7 +103,7 @@ class Judging:
         for version, more in accuracy.counted(news).items():
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
-        self._show(_families(found, pairs, self._labels, self._alarm_days))
+        self._show(_families(found, self._labels, self._alarm_days))
         self._record(_values(found, pairs, self._labels, self._alarm_days, now))
 
     def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
@@ -149,8 +149,8 @@ def _values(
         })  # fmt: skip
     for pair, compared in pairs.items():
         values[pair.endpoint]["compared"].append({
-            "version": pair.canary, "beside": pair.stable, "days": round(sum(compared.days.values()), 3),
-            "sentences": dict(compared.sentences), "alike": list(compared.alike),
+            "version": pair.canary, "beside": pair.stable, "sentences": dict(compared.sentences),
+            "alike": list(compared.alike),
         })  # fmt: skip
     for (endpoint, version), known in labels.items():
         last = {"version": version, "right": known.right, "at": round(known.at)}
@@ -173,10 +173,7 @@ def read(records: Records) -> tuple[dict[Key, Judged], dict[tuple[str, str], Lab
     return begun, labels
 
 
-def _families(
-    found: Mapping[Key, Judged], pairs: Mapping[Pair, Compared], labels: Mapping[tuple[str, str], Labels],
-    alarm_days: float,
-) -> Families:  # fmt: skip
+def _families(found: Mapping[Key, Judged], labels: Mapping[tuple[str, str], Labels], alarm_days: float) -> Families:
     right: dict[tuple[str, ...], float] = {}
     for version, one in labels.items():
         low, high = one.interval
@@ -187,8 +184,5 @@ def _families(
         catalog.DRIFT_EVIDENCE: {key[:3]: one.days for key, one in found.items()},
         catalog.DRIFT_VISIBLE: {key[:3]: one.visible for key, one in found.items()},
         catalog.DRIFT_SINCE: {key[:3]: one.since for key, one in found.items() if one.days >= 1},
-        catalog.COMPARED_EVIDENCE: {
-            (*pair, kind): days for pair, compared in pairs.items() for kind, days in compared.days.items()
-        },
         catalog.ACCURACY: right,
     }  # fmt: skip

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from deploy.controller.drift import evidence
 from gateway.metrics import mirrored
 
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
@@ -52,10 +52,10 @@ class Bets:
     def after_odds(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float) -> Bets:
         """Like ``after``, for frequent hits: misses count as well, so half as many requests are enough.
 
-        ``allowed``: the permitted ratio of the canary's odds of a hit to stable's; see ``evidence.likelier``.
+        ``allowed``: the permitted ratio of the canary's odds of a hit to stable's.
         """
-        likelier = evidence.likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
-        return self.moved(likelier.tolist(), canary) if likelier.any() else self
+        gains = _likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
+        return self if gains is None else self.moved(gains, canary)
 
     def moved(self, gains: Sequence[float], seen: int) -> Bets:
         """Return the stakes after ``seen`` more requests. ``gains``: growth of the logarithm of each stake."""
@@ -98,3 +98,24 @@ def log_sum(logs: Sequence[float]) -> float:
 def log_mean(logs: Sequence[float]) -> float:
     """Return the logarithm of the mean of the values whose logarithms are ``logs``."""
     return log_sum(logs) - math.log(len(logs))
+
+
+def _likelier(
+    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: NDArray[np.float64], allowed: float
+) -> list[float] | None:
+    """Return log likelihood ratios: how much likelier each of ``odds`` (above 1) makes this split of the hits.
+
+    Given the sum of hits, the canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at
+    most 1 if the canary's odds of a hit are at most ``allowed`` times stable's. None: only one split is possible.
+    """
+    total = canary_hits + stable_hits
+    least, most = max(0, total - stable), min(canary, total)
+    if not canary or not stable or least == most:
+        return None
+    hits = np.arange(least, most + 1, dtype=np.float64)
+    steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
+    weights = np.concatenate(([0.0], np.cumsum(steps)))
+    terms = weights + np.log(np.concatenate(([1.0], odds)) * allowed)[:, None] * hits
+    largest = terms.max(axis=1)
+    totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
+    return [float(gain) for gain in canary_hits * np.log(odds) - (totals[1:] - totals[0])]

@@ -139,7 +139,6 @@ async def test_what_the_controller_has_found_is_on_status_and_page(stack: Any) -
     beside = {
         "version": "2",
         "beside": "1",
-        "days": 99.0,
         "sentences": {"answers": "it says BAD"},
         "alike": ["language"],
     }

@@ -40,7 +40,7 @@ STATUS: dict[str, Any] = {
     "drift": [{"endpoint": EVIL, "version": EVIL, "variable": EVIL, "bins": [EVIL, "missing"], "counts": [3, 0],
                "reference": [0.5, 0.5], "n": 3, "state": EVIL,
                "days": 2.0, "alarm_days": 30.0, "visible": 0.1, "since": 7.0}],
-    "compared": [{"endpoint": EVIL, "version": EVIL, "beside": EVIL, "days": 40.0, "sentences": {"texts": EVIL},
+    "compared": [{"endpoint": EVIL, "version": EVIL, "beside": EVIL, "sentences": {"texts": EVIL},
                   "alike": [EVIL]}],
 }  # fmt: skip
 
@@ -121,7 +121,7 @@ def test_a_canary_with_other_texts_is_a_warning_and_with_other_answers_a_note() 
 
     def beside(*kinds: str) -> list[dict[str, Any]]:
         sentences = {kind: how[kind] for kind in kinds}
-        return [{"endpoint": "e", "version": "2", "beside": "1", "days": 40.0, "sentences": sentences,
+        return [{"endpoint": "e", "version": "2", "beside": "1", "sentences": sentences,
                  "alike": ["letter_case"]}]  # fmt: skip
 
     page = render_page(status_of(endpoint("e")) | {"compared": beside("answers")}, "/serve/", ("e",))

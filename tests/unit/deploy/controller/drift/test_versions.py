@@ -13,31 +13,23 @@ import numpy as np
 import pytest
 
 from deploy.controller.counters import Reading, grown, parse
-from deploy.controller.drift.evidence import DAY_S
 from deploy.controller.drift.versions import Compared, Pair, Versions
-from gateway.metrics import catalog, drift
+from gateway.metrics import catalog
 
 LABELS = {"good": 0.5, "bad": 0.4, "mixed": 0.1}
 LANGUAGES = {"en": 0.9, "de": 0.08, "none": 0.02}
-
-
-BOUNDS = catalog.RATIO_BUCKETS
 PAIR = Pair("e", "2", "1")
+ENUM, BUCKETS = catalog.VARIABLE_ENUM.name, "gateway_variable_scalar_bucket"
 
 
 class Endpoint:
     """An endpoint whose requests are split between a stable version and a canary."""
 
-    def __init__(self, seed: int = 1, alarm_days: float = drift.ALARM_DAYS, idle_s: float = DAY_S) -> None:
+    def __init__(self, seed: int = 1) -> None:
         self.random, self.now = np.random.default_rng(seed), 0.0
-        self.versions = Versions(alarm_days)
+        self.versions = Versions()
         self.grown: dict[tuple[str, ...], float] = {}
         self.given = {"1": 0, "2": 0}
-        self.look()
-        self.now = idle_s
-        for version, route in (("1", "stable"), ("2", "canary")):
-            self.see(version, route, 1)
-        self.look()
 
     def add(self, name: str, *labels: str, times: float = 1.0) -> None:
         """Count something."""
@@ -53,15 +45,15 @@ class Endpoint:
         for variable, shares in (("predicted_label", labels), ("language", languages)):
             found = self.random.multinomial(requests, list(shares.values())).tolist()
             for value, times in zip(shares, found, strict=True):
-                self.add(catalog.VARIABLE_ENUM.name, "e", version, variable, value, times=times)
+                self.add(ENUM, "e", version, variable, value, times=times)
         scores = np.clip(self.random.beta(5, 1.5, requests) - lower, 0, 1)
-        self.numbers(version, "top_score", scores, BOUNDS)
+        self.numbers(version, "top_score", scores, catalog.RATIO_BUCKETS)
 
     def numbers(self, version: str, variable: str, values: Any, bounds: tuple[float, ...]) -> None:
         """Count numbers in a histogram."""
         for bound in (*bounds, math.inf):
             below = float((np.asarray(values) <= bound).sum())
-            self.add("gateway_variable_scalar_bucket", "e", version, variable, f"{bound:g}", times=below)
+            self.add(BUCKETS, "e", version, variable, "+Inf" if bound == math.inf else f"{bound:g}", times=below)
 
     def look(self, seconds: float = 5.0) -> Compared | None:
         """Let time pass; return what is found of the pair."""
@@ -83,16 +75,16 @@ class Endpoint:
         return found
 
 
-@pytest.mark.long
-def test_equal_versions_are_found_to_differ_no_more_often_than_the_budget_allows() -> None:
-    """A hundred rollouts, each after a quiet day and two hours long, whose share grows and whose traffic changes by
-    the hour: a fifth of them may alarm at a budget of five days, and chance at most is what alarms.
+@pytest.mark.parametrize("rollouts", [10, pytest.param(300, marks=pytest.mark.long)])
+def test_equal_versions_are_found_to_differ_beside_one_canary_of_a_hundred_at_most(rollouts: int) -> None:
+    """Two hours long each, while the canary's share grows and the traffic changes from German to English by the hour:
+    over all looks together the canary has got other texts.
     """
-    alarms, rollouts, alarm_days = 0, 100, 5.0
+    alarms = 0
     for seed in range(rollouts):
-        endpoint = Endpoint(seed, alarm_days)
+        endpoint = Endpoint(seed)
         for look in range(60):
-            german = 0.1 + 0.3 * (look % 20) / 20
+            german = 0.1 + 0.6 * look / 60
             alike = {"labels": {"good": 0.9 - german, "bad": german, "mixed": 0.1},
                      "languages": {"en": 0.98 - german, "de": german, "none": 0.02}}  # fmt: skip
             requests = int(endpoint.random.poisson(80))
@@ -103,7 +95,7 @@ def test_equal_versions_are_found_to_differ_no_more_often_than_the_budget_allows
             if found is not None and found.sentences:
                 alarms += 1
                 break
-    assert alarms <= rollouts * (1 + 2 / 24) / alarm_days
+    assert alarms <= rollouts / 100
 
 
 def test_a_text_that_is_repeated_a_thousand_times_is_no_difference() -> None:
@@ -123,10 +115,10 @@ def test_a_text_that_is_repeated_a_thousand_times_is_no_difference() -> None:
     ("kind", "told", "most", "changed"),
     [
         ("answers", "predicted_label: mixed 5", 150, {"labels": {"good": 0.1, "bad": 0.4, "mixed": 0.5}}),
-        ("answers", "predicted_label: good 6", 1_500, {"labels": {"good": 0.6, "bad": 0.3, "mixed": 0.1}}),
-        ("answers", "predicted_label: mixed 0.0%, stable 10", 300, {"labels": {"good": 0.6, "bad": 0.4, "mixed": 0.0}}),
-        ("answers", "top_score: ", 300, {"lower": 0.1}),
-        ("texts", "language: de 1", 600, {"languages": {"en": 0.78, "de": 0.2, "none": 0.02}}),
+        ("answers", "predicted_label: bad 2", 1_500, {"labels": {"good": 0.65, "bad": 0.25, "mixed": 0.1}}),
+        ("answers", "predicted_label: mixed 0.0%, stable 1", 400, {"labels": {"good": 0.6, "bad": 0.4, "mixed": 0.0}}),
+        ("answers", "top_score: up to 0.", 300, {"lower": 0.1}),
+        ("texts", "language: de 2", 600, {"languages": {"en": 0.78, "de": 0.2, "none": 0.02}}),
     ],
 )
 def test_differences_are_found_and_named(kind: str, told: str, most: int, changed: Mapping[str, Any]) -> None:
@@ -137,13 +129,12 @@ def test_differences_are_found_and_named(kind: str, told: str, most: int, change
     assert told in found.sentences[kind]
     assert endpoint.given["2"] <= most
     assert told.partition(":")[0] not in found.alike
-    assert sum(found.days.values()) >= drift.ALARM_DAYS
 
 
 def test_other_answers_to_other_texts_are_attributed_to_the_texts() -> None:
     """Readers must not blame the model."""
     endpoint, found = Endpoint(), None
-    for _ in range(300):
+    for _ in range(30):
         endpoint.see("2", "canary", 20, labels={"good": 0.1, "bad": 0.9}, languages={"de": 1.0})
         endpoint.see("1", "stable", 80)
         found = endpoint.look()
@@ -152,7 +143,7 @@ def test_other_answers_to_other_texts_are_attributed_to_the_texts() -> None:
 
 
 def test_a_value_that_comes_late_is_named() -> None:
-    """At first it is bet on as `other`, because none of the first values was it."""
+    """The first values did not have it."""
     endpoint = Endpoint()
     endpoint.serve(30, languages={"en": 1.0})
     for _ in range(60):
@@ -161,16 +152,6 @@ def test_a_value_that_comes_late_is_named() -> None:
         found = endpoint.look()
     assert found is not None
     assert "language: fr" in found.sentences["texts"]
-
-
-def test_without_a_quiet_time_before_more_requests_are_needed() -> None:
-    """The budget is one of time: many rollouts have no more false findings together than one a month."""
-    needed = []
-    for idle in (DAY_S, 60.0):
-        endpoint = Endpoint(idle_s=idle)
-        assert endpoint.serve(400, labels={"good": 0.6, "bad": 0.3, "mixed": 0.1}).sentences
-        needed.append(endpoint.given["2"])
-    assert needed[0] < needed[1] < 3 * needed[0]
 
 
 def test_with_a_response_cache_only_answers_are_compared() -> None:
@@ -192,7 +173,7 @@ def test_only_built_in_variables_that_do_not_depend_on_what_a_version_learned_ar
 
 
 def test_a_version_is_compared_only_while_there_is_a_canary() -> None:
-    """Counts from before the first look are of unknown age; a canary without requests for an hour is dropped."""
+    """A canary without requests for an hour is dropped."""
     endpoint = Endpoint()
     assert endpoint.serve(30)
     endpoint.see("1", "stable", 100)
@@ -201,12 +182,24 @@ def test_a_version_is_compared_only_while_there_is_a_canary() -> None:
     assert endpoint.look(3_601.0) is None
 
 
+def test_values_that_are_no_values_are_compared_too() -> None:
+    """A canary that gives no score to half of its requests."""
+    endpoint = Endpoint()
+    for _ in range(20):
+        for reason in ("missing", "not_finite"):
+            endpoint.add(catalog.VARIABLE_IGNORED.name, "e", "2", "top_score", reason, times=5)
+        endpoint.see("1", "stable", 80)
+        endpoint.see("2", "canary", 10)
+        found = endpoint.look()
+    assert found is not None
+    assert "(top_score: " in found.sentences["answers"]
+
+
 def test_buckets_without_new_values_are_known_too() -> None:
     """A look has the bounds of every bucket, whatever came since the last one."""
     text = 'gateway_variable_scalar_bucket{{endpoint="e",version="1",variable="top_score",le="{}"}} {}\n'
     before, now = (Reading({"a": parse(text.format(1, 5) + text.format("+Inf", n))}) for n in (5, 6))
-    name = "gateway_variable_scalar_bucket"
-    assert {(name, "e", "1", "top_score", "1"): 0, (name, "e", "1", "top_score", "+Inf"): 1} == grown(before, now)
+    assert {(BUCKETS, "e", "1", "top_score", "1"): 0, (BUCKETS, "e", "1", "top_score", "+Inf"): 1} == grown(before, now)
 
 
 def test_names_of_any_form_are_read() -> None:
