@@ -78,13 +78,11 @@ class Counts:
 class Bound:
     """A latency at which both sides are compared, in seconds.
 
-    ``allowed``: the permitted ratio of the canary's odds of being slower to stable's. ``reach``: the share of stable's
-    requests above the bound if all of them were slower by each of ``sensitivity.FACTORS``.
+    ``allowed``: the permitted ratio of the canary's odds of being slower to stable's.
     """
 
     seconds: float
     allowed: float
-    reach: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,20 +182,18 @@ class Gate:
         )
 
     def could_see(self) -> dict[str, float | None]:
-        """Return the smallest fault of each kind that this many requests would have shown; see ``sensitivity``.
+        """Return the smallest share of each kind that this many requests would have shown; see ``sensitivity``.
 
-        ``errors``, ``labels``, ``pairs``: shares; ``latency``: a factor. None: no fault of this kind, so far.
+        ``errors``: of failures, ``labels``: by which that of the most frequent label changed, ``pairs``: of different
+        answers. None: no fault of this kind, so far.
         """
         n, m, tests = self.canary_requests, self.stable_requests, len(self._logs())
         mirrored = self.pairs.compared if self.pairs is not None else 0
-        found: dict[str, float | None] = {
-            "errors": sensitivity.errors(n + mirrored, m, (self.stable_failures + 0.5) / (m + 1), tests),
-            "latency": sensitivity.latency(n, m, [(at.allowed, at.reach) for at in self.bounds], tests),
-        }
+        found = {"errors": sensitivity.smallest((self.stable_failures + 0.5) / (m + 1), n + mirrored, m, tests)}
         if self.labels is not None:
-            found["labels"] = sensitivity.labels(self.labels, tests)
+            found["labels"] = sensitivity.change_of_labels(self.labels, tests)
         if self.pairs is not None:
-            found["pairs"] = sensitivity.pairs(self.pairs.whole, tests)
+            found["pairs"] = sensitivity.smallest(self.pairs.whole.most, mirrored, math.inf, 2 * tests)
         return found
 
     @property
@@ -232,7 +228,6 @@ class Gate:
             "latency": [bets.to_json() for bets in self.latency],
             "bounds": [at.seconds for at in self.bounds],
             "allowed": [round(at.allowed, 4) for at in self.bounds],
-            "reach": [[round(share, 5) for share in at.reach] for at in self.bounds],
             "slower": self.slower,
             "totals": [self.canary_requests, self.canary_failures, self.stable_requests, self.stable_failures],
             **({} if self.labels is None else {"labels": self.labels.to_json()}),
@@ -243,8 +238,8 @@ class Gate:
     def from_json(cls, stored: Mapping[str, Any]) -> Gate:
         """Return the gate that ``to_json`` stored. The choice of latency bounds starts again if it was not complete."""
         totals = [int(n) for n in stored["totals"]]
-        rows = zip(stored["bounds"], stored["allowed"], stored["reach"], strict=True)
-        bounds = tuple(Bound(float(at), float(most), tuple(map(float, reach))) for at, most, reach in rows)
+        rows = zip(stored["bounds"], stored["allowed"], strict=True)
+        bounds = tuple(Bound(float(at), float(most)) for at, most in rows)
         return cls(
             errors=Bets.from_json(stored["errors"]),
             latency=tuple(Bets.from_json(item, _LATENCY_RATIOS) for item in stored["latency"]),
@@ -276,9 +271,8 @@ def _bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:
             break
         wanted = _log_odds(1 - quantile)
         bound = min(inside, key=lambda one: abs(_log_odds(seen.slower[one] / seen.timed) - wanted))
-        reach = tuple(_share_above(seen, bound / factor) for factor in sensitivity.FACTORS)
         now, then = seen.slower[bound] / seen.timed, _share_above(seen, bound / slower)
-        found.setdefault(bound, Bound(bound, max(least, math.exp(_log_odds(then) - _log_odds(now))), reach))
+        found.setdefault(bound, Bound(bound, max(least, math.exp(_log_odds(then) - _log_odds(now)))))
     return tuple(found.values())
 
 

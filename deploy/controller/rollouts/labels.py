@@ -19,6 +19,8 @@ from deploy.controller.rollouts.bets import Bets, log_mean
 
 _RATIOS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
 _MAX_VALUES: Final = 8
+PLACES: Final = 2 * (_MAX_VALUES + 1)
+"""Bets that share the stake: on each value that it is more frequent, and that it is rarer."""
 _REST: Final = "(other values)"
 _VANISHED: Final = 0.25
 """The canary may give no value less often than this part of stable's share."""
@@ -68,7 +70,7 @@ class LabelTest:
     def log_evidence(self) -> float:
         """The logarithm of the stake; places without a value keep theirs."""
         logs = [bets.log_evidence for bets in (*self.more.values(), *self.fewer.values())]
-        return log_mean([*logs, *[0.0] * (2 * (_MAX_VALUES + 1) - len(logs))])
+        return log_mean([*logs, *[0.0] * (PLACES - len(logs))])
 
     def describe(self) -> dict[str, Any]:
         """Return the shares that were compared."""

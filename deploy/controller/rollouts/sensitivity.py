@@ -1,22 +1,19 @@
 """The smallest fault that a given number of requests would have shown: what a verdict could not have detected. Pure.
 
 A test finds a fault when the stake on it has grown a hundredfold. The growth per request follows from how often canary
-and stable do what is compared (fail, are slow, give a label). The smallest fault is the one whose stake grows enough on
+and stable do what is compared (fail, give a label, differ). The smallest fault is the one whose stake grows enough on
 average. This is an estimate for people; only ``enough_pairs`` is used in a decision.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from deploy.controller.rollouts.bets import GROUPS
-from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.labels import PLACES, LabelTest
 from deploy.controller.rollouts.pairs import PairTest
 
-FACTORS: Final = (1.0, 1.1, 1.15, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 3.0)
-"""Slowdowns that are examined, as factors; the first is none."""
 _NEEDED: Final = math.log(100.0)
 """Logarithm of the evidence that rolls a canary back (``gate.THRESHOLD``)."""
 _MAX_BAD_LUCK: Final = 1.645
@@ -29,46 +26,34 @@ SMALL_GROUP: Final = 0.03
 """Share of the requests in the smallest group for which a rollout waits."""
 
 
-def errors(canary: int, stable: int, share: float, tests: int) -> float | None:
-    """Return the smallest share of failures that would have been found if ``share`` of stable's requests failed."""
-    return _smallest(share, lambda one: _gain(one, share, canary, stable), tests)
-
-
-def latency(canary: int, stable: int, bounds: Sequence[tuple[float, tuple[float, ...]]], tests: int) -> float | None:
-    """Return the smallest slowdown, as a factor, that would have been found.
-
-    ``bounds``: for each latency bound the permitted ratio of odds, and the share of slower requests for each of
-    ``FACTORS``.
+def smallest(base: float, canary: float, stable: float, tests: int) -> float | None:
+    """Return the smallest share of the canary that would have been found if stable's, or the permitted one, is
+    ``base``; None if not even all would. ``stable``: infinite if ``base`` is known. ``tests`` share the stake.
     """
-    needed = _needed(tests) + math.log(max(len(bounds), 1))
-    for index, factor in enumerate(FACTORS):
-        for allowed, reach in bounds:
-            odds = allowed * reach[0] / max(1 - reach[0], 1e-9)
-            base = odds / (1 + odds)
-            if reach[index] > base and _gain(reach[index], base, canary, stable) >= needed:
-                return factor
-    return None
 
+    def is_found(share: float) -> bool:
+        if not canary or not stable:
+            return False
+        common = base if math.isinf(stable) else (canary * share + stable * base) / (canary + stable)
+        known = 0.0 if math.isinf(stable) else stable * _divergence(base, common)
+        return canary * _divergence(share, common) + known >= _needed(tests)
 
-def labels(test: LabelTest, tests: int) -> float | None:
-    """Return the smallest change of the most frequent label's share, up or down, that would have been found."""
-    canary, stable = sum(test.canary.values()), sum(test.stable.values())
-    if not stable:
+    low, high = base, 1.0 - 1e-6
+    if not is_found(high):
         return None
-    share = max(test.stable.values()) / stable
-    places = math.log(18)
-
-    def gain(moved: float) -> float:
-        up = _gain(min(share + moved, 0.999), min(share + test.most, 0.998), canary, stable)
-        down = _gain(max(share - moved, 0.001), max(share - test.most, 0.002), canary, stable)
-        return max(up, down) - places
-
-    return _smallest(test.most, gain, tests)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_found(middle) else (middle, high)
+    return high
 
 
-def pairs(test: PairTest, tests: int) -> float | None:
-    """Return the smallest share of different answers that would have been found."""
-    return _smallest(test.most, lambda share: test.compared * _divergence(share, test.most) - _HALF, tests)
+def change_of_labels(test: LabelTest, tests: int) -> float | None:
+    """Return the smallest change of the most frequent label's share that would have been found."""
+    canary, stable = sum(test.canary.values()), sum(test.stable.values())
+    share = max(test.stable.values(), default=0) / max(stable, 1)
+    share = min(share, 1 - share)  # that it gets rarer is that all others get more frequent
+    least = smallest(min(share + test.most, 0.998), canary, stable, PLACES * tests)
+    return None if least is None else least - share
 
 
 def twice(most: float) -> float:
@@ -103,24 +88,6 @@ def _enough(grows: float, by_chance: float, needed: float) -> int:
 
 def _needed(tests: int) -> float:
     return _NEEDED + _BETS + math.log(tests)
-
-
-def _smallest(base: float, gain: Callable[[float], float], tests: int) -> float | None:
-    low, high = base, 1.0 - 1e-6
-    if gain(high) < _needed(tests):
-        return None
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gain(middle) < _needed(tests) else (low, middle)
-    return high
-
-
-def _gain(share: float, base: float, canary: int, stable: int) -> float:
-    """Return the growth of the best stake (logarithm): the divergence of both sides from their common share."""
-    if not canary or not stable or share == base:
-        return 0.0
-    common = (canary * share + stable * base) / (canary + stable)
-    return canary * _divergence(share, common) + stable * _divergence(base, common)
 
 
 def _divergence(share: float, base: float) -> float:

@@ -22,7 +22,7 @@ STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
 _SILENT_STEPS: Final = 3
 """A canary that refuses every request while stable answers is rolled back after this many step times."""
 _UNDETECTABLE: Final = {
-    "errors": "errors", "latency": "slowdowns", "labels": "changes of labels", "pairs": "different answers",
+    "errors": "errors", "labels": "changes of labels", "pairs": "different answers",
 }  # fmt: skip
 """Test → its faults, in the plural."""
 _MAX_HISTORY: Final = 60
@@ -292,8 +292,8 @@ def _undetectable(gate: Gate) -> str:
     """Return a phrase that says which faults are too small to be detected with the requests so far."""
     found, words = gate.could_see(), []
     for name, text in (
-        ("errors", "{:.1%} errors"), ("latency", "{:.2g} times the latency"),
-        ("labels", "label shares changed by {:.0%}"), ("pairs", "{:.1%} different answers"),
+        ("errors", "{:.1%} errors"), ("labels", "label shares changed by {:.0%}"),
+        ("pairs", "{:.1%} different answers"),
     ):  # fmt: skip
         if name in found:
             least = found[name]

@@ -204,9 +204,8 @@ def test_with_more_requests_smaller_faults_would_have_been_seen():
         )
         if not number % 200:
             found.append(gate.could_see())
-    assert all(found[0][name] >= found[1][name] for name in ("errors", "latency", "labels", "pairs"))
+    assert all(found[0][name] >= found[1][name] for name in ("errors", "labels", "pairs"))
     assert found[1]["errors"] < 0.03
-    assert found[1]["latency"] <= 1.4
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))

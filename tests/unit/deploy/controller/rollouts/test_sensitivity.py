@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.gate import DOUBT, Counts, Gate
-from deploy.controller.rollouts.pairs import MirrorTest, PairTest
+from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.pairs import MirrorTest
 
 
 @pytest.mark.parametrize(("canary", "stable"), [(500, 4_500), (2_000, 6_000)])
 def test_a_share_of_errors_that_would_have_been_seen_is_found(canary, stable):
     """Twice the estimate is found in nearly every run, a quarter of it hardly ever."""
-    least = sensitivity.errors(canary, stable, 0.003, 2)
+    least = sensitivity.smallest(0.003, canary, stable, 2)
     assert least is not None
     random = np.random.default_rng(7)
 
@@ -30,8 +33,9 @@ def test_a_share_of_errors_that_would_have_been_seen_is_found(canary, stable):
 
 def test_nothing_is_seen_on_one_side_alone():
     """Without stable's requests there is no test, and so no estimate."""
-    assert sensitivity.errors(1_000, 0, 0.003, 2) is None
-    assert sensitivity.pairs(PairTest(0.05), 2) is None
+    assert sensitivity.smallest(0.003, 1_000, 0, 2) is None
+    assert sensitivity.smallest(0.003, 0, 1_000, 2) is None
+    assert sensitivity.change_of_labels(LabelTest(0.1), 2) is None
 
 
 def mirrored(most, agreed=0):
@@ -76,7 +80,17 @@ def test_half_of_all_answers_may_be_permitted():
 
 def test_answers_that_differ_more_often_than_is_permitted_are_seen_with_enough_pairs():
     """The estimate is above the permitted share, and falls towards it."""
-    few, many = (sensitivity.pairs(PairTest(0.05).after(agreed, 0), 2) for agreed in (200, 5_000))
+    few, many = (sensitivity.smallest(0.05, agreed, math.inf, 2) for agreed in (200, 5_000))
     assert few is not None
     assert many is not None
     assert 0.05 < many < few < 0.5
+
+
+@pytest.mark.parametrize("share", [0.5, 0.97])
+def test_a_change_of_the_most_frequent_label_is_seen_with_more_answers(share):
+    """Above what is permitted, of a label that nearly all texts have too."""
+    found = []
+    for answers in (500, 5_000):
+        counts = {"A": round(share * answers), "B": answers - round(share * answers)}
+        found.append(sensitivity.change_of_labels(LabelTest(0.1, canary=counts, stable=counts), 2))
+    assert 0.1 < found[1] < found[0] < 0.4
