@@ -42,9 +42,9 @@ def deploy(client: Client, model: Path, endpoint: str) -> str:
     with subprocess.Popen(argv, env=environment, cwd=client.folder, stderr=subprocess.PIPE, text=True) as running:
         assert running.stderr is not None
         for line in running.stderr:
+            if f"waiting for {endpoint}/1" in line and f"waiting for {endpoint}/1" not in said:
+                running.send_signal(signal.SIGINT)  # once: another one would stop what it then says
             said += line
-            if f"waiting for {endpoint}/1" in line:
-                running.send_signal(signal.SIGINT)
         running.wait(LIMIT_S)
     assert 130 == running.returncode, said
     assert f"{endpoint}/1 stays registered" in said
