@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from deploy.controller.history import stock_command
+from deploy.controller.plain import plain
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError
 from gateway import callers, default_version, registry, spec
@@ -174,20 +175,6 @@ def _lost(entry: Entry, before: Mapping[Thing, Known], found: Iterable[Entry], n
     return entry if is_alone else replace(entry, why=LOST, restore=last.command)
 
 
-def to_json(entry: Entry) -> dict[str, Any]:
-    """Return an entry as its record stores it."""
-    return asdict(entry)
-
-
-def from_json(stored: Mapping[str, Any]) -> Entry:
-    """Return a recorded entry. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-    return Entry(
-        str(stored["kind"]), str(stored["subject"]), str(stored["before"]), str(stored["after"]), float(stored["at"]),
-        str(stored["by"]), str(stored.get("why", "")), bool(stored.get("is_seen")), int(stored.get("place", 0)),
-        str(stored.get("restore", "")),
-    )  # fmt: skip
-
-
 def concerns(entry: Entry, endpoint: str) -> bool:
     """Return True if an entry is about ``endpoint``: itself, its versions, its route, its rule or its shadow."""
     subject = entry.subject.partition(" (")[0]
@@ -289,7 +276,7 @@ def _short(text: str) -> str:
 
 def record_of(entry: Entry) -> registry.Record:
     """Return the record of an entry."""
-    return registry.Record("history", entry.key, to_json(entry))
+    return registry.Record("history", entry.key, plain(entry))
 
 
 def known_after(entry: Entry, facts: Mapping[Thing, Fact]) -> Known:

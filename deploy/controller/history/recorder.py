@@ -10,13 +10,16 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 from deploy.controller.history import changes
 from deploy.controller.history.changes import Doing, Entry, Known, Thing
+from deploy.controller.plain import plain
+from deploy.controller.plain import read as read_plain
 from deploy.tools.errors import GatewayError
 
+T = TypeVar("T")
 _log = logging.getLogger("triton_gateway.history")
 
 KEPT: Final = 1000
@@ -98,7 +101,7 @@ def announced(store: changes.Store, endpoints: Iterable[str], *, by: str, why: s
 
     def note(until: float) -> None:
         try:
-            value = asdict(Doing(by, why, until))
+            value = plain(Doing(by, why, until))
             store.history.write([changes.Record("history_doing", url, value) for url in endpoints])
         except GatewayError as error:
             _log.warning("`triton-gateway history` will not know who made this change: %s", error.message)
@@ -176,36 +179,29 @@ def _changes(
 
 
 def _known(recorded: _Records) -> dict[Thing, Known]:
-    found = {}
-    for value in recorded.get("history_now", {}).values():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            one = Known(
-                str(value["kind"]), str(value["subject"]), str(value["says"]), float(value.get("at", 0.0)),
-                str(value.get("by", "")), str(value.get("command", "")),
-            )  # fmt: skip
-            if one.kind in changes.KINDS:
-                found[one.kind, one.subject] = one
-    return found
+    found = _read(Known, recorded.get("history_now", {}))
+    return {(one.kind, one.subject): one for one in found.values() if one.kind in changes.KINDS}
 
 
 def _entries(recorded: _Records) -> list[Entry]:
-    found = []
-    for value in recorded.get("history", {}).values():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            found.append(changes.from_json(value))
-    return sorted(found, key=lambda entry: entry.order)
+    return sorted(_read(Entry, recorded.get("history", {})).values(), key=lambda entry: entry.order)
 
 
 def _doing(recorded: _Records) -> dict[str, Doing]:
+    return _read(Doing, recorded.get("history_doing", {}))
+
+
+def _read(kind: type[T], stored: Mapping[str, Mapping[str, Any]]) -> dict[str, T]:
+    """Return what is stored of ``kind``, by key; what cannot be read is left out."""
     found = {}
-    for url, value in recorded.get("history_doing", {}).items():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[url] = Doing(str(value["by"]), str(value.get("why", "")), float(value["until"]))
+    for key, value in stored.items():
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+            found[key] = read_plain(kind, value)
     return found
 
 
 def _record_of(known: Known) -> changes.Record:
-    return changes.Record("history_now", _name_of((known.kind, known.subject)), asdict(known))
+    return changes.Record("history_now", _name_of((known.kind, known.subject)), plain(known))
 
 
 def _name_of(thing: Thing) -> str:

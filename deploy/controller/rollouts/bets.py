@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,16 +68,6 @@ class Bets:
         if len(self.epochs) >= _MAX_EPOCHS:
             return replace(self, seen=0)
         return replace(self, epochs=(*self.epochs, (0.0,) * len(self.ratios)), seen=0)
-
-    def to_json(self) -> list[Any]:
-        """Return the stakes, for the serving Task."""
-        return [[[round(log, 4) for log in epoch] for epoch in self.epochs], self.seen]
-
-    @classmethod
-    def from_json(cls, stored: Sequence[Any], ratios: tuple[float, ...] = RATIOS) -> Bets:
-        """Return the bets on ``ratios`` that ``to_json`` stored."""
-        epochs, seen = stored
-        return cls(tuple(tuple(float(log) for log in epoch) for epoch in epochs), int(seen), ratios)
 
     @property
     def log_evidence(self) -> float:

@@ -221,36 +221,6 @@ class Gate:
             "could_see": {name: least and _rounded(least) for name, least in self.could_see().items()},
         }
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything, for the serving Task."""
-        return {
-            "errors": self.errors.to_json(),
-            "latency": [bets.to_json() for bets in self.latency],
-            "bounds": [at.seconds for at in self.bounds],
-            "allowed": [round(at.allowed, 4) for at in self.bounds],
-            "slower": self.slower,
-            "totals": [self.canary_requests, self.canary_failures, self.stable_requests, self.stable_failures],
-            **({} if self.labels is None else {"labels": self.labels.to_json()}),
-            **({} if self.pairs is None else {"pairs": self.pairs.to_json()}),
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Gate:
-        """Return the gate that ``to_json`` stored. The choice of latency bounds starts again if it was not complete."""
-        totals = [int(n) for n in stored["totals"]]
-        rows = zip(stored["bounds"], stored["allowed"], strict=True)
-        bounds = tuple(Bound(float(at), float(most)) for at, most in rows)
-        return cls(
-            errors=Bets.from_json(stored["errors"]),
-            latency=tuple(Bets.from_json(item, _LATENCY_RATIOS) for item in stored["latency"]),
-            bounds=bounds,
-            canary_requests=totals[0], canary_failures=totals[1],
-            stable_requests=totals[2], stable_failures=totals[3],
-            labels=LabelTest.from_json(stored["labels"]) if stored.get("labels") else None,
-            pairs=MirrorTest.from_json(stored["pairs"]) if stored.get("pairs") else None,
-            slower=float(stored["slower"]),
-        )  # fmt: skip
-
     def _logs(self) -> dict[str, float]:
         """Return the logarithm of the stake of each test."""
         found = {"errors": self.errors.log_evidence}

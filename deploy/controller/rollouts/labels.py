@@ -76,26 +76,6 @@ class LabelTest:
         """Return the shares that were compared."""
         return {"canary": _shares(self.canary), "stable": _shares(self.stable)}
 
-    def to_json(self) -> dict[str, Any]:
-        """Return everything, for the serving Task."""
-        sides = {"more": self.more, "fewer": self.fewer}
-        return {
-            "most": self.most,
-            "canary": dict(self.canary),
-            "stable": dict(self.stable),
-            **{name: {value: bets.to_json() for value, bets in side.items()} for name, side in sides.items()},
-        }
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> LabelTest:
-        """Return the test that ``to_json`` stored."""
-        more, fewer = (
-            {str(value): Bets.from_json(bets, _RATIOS) for value, bets in stored[name].items()}
-            for name in ("more", "fewer")
-        )
-        counts = [{str(value): int(count) for value, count in stored[side].items()} for side in ("canary", "stable")]
-        return cls(float(stored["most"]), more, fewer, *counts)
-
     def _values(self, canary: Mapping[str, int], stable: Mapping[str, int]) -> tuple[str, ...]:
         """Return the values that are counted separately: known ones, then new ones, stable's most frequent first."""
         known = dict.fromkeys((*self.stable, *self.canary))

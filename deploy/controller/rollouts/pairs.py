@@ -73,16 +73,6 @@ class PairTest:
         share = round(self.differed / self.compared, 4) if self.compared else None
         return {"compared": self.compared, "differed": self.differed, "share": share, "permitted": self.most}
 
-    def to_json(self) -> list[Any]:
-        """Return everything but ``most``, for the serving Task."""
-        return [self.agreed, self.differed, self.bets.to_json()]
-
-    @classmethod
-    def from_json(cls, stored: list[Any], most: float) -> PairTest:
-        """Return the test that ``to_json`` stored."""
-        agreed, differed, bets = stored
-        return cls(most, Bets.from_json(bets, _ALTERNATIVES), int(agreed), int(differed))
-
 
 @dataclass(frozen=True, slots=True)
 class MirrorTest:
@@ -139,20 +129,6 @@ class MirrorTest:
         """Return the counts, as they are recorded with every decision: of groups with different answers only."""
         groups = {group: [test.compared, test.differed] for group, test in self.groups.items() if test.differed}
         return {**self.whole.describe(), "failed": self.failed, "permitted_in_group": self.in_group, "groups": groups}
-
-    def to_json(self) -> dict[str, Any]:
-        """Return everything, for the serving Task."""
-        return {
-            "most": self.whole.most, "in_group": self.in_group, "failed": self.failed, "whole": self.whole.to_json(),
-            "groups": {group: test.to_json() for group, test in self.groups.items()},
-        }  # fmt: skip
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> MirrorTest:
-        """Return the test that ``to_json`` stored."""
-        in_group = float(stored["in_group"])
-        groups = {str(group): PairTest.from_json(test, in_group) for group, test in stored["groups"].items()}
-        return cls(PairTest.from_json(stored["whole"], float(stored["most"])), in_group, groups, int(stored["failed"]))
 
     def _logs(self) -> dict[str, float]:
         if self.in_group >= 1:

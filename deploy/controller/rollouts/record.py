@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+from deploy.controller import plain
 from deploy.controller.rollouts.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
@@ -95,11 +96,7 @@ def read(task: ServingTask, endpoint: str) -> State | None:
     if stored is None:
         return None
     try:
-        return State(
-            Rollout.from_json(stored), str(stored["guard"]), float(stored["guarded_until"]),
-            {str(text): float(at) for text, at in stored["replaced"].items()}, bool(stored["is_written"]),
-            stored.get("restored"),
-        )  # fmt: skip
+        return plain.read(State, {**stored, "rollout": stored})
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise DeployError(
             f"the record of the rollout of {endpoint} cannot be read ({error!r})",
@@ -115,12 +112,9 @@ def raw(task: ServingTask, endpoint: str) -> Mapping[str, Any] | None:
 
 def stored(state: State) -> Record:
     """Return the record of ``state``."""
-    value = {
-        **state.rollout.to_json(), "guard": state.guard, "guarded_until": round(state.guarded_until, 1),
-        "replaced": dict(state.replaced), "is_written": state.is_written,
-        **({} if state.restored is None else {"restored": state.restored}),
-    }  # fmt: skip
-    return Record("rollout", state.rollout.endpoint, value)
+    value = plain.plain(state)
+    del value["rollout"]  # its fields stand beside the others
+    return Record("rollout", state.rollout.endpoint, {**value, **state.rollout.to_json()})
 
 
 def requests(task: ServingTask) -> list[str]:
@@ -132,17 +126,14 @@ def request(task: ServingTask, endpoint: str) -> Request | None:
     """Return the last request for ``endpoint``; None if there is none, or it cannot be read."""
     found = spec.records_of(task, spec.ROLLOUT_REQUEST).get(endpoint)
     try:
-        wanted = Rollout.from_json(found["rollout"]) if found and "rollout" in found else None
-        return Request(str(found["id"]), found["command"], str(found["who"]), wanted) if found else None
+        return plain.read(Request, found) if found else None
     except (ValueError, KeyError, TypeError, IndexError, AttributeError):
         return None
 
 
 def asked(endpoint: str, wanted: Request) -> Record:
     """Return the record that asks for something."""
-    value = {"id": wanted.id, "command": wanted.command, "who": wanted.who}
-    rollout = {} if wanted.rollout is None else {"rollout": wanted.rollout.to_json()}
-    return Record("rollout_request", endpoint, {**value, **rollout})
+    return Record("rollout_request", endpoint, plain.plain(wanted))
 
 
 def is_waiting(wanted: Request | None, state: State | None) -> bool:

@@ -7,9 +7,10 @@ restart, on any machine; its ``history`` holds the decisions and their reasons.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
+from deploy.controller.plain import plain, read
 from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Counts, Gate
 
@@ -75,11 +76,6 @@ class Decision:
     why: str
     evidence: Mapping[str, Any] = field(default_factory=dict)
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the entry as it is stored and printed."""
-        return {"at": round(self.at, 1), "what": self.what, "weight": self.weight, "why": self.why,
-                "evidence": dict(self.evidence)}  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Silence:
@@ -137,37 +133,13 @@ class Rollout:
         return self.phase not in ("running", "paused")
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything, for the serving Task."""
-        return {
-            "endpoint": self.endpoint, "canary": self.canary, "stable": self.stable, "steps": list(self.steps),
-            "min_requests": self.rules.min_requests, "step_s": self.rules.step_s,
-            "mirror": self.rules.mirror,
-            "mirror_first": self.rules.mirror_first, "mirror_wait_s": self.rules.mirror_wait_s,
-            "names": dict(self.rules.names), "index": self.index,
-            "phase": self.phase, "state": self.state, "why": self.why, "weight": self.weight, "since": self.since,
-            "compared": list(self.compared), "handled": self.handled, "gate": self.gate.to_json(),
-            **({} if self.silence is None else {"silence": astuple(self.silence)}),
-            "history": [decision.to_json() for decision in self.history],
-        }  # fmt: skip
+        """Return everything, for its record; gateways show the weight."""
+        return {**plain(self), "weight": self.weight}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Rollout:
-        """Read what ``to_json`` stored. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
-        return cls(
-            endpoint=str(stored["endpoint"]), canary=str(stored["canary"]), stable=str(stored["stable"]),
-            steps=tuple(float(s) for s in stored["steps"]),
-            rules=Rules(
-                int(stored["min_requests"]), float(stored["step_s"]),
-                float(stored["mirror"]), float(stored["mirror_first"]), float(stored["mirror_wait_s"]),
-                {str(new): str(old) for new, old in stored["names"].items()},
-            ),
-            index=int(stored["index"]), phase=stored["phase"], state=stored["state"], why=str(stored["why"]),
-            since=float(stored["since"]), compared=(int(stored["compared"][0]), int(stored["compared"][1])),
-            gate=Gate.from_json(stored["gate"]), handled=str(stored["handled"]),
-            history=tuple(Decision(d["at"], d["what"], d["weight"], d["why"], d["evidence"])
-                          for d in stored["history"]),
-            silence=Silence(*stored["silence"]) if stored.get("silence") else None,
-        )  # fmt: skip
+        """Read what ``to_json`` stored; raises what ``plain.read`` raises for anything else."""
+        return read(cls, stored)
 
 
 def begun(rollout: Rollout, request_id: str, now: float, who: str = "") -> Rollout:

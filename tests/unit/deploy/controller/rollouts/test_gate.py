@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deploy.controller.plain import plain, read
 from deploy.controller.rollouts.bets import Bets
 from deploy.controller.rollouts.gate import DOUBT, Counts, Gate
 from deploy.controller.rollouts.labels import LabelTest
@@ -214,6 +215,6 @@ def test_the_gate_survives_being_stored(intervals):
     gate = Gate()
     for canary, stable, canary_failures, stable_failures in intervals:
         gate = gate.after(Counts(canary, min(canary, canary_failures)), Counts(stable, min(stable, stable_failures)))
-    again = Gate.from_json(json.loads(json.dumps(gate.to_json())))
+    again = read(Gate, json.loads(json.dumps(plain(gate))))
     assert gate.evidence == pytest.approx(again.evidence, rel=1e-2)
     assert gate.describe()["canary"] == again.describe()["canary"]

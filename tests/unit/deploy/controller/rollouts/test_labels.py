@@ -8,6 +8,7 @@ from statistics import median
 import numpy as np
 import pytest
 
+from deploy.controller.plain import plain, read
 from deploy.controller.rollouts.gate import Counts, Gate
 from deploy.controller.rollouts.labels import LabelTest
 
@@ -90,8 +91,8 @@ def test_the_test_survives_being_stored():
     gate = Gate(labels=LabelTest(MOST))
     for _ in range(20):
         gate = gate.after(Counts(10, labels={"A": 4, "B": 6}), Counts(30, labels={"A": 20, "C": 10})).renewed()
-    again = Gate.from_json(json.loads(json.dumps(gate.to_json())))
+    again = read(Gate, json.loads(json.dumps(plain(gate))))
     assert gate.evidence == pytest.approx(again.evidence, rel=1e-2)
     assert gate.describe()["label_shares"] == again.describe()["label_shares"]
     assert {"A": 0.4, "B": 0.6} == gate.describe()["label_shares"]["canary"]
-    assert None is Gate.from_json(json.loads(json.dumps(Gate().to_json()))).labels
+    assert None is read(Gate, json.loads(json.dumps(plain(Gate())))).labels

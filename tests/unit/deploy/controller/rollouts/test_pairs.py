@@ -9,6 +9,7 @@ from statistics import median
 import numpy as np
 import pytest
 
+from deploy.controller.plain import plain, read
 from deploy.controller.rollouts.gate import Counts, Gate
 from deploy.controller.rollouts.pairs import MirrorTest
 from gateway.metrics.mirrored import PLACES
@@ -125,6 +126,6 @@ def test_the_test_survives_being_stored():
     test = MirrorTest.of(PERMITTED, IN_GROUP)
     for number in range(30):
         test = test.after(8, number % 3, number % 2, {"language de": (1, number % 3), "label A": (7, 0)}).renewed()
-    again = MirrorTest.from_json(json.loads(json.dumps(test.to_json())))
+    again = read(MirrorTest, json.loads(json.dumps(plain(test))))
     assert test.log_evidence == pytest.approx(again.log_evidence, abs=0.05)
     assert test.describe() == again.describe()
