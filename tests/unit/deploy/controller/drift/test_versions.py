@@ -182,17 +182,18 @@ def test_a_version_is_compared_only_while_there_is_a_canary() -> None:
     assert endpoint.look(3_601.0) is None
 
 
-def test_values_that_are_no_values_are_compared_too() -> None:
-    """A canary that gives no score to half of its requests."""
-    endpoint = Endpoint()
+def test_shares_are_told_of_all_values_also_of_those_that_are_none() -> None:
+    """Of a number up to each bound; half of the canary's answers have no score."""
+    endpoint, found = Endpoint(), None
     for _ in range(20):
+        for version, route, scores in (("1", "stable", [0.9] * 30), ("2", "canary", [0.3] * 10)):
+            endpoint.add(catalog.REQUESTS.name, "e", version, route, "ok", times=30)
+            endpoint.numbers(version, "top_score", scores, (0.5, 1.0))
         for reason in ("missing", "not_finite"):
             endpoint.add(catalog.VARIABLE_IGNORED.name, "e", "2", "top_score", reason, times=5)
-        endpoint.see("1", "stable", 80)
-        endpoint.see("2", "canary", 10)
         found = endpoint.look()
     assert found is not None
-    assert "(top_score: " in found.sentences["answers"]
+    assert "(top_score: up to 0.5 50.0%, stable 0.0%)" in found.sentences["answers"]
 
 
 def test_buckets_without_new_values_are_known_too() -> None:
