@@ -43,7 +43,6 @@ QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
 """Time that requests wait for Triton, in the gateways and inside Triton, over the time that it computes."""
 ROWS: Final = "instance:triton_rows:rate1m"
 WORK: Final = "job:gateway_work:total1m"
-HOLD: Final = "job:gateway_hold:total"
 WANTED_BY_QUEUE: Final = "job:triton_replicas_wanted:queue"
 WANTED_BY_LOAD: Final = "job:triton_replicas_wanted:load"
 

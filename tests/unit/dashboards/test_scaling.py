@@ -14,6 +14,8 @@ pytestmark = pytest.mark.prometheus
 Evaluate = Callable[..., None]
 LOAD_TARGET, WORK_TARGET, WORK_MOST = 0.7, 4.0, 7.0
 """What the rules say: utilisation of a Triton, requests in a gateway's own hands, and the most that one counts for."""
+HOLD = "job:gateway_hold:total"
+"""What KEDA asks about gateways that are full; no board shows it."""
 STEPS = 80
 """Samples, one every 15 seconds: twenty minutes."""
 
@@ -145,9 +147,9 @@ def test_another_deployments_load_moves_nothing(evaluate: Evaluate) -> None:
         full | idle, interval="15s",
         promql_expr_test=[
             check
-            for name in (rules.WORK, rules.HOLD, rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD)
+            for name in (rules.WORK, HOLD, rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD)
             for check in says(name, idle=0.0)
-        ] + says(rules.HOLD, full=1.0),
+        ] + says(HOLD, full=1.0),
     )  # fmt: skip
 
 
@@ -293,8 +295,8 @@ def test_a_target_that_is_lost_takes_nothing_away(evaluate: Evaluate) -> None:
     """Some or all of both tiers are not scraped any more: as many are asked for as there are, for an hour."""
     seen = triton("t-0", rows=7.0, busy=0.07) | gateway("g-0", work=0.1, in_flight=1)
     gone = triton("t-1", rows=7.0, busy=0.07) | gateway("g-1", work=0.1, in_flight=1)
-    before = [*says(rules.HOLD, at="7m", a=2 / 256), *says(rules.WANTED_BY_LOAD, at="7m", a=0.2)]
-    after = [c for at in ("8m", "15m") for name in (rules.HOLD, rules.WANTED_BY_LOAD) for c in says(name, at=at, a=2.0)]
+    before = [*says(HOLD, at="7m", a=2 / 256), *says(rules.WANTED_BY_LOAD, at="7m", a=0.2)]
+    after = [c for at in ("8m", "15m") for name in (HOLD, rules.WANTED_BY_LOAD) for c in says(name, at=at, a=2.0)]
     evaluate(seen | lost(gone, 30), interval="15s", promql_expr_test=before + after)
     evaluate(lost(seen | gone, 30), interval="15s", promql_expr_test=after)
     nothing = says(rules.WANTED_BY_QUEUE, at="15m", a=None) + says(rules.WORK, at="15m", a=None)
@@ -307,7 +309,7 @@ def test_targets_that_are_lost_one_after_the_other_ask_for_no_more(evaluate: Eva
     for number in range(10):
         one = triton(f"t-{number}", rows=70.0, busy=0.7, waits=0.5) | gateway(f"g-{number}", work=3.0, in_flight=128)
         seen |= lost(one, 30) if number < 6 else one
-    most = {rules.WORK: 30.0, rules.HOLD: 10.0, rules.WANTED_BY_LOAD: 10.0, rules.WANTED_BY_QUEUE: 10.0}
+    most = {rules.WORK: 30.0, HOLD: 10.0, rules.WANTED_BY_LOAD: 10.0, rules.WANTED_BY_QUEUE: 10.0}
     evaluate(seen, interval="15s", promql_expr_test=[
         {"expr": f'sum({name}{{namespace="a"}}) <= bool {1.01 * value}', "eval_time": f"{sample * 15}s",
          "exp_samples": [{"labels": "{}", "value": 1}]}
@@ -327,4 +329,4 @@ def test_what_triton_refuses_is_no_work_of_the_gateways(evaluate: Evaluate) -> N
     both: dict[str, str] = {}
     for pod in ("g-0", "g-1"):
         both |= gateway(pod, rate=300.0, refused=900.0, work=0.5, queue_s=0.5, in_flight=900)
-    evaluate(both, interval="15s", promql_expr_test=[*says(rules.WORK, a=1.0), *says(rules.HOLD, a=2.0)])
+    evaluate(both, interval="15s", promql_expr_test=[*says(rules.WORK, a=1.0), *says(HOLD, a=2.0)])

@@ -30,7 +30,7 @@ def test_what_keda_asks_is_recorded(helm: Render) -> None:
     assert {"gateway": 3, "triton": 2} == {tier: len(found) for tier, found in asked.items()}
     queries = [each["metadata"]["query"] for found in asked.values() for each in found if each["type"] == "prometheus"]
     named = {name for query in queries for name in re.findall(r"\bmax\(([\w:]+){", query)}
-    assert {rules.WORK, rules.HOLD, rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD} == named
+    assert {rules.WORK, "job:gateway_hold:total", rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD} == named
     assert named <= rules.records().keys()
     assert (
         len(

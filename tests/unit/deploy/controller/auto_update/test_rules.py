@@ -60,30 +60,34 @@ def copied(task):
     return {key: entry["model_id"] for key, entry in eps.items()}
 
 
-def test_the_newest_models_are_served_and_the_newest_has_the_highest_number():
-    """As clearml-serving numbers them; what stock readers find is the same."""
-    task = applied(serving_task({"auto": RULE}), {"auto": ["c", "b", "a"]})
-    assert {"auto/1": "b", "auto/2": "c"} == served(task) == copied(task)
+def stock(url, **fields):
+    """A section with one endpoint."""
+    endpoint, _, version = url.rpartition("/")
+    return sections.render({url: {"serving_url": endpoint, "version": version, "engine_type": "triton", **fields}})
 
 
-def test_a_number_is_not_given_again_when_its_model_is_gone():
-    """The newest model is deleted, another one published: it does not inherit the number."""
-    task = applied(serving_task({"auto": RULE}), {"auto": ["b", "a"]})
-    assert {"auto/1": "a", "auto/3": "c"} == served(applied(task, {"auto": ["c", "a"]}))
+PREFIX = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoint_prefix": "auto/"}
 
 
-def test_a_model_that_comes_back_has_its_old_number():
-    """Unpublished and published again."""
-    task = applied(serving_task({"auto": RULE}), {"auto": ["b", "a"]})
-    task = applied(task, {"auto": ["a"]})
-    assert {"auto/1": "a"} == served(task)
-    assert {"auto/1": "a", "auto/2": "b"} == served(applied(task, {"auto": ["b", "a"]}))
-
-
-def test_numbers_of_fixed_endpoints_are_left_out():
-    """`model add --endpoint auto --version 1` exists: the rule starts at 2."""
-    fixed = sections.render({"auto/1": {"serving_url": "auto", "version": "1", "engine_type": "triton"}})
-    assert {"auto/2": "a"} == served(applied(serving_task({"auto": RULE}, endpoints=fixed), {"auto": ["a"]}))
+@pytest.mark.parametrize(
+    ("texts", "stages", "found"),
+    [
+        pytest.param({}, ["cba"], {1: "b", 2: "c"}, id="the newest models, the newest of them with the highest number"),
+        pytest.param({}, ["ba", "ca"], {1: "a", 3: "c"}, id="a number is not given again when its model is deleted"),
+        pytest.param({}, ["ba", "a", "ba"], {1: "a", 2: "b"}, id="a model that comes back has its old number"),
+        pytest.param({}, ["a", None, ""], {1: "a"}, id="a rule that cannot be asked or matches nothing keeps them"),
+        pytest.param({"endpoints": stock("auto/1")}, ["a"], {2: "a"}, id="numbers of `model add` are left out"),
+        pytest.param({SERVED: stock("auto/7", model_id="a")}, ["ba", "ba"], {7: "a", 8: "b"}, id="stock's stay"),
+        pytest.param({"canary": sections.render({"auto": PREFIX})}, ["ba", "cba"], {2: "b", 3: "c"},
+                     id="a route over a prefix names no version: the limit decides"),
+    ],
+)  # fmt: skip
+def test_models_become_versions(texts, stages, found):
+    """As clearml-serving numbers them, two at most; what stock readers find is the same."""
+    task = serving_task({"auto": RULE}, **texts)
+    for models in stages:
+        task = applied(task, {} if models is None else {"auto": list(models)})
+    assert {f"auto/{number}": model for number, model in found.items()} == served(task) == copied(task)
 
 
 EVENTS = st.lists(st.tuples(st.sampled_from(["publish", "withdraw", "stock"]), st.integers(0, 9)), max_size=8)
@@ -152,20 +156,6 @@ def test_the_written_endpoints_are_what_gateways_read():
     assert spec.endpoints == decode(replace(task, records={})).endpoints, "a stock reader finds the same in the copy"
 
 
-STOCK_EPS = sections.render(
-    {"auto/7": {"serving_url": "auto", "version": "7", "model_id": "a", "engine_type": "triton"}}
-)
-
-
-def test_numbers_of_before_are_taken_over_once():
-    """A service that ran on stock containers keeps its urls; no gap."""
-    task = serving_task({"auto": RULE}, **{SERVED: STOCK_EPS})
-    assert {"auto/7": "a"} == served(task)
-    wanted = update(task, {"auto": ["b", "a"]})
-    task = after(task, {}, wanted.records)
-    assert {"auto/7": "a", "auto/8": "b"} == served(task) == served(applied(task, {"auto": ["b", "a"]}))
-
-
 def test_a_container_of_clearml_serving_renumbers_nothing_and_is_named():
     """It restarts, counts from 1 and writes that: every version keeps its model, and people hear who else is there."""
     task = applied(serving_task({"auto": RULE}), {"auto": ["c", "b", "a"]})
@@ -203,15 +193,6 @@ def test_an_endpoint_name_with_slashes_works():
     """clearml-serving's own loop fails on it for ever."""
     task = applied(serving_task({"grp/mdl": {**RULE, "base_serving_url": "grp/mdl"}}), {"grp/mdl": ["a"]})
     assert {"grp/mdl/1": "a"} == served(task)
-
-
-def test_a_rule_that_cannot_be_asked_or_matches_nothing_keeps_its_versions():
-    """Nothing is taken out of service by an accident."""
-    task = applied(serving_task({"auto": RULE}), {"auto": ["a"]})
-    for found in ({}, {"auto": []}):
-        assert {"auto/1": "a"} == served(applied(task, found))
-    unasked = update(task, {})
-    assert ({}, ()) == (unasked.sections, unasked.records)
 
 
 def test_a_rule_that_matches_nothing_any_more_is_a_fault_until_it_matches_again():
@@ -296,15 +277,6 @@ def test_versions_that_a_route_names_stay_whatever_the_limit(route):
     task = replace(task, records={KIND: task.records[KIND]})
     task = applied(task, {"auto": ["d", "c", "b", "a"]})
     assert {"auto/3": "c", "auto/4": "d"} == served(task)
-
-
-def test_a_route_over_a_prefix_names_no_version():
-    """It takes the newest, whichever they are: the limit decides."""
-    route = {"endpoint": "auto", "weights": [0.2, 0.8], "load_endpoint_prefix": "auto/"}
-    task = serving_task({"auto": RULE}, canary=sections.render({"auto": route}))
-    for newest in (["b", "a"], ["c", "b", "a"]):
-        task = applied(task, {"auto": newest})
-    assert {"auto/2": "b", "auto/3": "c"} == served(task)
 
 
 def test_a_changed_rule_changes_its_versions():
