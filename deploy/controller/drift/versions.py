@@ -170,7 +170,7 @@ class _Variable:
         """Return in words how the sides differ, if that is certain: by what the canary never gives, else by what moved
         most.
         """
-        found = {name: one for name, one in self._values.items() if abs(one.deviations) >= _DEVIATIONS}
+        found = {name: one for name, one in sorted(self._values.items()) if abs(one.deviations) >= _DEVIATIONS}
         if not found:
             return ""
         name, one = max(found.items(), key=lambda item: (not item[1].ours, abs(item[1].deviations)))
