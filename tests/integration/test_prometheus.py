@@ -59,7 +59,6 @@ KNOWN_EMPTY = {
     ("Gateway · drift", "Time since the change began"): "nothing need have drifted",
     ("Gateway · drift", "Variables"): "as above",
     ("Gateway · drift", "Categories"): "as above",
-    ("Gateway · canary", "Evidence by what differs"): "as above",
     ("Gateway · canary", "Phase of the rollout"): "its controller only judges",
     ("Gateway · canary", "Evidence against the canary"): "as above",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
