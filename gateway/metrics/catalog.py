@@ -88,8 +88,8 @@ ROWS: Final = Metric(
 )  # fmt: skip
 TOKENS: Final = Metric("gateway_tokens_total", "counter", "Tokens sent to the model.", ("endpoint", "version"))
 TRUNCATED: Final = Metric(
-    "gateway_truncated_texts_total", "counter", "Texts truncated at the model's maximum "
-                                                "length.", ("endpoint", "version"),
+    "gateway_truncated_texts_total", "counter", "Texts truncated at the model's maximum length.",
+    ("endpoint", "version"),
 )  # fmt: skip
 BATCH_ROWS: Final = Metric(
     "gateway_batch_rows", "histogram", "Rows in one call to Triton.", ("endpoint", "version"), ROW_BUCKETS,
@@ -134,9 +134,8 @@ WORK_LIMIT: Final = Metric(
     "How much work an endpoint version may have in hand. NaN: no limit is in force or known.", _AT,
 )  # fmt: skip
 QUEUED: Final = Metric(
-    "gateway_queued_requests", "gauge", "Requests that wait for a call to Triton, by priority class. Updated once a "
-                                        "second.",
-    (*_AT, "priority"),
+    "gateway_queued_requests", "gauge",
+    "Requests that wait for a call to Triton, by priority class. Updated once a second.", (*_AT, "priority"),
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
