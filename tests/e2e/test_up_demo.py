@@ -85,11 +85,12 @@ class Up:
 
     def children(self) -> dict[str, int]:
         """Process id of each part."""
-        found = {}
+        found: dict[str, int] = {}
         for line in self.processes():
             part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) ", line)
             if part is not None:
-                found[part[1].replace("serve", "gateway")] = int(line.split()[0])
+                # the first has started the others, which are called like it until they run their own program
+                found.setdefault(part[1].replace("serve", "gateway"), int(line.split()[0]))
         return found
 
     def exported(self) -> dict[str, str]:
@@ -103,8 +104,10 @@ class Up:
     def processes(self) -> list[str]:
         """Every living process that has to do with this state directory."""
         found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
+        for entry in sorted(
+            (one for one in Path("/proc").iterdir() if one.name.isdigit()), key=lambda one: int(one.name)
+        ):
+            if int(entry.name) != os.getpid():
                 try:
                     line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
                     home = str((entry / "cwd").readlink())  # Triton's paths are relative to it
@@ -116,9 +119,14 @@ class Up:
         return found
 
     def server(self) -> int:
-        """The process id of the embedded tritonserver."""
-        (line,) = [p for p in self.processes() if re.search(r"bin/tritonserver --model-repository", p)]
-        return int(line.split()[0])
+        """The process id of the embedded tritonserver; a program that it starts is called like it for a moment."""
+
+        def alone() -> int | None:
+            found = [p for p in self.processes() if re.search(r"bin/tritonserver --model-repository", p)]
+            return int(found[0].split()[0]) if len(found) == 1 else None
+
+        pid: int = until(alone)
+        return pid
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
