@@ -23,8 +23,6 @@ from gateway.registry.clearml.session import CONNECT_S, READ_S, reason_of
 
 CHUNK: Final = 1 << 20
 _PIECE: Final = 8 << 20
-EXTRAS: Final = {"s3": "s3", "gs": "gs", "azure": "azure"}
-"""Scheme of an address → the extra of this package with its library."""
 
 _TOTAL: Final = re.compile(r"bytes \d+-\d+/(\d+)")
 _REPLACED: Final = "was replaced while it was read"
@@ -317,8 +315,8 @@ def _helper(address: str) -> Any:
 
 
 def _fail(address: str, reason: str) -> NoReturn:
-    extra = EXTRAS.get(urlsplit(address).scheme, "")
-    if extra and re.search(r"not found\. Please install|No module named", reason):
+    if re.search(r"not found\. Please install|No module named", reason):
+        extra = urlsplit(address).scheme  # the extras are called as the schemes are
         raise RegistryRefused(
             f"{address} cannot be read: the library for {extra}:// is not installed",
             hint=f'pip install ".[{extra}]", or build the image with --build-arg EXTRAS={extra}',
