@@ -95,7 +95,7 @@ class HookPool:
         self._failures = 0
         self._broken: GatewayError | None = None
         self._retry_at = 0.0
-        self._is_closed = False
+        self._has_started = self._is_closed = False
 
     @property
     def pids(self) -> list[int]:
@@ -134,6 +134,7 @@ class HookPool:
             raise
         self.is_async = self.loaded.is_async
         self.processes.append(process)
+        self._has_started = True
         self.dispatch_waiting()
 
     async def run(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> HookReply:
@@ -341,7 +342,8 @@ class HookPool:
         return self.has_waiting and (serving == 0 or len(self.processes) < self._limits.processes)
 
     def _start_if_needed(self) -> None:
-        if not self._is_closed and self._adding is None and self._needs_process():
+        # Until the first process has loaded, another is not started: `start` raises why it ended.
+        if self._has_started and not self._is_closed and self._adding is None and self._needs_process():
             self._adding = asyncio.create_task(self._add())
             self._adding.add_done_callback(self._added)
 

@@ -241,10 +241,11 @@ async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     assert 0 == bound.taken
 
 
-async def test_a_pool_that_cannot_start_leaves_no_process_behind(tmp_path: Path) -> None:
-    """Not even for a moment: the event loop may end next. It does not try again by itself."""
+@pytest.mark.parametrize("end", ["raise ValueError('no')", "__import__('os')._exit(7)"])
+async def test_a_pool_that_cannot_start_leaves_no_process_behind(tmp_path: Path, end: str) -> None:
+    """Not even for a moment: the event loop may end next. It does not try again by itself, either."""
     code = tmp_path / "bad.py"
-    code.write_text(f"open({str(tmp_path / 'starts')!r}, 'a').write('x')\nraise ValueError('no')")
+    code.write_text(f"with open({str(tmp_path / 'starts')!r}, 'a') as file:\n    file.write('x')\n{end}")
     bound = ProcessBound(1)
     pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
     with pytest.raises(HookFailed):
