@@ -1,6 +1,6 @@
 """Runs the stages of users' code for one or several requests, in threads of the worker or in hook processes.
 
-``endpoints.hook.HookHandler`` uses an ``Executor`` and does not know which of the two it is. It passes ``Work``: data,
+``handlers.hook.HookHandler`` uses an ``Executor`` and does not know which of the two it is. It passes ``Work``: data,
 the state between stages, and an error if there is one.
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gateway.batching.entries import BatchLimits, Entry
@@ -32,32 +33,18 @@ def tenants(batch: list[Entry[Row]]) -> str:
     return "".join(one.flow.tenant for one in batch)
 
 
-def _gpu() -> Prices:
-    """Prices of a GPU: a call costs nearly everything, a row hardly anything."""
+def learned(call: float, row: float, token: float = 0.0, lengths: Sequence[int] = (10,)) -> Prices:
+    """Return prices learned from calls that cost so many seconds per call, row and padded token."""
     prices = Prices()
     for rows in [*range(1, 9)] * 12:
-        prices.learn(rows, rows * 10, 0.0, 20e-3 + 0.01e-3 * rows)
+        for tokens in lengths:
+            prices.learn(rows, rows * tokens, 0.0, call + row * rows + token * rows * tokens)
     return prices
 
 
-def _by_row() -> Prices:
-    """Prices with a cost per row only."""
-    prices = Prices()
-    for rows in [*range(1, 9)] * 12:
-        prices.learn(rows, rows * 10, 0.0, 1e-3 + 5e-3 * rows)
-    return prices
-
-
-def _by_token() -> Prices:
-    """Prices with a cost per padded token only."""
-    prices = Prices()
-    for rows in [*range(1, 9)] * 12:
-        for tokens in (4, 100):
-            prices.learn(rows, rows * tokens, 0.0, 1e-3 + 1e-3 * rows * tokens)
-    return prices
-
-
-GPU, BY_ROW, BY_TOKEN = _gpu(), _by_row(), _by_token()
+GPU = learned(20e-3, 0.01e-3)
+BY_ROW = learned(1e-3, 5e-3)
+BY_TOKEN = learned(1e-3, 0.0, 1e-3, lengths=(4, 100))
 
 
 def test_the_most_important_class_goes_first_regardless_of_age() -> None:

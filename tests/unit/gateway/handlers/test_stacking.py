@@ -35,16 +35,15 @@ def backend() -> FakeBackend:
 
 async def ask(calls: StackedCalls, *arrays: Any, timeout: float = LIMIT_S) -> list[Any]:
     """Make a call with each of the arrays at the same time; return outputs or errors."""
-    deadline = asyncio.get_running_loop().time() + timeout
-    asked = (calls.infer({"x": array}, ("y",), until(deadline)) for array in arrays)
+    asked = (calls.infer({"x": array}, ("y",), request(timeout)) for array in arrays)
     found = await asyncio.gather(*asked, return_exceptions=True)
     return [one if isinstance(one, BaseException) else one[0] for one in found]
 
 
-def until(deadline: float) -> Trace:
-    """Return a request with this deadline."""
+def request(timeout: float = LIMIT_S) -> Trace:
+    """Return a request that has so many seconds."""
     trace = Trace("r")
-    trace.deadline = deadline
+    trace.deadline = asyncio.get_running_loop().time() + timeout
     return trace
 
 
@@ -78,10 +77,9 @@ async def test_only_the_request_at_fault_fails(backend: FakeBackend) -> None:
 async def test_requests_for_different_outputs_do_not_share_a_call(backend: FakeBackend) -> None:
     """One asks for y and one for z, but a call has one list of outputs."""
     calls = StackedCalls(backend, "m", max_rows=8)
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
     (y, *_), (z, *_) = await asyncio.gather(
-        calls.infer({"x": full(1, 1, 2)}, ("y",), until(deadline)),
-        calls.infer({"x": full(1, 1, 2)}, ("z",), until(deadline)),
+        calls.infer({"x": full(1, 1, 2)}, ("y",), request()),
+        calls.infer({"x": full(1, 1, 2)}, ("z",), request()),
     )
     assert (["y"], ["z"]) == (list(y), list(z))
     assert len(backend.calls) == 2
@@ -97,9 +95,8 @@ async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None
     """A scalar beside an array cannot be joined or cut."""
     backend.add("s", {"x": "float32", "k": "int64"}, {"y": "float32"}, lambda i: {"y": i["x"] * i["k"]})
     calls = StackedCalls(backend, "s", max_rows=8)
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
     inputs = {"x": full(2, 3, 2), "k": np.array(5)}
-    found = await asyncio.gather(*(calls.infer(inputs, (), until(deadline)) for _ in range(2)))
+    found = await asyncio.gather(*(calls.infer(inputs, (), request()) for _ in range(2)))
     assert [(3, 2), (3, 2)] == [outputs["y"].shape for outputs, _, _ in found]
     assert len(backend.calls) == 2
 
@@ -122,9 +119,8 @@ async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backe
 
     backend.infer = noting  # type: ignore[method-assign]
     calls = StackedCalls(backend, "m", max_rows=8)
-    deadline = asyncio.get_running_loop().time() + LIMIT_S
-    await calls.infer({"x": full(1, 1, 2)}, (), until(deadline), request_id="a")
-    await asyncio.gather(*(calls.infer({"x": full(1, 1, 2)}, (), until(deadline), request_id=i) for i in "bc"))
+    await calls.infer({"x": full(1, 1, 2)}, (), request(), request_id="a")
+    await asyncio.gather(*(calls.infer({"x": full(1, 1, 2)}, (), request(), request_id=i) for i in "bc"))
     assert ["a", ""] == ids
 
 
