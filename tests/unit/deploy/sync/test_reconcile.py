@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -18,11 +19,12 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings
-from deploy.sync.status import read_status
+from deploy.sync.status import Reporter, read_status
 from gateway.errors import (
     ArtifactCorrupt,
     BackendRefused,
     BackendUnavailable,
+    DeadlineExceeded,
     ModelNotReady,
     RegistryRefused,
     RegistryUnavailable,
@@ -195,7 +197,7 @@ def world(tmp_path):
         repository=ModelRepository(tmp_path / "models"),
     )
 
-    def start(**changes):
+    def start(pool=None, **changes):
         settings = replace(w.settings, **changes)
         w.sync = ModelSync(
             settings,
@@ -206,7 +208,7 @@ def world(tmp_path):
             repository=w.repository,
             clock=lambda: w.now,
             wall=lambda: w.now,
-            pool=Inline(),
+            pool=pool or Inline(),
             stubs=lambda _: w.stubs,
         )
         w.sync.open()
@@ -458,6 +460,55 @@ def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
     assert {"a": ("ready", ""), "b": ("ready", ""), "killer": ("ready", "")} == world.rounds(5)
 
 
+class Later(Inline):
+    """Runs the steps of models when it is told to, and everything else at once."""
+
+    def __init__(self):
+        self.jobs = {}
+
+    def submit(self, fn, /, *args, **kwargs):
+        if len(args) != 3:  # the registry is asked
+            return super().submit(fn, *args, **kwargs)
+        future = Future()
+        self.jobs[args[0].partition("-")[0]] = future, lambda: Inline().submit(fn, *args, **kwargs)
+        return future
+
+    def run(self, *urls):
+        for url in urls:
+            future, start = self.jobs.pop(url)
+            done = start()
+            if error := done.exception():
+                future.set_exception(error)
+            else:
+                future.set_result(done.result())
+
+
+def test_a_model_that_ended_triton_is_loaded_alone(world):
+    """Neither beside others that are being loaded, nor others beside it: none of them is suspected or delayed."""
+    world.sync.close()
+    pool = Later()
+    world.start(pool)
+    for url in ("a", "b", "killer"):
+        world.registry.add(url, f"m-{url}")
+    world.triton.kills = "killer"
+    world.rounds(2)
+    pool.run("killer", "a", "b")
+    world.triton.is_up = True
+    world.now += 300
+    world.rounds(2)
+    assert {"a", "b"} == {*pool.jobs}
+    pool.run("a", "b")
+    world.triton.kills = ""
+    world.rounds(1)
+    assert {"killer"} == {*pool.jobs}
+    world.triton.restart()
+    world.rounds(2)
+    assert {"killer"} == {*pool.jobs}
+    pool.run("killer")
+    world.rounds(2)
+    assert {"a", "b"} == {*pool.jobs}
+
+
 def test_dead_stub_processes_are_replaced(world):
     """Triton calls such a model READY for ever."""
     world.registry.add("a", "m1")
@@ -505,12 +556,14 @@ def finals(world):
         (ArtifactCorrupt("the hash is wrong"), False),
         (SpecFault("it holds no files"), True),
         (ModelNotReady("no such operator"), True),
+        (DeadlineExceeded("Triton did not load it in time"), True),
     ],
 )
 def test_what_is_refused_is_told_from_what_could_not_be_fetched(world, error, is_final):
     """A Triton without the second kind must not take the place of one that has it."""
     world.registry.add("a", "m1")
-    (world.triton.errors if error.kind == "model_not_ready" else world.cache.errors).update({"a-": error, "m1": error})
+    is_of_triton = isinstance(error, ModelNotReady | DeadlineExceeded)
+    (world.triton.errors if is_of_triton else world.cache.errors).update({"a-": error, "m1": error})
     world.rounds()
     assert {"a": is_final} == finals(world)
 
@@ -601,6 +654,19 @@ def test_what_a_triton_has_and_why_not_is_reported(world):
     world.registry.reports.is_up = True
     world.rounds(10)
     assert "loaded" != told(world).get("a", ("gone",))[0]
+
+
+def test_a_report_is_sent_on_change_at_most_every_ten_seconds():
+    """However often something changes."""
+    now, sent = 0.0, []
+    reporter = Reporter(sent.append, clock=lambda: now)
+    for second in range(31):
+        now = float(second)
+        rows = [{"endpoint": "a", "model_id": "m", "name": f"a-{second}", "state": "ready", "reason": "",
+                 "is_final": False}]  # fmt: skip
+        if reporter.is_due(rows):
+            reporter.write(rows)
+    assert ["a-0", "a-10", "a-20", "a-30"] == [one["name"] for [one] in sent]
 
 
 def cold_world(world):
