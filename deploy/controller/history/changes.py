@@ -152,7 +152,8 @@ def changed(
         under_way = doing.get(subject)
         if fact.by and (not fact.at or fact.at >= last.at - _SLACK_S):
             by, why = fact.by, fact.why
-            at = fact.at if latest < fact.at < now else now
+            at = round(fact.at, 3)  # as entries store it: two of one millisecond would have one key
+            at = at if latest < at < now else now
         elif under_way is not None and kind in (ENDPOINT, WEIGHT) and now < under_way.until:
             by, why = under_way.by, under_way.why
         elif not fact.says and last.by == AUTO:

@@ -217,16 +217,16 @@ def test_weights_are_told_by_whoever_set_them(store: FakeRegistry) -> None:
     assert ["ann@laptop", "bob"] == [one.by for one in read(store).entries]
 
 
-def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry) -> None:
-    """Its last step too, which leaves no canary."""
+def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry, clock: Callable[[], float]) -> None:
+    """Its last step too, which leaves no canary, and was decided in the same millisecond."""
     store.add_endpoint("e", B, version="2")
-    look(store)
-    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", time.time())
-    for one in (rollout, after_command(rollout, "promote", "r2", time.time(), "ann")):
+    look(store, clock=clock)
+    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", 1000.5001)
+    for one in (rollout, after_command(rollout, "promote", "r2", 1000.5004, "ann")):
         shares = record.wanted_weights(store.spec(), one)
         assert shares is not None
         store.write(record.with_weights(store.task(), "e", shares), [record.stored(record.State(one))])
-        look(store)
+        look(store, clock=clock)
     five = "e/1 95 %, e/2 5 %"
     assert [("weight", "e", "", five), ("weight", "e", five, "nothing")] == _told(store)
     assert [("the controller", "start: e/2 beside e/1"), ("the controller", "promote: requested by ann")] == [
