@@ -14,6 +14,7 @@ from gateway.http.exchange import Exchange
 from tests.core_client import in_memory
 from tests.simulated import SimulatedLoop, simulate
 from tests.unit.gateway.http.serving import Port, post, serving
+from tests.waiting import LIMIT_S
 
 Serve = Callable[..., AbstractAsyncContextManager[Port]]
 
@@ -120,6 +121,7 @@ async def test_resting_connections_are_answered_when_the_process_leaves(serve: S
     """They do not wait for the end of their rest, and are told to go elsewhere."""
     async with serve() as port:
         await busy(port)
+        port.stack.gateway.permits.retry_after = lambda: 2 * LIMIT_S
         wire = await port.connect()
         wire.send(post())
         assert 429 == (await wire.answer())[0]

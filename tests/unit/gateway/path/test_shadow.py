@@ -34,6 +34,7 @@ from gateway.path.shadow import compare
 from gateway.registry.ledger import Record
 from tests.integration.text_bundles import text_bundle
 from tests.unit.gateway.conftest import classify
+from tests.waiting import LIMIT_S
 
 BODY = {"text": "good film"}
 
@@ -49,9 +50,15 @@ def scores(good: float) -> Callable[..., Any]:
     return lambda inputs: {"logits": np.array([[0.0, good]] * len(inputs["input_ids"]), np.float32)}
 
 
+def patient(stack: Any) -> None:
+    """Let no time end a mirrored request or drop it before it is sent: a machine may be slow."""
+    mirror = stack.gateway._mirror
+    mirror._late, mirror._stale, mirror._timeout = math.inf, math.inf, LIMIT_S
+
+
 async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
-    """Serve two versions of ``e`` with a shadow on the second; a slow machine does not make it drop requests."""
-    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    """Serve two versions of ``e`` with a shadow on the second."""
+    patient(stack)
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
     stack.load("e/2", run)
@@ -226,7 +233,7 @@ async def test_answers_are_counted_by_label_length_and_language(stack: Any) -> N
 
 async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tmp_path: Path) -> None:
     """In single answers, in lists and in scores. A label that both versions have means itself."""
-    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    patient(stack)
     for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
         bundle = text_bundle(tmp_path / version)
         config = json.loads((bundle / "config.json").read_text()) | {"id2label": dict(enumerate(labels))}
@@ -334,7 +341,7 @@ async def test_the_mirrored_body_is_the_original_one_even_if_a_hook_changes_it(s
         entry = stack.registry.endpoints.pop(f"h{version}")
         stack.registry.endpoints[f"h/{version}"] = {**entry, "serving_url": "h", "version": version}
     await stack.served("h/1", "h/2")
-    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    patient(stack)
     shadow(stack, to="h/2", name="h")
     await stack.until(lambda: is_on(stack))
     await stack.client.post("/serve/h/1", json={"x": 1})
@@ -402,7 +409,7 @@ def test_answers_agree_if_their_texts_are_equal_and_the_difference_of_numbers_is
 
 async def embeddings(stack: Any, tmp_path: Path, turned: bool) -> dict[str, Any]:
     """Mirror 60 texts between two embedding models: the second rotates the first space, or embeds other texts."""
-    stack.gateway._mirror._late = stack.gateway._mirror._stale = math.inf
+    patient(stack)
     rng = np.random.default_rng(3)
     places = rng.normal(size=(2**15, 24)).astype(np.float32)
     turn, _ = np.linalg.qr(rng.normal(size=(24, 24)))
