@@ -175,13 +175,6 @@ class AdminClient:
         except InferenceServerException:
             return ""
 
-    def metadata(self, name: str) -> Any:
-        """Return the model's metadata message. Raises ``ModelNotReady`` or ``BackendUnavailable``."""
-        try:
-            return self._client.get_model_metadata(name, client_timeout=self._timeout)
-        except InferenceServerException as error:
-            raise self._translate(error, loading=name) from error
-
     def close(self) -> None:
         """Release the connection."""
         with self._lock:

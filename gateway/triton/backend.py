@@ -216,7 +216,7 @@ class TritonBackend:
         replicas = self._replicas
         if replicas.is_away:
             self._wanted = monotonic()
-        # A lost call does not mean that the model is unloaded; repeats of lost calls have a budget.
+        # A lost call does not mean that the model is unloaded; a lost call is repeated once.
         is_cold = model in self._cold and (replicas.is_away or isinstance(error, ModelNotReady))
         # The pool may have had no servers, and a new server does not load the model at once.
         seconds = max(self._cold_s if is_cold else 0.0, self._away_s if replicas.is_away else 0.0)
