@@ -368,21 +368,21 @@ async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error()
     """It is counted like any other request. It needs no permit, because the hook's own request has one."""
     made = Plane("e", max_requests=1)
     place = made.permits.take()
-    asking = asyncio.create_task(made.plane.call("e", {"text": "x"}, 5.0))
+    asking = asyncio.create_task(made.plane.call("e", {"text": "x"}, LIMIT_S))
     await asyncio.sleep(0)
     assert {"text": "x"} == made.job("e").question
     made.job("e").answered([1])
     assert [1] == await asking
     place.release()
     with pytest.raises(EndpointNotFound):
-        await made.plane.call("none", {}, 5.0)
+        await made.plane.call("none", {}, LIMIT_S)
     assert ["ok", "endpoint_not_found"] == [trace.outcome for trace in made.ended]
 
 
 async def test_cancelling_the_task_that_waits_for_a_request_leaves_it() -> None:
     """No lease and no work are left."""
     made = Plane("e")
-    asking = asyncio.create_task(made.plane.call("e", {}, 5.0))
+    asking = asyncio.create_task(made.plane.call("e", {}, LIMIT_S))
     await asyncio.sleep(0)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -435,7 +435,7 @@ async def test_a_version_that_is_not_served_can_be_called() -> None:
         async def close(self) -> None: ...
 
     endpoint = Counted(Doubles())
-    assert "abab" == (await ask_version(endpoint, "ab", 5.0)).reply
+    assert "abab" == (await ask_version(endpoint, "ab", LIMIT_S)).reply
     with pytest.raises(DeadlineExceeded):
         await ask_version(endpoint, "hang", 0.02)
     assert (2, 2) == (endpoint.leased, endpoint.released)
