@@ -78,7 +78,7 @@ CODE_CASES: dict[str, tuple[dict[str, str], str]] = {
     "raises-at-import": ({"at_import": "raise RuntimeError('broken import')"}, "broken import"),
     "raises-at-load": ({"at_load": "raise RuntimeError('broken load')"}, "broken load"),
     "raises-at-call": ({"at_call": "raise KeyError('broken call')"}, "broken call"),
-    "hangs-at-load": ({"at_load": "threading.Event().wait()"}, "did not finish loading within 15 s"),
+    "hangs-at-load": ({"at_load": "threading.Event().wait()"}, "did not finish loading within 60 s"),
 }
 
 
@@ -125,8 +125,8 @@ class Callers:
 
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Small]:
-    """A stack whose gateway gives up on code and models after fifteen seconds."""
-    made = Small(tmp_path / "stack", tritons=1, settings={"TRITON_GATEWAY_READY_TIMEOUT": "15s"})
+    """A stack whose gateway gives up on code and models after a minute: good ones take long on a busy machine."""
+    made = Small(tmp_path / "stack", tritons=1, settings={"TRITON_GATEWAY_READY_TIMEOUT": "60s"})
     yield made
     made.stop()
 
