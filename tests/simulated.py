@@ -26,6 +26,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
+from gateway.prices import Prices
 from gateway.trace import BATCH, DEFAULT_FLOW, Flow
 from gateway.triton import choice
 
@@ -271,6 +272,7 @@ class Several:
 
     def __init__(self, loop: SimulatedLoop, servers: Sequence[Server]) -> None:
         self._loop = loop
+        self._prices = Prices()
         self._known = [_Known(server) for server in servers]
 
     @property
@@ -285,11 +287,12 @@ class Several:
 
     async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
         """Serve a call."""
-        known = choice.choose(self._known, "m")
+        call = choice.Call(self._prices, len(rows), len(rows) * max(row.n_tokens for row in rows))
+        known = choice.choose(self._known, "m", call.seconds, self._loop.time())
         assert known is not None
-        known.begin(self._loop.time())
+        known.begin(call, self._loop.time())
         found = await known.server(rows, timeout)
-        known.end(self._loop.time())
+        known.end(call, self._loop.time(), was_answered=True)
         return found
 
 

@@ -125,18 +125,25 @@ class TritonBackend:
         replicas = self._replicas
         until = replicas.asked(model) + timeout
         left = timeout
-        replica = replicas.pick(model) or await self._find_or_wait(model, left)
+        call = replicas.call(model, inputs)
+        replica = replicas.pick(model, call=call) or await self._find_or_wait(model, left)
         tried: dict[Replica, bool] = {}
         while True:
             over_http = replica.http.is_open
             transport = replica.http if over_http else replica.grpc
-            replica.begin(monotonic())
+            was_answered = False
+            replica.begin(call, monotonic())
             try:
-                return await transport.infer(model, inputs, outputs, timeout=left, request_id=request_id, parent=parent)
+                found = await transport.infer(
+                    model, inputs, outputs, timeout=left, request_id=request_id, parent=parent
+                )
             except (TransportError, ModelNotReady) as error:
                 why = error
+            else:
+                was_answered = True
+                return found
             finally:
-                replica.end(monotonic())
+                replica.end(call, monotonic(), was_answered=was_answered)
             try:
                 replica = replicas.failed(replica, model, why, tried, over_http=over_http)
             except GatewayError as error:
@@ -163,10 +170,10 @@ class TritonBackend:
         def begin(on: Replica) -> Callable[[], None]:
             nonlocal readers
             readers += 1
-            on.begin(monotonic())
+            on.begin(None, monotonic())
 
             def end() -> None:
-                on.end(monotonic())
+                on.end(None, monotonic(), was_answered=False)
                 leave()
 
             return end

@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Final
 
 from gateway.errors import BackendUnavailable, GatewayError
+from gateway.prices import Prices
 from gateway.triton.addresses import (
     HttpAddress,
     HttpOf,
@@ -28,10 +29,11 @@ from gateway.triton.addresses import (
     parse_address,
     parts,
 )
-from gateway.triton.choice import Server, choose
+from gateway.triton.choice import Call, Server, choose
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport, Held
 from gateway.triton.http import HttpTransport
+from gateway.triton.port import Tensors
 
 _log = logging.getLogger("triton_gateway.triton")
 
@@ -128,6 +130,8 @@ class Replicas:
         self._stamped: object = None
         self._lookup = lookup
         self._lookup_every = lookup_every
+        self._prices: dict[str, Prices] = {}
+        """What a call of each model costs at any of several replicas."""
         self._asked: dict[str, float] = {}
         """When each model was last called, in ``monotonic`` seconds."""
         self._due = 0.0
@@ -142,9 +146,19 @@ class Replicas:
         now = self._asked[model] = monotonic()
         return now
 
-    def pick(self, model: str, tried: Collection[Replica] = ()) -> Replica | None:
+    def call(self, model: str, inputs: Tensors) -> Call | None:
+        """Return a call whose duration several replicas share what they know of; None if there is only one."""
+        if len(self.all) < 2:
+            return None
+        first = next(iter(inputs.values()), None)
+        rows, elements = (len(first), first.size) if first is not None and first.ndim else (1, 1)
+        return Call(self._prices.setdefault(model, Prices()), rows, elements)
+
+    def pick(self, model: str, tried: Collection[Replica] = (), call: Call | None = None) -> Replica | None:
         """Return the replica for an attempt; None if there is none except those already ``tried``."""
-        return choose(self.all, model, tried)
+        if len(self.all) == 1 and not tried:
+            return self.all[0]
+        return choose(self.all, model, 0.0 if call is None else call.seconds, monotonic(), tried)
 
     async def find(self, model: str) -> Replica:
         """Resolve the address, then do as ``pick``. Raises ``BackendUnavailable`` if there is no replica."""
@@ -294,6 +308,7 @@ class Replicas:
         # Replaced versions are on no new replica, so they are forgotten.
         forgotten = monotonic() - _FORGET_S
         self._asked = {model: asked for model, asked in self._asked.items() if asked > forgotten}
+        self._prices = {model: prices for model, prices in self._prices.items() if model in self._asked}
         for replica in self.all:
             replica.missing &= self._asked.keys()
         await asyncio.gather(*map(self._ask, self.all))
