@@ -28,9 +28,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long one example may take, or its drawing, says more about the machine's other work than about what is tested.
-hypothesis.settings.register_profile("untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
-hypothesis.settings.load_profile("untimed")
-hypothesis.settings.register_profile("check", hypothesis.settings.get_profile("untimed"), max_examples=50)
+# `make test` draws the same examples each time, as it judges a change; `make check` draws new ones, to find faults.
+hypothesis.settings.register_profile(
+    "same", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], derandomize=True
+)
+hypothesis.settings.load_profile("same")
+hypothesis.settings.register_profile(
+    "check", hypothesis.settings.get_profile("same"), max_examples=50, derandomize=False
+)
 
 # Every client of httpx reads the certificates of all authorities anew, 19 ms of CPU time each; nothing here asks them.
 _new_context = httpx._transports.default.create_ssl_context

@@ -122,10 +122,10 @@ async def test_every_answer_and_its_log_name_version_model_and_route(make_stack:
     async with stack.gateway.running(), stack.client:
         await start(stack, (0.0, 1.0))
         for body, status in ((BODY, 200), ({"text": ""}, 422)):
-            reply = await stack.client.post("/serve/c", json=body)
+            reply = await stack.client.post("/serve/c", json=body, headers={"x-request-id": f"own-{status}"})
             found = [reply.headers[name] for name in ("x-served-by", "x-model-id", "x-route")]
             assert (status, ["e/1", "m1", "stable"]) == (reply.status_code, found)
-        records = [r for r in caplog.records if r.name == "triton_gateway.request"]
+        records = [r for r in caplog.records if getattr(r, "request_id", "") in {"own-200", "own-422"}]
         assert [("m1", "stable", "e/1")] * 2 == [(r.model_id, r.route, r.url) for r in records]
         reply = await stack.client.post("/serve/nobody", json=BODY)
         assert (404, None) == (reply.status_code, reply.headers.get("x-served-by"))
