@@ -23,6 +23,7 @@ from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
 from gateway.control.loading import CodeLoader
+from gateway.control.places import Places
 from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
@@ -57,8 +58,10 @@ _POLL_S: Final = 0.2
 """Shortest pause between two readiness checks of one model."""
 _POLLS_APART_S: Final = 0.005
 """Pause between readiness checks over all versions that wait: more would keep the loop busy with a thousand of them."""
-_AT_A_TIME: Final = 16
-"""Versions that are described and validated at the same time. All of a large fleet at once would time out in part."""
+_AT_A_TIME: Final = 8
+"""Versions that send their first requests to Triton at the same time."""
+_PLACE_S: Final = 2.0
+"""After this time the next version may begin, although the slow one continues."""
 _MAX_SCORES: Final = 1 << 24
 """Most scores over a vocabulary in one answer of a model: 64 MiB of float32."""
 _ASK_S: Final = 2.0
@@ -107,7 +110,7 @@ class Assembler:
         self._control = control
         self._asking = 0
         """Number of builds that wait for Triton."""
-        self._places = asyncio.Semaphore(_AT_A_TIME)
+        self._places = Places(_AT_A_TIME, _PLACE_S)
         self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds)
 
@@ -171,7 +174,7 @@ class Assembler:
             # A hook is run for callers only, because it may have side effects.
             runs = new.details.get("task") in HEADS or new.details.get("task") == "tensors"
             stored = bundle.samples if bundle is not None else None
-            async with self._places:
+            async with self._places.taken():
                 validating()
                 await new.validate(recent)
                 details = {**new.details, **await validate.example(new.plain, stored, new.details, runs=runs)}
@@ -379,7 +382,7 @@ class Assembler:
                 await asyncio.sleep(pause)
         finally:
             self._asking -= 1
-        async with self._places:
+        async with self._places.taken():
             return await backend.describe(model)
 
 

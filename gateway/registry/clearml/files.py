@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -25,8 +25,10 @@ _log = logging.getLogger("triton_gateway.registry")
 
 _SIZE_S: Final = 2.0
 """Deadline of a question for a file's size."""
-_LOGGED_BYTES: Final = 100_000_000
-"""Downloads of fewer bytes are not logged."""
+_QUIET_S: Final = 2.0
+"""Downloads that take less time are not logged."""
+_APART_S: Final = 10.0
+"""Time between two log lines of a download."""
 
 
 class Files:
@@ -42,14 +44,11 @@ class Files:
         stored = self._open(address)
         target = folder / file_name(unquote(urlsplit(address).path.rsplit("/", 1)[-1]))
         expected, chunks = stored.whole()
-        is_large, began = (expected or 0) >= _LOGGED_BYTES, time.monotonic()
-        if is_large:
-            _log.info("downloading %s: %.0f MB", target.name, (expected or 0) / 1e6)
-        size = stores.write(chunks, target)
+        progress = Progress(target.name, expected)
+        size = stores.write(chunks, target, progress.received)
         if expected is not None and size != expected:
             raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
-        if is_large:
-            _log.info("downloaded %s in %.0f s", target.name, time.monotonic() - began)
+        progress.ended()
         return target
 
     def parts(self, uri: str) -> Parts | None:
@@ -113,3 +112,36 @@ class Files:
             else address
         )
         return quote(raw, safe="/:%?#=&+,;@!$'()*[]~"), headers
+
+
+class Progress:
+    """Logs the progress of a download that takes longer than two seconds. ``total`` is in bytes, None if unknown."""
+
+    def __init__(self, name: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._name = name
+        self._total = total
+        self._clock = clock
+        self._began = clock()
+        self._due = self._began + _QUIET_S
+        self._done = 0
+        self._is_logged = False
+
+    def received(self, done: int) -> None:
+        """Set the number of bytes received."""
+        self._done = done
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due, self._is_logged = now + _APART_S, True
+        if self._total:
+            _log.info(
+                "downloading %s: %.0f of %.0f MB (%.0f %%)",
+                self._name, done / 1e6, self._total / 1e6, 100 * done / self._total,
+            )  # fmt: skip
+        else:
+            _log.info("downloading %s: %.0f MB", self._name, done / 1e6)
+
+    def ended(self) -> None:
+        """Log the end of the download if its progress was logged."""
+        if self._is_logged:
+            _log.info("downloaded %s: %.0f MB in %.0f s", self._name, self._done / 1e6, self._clock() - self._began)

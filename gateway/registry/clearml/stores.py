@@ -342,13 +342,14 @@ def _cut(address: str, error: Exception) -> RegistryUnavailable:
     return RegistryUnavailable(f"downloading {address} failed: {reason_of(error)}")
 
 
-def write(chunks: Iterator[bytes], target: Path) -> int:
-    """Write a file, sync it, and return its size. Raises ``OSError``."""
+def write(chunks: Iterator[bytes], target: Path, received: Callable[[int], None]) -> int:
+    """Write a file, sync it, and return its size; ``received`` is called with the bytes so far. Raises ``OSError``."""
     written = 0
     with target.open("wb") as out:
         for chunk in chunks:
             out.write(chunk)
             written += len(chunk)
+            received(written)
         out.flush()
         os.fsync(out.fileno())
     return written
