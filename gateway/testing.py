@@ -210,6 +210,9 @@ class FakeRegistry:
         """Ids of clearml-serving's own inference containers."""
         self.users: dict[str, str] = {}
         """Names of ClearML's users by id."""
+        self.reported: list[Mapping[str, Any]] = []
+        self.listed: dict[str, Mapping[str, Any]] = {}
+        """Endpoints that were reported, by container."""
         self.is_up = True
         self.downloads: list[str] = []
         """The addresses of files that were downloaded completely."""
@@ -326,6 +329,16 @@ class FakeRegistry:
         """See ``RegistryWriter.user_name``."""
         self._check()
         return self.users.get(user_id, user_id)
+
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """See ``RegistryWriter.report``; ``reported`` keeps them."""
+        self._check()
+        self.reported += events
+
+    def report_endpoint(self, report: Mapping[str, Any]) -> None:
+        """See ``RegistryWriter.report_endpoint``; ``listed`` keeps the last one of each container."""
+        self._check()
+        self.listed[str(report["container_id"])] = report
 
     def register(self, upload: Upload) -> str:
         """See ``RegistryWriter.register``; the package lies in the folder ``scratch``."""

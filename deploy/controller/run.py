@@ -24,6 +24,7 @@ from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts import shown
 from deploy.controller.rollouts.duty import Rollouts
+from deploy.controller.telemetry import Telemetry
 from deploy.tools import ports, probes
 
 _STUCK_S: Final = 120.0
@@ -59,6 +60,7 @@ def made(
             show_rollouts,
         ]
         if seen is not None:
+            found.append(Telemetry(store, seen.statuses))
             found.append(Judging(store, seen, show, clock=time.monotonic, wall=time.time, begin=looking.submit))
         return found
 

@@ -190,6 +190,14 @@ class RegistryWriter(Registry, Protocol):
         """Return the name of a user of ClearML; the id itself if the server does not tell."""
         ...
 
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Add events (scalars, log lines) to the Tasks they name."""
+        ...
+
+    def report_endpoint(self, report: Mapping[str, Any]) -> None:
+        """Tell ClearML's list of model endpoints about one: the body of its ``serving.container_status_report``."""
+        ...
+
     def register(self, upload: Upload) -> str:
         """Upload a folder, publish it as a model, and return its id. Blocks until the upload is done.
 

@@ -236,6 +236,14 @@ def test_nobody_else_serves_this_task(world: World) -> None:
     assert [] == list(world.registry.stock_containers())
 
 
+def test_what_is_reported_is_taken(world: World) -> None:
+    """Scalars of the serving Task, and its endpoints; nothing to report is no call."""
+    event = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 1}
+    world.registry.report([{**event, "task": world.registry.followed(), "timestamp": 1, "worker": "w"}])
+    world.registry.report([])
+    world.registry.report_endpoint({"container_id": "c", "endpoint_name": "e", "model_name": "m"})
+
+
 def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path) -> None:
     """Published, with its tags and metadata, and its files arrive as they were."""
     folder = tmp_path / "made"
@@ -311,7 +319,7 @@ def test_outage_is_unavailable_in_bounded_time_and_over_when_it_is_over(world: W
     for call in (
         world.registry.marker, world.registry.task, world.registry.stock_containers,
         lambda: world.registry.model(world.model_id), lambda: world.registry.find_models(ModelQuery()),
-        lambda: world.registry.write({"ours": "a = 2"}),
+        lambda: world.registry.write({"ours": "a = 2"}), lambda: world.registry.report([{}]),
     ):  # fmt: skip
         with pytest.raises(RegistryUnavailable):
             call()

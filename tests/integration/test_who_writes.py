@@ -61,6 +61,10 @@ class Recording(ClearMLRegistry):
             self.written.add(f"{service}.{action}")
         return super().call(service, action, body)
 
+    def report(self, events: Any) -> None:
+        self.written.add("events")
+        super().report(events)
+
 
 def _doubled(given: dict[str, Any]) -> dict[str, Any]:
     return {"y": 2 * given["x"]}

@@ -267,6 +267,14 @@ class ClearMLRegistry:
             return user_id
         return str(user.get("name") or user_id)
 
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """See ``RegistryWriter.report``."""
+        self._api.report(events)
+
+    def report_endpoint(self, report: Mapping[str, Any]) -> None:
+        """See ``RegistryWriter.report_endpoint``; the server lists an endpoint for ten minutes after a report."""
+        self._api.call("serving", "container_status_report", report, version="2.31")
+
     def register(self, upload: Upload) -> str:
         """See ``RegistryWriter.register``."""
         from gateway.registry.clearml.upload import register  # imports the whole SDK

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import requests
@@ -56,6 +56,21 @@ class Api:
                 raise _translate(error) from error
             raise
         return self._checked(reply, f"{service}.{action}")
+
+    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Add events (scalars, log lines) to the Tasks they name, as the SDK's own reporting does.
+
+        Raises ``RegistryUnavailable`` and ``RegistryRefused``.
+        """
+        session = self.session
+        try:
+            replies = session.send_request_batch(
+                service="events", action="add_batch", version="2.23", json=[dict(event) for event in events]
+            )
+        except _SDK_NETWORK_ERRORS as error:
+            raise _translate(error) from error
+        for reply in replies or ():
+            self._checked(reply, "events.add_batch")
 
     def _checked(self, reply: Any, what: str) -> dict[str, Any]:
         session = self.session
