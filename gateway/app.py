@@ -202,6 +202,7 @@ class Gateway:
         self._reports: Reports  # while it runs
         self._ops = build_ops(
             health=self.health, status=self._status, last_minute=self._last_minute,
+            curves=self.publisher.curves,
             metrics=self.publisher.metrics, lineage=self._lineage, learned=self._learned, history=self._history,
             serve_prefix=self._prefix, served=lambda: self.table.current,
         )  # fmt: skip

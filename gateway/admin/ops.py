@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import gzip
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
@@ -118,6 +118,7 @@ def build_ops(
     health: Health,
     status: Status,
     last_minute: Callable[[], Awaitable[dict[str, Any]]],
+    curves: Callable[[Sequence[str]], Awaitable[dict[str, Any]]],
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     learned: Callable[[str], dict[str, Any] | None],
@@ -237,7 +238,7 @@ def build_ops(
         draw = render_live if request.query_params.get("part") == "live" else render_page
         packs = "gzip" in request.headers.get("accept-encoding", "")
         # Drawing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
-        shown = {**status(), **await last_minute()}
+        shown = {**status(), **await last_minute(), "curves": await curves(opened)}
         content = await asyncio.to_thread(_drawn, draw, shown, serve_prefix, opened, packs=packs)
         packed = {"content-encoding": "gzip"} if packs else {}
         return Response(content, media_type="text/html", headers={**_PAGE_HEADERS, **packed})

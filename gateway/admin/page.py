@@ -1,10 +1,11 @@
-"""The status page: one row per endpoint, the worst first. An open row shows its versions, routes and drift.
+"""The status page: one row per endpoint, the worst first. An open row shows its versions, routes, curves and drift.
 
-Pure: takes the values of ``/v1/status``, returns HTML. There is no build step, and the page loads nothing from other
-hosts. Its script (``browser/page.js``) fetches the content every few seconds (``?part=live``) and replaces it, unless a
-part of it is selected; it filters and sorts the rows, tries requests and shows lineage. Only open rows (``?open=NAME``)
-are drawn whole, so that a page of hundreds of endpoints stays small. Without scripts, the browser reloads the page. No
-element has a ``style`` attribute, so the page's policy (``POLICY``) allows only its own style sheet and script.
+Pure: takes the values of ``/v1/status`` and curves, returns HTML. There is no build step, and the page loads nothing
+from other hosts. Its script (``browser/page.js``) fetches the content every few seconds (``?part=live``) and replaces
+it, unless a part of it is selected; it filters and sorts the rows, draws curves with uPlot, tries requests and shows
+lineage. Only open rows (``?open=NAME``) are drawn whole, so that a page of hundreds of endpoints stays small. Without
+scripts, the browser reloads the page. No element has a ``style`` attribute, so the page's policy (``POLICY``) allows
+only its own style sheet and script.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
+from gateway.admin import charts
 from gateway.metrics import drift
 from gateway.pools import DEFAULT
 
 _FILES: Final = Path(__file__).with_name("browser")
-_STYLE: Final = (_FILES / "page.css").read_text()
-_SCRIPT: Final = (_FILES / "page.js").read_text()
+_STYLE: Final = "".join((_FILES / name).read_text() for name in ("page.css", "uPlot.min.css"))
+_SCRIPT: Final = "".join((_FILES / name).read_text() for name in ("uPlot.iife.min.js", "page.js"))
 
 
 def _sha256(text: str) -> str:
@@ -81,6 +83,7 @@ class _Row:
     drifts: list[Values] = field(default_factory=list)
     beside: list[Values] = field(default_factory=list)
     """The comparisons of its canaries with the stable version."""
+    curves: Sequence[Values] = ()
     rollout: Values | None = None
     accuracies: list[Values] = field(default_factory=list)
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -150,7 +153,7 @@ class _Row:
 def render_live(status: Values, prefix: str, opened: Collection[str] = ()) -> str:
     """Return the content that changes. ``prefix``: of the inference routes (``/serve/``); ``opened``: the open rows.
 
-    ``status`` has the values of ``/v1/status``.
+    ``status`` has the values of ``/v1/status``, and ``curves`` by name for the open rows.
     """
     rows = _rows(status)
     live = _head(status) + _tiles(status, rows) + _faults(status) + _list(rows, prefix, frozenset(opened))
@@ -207,6 +210,9 @@ def _rows(status: Values) -> list[_Row]:
     for rollout in status.get("rollouts", ()):
         if rollout["endpoint"] in found:
             found[rollout["endpoint"]].rollout = rollout
+    for name, curves in status.get("curves", {}).items():
+        if name in found:
+            found[name].curves = curves
     return sorted(found.values(), key=lambda one: (-one.state[0], one.state[1] not in _WORST, one.name))
 
 
@@ -344,6 +350,7 @@ def _inside(row: _Row, prefix: str) -> str:
         + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) + history if versions else "")
         + ("" if row.rollout is None else _rollout(row.rollout))
         + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS) if row.routes else "")
+        + charts.curves(row.curves)
         + ("<h3>Accuracy</h3>" if row.accuracies else "")
         + "".join(
             f"<p>Version {_e(one['version'] or '–')}: {_e(drift.right_in_words(one))}</p>" for one in row.accuracies

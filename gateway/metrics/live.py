@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.catalog import Metric
 from gateway.metrics.drift import Shares
 from gateway.trace import CANARY, FALLBACK
 
@@ -69,7 +70,7 @@ class Live:
 
     def sample(self, now: float, snapshot: Snapshot) -> None:
         """Remember the counts at time ``now``."""
-        current = _counted(snapshot)
+        current = counted(snapshot, catalog.BATCH_ROWS)
         if self._seen:
             then, before = self._seen[-1]
             seconds = max(now - then, 0.1)
@@ -98,7 +99,7 @@ class Live:
         buckets: dict[tuple[str, ...], Sequence[float]] = {}
         calls: dict[tuple[str, ...], Sequence[float]] = {}
         totals: dict[str, float] = {}
-        for (kind, *labels), values in _growth(_counted(snapshot), before).items():
+        for (kind, *labels), values in growth(counted(snapshot, catalog.BATCH_ROWS), before).items():
             if not any(values):
                 continue
             if kind == catalog.REQUESTS.name:
@@ -123,7 +124,7 @@ class Live:
             # A canary's failure is counted before stable has answered, so it may be the row's only count.
             share = 0.0 if route == FALLBACK else rate / totals.get(endpoint, rate)
             counts = buckets.get((endpoint, version, route), [])
-            p50, p95, p99 = (_quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
+            p50, p95, p99 = (quantile(q, catalog.REQUEST_SECONDS.buckets, counts) for q in (0.5, 0.95, 0.99))
             rows, made = calls.get((endpoint, version), (0.0, 0.0))
             found.append(
                 Row(
@@ -188,10 +189,10 @@ def references(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[dict[str, floa
     return {key: (shares, sizes.get(key, math.inf)) for key, shares in ratios.items()}
 
 
-def _counted(snapshot: Snapshot) -> Numbers:
+def counted(snapshot: Snapshot, mean: Metric) -> Numbers:
     """Return what is counted of requests, by metric and labels: numbers, and times of answers by bucket.
 
-    Of the rows of calls the sum and the number are enough.
+    Of the histogram ``mean`` the sum and the number of its values are enough.
     """
     found: Numbers = {}
     for (name, labels, _), value in snapshot.counted():
@@ -200,12 +201,12 @@ def _counted(snapshot: Snapshot) -> Numbers:
     for (name, labels, _), numbers in snapshot.distributed():
         if name == catalog.REQUEST_SECONDS.name:
             found[name, *labels] = (*numbers[:-1].tolist(),)
-        elif name == catalog.BATCH_ROWS.name:
+        elif name == mean.name:
             found[name, *labels] = (float(numbers[-1]), float(numbers[:-1].sum()))
     return found
 
 
-def _growth(current: Numbers, before: Numbers) -> Numbers:
+def growth(current: Numbers, before: Numbers) -> Numbers:
     """Return what has come since ``before``; what was not there then counts from 0."""
     return {
         key: tuple(a - b for a, b in zip(values, before.get(key, (0.0,) * len(values)), strict=True))
@@ -213,7 +214,7 @@ def _growth(current: Numbers, before: Numbers) -> Numbers:
     }
 
 
-def _quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
     """Return a quantile by interpolation within its bucket, as PromQL's ``histogram_quantile``; None without values."""
     total = sum(counts)
     if total <= 0:

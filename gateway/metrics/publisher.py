@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from gateway.metrics import exposition, statistics
 from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.curves import Curves
 from gateway.metrics.live import STEP_S, Judged, Live
 from gateway.metrics.observer import Observer
 from gateway.metrics.workers import Parent
@@ -29,6 +30,7 @@ class Publisher:
         self._observer = observer
         self._parent = parent
         self._live = Live(observer.failures)
+        self._curves = Curves(observer.failures)
         # With several workers, process metrics would describe only one of them.
         self._process = exposition.process_metrics() if parent is None else None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="metrics")
@@ -66,6 +68,11 @@ class Publisher:
             "last_minute": self._live.rows(time.monotonic(), snapshot), "drift": self._live.drift(snapshot, judged),
         })  # fmt: skip
 
+    async def curves(self, endpoints: Sequence[str]) -> dict[str, Any]:
+        """Return the curves of each of the endpoints; see ``Curves``."""
+        now = time.monotonic()
+        return {name: self._curves.of(name, now) for name in endpoints}
+
     async def _read(self, work: Callable[[Snapshot], T]) -> T:
         """Call ``work`` in the thread, with the numbers of all workers."""
         own = self._observer.snapshot()
@@ -78,6 +85,7 @@ class Publisher:
 
     def _remember(self, snapshot: Snapshot) -> None:
         self._live.sample(time.monotonic(), snapshot)
+        self._curves.sample(time.monotonic(), snapshot)
 
     async def _sample(self) -> None:
         while True:

@@ -1,4 +1,4 @@
-// The page's script: it fetches the content anew, filters and sorts rows, tries requests, shows lineage and history.
+// The page's script: it fetches the content anew, filters and sorts rows, draws curves, tries requests, shows lineage and history.
 const open = new Set(new URLSearchParams(location.search).getAll('open'));
 const at = id => document.getElementById(id);
 const query = () => [...open].map(name => 'open=' + encodeURIComponent(name)).join('&');
@@ -28,6 +28,24 @@ function tell(text, old) {
   document.body.classList.toggle('old', !!old);
 }
 
+const clock = seconds => new Date(seconds * 1000).toTimeString().slice(0, 5);
+
+function draw() {
+  const style = getComputedStyle(document.documentElement);
+  const colour = name => style.getPropertyValue(name).trim();
+  for (const place of document.querySelectorAll('.curves')) {
+    const told = JSON.parse(place.dataset.curves), now = Date.now() / 1000;
+    const grid = {stroke: colour('--line'), width: 1};
+    const axis = {stroke: colour('--dim'), font: '10px ui-monospace,monospace', grid, ticks: grid};
+    new uPlot({
+      width: place.clientWidth || 320, height: 130, legend: {show: false}, cursor: {drag: {x: false, y: false}},
+      series: [{}, ...told.lines.map(line => ({stroke: colour(line.colour), width: 1.5, points: {show: false}}))],
+      axes: [{...axis, space: 60, size: 30, values: (_, all) => all.map(clock)}, {...axis, size: 52, space: 26, values: (_, all) => all.map(v => v + told.unit)}],
+      scales: {y: {range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1]}},
+    }, [told.ago.map(ago => now - ago), ...told.lines.map(line => line.values)], place);
+  }
+}
+
 async function load() {
   if (loading) { late = true; return; }
   const chosen = getSelection();
@@ -48,6 +66,7 @@ async function load() {
       .map(one => [one.id, tables(one).map(table => table.scrollLeft)]);
     at('live').replaceChildren(...page.getElementById('live').children);
     arrange();
+    draw();
     for (const [id, lefts] of moved)
       tables(at(id)).forEach((one, i) => { if (lefts[i]) one.scrollLeft = lefts[i]; });
     if (row) (tables(at(row.id))[nth] || at(row.id)?.firstElementChild)?.focus({preventScroll: true});
@@ -149,6 +168,7 @@ async function lineage(url) {
 addEventListener('DOMContentLoaded', () => {
   at('filter').oninput = at('sort').onchange = arrange;
   arrange();
+  draw();
   document.addEventListener('toggle', event => {
     const row = event.target, name = row.dataset?.name;
     if (name === undefined || row.open === open.has(name)) return;

@@ -330,7 +330,7 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
         picture = Path(keep) if keep else folder / "page.png"
         common = [
             chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,874",
+            "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,1065",
             f"--user-data-dir={folder / 'profile'}",
         ]  # fmt: skip
         drawing = asyncio.create_task(
@@ -484,12 +484,21 @@ def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
     assert asked_again >= 2
 
 
-def test_no_traffic_is_no_number() -> None:
-    """0 % of nothing is not a number."""
+CURVES = [
+    {"version": "1", "ago": [30.0, 15.0, 0.0], "rate": [0.0, 4.0, 5.0], "failed": [None, 0.0, 0.5],
+     **{name: [None, 0.02, 0.03] for name in ("p50", "p95", "p99", "prepare", "queue", "infer", "finish")}}
+]  # fmt: skip
+
+
+def test_curves_say_their_newest_values_and_no_traffic_is_no_number() -> None:
+    """What a curve shows is its name too; 0 % of nothing is not a number."""
     idle = endpoint("idle")
     idle[1]["rate"] = 0.0
-    found = status_of(endpoint("e"), idle)
-    assert "<span class='n dim'>–<small>failed</small></span>" in render_live(found, "/serve/", ("e", "idle"))
+    found = status_of(endpoint("e"), idle) | {"curves": {"e": CURVES, "idle": [{**CURVES[0], "ago": [0.0]}]}}
+    page = render_live(found, "/serve/", ("e", "idle"))
+    assert "Time of answers, version 1; now p50 30 ms, p95 30 ms, p99 30 ms" in html.unescape(page)
+    assert 3 == page.count("class=curves"), "none before there are two points"
+    assert "<span class='n dim'>–<small>failed</small></span>" in page
     assert "<dt>Workers</dt><dd class=''>4</dd>" in render_live(
         found | {"process": {"workers": 4, "memory_bytes": 1 << 20}}, "/serve/"
     )
@@ -541,16 +550,16 @@ new Response('{"label":"GOOD"}',{headers:{'x-served-by':'e/1'}})};
 addEventListener('load',()=>{const press=one=>document.querySelector(one).click();press('[data-example]');
 later(()=>{press('#panel button');later(()=>{said.push(at('panel').innerText);press('[data-lineage]');
 later(()=>{said.push(at('panel').innerText);press('[data-changes]');
-later(()=>{said.push(at('panel').innerText,asked.filter(one=>!one[0].includes('part=live')));report()},
-500)},500)},500)},500)});
+later(()=>{said.push(at('panel').innerText,asked.filter(one=>!one[0].includes('part=live')),
+document.querySelectorAll('.curves canvas').length);report()},500)},500)},500)},500)});
 """
 
 
 @pytest.mark.browser
-def test_a_request_is_tried_and_lineage_and_history_are_shown(tmp_path: Path) -> None:
+def test_a_request_is_tried_and_lineage_and_history_are_shown_beside_the_curves(tmp_path: Path) -> None:
     """The box has the example, the answer, who gave it and the same as curl; names and values add no markup."""
-    page = render_page(status_of(endpoint("e")), "/serve/", ("e",))
-    tried, shown, changed, asked = run_in_browser(page, _ASKED, tmp_path)
+    page = render_page(status_of(endpoint("e")) | {"curves": {"e": CURVES}}, "/serve/", ("e",))
+    tried, shown, changed, asked, drawn = run_in_browser(page, _ASKED, tmp_path)
     assert re.search(r"200 after \d+ ms, answered by e/1\s+\{\"label\":\"GOOD\"\}", tried)
     assert '-d \'{"text": "Hello there"}\'' in tried
     assert re.search(r"Trained by Task\s+training · t1\s+Data set\s+<b>reviews", shown)
@@ -558,6 +567,7 @@ def test_a_request_is_tried_and_lineage_and_history_are_shown(tmp_path: Path) ->
     assert asked[0][0].endswith("/serve/e/1")
     assert ["v1/endpoints/e/1/lineage", "v1/endpoints/e/history"] == [address for address, *_ in asked[1:]]
     assert re.search(r"1970-01-01 00:01 UTC, by ann \(canary run\)\s+weight e: new → <b>5 %", changed)
+    assert 3 == drawn
 
 
 def pages_by_size() -> dict[int, str]:
@@ -573,7 +583,7 @@ def pages_by_size() -> dict[int, str]:
         0: render_page(status_of(), "/serve/"),
         3: render_page(
             found | {"compared": [{**STATUS["compared"][0], "endpoint": "adrift"}],
-                     "rollouts": [rollout(endpoint="adrift", why="w", guard="")]},
+                     "curves": {"adrift": CURVES}, "rollouts": [rollout(endpoint="adrift", why="w", guard="")]},
             "/serve/",
             ("adrift", "failing"),
         ),
