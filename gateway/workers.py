@@ -228,7 +228,7 @@ class Workers:
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             said: dict[Any, _Worker] = {worker.socket: worker for worker in self._workers}
-            ready = wait([self._wakes, *sentinels, *said], timeout=left)
+            ready = wait([self._wakes, *sentinels, *said], timeout=max(0.0, min(left, self._totals.answer())))
             for one in ready:
                 if one in said:
                     said[one].hear()

@@ -1,10 +1,10 @@
 """The numbers of several workers: each reports to its parent, which adds up for the worker that is scraped.
 
 A worker and its parent have a pair of Unix sockets. A message is a word and a number, and may come with an open file
-that has no name and holds a snapshot (``Writer``), so that no message is ever sent or read in part. Each worker has
-its numbers ``reported`` about once a second. One that is asked for ``/metrics`` sends its own and asks for the ``sum``;
-the others' part of it is about a second old. Whatever ``/metrics`` has shown was reported before, so no counter of it
-falls.
+that has no name and holds a snapshot (``Writer``), so that no message is ever sent or read in part. Each worker reports
+its numbers about once a second. A worker that is asked for ``/metrics`` sends its own and asks for the sum of the
+``newest``; the parent asks the others to ``report`` and answers with the ``sum`` when all have ``reported``, or after
+``WAIT_S`` with the last ones it has. Whatever ``/metrics`` has shown was reported before, so no counter of it falls.
 
 Counts of ended workers stay in the sum; their gauges (such as requests in flight) do not. Of a killed worker, what it
 counted after its last report is lost.
@@ -20,6 +20,7 @@ import os
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -34,7 +35,9 @@ from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import IN_FLIGHT
 
 REPORT_S: Final = 1.0
-"""How often a worker reports: so old are the others' numbers at most, and so much a killed worker loses."""
+"""How often a worker reports without being asked: a killed one loses at most about this much."""
+WAIT_S: Final = 0.25
+"""How long the parent waits for the numbers of all workers."""
 _GIVE_UP_S: Final = 10.0
 """How long a worker waits for its parent."""
 _LAST_S: Final = 10.0
@@ -153,13 +156,16 @@ class Sum:
 
 
 class Totals:
-    """In the parent: what each worker has reported last. No call blocks."""
+    """In the parent: what each worker has reported last, and who waits for the sum. No call blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._living: dict[socket.socket, bytes] = {}
         self._readers: dict[socket.socket, Reader] = {}
         self._ended = _NOTHING
         self._sum, self._writer = Sum(), Writer()
+        self._asked: dict[tuple[socket.socket, int], tuple[float, set[socket.socket]]] = {}
+        """Until when to wait, and for whom, by who asked and the number of the question."""
 
     def add(self, worker: socket.socket) -> None:
         """Listen to a new worker."""
@@ -174,9 +180,28 @@ class Totals:
             words.append(word)
             if content and worker in self._living:
                 self._living[worker] = content
-            if word == "sum":
-                _send(worker, word, number, self._writer.write(self.sum()))
+            if word == "newest":
+                asked = {other for other in self._living if other is not worker and _send(other, "report", number)}
+                self._asked[worker, number] = (self._clock() + WAIT_S, asked)
+            elif word == "reported":
+                for (_, question), (_, awaited) in self._asked.items():
+                    if question == number:
+                        awaited.discard(worker)
+        if words:
+            self.answer()
         return words
+
+    def answer(self) -> float:
+        """Answer whoever has waited enough; return the seconds until the next one has."""
+        now = self._clock()
+        due = [key for key, (until, awaited) in self._asked.items() if not awaited or now >= until]
+        for key in due:
+            del self._asked[key]
+        if due:
+            content = self._writer.write(self.sum())
+            for worker, number in due:
+                _send(worker, "sum", number, content)
+        return min((until - now for until, _ in self._asked.values()), default=_GIVE_UP_S)
 
     def sum(self) -> Snapshot:
         """Return the sum of what all workers have reported last."""
@@ -191,6 +216,9 @@ class Totals:
             ended, values=np.zeros_like(ended.values), times=np.zeros_like(ended.times)
         )  # fmt: skip
         del self._living[worker], self._readers[worker]
+        self._asked = {
+            key: (until, awaited - {worker}) for key, (until, awaited) in self._asked.items() if key[0] is not worker
+        }
 
     def _parts(self, of: Iterable[socket.socket]) -> list[tuple[object, Snapshot]]:
         said = [(worker, content) for worker in of if (content := self._living[worker])]
@@ -211,26 +239,27 @@ class Parent:
         """The loop that listens to the parent."""
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._reports: set[asyncio.Task[None]] = set()
 
     async def run(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Report this worker's numbers now and then until cancelled; listen to the parent until ``close``."""
-        loop = self._loop = asyncio.get_running_loop()
-        loop.add_reader(self._link, self._hear)
+        """Report this worker's numbers when the parent asks, until ``close``, and now and then, until cancelled."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._link, self._hear, snapshot)
         while True:
-            await loop.run_in_executor(self._thread, self._write, "reported", 0, snapshot())
+            await self._report(snapshot(), 0)
             await asyncio.sleep(REPORT_S)
 
     async def ask(self, own: Snapshot) -> bytes:
-        """Return the sum over all workers, with what the others have reported last.
+        """Return the sum over all workers, with the others' newest numbers.
 
         ``read`` makes a snapshot of it, in any one thread. Raises ``InternalError`` if the parent does not answer:
         without the others' numbers, counters would fall.
         """
-        number = next(self._numbers)
+        number = next(self._numbers) << 24 | os.getpid()  # differs from the other workers' questions
         loop = asyncio.get_running_loop()
         answer = self._waiting[number] = loop.create_future()
         try:
-            if not await loop.run_in_executor(self._thread, self._write, "sum", number, own):
+            if not await loop.run_in_executor(self._thread, self._write, "newest", number, own):
                 raise TimeoutError
             return await asyncio.wait_for(answer, _GIVE_UP_S)
         except TimeoutError as error:
@@ -249,11 +278,18 @@ class Parent:
             self._thread.submit(self._write, "reported", 0, own).result(_LAST_S)
         self._thread.shutdown(wait=False)
 
-    def _hear(self) -> None:
+    def _hear(self, snapshot: Callable[[], Snapshot]) -> None:
         while (message := _receive(self._link)) is not None:
-            _, number, content = message
-            if (answer := self._waiting.get(number)) is not None and not answer.done():
+            word, number, content = message
+            if word == "report":
+                task = asyncio.get_running_loop().create_task(self._report(snapshot(), number))
+                self._reports.add(task)
+                task.add_done_callback(self._reports.discard)
+            elif (answer := self._waiting.get(number)) is not None and not answer.done():
                 answer.set_result(content)
+
+    async def _report(self, own: Snapshot, number: int) -> None:
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, "reported", number, own)
 
     def _write(self, word: str, number: int, own: Snapshot) -> bool:
         content = self._writer.write(own)
