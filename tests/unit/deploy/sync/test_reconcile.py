@@ -328,6 +328,18 @@ def test_a_change_of_the_task_retries_at_once(world):
     assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds(3)
 
 
+def test_what_failed_is_due_at_once_when_triton_answers_again(world):
+    """It may have failed because of that Triton, and the new one is empty."""
+    world.registry.add("a", "m1")
+    world.triton.errors["a-"] = ModelNotReady("broken")
+    world.rounds(20, apart=10.0)
+    world.triton.errors.clear()
+    world.triton.is_up = False
+    world.rounds(2)
+    world.triton.is_up = True
+    assert {"a": ("ready", "")} == world.rounds(3)
+
+
 def test_an_upload_that_finishes_later_is_found(world):
     """The Task did not change, the model's record did."""
     world.registry.add("a", "m1", uri="http://files/uploading_file")
