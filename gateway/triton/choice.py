@@ -14,6 +14,8 @@ from gateway.prices import Prices
 
 _MEMORY: Final = 1 / 16
 """Weight of the newest call in a server's average."""
+_LEAST_S: Final = 1e-6
+"""A call is expected to take at least as long, also if all prices that apply to it are 0."""
 _MOST: Final = 8.0
 """The most that one call counts as, so that a single pause does not look like a slow server."""
 _MIN_CALLS: Final = 12
@@ -91,8 +93,10 @@ class Server:
             if was_answered:
                 call.learn(behind, took)
                 self.answered += 1
-                self.took += (min((took - behind) / call.seconds, _MOST) - self.took) * _MEMORY
-        self.since = now
+                times = (took - behind) / max(call.seconds, _LEAST_S)
+                self.took += (min(times, _MOST) - self.took) * _MEMORY
+        if was_answered or self.in_flight == self.streams:  # else the current call goes on
+            self.since = now
 
     def waits(self, now: float) -> float:
         """Return the seconds until its calls in flight are expected to have ended, without streams."""

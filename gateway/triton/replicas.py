@@ -147,7 +147,7 @@ class Replicas:
         return now
 
     def call(self, model: str, inputs: Tensors) -> Call | None:
-        """Return a call whose duration several replicas share what they know of; None if there is only one."""
+        """Return a call to choose a replica for, with what is known of its duration; None if there is only one."""
         if len(self.all) < 2:
             return None
         first = next(iter(inputs.values()), None)

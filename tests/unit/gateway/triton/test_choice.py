@@ -141,6 +141,27 @@ def test_a_slow_server_gets_calls_when_the_others_are_busy_for_longer() -> None:
     assert 1.5 > slow.took
 
 
+@pytest.mark.parametrize("is_stream", [True, False])
+def test_what_ends_beside_a_call_does_not_make_it_new(is_stream: bool) -> None:
+    """A stream that ends, or a caller that leaves, says nothing about the call that is running."""
+    server, prices = one(), Prices()
+    beside = None if is_stream else a_call(prices)
+    server.begin(a_call(prices), 0.0)
+    server.begin(beside, 0.0)
+    server.end(beside, 5 * CALL_S, was_answered=False)
+    assert pytest.approx(4 * CALL_S) == server.waits(5 * CALL_S)
+
+
+def test_a_call_that_is_expected_to_take_no_time_can_end() -> None:
+    """All prices that apply to it may be 0."""
+    server, prices = one(), Prices()
+    prices.call = 0.0
+    call = a_call(prices)
+    server.begin(call, 0.0)
+    server.end(call, CALL_S, was_answered=True)
+    assert (0, 1) == (server.in_flight, server.answered)
+
+
 def test_a_call_without_an_answer_teaches_nothing() -> None:
     """A caller's time-out of two microseconds makes no call shorter."""
     server, prices = one(), Prices()
