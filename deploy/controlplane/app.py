@@ -94,6 +94,7 @@ class ApiServer:
             with self._store.transaction() as tx:
                 return HANDLERS[name](Call(identity=identity, tx=tx, clock=self._clock, body=body, lines=lines))
         except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError) as exc:
+            _log.info("%s was refused", name, exc_info=exc)  # in case it is a fault of this server
             raise validation_error(f"a value of the body has a wrong type: {type(exc).__name__}: {exc!s:.200}") from exc
 
 

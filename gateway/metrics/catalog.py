@@ -14,6 +14,7 @@ LATENCY_BUCKETS: Final = (
 )  # fmt: skip
 """Seconds, 0.5 ms to 10 s, dense where a text model on CPU or GPU answers."""
 STAGE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.15, 0.25, 1.0, 10.0)
+"""Seconds, 1 ms to 10 s; fewer than of requests, as each version has four stages."""
 
 ROW_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 RATIO_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.999, 1.0)
