@@ -32,7 +32,8 @@ from tests.processes import free_port
 
 _START: Final = 120.0
 """Seconds within which a part has to answer; a machine with other work to do needs some of them."""
-
+_COMMAND: Final = 330.0
+"""Seconds within which kubectl or helm has to end: more than helm's own 300, which tests give to kubectl too."""
 
 _MACHINES: Final = Machines()
 _PLAYED: Final = Played()
@@ -68,16 +69,16 @@ class Cluster:
     # --- what tests do ---
 
     def kubectl(
-        self, *arguments: str, given: str | None = None, ok: Sequence[int] = (0,), within: float = 120
+        self, *arguments: str, given: str | None = None, ok: Sequence[int] = (0,)
     ) -> subprocess.CompletedProcess[str]:
         """Run kubectl; AssertionError with its words unless it ends with one of ``ok``."""
-        return self._run("kubectl", arguments, given, ok, within)
+        return self._run("kubectl", arguments, given, ok)
 
     def helm(
-        self, *arguments: str, given: str | None = None, ok: Sequence[int] = (0,), within: float = 120
+        self, *arguments: str, given: str | None = None, ok: Sequence[int] = (0,)
     ) -> subprocess.CompletedProcess[str]:
         """The same with helm."""
-        return self._run("helm", arguments, given, ok, within)
+        return self._run("helm", arguments, given, ok)
 
     def get(self, kind: str, *arguments: str) -> Any:
         """Return an object or a list of objects as the API has them."""
@@ -110,11 +111,11 @@ class Cluster:
         )
 
     def _run(
-        self, name: str, arguments: Sequence[str], given: str | None, ok: Sequence[int], within: float
+        self, name: str, arguments: Sequence[str], given: str | None, ok: Sequence[int]
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
             [str(kube_tools.unpacked(name)), *arguments], input=given, capture_output=True, text=True, check=False,
-            env=self.environment, timeout=within,
+            env=self.environment, timeout=_COMMAND,
         )  # fmt: skip
         assert done.returncode in ok, f"{name} {' '.join(arguments)}: {done.returncode}\n{done.stdout}\n{done.stderr}"
         return done

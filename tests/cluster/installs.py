@@ -78,7 +78,7 @@ class Install:
         """Install or upgrade; returns what was said of every object."""
         if self.way == "helm":
             done = self.cluster.helm(
-                "upgrade", "--install", *self._chart(changed), "--reset-values", within=240
+                "upgrade", "--install", *self._chart(changed), "--reset-values"
             )  # fmt: skip
         else:
             done = self._kubectl("apply", *self._how(), changed=changed)
@@ -103,7 +103,7 @@ class Install:
                 "history", "triton-gateway", "--namespace", self.namespace, "--output", "yaml"
             ).stdout
             revision = yaml.safe_load(first)[-2]["revision"]
-            self.cluster.helm("rollback", "triton-gateway", str(revision), "--namespace", self.namespace, within=240)
+            self.cluster.helm("rollback", "triton-gateway", str(revision), "--namespace", self.namespace)
         else:
             self.apply()
 
@@ -113,7 +113,7 @@ class Install:
         found = self.cluster.get("deployments", "--namespace", self.namespace)["items"]
         for name in (item["metadata"]["name"] for item in found):
             self.cluster.kubectl(
-                "--namespace", self.namespace, "rollout", "status", f"deployment/{name}", "--timeout=180s", within=200
+                "--namespace", self.namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s"
             )
 
     def _least(self) -> bool:
@@ -126,7 +126,7 @@ class Install:
     def remove(self) -> None:
         """Uninstall."""
         if self.way == "helm":
-            self.cluster.helm("uninstall", "triton-gateway", "--namespace", self.namespace, "--wait", within=240)
+            self.cluster.helm("uninstall", "triton-gateway", "--namespace", self.namespace, "--wait")
         else:
             self._kubectl("delete", "--wait")
 
@@ -180,7 +180,7 @@ class Install:
         """Give kubectl what `helm template` renders, as people without Helm in their cluster do it."""
         return self.cluster.kubectl(
             verb, *options, "--namespace", self.namespace, "--filename", "-", given=self.rendered(changed=changed),
-            ok=ok, within=240,
+            ok=ok,
         )  # fmt: skip
 
     def rendered(self, *, changed: bool = False) -> str:
@@ -216,7 +216,7 @@ def applied(cluster: Cluster, form: str, work: Path) -> Iterator[Install]:
         made.apply()
         yield made
     finally:
-        cluster.kubectl("delete", "namespace", made.namespace, "--timeout=120s", within=150)
+        cluster.kubectl("delete", "namespace", made.namespace, "--timeout=300s")
 
 
 def _secret(namespace: str, name: str, **values: str) -> dict[str, Any]:

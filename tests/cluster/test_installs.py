@@ -55,7 +55,7 @@ def install(
         with applied(cluster, request.param, tmp_path_factory.mktemp("own")) as made:
             yield made
     finally:
-        cluster.kubectl("delete", "persistentvolumes", "--all", "--timeout=60s")
+        cluster.kubectl("delete", "persistentvolumes", "--all", "--timeout=300s")
 
 
 def test_every_pod_is_let_in_and_gets_ready(install: Install) -> None:
@@ -102,7 +102,7 @@ def test_every_node_can_be_drained(install: Install) -> None:
     cluster = install.cluster
     pods = cluster.get("pods", "--namespace", install.namespace)["items"]
     for node in sorted({pod["spec"]["nodeName"] for pod in pods if pod["status"]["phase"] == "Running"}):
-        cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=120s", within=150)
+        cluster.kubectl("drain", node, "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=300s")
         install.settle()
         cluster.kubectl("uncordon", node)
 

@@ -58,7 +58,7 @@ def documented(controlled: Cluster) -> Iterator[dict[str, Any]]:
     controlled.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "documented"}})
     controlled.apply(written)
     yield written
-    controlled.kubectl("delete", "namespace", "documented", "--timeout=120s", within=150)
+    controlled.kubectl("delete", "namespace", "documented", "--timeout=300s")
 
 
 @pytest.fixture(scope="module", params=["kserve-client", "kserve-helm"])
@@ -90,7 +90,7 @@ def settled(install: Install) -> None:
     until(lambda: len(of_kserve(install, "deployments")) == len(PARTS), pause=1, what="the Deployments of both parts")
     install.settle()
     install.cluster.kubectl(
-        "wait", "--for=condition=Ready", f"inferenceservice/{NAME}", "--namespace", install.namespace, "--timeout=60s"
+        "wait", "--for=condition=Ready", f"inferenceservice/{NAME}", "--namespace", install.namespace, "--timeout=300s"
     )
 
 
@@ -274,7 +274,7 @@ def test_the_documented_transformer_finds_its_predictor(controlled: Cluster, doc
     where = ("--namespace", "documented")
     name = documented["metadata"]["name"]
     ready = controlled.kubectl(
-        "wait", "--for=condition=Ready", f"inferenceservice/{name}", *where, "--timeout=60s", ok=(0, 1)
+        "wait", "--for=condition=Ready", f"inferenceservice/{name}", *where, "--timeout=300s", ok=(0, 1)
     )
     assert 0 == ready.returncode, (controlled.folder / "kserve-manager.log").read_text()[-3000:]
     deployment = controlled.get(f"deployment/{name}-transformer", *where)

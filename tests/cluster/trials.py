@@ -96,7 +96,7 @@ class Stage:
         }
         cluster.helm(
             "install", "triton-gateway", str(CHART), "--namespace", namespace, *file, "--values", "-",
-            given=json.dumps(values), within=300,
+            given=json.dumps(values),
         )  # fmt: skip
         for name, count in zip(TIERS, (scenario.gateways, scenario.tritons), strict=True):
             cluster.kubectl("--namespace", namespace, "scale", "deployment", name, f"--replicas={count}")
@@ -111,8 +111,7 @@ class Stage:
         for trial in trials:
             for name in TIERS:
                 self.cluster.kubectl(
-                    "--namespace", trial.namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s",
-                    within=330,
+                    "--namespace", trial.namespace, "rollout", "status", f"deployment/{name}", "--timeout=300s"
                 )  # fmt: skip
             self.player.begin(trial)
         while not all(self.player.ended(trial.namespace) for trial in trials):
