@@ -546,7 +546,7 @@ def guarded_until(task: ServingTask, spec: ServingSpec) -> dict[str, float]:
     found = {}
     for endpoint, stored in records_of(task, ROLLOUT).items():
         route = spec.canaries.get(endpoint)
-        if route is None or stored.get("phase") not in ("running", "paused"):
+        if route is None or stored.get("phase") != "running":
             continue
         weights = dict(zip(route.load_endpoints, route.weights, strict=False))
         with contextlib.suppress(KeyError, TypeError, ValueError):
@@ -562,7 +562,7 @@ def way_back(endpoint: str, stable: str, phase: str) -> str:
     """Return the command that makes the version ``stable`` (url) answer all again; empty if it does already."""
     if phase == "promoted":
         return f"triton-gateway default {endpoint} {stable.removeprefix(f'{endpoint}/')}"
-    return f"triton-gateway canary abort --endpoint {endpoint}" if phase in ("running", "paused") else ""
+    return f"triton-gateway canary abort --endpoint {endpoint}" if phase == "running" else ""
 
 
 def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
@@ -573,7 +573,7 @@ def rollouts(task: ServingTask, now: float) -> list[dict[str, Any]]:
     found = []
     for endpoint, stored in sorted(records_of(task, ROLLOUT).items()):
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-            is_guarded = stored["phase"] in ("running", "paused") and float(stored["guarded_until"]) > now
+            is_guarded = stored["phase"] == "running" and float(stored["guarded_until"]) > now
             found.append({
                 "endpoint": endpoint,
                 **{name: str(stored[name]) for name in ("canary", "stable", "phase", "state", "why")},

@@ -56,8 +56,6 @@ _FAILED: Final = (0.001, 0.01)
 _WORST: Final = ("not served", "failing")
 """States in which callers get errors. They are sorted before an old version that still answers."""
 
-_UNDER_WAY: Final = ("running", "paused")
-
 _RUNBOOK: Final = {
     "not served": "gatewaymodelstuckloading", "degraded": "gatewaymodelstuckloading", "old version":
     "gatewaymodelstuckloading", "failing": "gatewayerrorbudgetburn",
@@ -133,7 +131,7 @@ class _Row:
         if failed_successors:
             told = failed_successors[0]
             return _BAD, "old version", f"{told['url']}: the new version {told['successor']['reason']}"
-        if self.rollout is not None and self.rollout["phase"] in _UNDER_WAY and not self.rollout["guard"]:
+        if self.rollout is not None and self.rollout["phase"] == "running" and not self.rollout["guard"]:
             return _LOOK, "unguarded", f"nobody looks after the canary {self.rollout['canary']}: no controller runs"
         drifted = [v["variable"] for v in self.drifts if v["state"] == "drift"]
         if drifted:
@@ -362,7 +360,7 @@ def _inside(row: _Row, prefix: str) -> str:
 
 def _rollout(one: Values) -> str:
     """Return where a rollout is, who guards it, the way back, and its last decisions with their reasons."""
-    is_under_way = one["phase"] in _UNDER_WAY
+    is_under_way = one["phase"] == "running"
     steps = ", ".join(f"{step:g} %" for step in one["steps"])
     guard = (
         f"guarded by {_e(one['guard'])}"

@@ -351,7 +351,7 @@ ACCURACY: Final = Metric(
 )  # fmt: skip
 ROLLOUT_PHASE: Final = Metric(
     "controller_rollout_phase", "gauge",
-    "1 for the phase of the last rollout of a route: running, paused, promoted, rolled_back, aborted or refused.",
+    "1 for the phase of the last rollout of a route: running, promoted, rolled_back, aborted, taken_over or refused.",
     ("endpoint", "version", "phase"),
 )  # fmt: skip
 ROLLOUT_EVIDENCE: Final = Metric(

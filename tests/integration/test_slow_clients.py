@@ -117,7 +117,7 @@ def test_weights_of_a_rollout_are_put_right(service: Service) -> None:
     controller(store.task())
     state = record.read(store.task(), "c")
     assert state is not None
-    assert ("paused", {"e/2": 0.3, "e/1": 0.7}) == (state.rollout.phase, service.told())
+    assert ("taken_over", {"e/2": 0.3, "e/1": 0.7}) == (state.rollout.phase, service.told())
 
 
 def test_each_record_survives_a_slow_client(service: Service) -> None:

@@ -145,9 +145,9 @@ def run(
 
     The controller carries the rollout out, from the first step to the end, and looks at the gateways that it knows.
     This command asks it to and shows the progress. You can interrupt it: the rollout goes on, and you can follow,
-    pause, promote or abort it from any machine.
+    promote or abort it from any machine. Weights that somebody else sets meanwhile end it.
 
-    The exit code is 0 if the version was promoted, 3 if it was rolled back or aborted, 130 if you interrupted it.
+    The exit code is 0 if the version was promoted, 3 if it ended otherwise, 130 if you interrupted it.
     """
     from deploy.cli import new_rollout, rollout_request
     from deploy.controller.rollouts import record
@@ -271,7 +271,7 @@ def _order(name: str, what: str) -> None:
         from deploy.controller.rollouts.record import Request
 
         endpoint = endpoint.strip("/")
-        wanted = Request(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # the four names are commands
+        wanted = Request(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # both names are commands
         state = carried_out(open_registry(), endpoint, wanted, stop_on_signal().wait)
         if state is None:
             click.echo(f"{endpoint}: {NOBODY}. The canary has weight 0 now; its record ends when a controller runs")
@@ -283,8 +283,6 @@ def _order(name: str, what: str) -> None:
     del order
 
 
-_order("pause", "Pause a rollout: its share stops growing. A bad version is still rolled back.")
-_order("resume", "Resume a paused rollout. The current step starts again.")
 _order("promote", "Promote the canary: send all requests to it now, without waiting for evidence.")
 _order("abort", "Abort a rollout: send all requests back to the stable version now.")
 

@@ -150,7 +150,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         weighted = [url for url, share in dict(shares).items() if share]
         is_over = len(weighted) == 1 < len(shares)
         lines.append(f"canary {name}: " + (f"finished, {weighted[0]} answers all" if is_over else json.dumps(shares)))
-    lines += [_rollout(one) for one in gateway.get("rollouts", ()) if one.get("phase") in ("running", "paused")]
+    lines += [_rollout(one) for one in gateway.get("rollouts", ()) if one.get("phase") == "running"]
     lines += [
         f"note {e.get('url')}: its graph answers one vector per token, and the gateway pools them. This costs CPU, "
         "more for longer texts. `triton-gateway deploy` of the same files makes a graph that pools itself"

@@ -116,7 +116,7 @@ class Carrier:
             return replace(state, rollout=put_right, is_written=False, restored=found), self._before
         else:  # somebody's will, and what was replaced before is no old copy any more
             state = replace(state, replaced={}, is_written=True, restored=None)
-            if rollout.phase == "running":
+            if not rollout.is_over:
                 foreign = Observation(foreign=f"the weights of {self._endpoint} were changed to {found or 'none'}")
                 return replace(state, rollout=steps.after_look(rollout, foreign, now)), self._before
         if rollout.is_over:
@@ -178,10 +178,8 @@ class Carrier:
 
 
 def _wants_anew(before: State | None, after: State) -> bool:
-    """Return whether other weights are wanted than before; not by a pause, nor by a refusal."""
+    """Return whether other weights are wanted than before, or none any more."""
     old, new = before.rollout if before is not None else None, after.rollout
-    if new.phase in ("paused", "refused"):
-        return False
     return old is None or (old.canary, old.stable, old.weight, old.phase) != (
         new.canary, new.stable, new.weight, new.phase
     )  # fmt: skip

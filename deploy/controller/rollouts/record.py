@@ -183,12 +183,12 @@ def with_weights(task: ServingTask, endpoint: str, shares: Mapping[str, float]) 
 
 
 def wanted_weights(serving: spec.ServingSpec, rollout: Rollout) -> dict[str, float] | None:
-    """Return the weights that ``rollout`` wants; empty: no route. None: it was refused, and wants none.
+    """Return the weights that ``rollout`` wants; empty: no route. None: it was refused or taken over, and wants none.
 
     A canary of the endpoint's own name that was promoted is removed: its version is the default from then on. The
     canary comes first, so a growing weight keeps its callers.
     """
-    if rollout.phase == "refused":
+    if rollout.phase in ("refused", "taken_over"):
         return None
     if rollout.phase == "promoted" and is_of_own_name(serving, rollout):
         return {}

@@ -14,9 +14,9 @@ from deploy.controller.plain import plain, read
 from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Counts, Gate
 
-Phase = Literal["running", "paused", "promoted", "rolled_back", "aborted", "refused"]
+Phase = Literal["running", "promoted", "rolled_back", "aborted", "taken_over", "refused"]
 State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
-Command = Literal["run", "pause", "resume", "promote", "abort"]
+Command = Literal["run", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
 """Shares of the canary, in percent."""
@@ -53,7 +53,7 @@ class Observation:
     """The result of one look.
 
     ``canary`` and ``stable``: counts since the last look. ``missing``: instances that could not be read. ``lagging``:
-    gateways that do not route by the current weights yet. ``foreign``: why the rollout must pause, if somebody else
+    gateways that do not route by the current weights yet. ``foreign``: why the rollout must end, if somebody else
     changed the weights or removed a version. ``differences``: sentences on how the canary's requests or answers differ
     from stable's, which stand in a verdict and decide nothing.
     """
@@ -118,7 +118,7 @@ class Rollout:
     @property
     def weight(self) -> float:
         """The canary's share in percent."""
-        if self.phase in ("rolled_back", "aborted", "refused"):
+        if self.phase in ("rolled_back", "aborted", "taken_over", "refused"):
             return 0.0
         return 100.0 if self.phase == "promoted" else self.steps[self.index]
 
@@ -130,7 +130,7 @@ class Rollout:
     @property
     def is_over(self) -> bool:
         """True if the rollout has ended."""
-        return self.phase not in ("running", "paused")
+        return self.phase != "running"
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, for its record; gateways show the weight."""
@@ -161,13 +161,7 @@ def after_command(rollout: Rollout, command: Command, request_id: str, now: floa
         return _decided(rollout, now, f"{command} refused", f"the rollout is {rollout.phase}")
     if command == "abort":
         return _ended(rollout, "aborted", now, "abort", by)
-    if command == "promote":
-        return _ended(rollout, "promoted", now, "promote", by)
-    if command == "pause":
-        return _decided(replace(rollout, phase="paused", why=by), now, "pause", by)
-    # The gate keeps what was compared before the pause; the step itself starts again.
-    resumed = replace(rollout, phase="running", state="waiting", why="", since=now, compared=(0, 0))
-    return _decided(resumed, now, "resume", by)
+    return _ended(rollout, "promoted", now, "promote", by)
 
 
 def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
@@ -175,9 +169,7 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
     if rollout.is_over:
         return rollout
     if seen.foreign:
-        if rollout.phase == "paused":
-            return rollout
-        return _decided(replace(rollout, phase="paused", why=seen.foreign), now, "pause", seen.foreign)
+        return _ended(rollout, "taken_over", now, "end", seen.foreign)
     gate = rollout.gate.after(seen.canary, seen.stable)
     both = bool(seen.canary.requests and seen.stable.requests)
     compared = rollout.compared
@@ -199,8 +191,8 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
     state, why = _judged(rollout, seen, now)
-    rollout = replace(rollout, state=state, why=why if rollout.phase == "running" else rollout.why)
-    if rollout.phase == "paused" or state != "healthy":
+    rollout = replace(rollout, state=state, why=why)
+    if state != "healthy":
         return rollout
     why = (
         f"no fault found in {compared[0]} requests, compared with {compared[1]} of {rollout.stable}; evidence "

@@ -143,7 +143,7 @@ def test_without_a_controller_it_says_so_at_once_and_one_that_comes_begins_it(de
     assert ["start", "step", "promote"] == desk.follow()[0]
 
 
-@pytest.mark.parametrize(("command", "phase"), [("pause", "paused"), ("promote", "promoted"), ("abort", "aborted")])
+@pytest.mark.parametrize(("command", "phase"), [("promote", "promoted"), ("abort", "aborted")])
 def test_a_controller_carries_out_what_is_asked(desk: Desk, command: Command, phase: str) -> None:
     """The command waits until it is done."""
     desk.start()

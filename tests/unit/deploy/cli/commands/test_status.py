@@ -63,11 +63,11 @@ def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> N
 def test_a_rollout_that_runs_is_told_with_its_guard() -> None:
     """One that has ended is not."""
     one = {"canary": "clf/3", "weight": 5.0, "why": "too few requests", "guard": "host 1a2b", "phase": "running"}
-    told = [{**one, "endpoint": "clf"}, {**one, "endpoint": "zc", "guard": "", "phase": "paused"},
+    told = [{**one, "endpoint": "clf"}, {**one, "endpoint": "zc", "guard": ""},
             {**one, "endpoint": "old", "phase": "promoted"}]  # fmt: skip
     assert [
         "rollout clf: clf/3 has 5 %, running, guarded by host 1a2b: too few requests",
-        "rollout zc: clf/3 has 5 %, paused, nobody guards it: too few requests",
+        "rollout zc: clf/3 has 5 %, running, nobody guards it: too few requests",
     ] == [line for line in describe("http://g", {"ready": True, "rollouts": told}, None) if "rollout" in line]
 
 

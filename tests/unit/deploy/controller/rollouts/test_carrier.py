@@ -165,36 +165,37 @@ def test_a_canary_that_never_has_room_is_rolled_back(world: World, is_answered_b
     assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
 
 
-@pytest.mark.parametrize(("command", "phase", "weight"), [("pause", "paused", 5.0), ("abort", "aborted", 0.0)])
-def test_requests_are_carried_out_at_the_next_look(world: World, command: Command, phase: str, weight: float) -> None:
+def test_an_abort_is_carried_out_at_the_next_look(world: World) -> None:
     """From any machine."""
     controller = world.begin(fresh())
-    world.ask(command)
+    world.ask("abort")
     done = world.tick(controller)
-    assert (phase, weight, "requested by ann") == (done.phase, done.weight, done.why)
-    assert {"e/2": weight / 100, "e/1": 1 - weight / 100} == world.weights()
+    assert ("aborted", 0.0, "requested by ann") == (done.phase, done.weight, done.why)
+    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
 
 
 def test_somebody_elses_weights_are_respected(world: World) -> None:
-    """If the stock CLI changes the canary, the rollout pauses; resume restores its weights."""
-    controller = world.begin(fresh())
+    """If the stock CLI changes the canary, the rollout and its mirroring end; another one may begin."""
+    controller = world.begin(mirrored())
     world.set_weights({"e/2": 0.2, "e/1": 0.8})
-    assert "paused" == world.tick(controller).phase
+    assert "taken_over" == world.tick(controller).phase
     assert "were changed to e/2 0.2, e/1 0.8" in world.rollout().why
     world.tick(controller)
-    assert {"e/2": 0.2, "e/1": 0.8} == world.weights()
-    world.ask("resume")
-    assert "running" == world.tick(controller).phase
+    assert ({"e/2": 0.2, "e/1": 0.8}, {}) == (world.weights(), world.serving().shadows)
+    world.begin(fresh(), controller)
     assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
     assert "running" == world.tick(controller).phase
 
 
-def test_a_version_that_is_removed_pauses_the_rollout(world: World) -> None:
-    """It may come back; until then its requests go to what is left."""
+def test_a_version_that_is_removed_ends_the_rollout(world: World) -> None:
+    """Its requests go to what is left; no weights are written, nor when it comes back."""
     controller = world.begin(fresh())
     world.sections["endpoints"] = json.dumps({url: one for url, one in ENDPOINTS.items() if url != "e/2"})
     world.tick(controller)
-    assert ("paused", "e/2 was removed from the serving Task") == (world.rollout().phase, world.rollout().why)
+    assert ("taken_over", "e/2 was removed from the serving Task") == (world.rollout().phase, world.rollout().why)
+    world.sections["endpoints"] = json.dumps(ENDPOINTS)
+    world.tick(controller)
+    assert ([{"e/2": 0.05, "e/1": 0.95}], "end") == (world.wrote, world.decided()[-1])
 
 
 def test_a_gateway_that_cannot_be_read_holds_the_rollout(world: World) -> None:
@@ -401,22 +402,19 @@ def test_an_old_copy_that_a_slow_client_writes_back_is_put_right_once(world: Wor
     assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
     assert "running" == world.tick(controller).phase
     world.sections = dict(stale)
-    assert "paused" == world.tick(controller).phase
+    assert "taken_over" == world.tick(controller).phase
     assert world.weights() is None
 
 
 def test_an_old_copy_after_somebodys_will_is_not_fought(world: World) -> None:
-    """Other weights pause the rollout; later changes do not concern it."""
+    """Other weights end the rollout; later changes do not concern it."""
     stale, controller = dict(world.sections), world.begin(fresh())
     world.set_weights({"e/1": 1.0})
-    assert "paused" == world.tick(controller).phase
+    assert "taken_over" == world.tick(controller).phase
     world.sections = stale
     for _ in range(3):
         world.tick(controller)
-    assert (None, "pause") == (world.weights(), world.decided()[-1])
-    world.ask("resume")
-    world.tick(controller)
-    assert {"e/2": 0.05, "e/1": 0.95} == world.weights()
+    assert (None, "end") == (world.weights(), world.decided()[-1])
 
 
 @pytest.mark.parametrize("bad", [True, False])
@@ -528,7 +526,7 @@ def test_a_step_that_could_not_be_written_is_written_again_and_is_nobodys_will(
     assert {"e/2": 0.5, "e/1": 0.5} == world.weights()
 
 
-def test_weights_that_somebody_sets_while_a_step_cannot_be_written_pause_the_rollout(
+def test_weights_that_somebody_sets_while_a_step_cannot_be_written_end_the_rollout(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A repeated write must not overwrite weights that somebody has set since."""
@@ -544,7 +542,7 @@ def test_weights_that_somebody_sets_while_a_step_cannot_be_written_pause_the_rol
         world.tick(controller)
     monkeypatch.setattr(world, "write", write)
     world.set_weights({"e/1": 1.0})
-    assert "paused" == world.tick(controller).phase
+    assert "taken_over" == world.tick(controller).phase
     assert {"e/1": 1.0} == world.weights()
 
 

@@ -127,29 +127,19 @@ def test_requests_count_from_when_the_weights_are_in_force():
     assert ((0, 0), "waiting") == (rollout.compared, rollout.state)
 
 
-def test_a_pause_stops_the_growth_and_not_the_guard():
-    """A paused canary that turns bad is rolled back."""
-    rollout = after_command(start(), "pause", "1", 1.0)
-    rollout = after_look(rollout, healthy(1000), 100.0)
-    assert ("paused", 5.0) == (rollout.phase, rollout.weight)
-    assert "rolled_back" == after_look(rollout, Observation(Counts(100, 30), Counts(900, 3)), 110.0).phase
-    resumed = after_command(rollout, "resume", "2", 120.0)
-    assert ("running", (0, 0)) == (resumed.phase, resumed.compared)
-
-
 @pytest.mark.parametrize(("command", "phase", "weight"), [("promote", "promoted", 100.0), ("abort", "aborted", 0.0)])
 def test_a_person_may_end_it_at_once(command, phase, weight):
-    """From any step, even when paused, but only once."""
-    ended = after_command(after_command(start(), "pause", "1", 1.0), command, "2", 2.0, "ann@host")
+    """From any step, but only once."""
+    ended = after_command(start(), command, "2", 2.0, "ann@host")
     assert (phase, weight) == (ended.phase, ended.weight)
-    again = after_command(ended, "resume", "3", 3.0)
-    assert (phase, "resume refused") == (again.phase, again.history[-1].what)
+    again = after_command(ended, "abort", "3", 3.0)
+    assert (phase, "abort refused") == (again.phase, again.history[-1].what)
 
 
-def test_weights_changed_by_somebody_else_pause_it():
+def test_weights_changed_by_somebody_else_end_it():
     """The rollout does not overwrite a person's weights."""
     rollout = after_look(start(), replace(healthy(), foreign="the weights are not ours"), 100.0)
-    assert ("paused", "the weights are not ours") == (rollout.phase, rollout.why)
+    assert ("taken_over", "the weights are not ours", 0.0) == (rollout.phase, rollout.why, rollout.weight)
 
 
 def test_a_rollout_survives_being_stored_after_every_look():
