@@ -95,20 +95,16 @@ class HookHandler:
             kept = _copy_of(body)
         work = Work({**body} if type(body) is dict else body, ask, ask.deadline)
         stages, call = self._executor.stages, self.call
-        try:
-            if call is None:
-                await self._run(STAGES, work)
-            else:
-                if "preprocess" in stages:
-                    await self._run(_BEFORE, work)
-                elif self._default is not None:
-                    await self._tokenize(self._default, work)
-                await self._infer(call, work)
-                if "postprocess" in stages:
-                    await self._run(_AFTER, work)
-        finally:
-            work.has_ended = True
-            self._executor.release([work])
+        if call is None:
+            await self._run(STAGES, work)
+        else:
+            if "preprocess" in stages:
+                await self._run(_BEFORE, work)
+            elif self._default is not None:
+                await self._tokenize(self._default, work)
+            await self._infer(call, work)
+            if "postprocess" in stages:
+                await self._run(_AFTER, work)
         if kept is not None:
             self.last_body = kept
         return work.data
@@ -132,16 +128,13 @@ class HookHandler:
         if batcher is None:
             await self._executor.run(stages, [work], is_answer=stages != _BEFORE)
         else:
-            _, queued, _ = await batcher.submit(
-                [work], work.deadline, kind=self._executor.holder(work), flow=work.trace.flow
-            )
+            _, queued, _ = await batcher.submit([work], work.deadline, flow=work.trace.flow)
             work.trace.queue_ns += queued
         if work.error is not None:
             raise work.error
 
     async def _run_batch(self, stages: Sequence[Stage], works: Sequence[Work], _timeout: float) -> Sequence[Work]:
         await self._executor.run(stages, works, is_answer=stages != _BEFORE)
-        self._executor.release([work for work in works if work.has_ended])  # their requests ended while the stage ran
         return works
 
     async def _tokenize(self, default: TextProcessor, work: Work) -> None:

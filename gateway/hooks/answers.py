@@ -71,24 +71,15 @@ class HookResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldState:
-    """State that stays in its process until the next stage, because it is more than plain values."""
-
-    process: Any
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
 class Outcome:
     """The result of one request in the process.
 
-    ``state`` is opaque and goes back with the next stage: the bytes of plain values, which any process of the pool can
-    use, or ``HeldState``.
+    ``state`` is opaque and goes back with the next stage, to any process of the pool.
     """
 
     answer: object
     error: GatewayError | None
-    state: bytes | HeldState | None = None
+    state: bytes = b""
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -101,13 +92,13 @@ class HookReply:
     stage_ns: tuple[int, int, int]
 
 
-def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int, process: object) -> list[Outcome]:
+def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int) -> list[Outcome]:
     """Return the outcomes of ``count`` requests. Raises ``ValueError`` for an invalid answer."""
     jobs = _of(list, head.get("jobs"))
     if len(jobs) != count:
         raise ValueError(f"{len(jobs)} answers to {count} requests")
     parts = _parts(payload, _of(list, head.get("sizes")))
-    found = [_outcome(_of(dict, job), parts, process) for job in jobs]
+    found = [_outcome(_of(dict, job), parts) for job in jobs]
     if next(parts, None) is not None:
         raise ValueError("there are more parts than answers")
     return found
@@ -136,7 +127,7 @@ def hook_failed(head: Mapping[str, Any]) -> HookFailed:
     return HookFailed(text(head.get("message")), hint=text(head.get("hint")))
 
 
-def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: object) -> Outcome:
+def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview]) -> Outcome:
     statistics = _of(dict, job.get("statistics"))
     kind = job.get("is")
     if kind in ("json", "large_json"):
@@ -145,26 +136,24 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview], process: objec
             too_large = HookFailed(
                 f"the answer has {len(part) >> 20} MiB of JSON, at most {_MAX_ANSWER >> 20}", hint="return bytes"
             )
-            return Outcome(None, too_large, None, statistics)
-        return Outcome(orjson.loads(part) if kind == "json" else _large_json(part), None, None, statistics)
+            return Outcome(None, too_large, b"", statistics)
+        return Outcome(orjson.loads(part) if kind == "json" else _large_json(part), None, b"", statistics)
     if kind == "stage":
         answer = decode(_next(parts))
-        state = bytes(_next(parts))
-        number = job.get("kept")
-        return Outcome(answer, None, state if number is None else HeldState(process, whole(number)), statistics)
+        return Outcome(answer, None, bytes(_next(parts)), statistics)
     if kind == "bytes":
-        return Outcome(bytes(_next(parts)), None, None, statistics)
+        return Outcome(bytes(_next(parts)), None, b"", statistics)
     if kind == "response":
         body = bytes(_next(parts))
         pairs = [(text(n).encode("latin-1"), text(v).encode("latin-1")) for n, v in _of(list, job.get("headers"))]
         try:
-            return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, None, statistics)
+            return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, b"", statistics)
         except HookFailed as error:
-            return Outcome(None, error, None, statistics)
+            return Outcome(None, error, b"", statistics)
     if kind == "refused":
-        return Outcome(None, InputRefused(text(job.get("message")), hint=text(job.get("hint"))), None, statistics)
+        return Outcome(None, InputRefused(text(job.get("message")), hint=text(job.get("hint"))), b"", statistics)
     if kind == "failed":
-        return Outcome(None, hook_failed(job), None, statistics)
+        return Outcome(None, hook_failed(job), b"", statistics)
     raise ValueError("an outcome was expected")
 
 

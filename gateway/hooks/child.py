@@ -43,6 +43,7 @@ from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadErro
 from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
 
 _CHUNK: Final = 1 << 18
+_MAX_KEPT: Final = 1024
 _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
 """Texts of GPU errors. A process that had one is unreliable and must be replaced."""
 
@@ -61,8 +62,8 @@ class _Process:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._kept: dict[int, MutableMapping[str, Any]] = {}
-        """Number → the state of a request between two stages, if it holds more than plain values."""
+        self._kept: dict[bytes, MutableMapping[str, Any]] | None = None
+        """States between two stages that are more than plain values; None if another process may get the next stage."""
         self._code: UserCode | None = None
         self._model: Any = None
         self._engine = ""
@@ -99,6 +100,7 @@ class _Process:
 
     def _load(self, head: Mapping[str, Any]) -> None:
         self._engine = head["engine"]
+        self._kept = {} if head["is_only"] else None
         model_path = Path(head["model_path"]) if head["model_path"] else None
         if self._engine in engines.ENGINES and (missing := engines.missing_package(self._engine)):
             raise UserCodeLoadError(
@@ -183,15 +185,15 @@ class _Process:
         place = 0
         values = memoryview(payload)
         sizes = iter(head["sizes"])
-        for kind, kept in zip(head["are"], head["kept"], strict=True):
+        for kind in head["are"]:
             middle = place + next(sizes)
             end = middle + next(sizes)
             data, own = values[place:middle], values[middle:end]
             place = end
-            state = self._kept.pop(kept) if kept is not None else decode(own) if own else {}
+            state, lost = self._state(own)
             collected.append({})
             statistics = functools.partial(_collect, collected[-1])
-            jobs.append(Job(decode_body(kind, data), state, statistics))
+            jobs.append(Job(decode_body(kind, data), state, statistics, lost))
         spent = [0, 0, 0]
         for stage in stages:
             started = perf_counter_ns()
@@ -220,6 +222,12 @@ class _Process:
         if error is None:
             try:
                 return _answer_form(job.data) if is_answer else self._stage_form(job)
+            except _UnfitState as unfit:
+                error = UserCodeError(f"its state cannot leave its process: {unfit}", stage="preprocess")
+                error.hint = (
+                    "keep numbers, text, arrays, lists, tuples and mappings in it, or run the code in one process "
+                    "(gateway.hook_processes=1) or in threads (gateway.hook_isolation=thread)"
+                )
             except (TypeError, ValueError, RecursionError, AttributeError) as unfit:
                 what = "the answer cannot be written as JSON" if is_answer else "its result cannot go to the model"
                 error = UserCodeFailed(f"{what}: {unfit}", stage="postprocess", original=unfit)
@@ -233,12 +241,23 @@ class _Process:
     def _stage_form(self, job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
         data = encode(job.data)
         try:
-            state = encode(dict(job.state), is_exact=True) if job.state else []
-        except (TypeError, ValueError, RecursionError):  # more than plain values: the state stays in this process
-            number = next(self._numbers)
-            self._kept[number] = job.state
-            return {"is": "stage", "kept": number}, [data, []]
-        return {"is": "stage", "kept": None}, [data, state]
+            return {"is": "stage"}, [data, encode(dict(job.state), is_exact=True) if job.state else []]
+        except (TypeError, ValueError, RecursionError) as error:
+            if self._kept is None:
+                raise _UnfitState(error) from error
+        name = os.urandom(16)
+        self._kept[name] = job.state
+        while len(self._kept) > _MAX_KEPT:  # of requests that have ended between the stages
+            self._kept.pop(next(iter(self._kept)))
+        return {"is": "stage"}, [data, encode(name)]
+
+    def _state(self, encoded: Buffer) -> tuple[Any, UserCodeError | None]:
+        state = decode(encoded) if encoded else {}
+        if type(state) is not bytes:
+            return state, None
+        kept = (self._kept or {}).pop(state, None)
+        lost = UserCodeError("the process that held the request's state has ended", stage="postprocess")
+        return kept, lost if kept is None else None
 
     def _send_request(self, endpoint: str, version: str | None = None, data: Any = None) -> Any:
         """The hook's ``self.send_request``, answered by the gateway.
@@ -287,9 +306,6 @@ class _Process:
                     if waiting is not None and waiting.set_running_or_notify_cancel():  # not cancelled meanwhile
                         waiting.set_result(orjson.loads(payload) if payload else None)
                     continue
-                if head["k"] == "drop":
-                    self._kept.pop(head["id"], None)
-                    continue
                 self._inbox.put(None if head["k"] == "close" else (head, payload))
                 if self._loop is not None and self._arrived is not None:
                     with contextlib.suppress(RuntimeError):  # the loop has ended, so the process is ending
@@ -336,6 +352,10 @@ async def _wrapped(answer: Future[Any]) -> Any:
 
 async def _awaiting(awaitable: Any) -> Any:
     return await awaitable
+
+
+class _UnfitState(Exception):
+    """A request's state is more than plain values."""
 
 
 def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:

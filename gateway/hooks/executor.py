@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -17,7 +17,7 @@ from types import GeneratorType
 from typing import Any, Final, TypeAlias
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
-from gateway.hooks.answers import HeldState, HookResponse
+from gateway.hooks.answers import HookResponse
 from gateway.hooks.pool import HookPool
 from gateway.hooks.stages import Job, run_stage
 from gateway.own_thread import in_own_thread
@@ -40,8 +40,6 @@ class Work:
     deadline: float
     state: Any = None
     error: GatewayError | None = None
-    has_ended: bool = False
-    """Whether its request has ended, so that nobody needs its state."""
 
 
 class ProcessExecutor:
@@ -63,7 +61,7 @@ class ProcessExecutor:
         """Run the stages on the works: each gets new ``data`` and ``state``, or an ``error``.
 
         ``is_answer``: the result is for the caller, not for Triton. Raises ``GatewayError`` if all works failed with
-        the same error. The works are then unchanged, so parts of them (with the same ``holder``) may be retried.
+        the same error. The works are then unchanged, so parts of them may be retried.
         """
         deadline = max([w.deadline for w in works])
         reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
@@ -75,15 +73,6 @@ class ProcessExecutor:
                     _spend(work.trace, stage, spent)
             if outcome.statistics:
                 work.trace.collect(outcome.statistics)
-
-    def holder(self, work: Work) -> Hashable:
-        """Return the process that holds the work's state, or None. Works with the same holder can run together."""
-        return work.state.process if isinstance(work.state, HeldState) else None
-
-    def release(self, works: Sequence[Work]) -> None:
-        """Release the states of works that have ended."""
-        for work in works:
-            self._pool.release(work.state)
 
     async def close(self) -> None:
         """Unload the code and release everything."""
@@ -141,12 +130,6 @@ class ThreadExecutor:
                     work.data = HookResponse.of(job.data)
                 except HookFailed as error:
                     work.error = error
-
-    def holder(self, work: Work) -> None:
-        """See ``ProcessExecutor.holder``; always None, because all threads share all states."""
-
-    def release(self, works: Sequence[Work]) -> None:
-        """See ``ProcessExecutor.release``; does nothing, because nothing is held."""
 
     async def close(self) -> None:
         """See ``ProcessExecutor.close``; ``unload`` gets ten seconds in a thread of its own."""

@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed
-from gateway.hooks.answers import HeldState, HookReply
+from gateway.hooks.answers import HookReply
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.json_form import to_json
 from gateway.hooks.process import (
@@ -34,7 +34,6 @@ from gateway.hooks.process import (
     Loaded,
     PendingCall,
     Program,
-    state_lost,
     too_late,
 )
 from gateway.hooks.values import Buffer, encode, encode_body, total
@@ -47,7 +46,7 @@ _KILLED_S: Final = 5.0
 _MAX_PAUSE_S: Final = 30.0
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
-Item = tuple[Any, "bytes | HeldState | None"]
+Item = tuple[Any, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +140,20 @@ class HookPool:
         """Run the stages on ``items``, pairs of data and state, in one process.
 
         They must end before ``deadline`` (the event loop's time), or within the pool's own time-out if that is sooner.
-        Every ``HeldState`` must be of the same process. ``is_answer``: the result is for the caller, not for Triton.
+        ``is_answer``: the result is for the caller, not for Triton.
         Raises ``HookFailed`` if the process ends or cannot be started, and ``DeadlineExceeded``.
         """
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
         pending = self._pending_call(stages, items, deadline, is_answer=is_answer)
-        holder = next((state.process for _, state in items if isinstance(state, HeldState)), None)
-        if holder is not None and holder.ended.is_set():
-            raise state_lost(holder.kill_reason or "it is gone")
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
         self._keeps_one = True
-        free = self._free_process() if holder is None and not self._waiting else None
+        free = self._free_process() if not self._waiting else None
         if free is not None:
             self._dispatch(pending, free)
         else:
-            (self._waiting if holder is None else holder.waiting).append(pending)
+            self._waiting.append(pending)
             self.dispatch_waiting()
         if pending.process is None:
             pending.timer = loop.call_at(deadline, self._time_out_waiting, pending)
@@ -171,11 +167,6 @@ class HookPool:
             if pending.process is None and pending.timer is not None:
                 pending.timer.cancel()
         return HookReply(outcomes, pending.sent_ns - now, stage_ns)
-
-    def release(self, state: object) -> None:
-        """Release a state that ``run`` has returned."""
-        if isinstance(state, HeldState):
-            state.process.release(state.number)
 
     async def close(self) -> None:
         """Unload the code in every process and end it; processes that still run after ten seconds are killed."""
@@ -207,9 +198,6 @@ class HookPool:
 
         Called whenever a process may have room.
         """
-        for process in self.processes:
-            while process.waiting and process.has_slot:
-                self._dispatch(process.waiting.popleft(), process)
         while self.has_waiting:
             free = self._free_process()
             if free is None:
@@ -274,26 +262,22 @@ class HookPool:
         sizes: list[int] = []
         kinds: list[str] = []
         is_model_output = stages[0] == "postprocess"
-        kept = [state.number if isinstance(state, HeldState) else None for _, state in items]
         for data, state in items:
             try:
                 # Postprocess gets a model's output, the other stages a body.
                 kind, value = ("value", encode(data, is_exact=True)) if is_model_output else encode_body(data)
             except TypeError as error:
                 raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
-            own = state if type(state) is bytes else b""
+            own = state or b""
             kinds.append(kind)
             sizes += (total(value), len(own))
-            pieces += value
-            if own:
-                pieces.append(own)
+            pieces += (*value, own)
         if sum(sizes) > MAX_PAYLOAD:
             raise HookFailed(
                 f"the input of the endpoint's code is {sum(sizes) >> 20} MiB: at most {MAX_PAYLOAD >> 20} can be sent"
             )
-        head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes, "kept": kept}
-        numbers = [number for number in kept if number is not None]
-        return PendingCall(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future(), numbers)
+        head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes}
+        return PendingCall(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future())
 
     def _dispatch(self, pending: PendingCall, process: HookProcess) -> None:
         if pending.answer.done():  # its caller has left
@@ -385,8 +369,9 @@ class HookPool:
         limits = self._limits
         try:
             loaded = await process.start(
-                self._program, threads=limits.threads, memory=limits.memory, timeout=limits.start
-            )
+                self._program, threads=limits.threads, memory=limits.memory, timeout=limits.start,
+                is_only=limits.processes == 1,
+            )  # fmt: skip
         except BaseException:
             process.kill("it could not be used")
             raise

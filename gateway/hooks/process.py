@@ -17,7 +17,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
-from gateway.hooks.answers import HeldState, Outcome, hook_failed, read_outcomes, read_times, text, whole
+from gateway.hooks.answers import Outcome, hook_failed, read_outcomes, read_times, text, whole
 from gateway.hooks.values import Buffer
 from gateway.hooks.wire import FrameReader, pack
 from preprocessing.user_code import STAGES
@@ -84,8 +83,7 @@ Done = tuple[list[Outcome], tuple[int, int, int]]
 class PendingCall:
     """One call (a frame) that waits for a process or runs in one. A cancelled call runs on until its process answers.
 
-    ``held``: numbers of the states that a process holds for it; only that process can then run the call. ``deadline``
-    is in the event loop's time.
+    ``deadline`` is in the event loop's time.
     """
 
     head: Mapping[str, Any]
@@ -93,7 +91,6 @@ class PendingCall:
     count: int
     deadline: float
     answer: asyncio.Future[Done]
-    held: list[int]
     timer: asyncio.TimerHandle | None = None
     process: HookProcess | None = None
     number: int = 0
@@ -121,10 +118,6 @@ class HookProcess(asyncio.Protocol):
         self._loaded: asyncio.Future[Loaded] = self._loop.create_future()
         self._loaded.add_done_callback(_read_exception)  # otherwise asyncio warns if the start is cancelled
         self.running: dict[int, PendingCall] = {}
-        self.waiting: deque[PendingCall] = deque()
-        """Calls that only this process can run, because it holds their state."""
-        self.held: set[int] = set()
-        """Numbers of the states that it holds between two stages of a request."""
         self.send_requests: set[asyncio.Task[None]] = set()
         """Running calls of ``send_request`` by its code."""
         self.ended = asyncio.Event()
@@ -145,24 +138,19 @@ class HookProcess(asyncio.Protocol):
         return self._child.pid if self._child is not None else 0
 
     @property
-    def has_slot(self) -> bool:
-        """Whether it can run one more call: a retired process still runs calls whose state it holds."""
-        return not self._is_closing and len(self.running) < self.slots
-
-    @property
     def is_free(self) -> bool:
-        """Whether it accepts one more call of any request."""
+        """Whether it accepts one more call."""
         return not self.is_retired and not self._is_closing and len(self.running) < self.slots
 
     @property
     def is_idle(self) -> bool:
-        """Whether it runs no request and holds no state that a request still needs."""
-        return self.is_free and not self.running and not self.held and not self.waiting
+        """Whether it runs no request."""
+        return self.is_free and not self.running
 
-    async def start(self, program: Program, *, threads: int, memory: int, timeout: float) -> Loaded:
+    async def start(self, program: Program, *, threads: int, memory: int, timeout: float, is_only: bool) -> Loaded:
         """Start it, wait until it has loaded and return its description of the code. Raises ``HookFailed``.
 
-        ``memory``: bytes it may hold. ``timeout``: seconds to load.
+        ``memory``: bytes it may hold. ``timeout``: seconds to load. ``is_only``: it gets all stages of its requests.
         """
         if sys.platform != "linux":
             raise HookFailed(
@@ -192,7 +180,7 @@ class HookProcess(asyncio.Protocol):
             self._write({
                 "k": "load", "name": program.name, "engine": program.engine, "threads": threads,
                 "code": str(program.code) if program.code else None, "endpoint": dict(program.endpoint),
-                "model_path": str(program.model) if program.model else None, "memory": memory,
+                "model_path": str(program.model) if program.model else None, "memory": memory, "is_only": is_only,
             })  # fmt: skip
             async with asyncio.timeout(timeout):
                 loaded = await asyncio.shield(self._loaded)
@@ -213,7 +201,6 @@ class HookProcess(asyncio.Protocol):
         self._number += 1
         pending.process, pending.number, pending.sent_ns = self, self._number, time.perf_counter_ns()
         self.running[self._number] = pending
-        self.held.difference_update(pending.held)
         pending.timer = self._loop.call_at(limit, self._too_late, pending)
         self._write({"k": "run", "id": self._number, **pending.head}, pending.payload)
 
@@ -222,13 +209,6 @@ class HookProcess(asyncio.Protocol):
         if self._pool.is_async and not pending.is_cancelled and pending.number in self.running:
             pending.is_cancelled = True
             self._write({"k": "cancel", "id": pending.number})
-
-    def release(self, number: int) -> None:
-        """Release a state that no request needs any more."""
-        if number in self.held:
-            self.held.discard(number)
-            self._write({"k": "drop", "id": number})
-            self._end_if_done()
 
     def _too_late(self, pending: PendingCall) -> None:
         if pending.number not in self.running:
@@ -247,7 +227,7 @@ class HookProcess(asyncio.Protocol):
         self._pool.dispatch_waiting()
 
     def retire(self) -> None:
-        """Accept no more requests, and end once its calls are answered and no request needs a state in it."""
+        """Accept no more requests, and end once its calls are answered."""
         self.is_retired = True
         self._end_if_done()
 
@@ -266,7 +246,7 @@ class HookProcess(asyncio.Protocol):
             self.kill("it did not end when it was asked to")
 
     def _end_if_done(self) -> None:
-        if self.is_retired and not self.running and not self.held and not self.waiting:
+        if self.is_retired and not self.running:
             self.close()
 
     def kill(self, reason: str) -> None:
@@ -358,16 +338,9 @@ class HookProcess(asyncio.Protocol):
         if "broken" in head:
             pending.fail(HookFailed(f"the process of the endpoint's code could not answer: {text(head['broken'])}"))
             return
-        outcomes = read_outcomes(head, payload, pending.count, self)
-        for outcome in outcomes:
-            if isinstance(outcome.state, HeldState):
-                self.held.add(outcome.state.number)
+        found = read_outcomes(head, payload, pending.count), read_times(head)
         if not pending.answer.done():
-            pending.answer.set_result((outcomes, read_times(head)))
-            return
-        for outcome in outcomes:  # no request will need the state
-            if isinstance(outcome.state, HeldState):
-                self.release(outcome.state.number)
+            pending.answer.set_result(found)
 
     def reply(self, number: int, payload: bytes) -> None:
         """Send the hook the answer to its call of ``send_request``; empty for None."""
@@ -397,10 +370,6 @@ class HookProcess(asyncio.Protocol):
                 pending.timer.cancel()
             pending.fail(error)
         self.running.clear()
-        for pending in self.waiting:
-            pending.fail(state_lost(reason))
-        self.waiting.clear()
-        self.held.clear()
         if not self._loaded.done():
             self._loaded.set_exception(HookFailed(f"its process ended while it loaded: {reason}"))
         if self._transport is not None:
@@ -441,14 +410,6 @@ def too_late() -> DeadlineExceeded:
     return DeadlineExceeded(
         "the endpoint's code did not answer in time",
         hint="raise gateway.hook_timeout, or find out what the code waits for",
-    )
-
-
-def state_lost(reason: str) -> HookFailed:
-    """Return the error of a request whose state was lost with its process."""
-    return HookFailed(
-        f"the process that held the request's state ended: {reason}",
-        hint="state of plain values (numbers, text, lists, arrays) does not depend on its process",
     )
 
 

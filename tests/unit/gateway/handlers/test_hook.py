@@ -38,16 +38,8 @@ class Executor:
                 self.log.append(f"{stage}{'!' if is_answer else ''}")
                 for work in works:
                     work.data = work.data if isinstance(work.data, dict) else np.asarray(work.data)
-                    work.state = "held"
                     if stage == self.fails_in:
                         work.error = HookFailed("boom")
-
-    def holder(self, _work: Work) -> None:
-        """See ``Executor.holder``."""
-
-    def release(self, works: Sequence[Work]) -> None:
-        """See ``Executor.release``."""
-        self.log += [f"release {work.state}" for work in works]
 
     async def close(self) -> None:
         """See ``Executor.close``."""
@@ -96,28 +88,27 @@ async def ask(handler: HookHandler, body: Any) -> Any:
 
 
 async def test_the_stages_run_before_and_after_the_model(make: Any) -> None:
-    """The output of the first stages is not an answer. The state is released in any case."""
+    """The output of the first stages is not an answer."""
     executor = Executor("preprocess", "postprocess")
     assert [2.0, 4.0] == (await ask(make(executor), [1, 2])).tolist()
-    assert ["preprocess", "infer", "postprocess!", "release held"] == executor.log
+    assert ["preprocess", "infer", "postprocess!"] == executor.log
 
 
 async def test_a_process_method_replaces_the_model(make: Any) -> None:
     """All stages are one call to the executor."""
     executor = Executor("preprocess", "process")
     await ask(make(executor), {"x": 1})
-    assert ["preprocess!", "process!", "release held"] == executor.log
+    assert ["preprocess!", "process!"] == executor.log
 
 
 @pytest.mark.parametrize("where", ["preprocess", "model"])
-async def test_a_requests_state_is_released_at_whatever_stage_it_ends(make: Any, where: str) -> None:
+async def test_an_error_at_any_stage_ends_the_request(make: Any, where: str) -> None:
     """And the body that another version would be tried with is unchanged."""
     executor = Executor("preprocess", "postprocess")
     executor.fails_in = where
     handler = make(executor, error=BackendUnavailable("down") if where == "model" else None)
     with pytest.raises(GatewayError):
         await ask(handler, [1])
-    assert "release held" == executor.log[-1]
     assert "postprocess!" not in executor.log
     assert handler.last_body is None
 

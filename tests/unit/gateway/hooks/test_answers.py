@@ -47,7 +47,7 @@ def process_with_call(count: int = 2) -> tuple[HookProcess, PendingCall]:
     process = HookProcess(Owner())
     process.slots = 1
     loop = asyncio.get_running_loop()
-    pending = PendingCall({}, (), count, loop.time() + 60, loop.create_future(), [])
+    pending = PendingCall({}, (), count, loop.time() + 60, loop.create_future())
     process.send(pending, loop.time() + 60)
     return process, pending
 
@@ -61,7 +61,7 @@ def answer(jobs: list[Any], *parts: bytes, **head: Any) -> bytes:
 JSON = {"is": "json", "statistics": {}}
 WHOLE = (
     answer([JSON, {"is": "bytes", "statistics": {"x": 1}}], b"[1]", b"raw"),
-    answer([{"is": "stage", "kept": 7, "statistics": {}}] * 2, b"".join(encode([np.arange(3)])), b"",
+    answer([{"is": "stage", "statistics": {}}] * 2, b"".join(encode([np.arange(3)])), b"",
            b"".join(encode({"x": (1,)})), b"state"),
     answer([{"is": "response", "status": 201, "headers": [["x-a", "b"]], "statistics": {}},
             {"is": "failed", "message": "m", "hint": "h", "statistics": {}}], b"body"),
@@ -77,7 +77,7 @@ WRONG = (
     answer([JSON, {"is": "run", "statistics": {}}], b"1", b"1"), answer([JSON, JSON], b"1", b"1", id=2),
     answer([JSON, JSON], b"1", b"1", id=None), answer([JSON, JSON], b"1", b"1", id=[1]),
     answer([JSON, {"is": "failed", "message": 1, "hint": "", "statistics": {}}], b"1"),
-    answer([JSON, {"is": "stage", "kept": -1, "statistics": {}}], b"1", b"".join(encode(1)), b""),
+    answer([JSON, {"is": "stage", "statistics": {}}], b"1", b"".join(encode(1))),
     answer([JSON, JSON], b"1", b"[" * 5000), pack({"k": "call", "id": 1}),
     pack({"k": "call", "id": "x", "endpoint": 1}), pack({"id": 1}), pack({"k": "done"}),
     pack({"k": "done", "id": 1, "broken": {"a": 1}}),
@@ -210,7 +210,7 @@ async def test_what_a_process_said_last_is_read_although_its_end_is_noticed_firs
     code.write_text("class Preprocess:\n    def process(self, body:\n")
     process = Loading()
     program = Program("h", "custom", code, None, {})
-    starting = asyncio.create_task(process.start(program, threads=1, memory=0, timeout=LIMIT_S))
+    starting = asyncio.create_task(process.start(program, threads=1, memory=0, timeout=LIMIT_S, is_only=True))
     await process.was_told.wait()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the loop stands still meanwhile
     process.check_ended()

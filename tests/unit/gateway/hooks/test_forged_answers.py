@@ -35,7 +35,7 @@ def frame(head, payload):
 class Preprocess:
     def preprocess(self, body, state, s=None):
         payload = pickled_array()
-        job = {"is": "stage", "statistics": {}, "kept": None}
+        job = {"is": "stage", "statistics": {}}
         for number in range(1, 9):
             head = {"k": "done", "id": number, "ns": [0, 0, 0], "jobs": [job], "sizes": [len(payload), 0]}
             os.write(int(sys.argv[1]), frame(head, payload))

@@ -1,4 +1,4 @@
-"""Hook processes start for a request and end when idle. A state that is kept in a process is found there again."""
+"""Hook processes start for a request and end when idle. A state goes to the next stage, or is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ import pytest
 
 from gateway.errors import DeadlineExceeded, HookFailed
 from gateway.hooks import child
-from gateway.hooks.answers import HeldState
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
@@ -184,46 +183,38 @@ async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, t
         assert "pid" in (await ask(other, {})).answer
 
 
-async def test_state_that_is_more_than_plain_values_is_found_again(code: Path, tmp_path: Path) -> None:
-    """The request waits for its process. Plain state may continue in any other meanwhile."""
+async def test_a_state_of_plain_values_continues_in_any_process(code: Path, tmp_path: Path) -> None:
+    """Other values are refused, with what to do."""
     async with opened(code) as pool:
         plain = await ask(pool, {"state": "plain"}, ["preprocess"])
-        own = await ask(pool, {"state": "own"}, ["preprocess"])
-        assert isinstance(plain.state, bytes)
-        assert isinstance(own.state, HeldState)
         slow = asyncio.create_task(ask(pool, {"until": str(tmp_path / "go-on")}))
         await soon(lambda: works(pool))
-        mine = asyncio.create_task(ask(pool, 1, ["postprocess"], own.state))
         elsewhere = (await ask(pool, 1, ["postprocess"], plain.state)).answer
         assert ("tuple", "(1, {'a': 2.5})", False) == (elsewhere["kind"], elsewhere["value"], elsewhere["same"])
-        assert not mine.done()
+        refused = await ask(pool, {"state": "own"}, ["preprocess"])
+        assert isinstance(refused.error, HookFailed)
+        assert "gateway.hook_processes=1" in refused.error.hint
         (tmp_path / "go-on").touch()
-        assert ("Own", True) == ((await mine).answer["kind"], (await mine).answer["same"])
         await slow
 
 
-async def test_a_process_that_holds_a_state_does_not_end_until_it_is_fetched_or_dropped(code: Path) -> None:
-    """Neither because it is idle nor to make room."""
-    bound = ProcessBound(1, idle=0.1)
-    async with opened(code, bound=bound) as pool:
-        first, second = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(2)]
-        await full_ticks(bound, 2)
-        assert "Own" == (await ask(pool, 1, ["postprocess"], first.state)).answer["kind"]
-        await full_ticks(bound, 2)
-        assert 1 == len(pool.pids)
-        pool.release(second.state)
-        await soon(lambda: not pool.pids)
-
-
-async def test_a_lost_state_is_reported(code: Path) -> None:
-    """With a hint."""
-    async with opened(code) as pool:
-        kept = await ask(pool, {"state": "own"}, ["preprocess"])
+async def test_the_only_process_keeps_every_state(code: Path) -> None:
+    """Each request gets its own. One that ended with its process is reported."""
+    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(processes=1), no_other_endpoints)
+    await pool.start()
+    try:
+        first, second, lost = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(3)]
+        assert 3 == len({first.state, second.state, lost.state})
+        for own in (second, first):
+            answer = (await ask(pool, 1, ["postprocess"], own.state)).answer
+            assert ("Own", True) == (answer["kind"], answer["same"])
         with pytest.raises(HookFailed, match="exited with code 3"):
             await ask(pool, {"exit": True})
-        with pytest.raises(HookFailed, match="held the request's state ended") as lost:
-            await ask(pool, 1, ["postprocess"], kept.state)
-        assert "plain values" in lost.value.hint
+        error = (await ask(pool, 1, ["postprocess"], lost.state)).error
+        assert isinstance(error, HookFailed)
+        assert "held the request's state has ended" in error.message
+    finally:
+        await pool.close()
 
 
 async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
