@@ -26,7 +26,7 @@ from gateway.__main__ import main
 from gateway.parent_death import ending_with_parent
 from gateway.registry.ledger import Record
 from gateway.spec import decode, triton_model_name
-from gateway.testing import FakeBackend, FakeRegistry
+from tests.fakes import FakeBackend, FakeRegistry
 from tests.processes import free_port
 from tests.waiting import until
 from tests.words import text_bundle

@@ -56,7 +56,7 @@ def serve(form: str, state: Path) -> None:
     from gateway.metrics import drift, texts
     from gateway.settings import Settings
     from gateway.spec import decode, triton_model_name
-    from gateway.testing import FakeBackend, FakeRegistry
+    from tests.fakes import FakeBackend, FakeRegistry
 
     if form == "every":
         texts.MAX_A_SECOND = 1_000_000  # type: ignore[misc]

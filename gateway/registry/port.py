@@ -2,7 +2,7 @@
 
 ``Registry`` is what serving needs, and all that a gateway may use. ``RegistryWriter`` adds what model sync, operators
 and bundles need to change the serving Task and to publish models. There is one implementation (``registry/clearml/``),
-one fake (``gateway.testing.FakeRegistry``) and one test suite over both (``test_registry_contract``). Call it from
+one fake (``tests.fakes.FakeRegistry``) and one test suite over both (``test_registry_contract``). Call it from
 worker threads and commands, never from the event loop.
 """
 

@@ -1,6 +1,6 @@
 """The backend port: named tensors in, named tensors out, and whether a model is ready.
 
-Implemented by ``gateway.triton.backend`` (real) and ``gateway.testing.FakeBackend``; a contract test runs one suite
+Implemented by ``gateway.triton.backend`` (real) and ``tests.fakes.FakeBackend``; a contract test runs one suite
 over both. Implementations translate every foreign exception into ``gateway.errors``. They repeat a lost call once, at
 another server or over another transport.
 """

@@ -13,9 +13,9 @@ from typing import Any
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
-from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
 from tests.core_client import listening
+from tests.fakes import FakeRegistry
 from tests.waiting import LIMIT_S
 
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded, ModelNotReady
-from gateway.testing import FakeBackend
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
+from tests.fakes import FakeBackend
 from tests.waiting import LIMIT_S, soon
 
 pytestmark = pytest.mark.integration

@@ -15,8 +15,8 @@ from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG, ClearMLLedger
 from gateway.registry.ledger import Kind, Ledger, Record
-from gateway.testing import FakeLedger
 from tests.control_planes import control_plane
+from tests.fakes import FakeLedger
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration

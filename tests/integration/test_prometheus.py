@@ -34,8 +34,8 @@ from gateway.metrics import drift
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
-from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.fakes import FakeRegistry
 from tests.kube_tools import RULES, rendered
 from tests.processes import free_port
 from tests.prometheus import Prometheus

@@ -23,8 +23,8 @@ from gateway.registry.clearml.publish import attach, publish
 from gateway.registry.ledger import Record
 from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, Upload, section_text
 from gateway.spec import decode, records_of
-from gateway.testing import FakeRegistry
 from tests.control_planes import control_plane
+from tests.fakes import FakeRegistry
 from tests.stock import Client
 from tests.waiting import LIMIT_S
 

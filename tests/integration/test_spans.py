@@ -28,10 +28,10 @@ from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spans import exporting
 from gateway.spec import decode, triton_model_name
-from gateway.testing import FakeRegistry
 from gateway.trace import Trace
 from gateway.triton.backend import TritonBackend
 from tests.core_client import CoreTransport
+from tests.fakes import FakeRegistry
 from tests.sites import Asked, site
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, soon

@@ -27,8 +27,8 @@ from transformers.generation.logits_process import (
 from deploy.sync.runtime.generate_model import Settings as Sampling
 from deploy.sync.runtime.generate_model import choose, probabilities, scores_of
 from gateway.errors import ModelFailed, ModelNotReady
-from gateway.testing import FakeBackend
 from gateway.triton.port import Backend
+from tests.fakes import FakeBackend
 from tests.integration import served_bundles
 from tests.integration import tiny_generators as generators
 from tests.integration import tiny_models as tiny

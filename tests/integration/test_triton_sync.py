@@ -30,7 +30,7 @@ from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import Record
 from gateway.registry.reports import read
 from gateway.spec import ModelRecord, ServingTask
-from gateway.testing import FakeLedger
+from tests.fakes import FakeLedger
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration

@@ -27,9 +27,9 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.settings import Settings
 from gateway.spec import decode, records_of, triton_model_name
-from gateway.testing import FakeBackend
 from tests import tiny
 from tests.control_planes import control_plane
+from tests.fakes import FakeBackend
 from tests.stock import Client
 from tests.unit.deploy.sync.test_reconcile import Triton
 from tests.waiting import LIMIT_S

@@ -17,8 +17,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from gateway.spec import decode, triton_model_name
-from gateway.testing import FakeRegistry
 from tests import tiny
+from tests.fakes import FakeRegistry
 from tests.integration import tiny_generators as generators
 from tests.processes import free_port
 from tests.unit.preprocessing.tokenizer_families import gpt2

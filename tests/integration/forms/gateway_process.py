@@ -10,8 +10,8 @@ from pathlib import Path
 from gateway.app import Gateway
 from gateway.http.server import Server
 from gateway.settings import Settings
-from gateway.testing import FakeRegistry
 from gateway.triton.backend import TritonBackend
+from tests.fakes import FakeRegistry
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from gateway.app import Gateway
 from gateway.hooks.engines import ENGINES
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
-from gateway.testing import FakeBackend, FakeRegistry
 from tests.core_client import CoreTransport
+from tests.fakes import FakeBackend, FakeRegistry
 from tests.unit.gateway.story import serve
 from tests.waiting import LIMIT_S, soon
 from tests.words import text_bundle

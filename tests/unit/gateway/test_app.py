@@ -242,7 +242,7 @@ async def test_a_version_keeps_its_model_despite_clearml_servings_numbers(stack:
 
 async def test_triton_address_of_the_task_wins_and_change_is_live(stack: Any) -> None:
     """`clearml-serving config --triton-grpc-server` moves endpoints to another Triton without a restart."""
-    from gateway.testing import FakeBackend
+    from tests.fakes import FakeBackend
 
     stack.deploy("e")
     await stack.served("e")
@@ -487,7 +487,7 @@ async def test_the_history_of_an_endpoint_is_shown_as_it_is_recorded_without_key
 
 async def test_a_new_version_waits_for_every_triton_behind_the_name(make_stack: Any) -> None:
     """One of two replicas loads the new model later. Until then the old version answers all requests."""
-    from gateway.testing import FakeBackend
+    from tests.fakes import FakeBackend
 
     class Replicas(FakeBackend):
         """Two servers, one of which does not have the models in ``late``."""

@@ -20,7 +20,7 @@ from gateway import hocon
 from gateway.app import Gateway
 from gateway.registry.cache import Saved, SpecStore
 from gateway.spec import ArtifactRef, ModelRecord, ServingTask
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 class Watched(dict[str, Any]):

@@ -10,7 +10,7 @@ from gateway import default_version
 from gateway.default_version import Default
 from gateway.registry import Record
 from gateway.spec import decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 def first(endpoint: str, url: str) -> Record:

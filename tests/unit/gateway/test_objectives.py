@@ -13,7 +13,7 @@ from gateway.control.compile import compile_spec
 from gateway.objectives import Objective
 from gateway.registry.ledger import Record
 from gateway.spec import ServingSpec
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
 

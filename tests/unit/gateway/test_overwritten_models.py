@@ -15,7 +15,7 @@ from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record
 from gateway.spec import Content, decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 @pytest.fixture

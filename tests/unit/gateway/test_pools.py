@@ -11,7 +11,7 @@ from gateway import pools
 from gateway.control.compile import compile_spec
 from gateway.settings import Settings
 from gateway.spec import decode
-from gateway.testing import FakeBackend, FakeRegistry
+from tests.fakes import FakeBackend, FakeRegistry
 
 A10, H100 = "dns:///triton-a10:8001", "dns:///triton-h100:8001"
 

@@ -15,8 +15,8 @@ from gateway.app import Gateway
 from gateway.control.tritons import Tritons
 from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
-from gateway.testing import FakeBackend
 from gateway.workers import Link
+from tests.fakes import FakeBackend
 from tests.unit.gateway.conftest import starting
 from tests.waiting import LIMIT_S
 

@@ -20,7 +20,7 @@ from deploy.controlplane.app import build as build_controlplane
 from deploy.controlplane.store import Store
 from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
-from gateway.testing import FakeBackend, FakeRegistry
+from tests.fakes import FakeBackend, FakeRegistry
 
 VALUES = ("default", "gpu", "dev", "existing", "kserve", "sync")
 PLAIN = tuple(name for name in VALUES if name != "kserve")

@@ -15,7 +15,7 @@ from deploy.cli.deploying import (
 )
 from deploy.tools.errors import DeployError
 from gateway.spec import ServingSpec, decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 @pytest.fixture

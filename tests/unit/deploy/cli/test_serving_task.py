@@ -8,7 +8,7 @@ import pytest
 
 from deploy.cli.serving_task import lineage
 from deploy.tools.errors import DeployError
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.unit.deploy.cli.test_state_file import make_store
 
 

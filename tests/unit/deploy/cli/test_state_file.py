@@ -15,7 +15,7 @@ from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt
 from gateway.registry import section_text
 from gateway.spec import ArtifactRef, decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 CODE = "class Preprocess:\n    def process(self, data, state, collect):\n        return data\n"
 

@@ -18,7 +18,7 @@ from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.tools import sections
 from gateway.spec import triton_model_name
-from gateway.testing import FakeLedger, FakeRegistry
+from tests.fakes import FakeLedger, FakeRegistry
 
 MODELS = 10_000
 AT_ONCE = 100

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.controller.contents import EVERY_S, ContentKeeper
 from gateway.spec import CONTENT_HASH, Content, contents, decode, records_of, triton_model_name
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 class World(FakeRegistry):

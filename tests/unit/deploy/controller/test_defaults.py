@@ -8,7 +8,7 @@ from deploy.controller import default_versions
 from deploy.controller.defaults import DefaultsKeeper
 from gateway.errors import RegistryRefused
 from gateway.spec import decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 class World(FakeRegistry):

@@ -9,7 +9,7 @@ from deploy.controller.election import SETTLE_S, WRITE_S, Election
 from gateway.errors import RegistryUnavailable
 from gateway.registry.reports import ModelReport, record
 from gateway.spec import ServingTask
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 class World:

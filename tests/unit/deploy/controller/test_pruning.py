@@ -6,8 +6,8 @@ import pytest
 
 from deploy.controller.pruning import EVERY_S, UNUSED_S, Pruner
 from gateway.registry import Kind, Record
-from gateway.testing import FakeRegistry
 from gateway.version_numbers import KIND, Numbers, encode
+from tests.fakes import FakeRegistry
 
 OF_ENDPOINTS: tuple[Kind, ...] = ("rollout", "rollout_request", "objective", "shadow")
 

@@ -9,7 +9,7 @@ import pytest
 
 from deploy.controller import telemetry
 from deploy.controller.telemetry import EVERY_S, MAX_ENDPOINTS, Telemetry
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 ROW = {"endpoint": "e", "version": "1", "route": "direct", "rate": 2.0, "failed": 0.25, "p50": 0.01, "p95": 0.02,
        "p99": None}  # fmt: skip

@@ -33,7 +33,7 @@ from gateway.errors import (
 from gateway.registry import reports
 from gateway.registry.cache import SpecStore
 from gateway.spec import ModelRecord, ServingTask
-from gateway.testing import FakeLedger
+from tests.fakes import FakeLedger
 from tests.inline import Inline
 
 

@@ -18,7 +18,7 @@ from gateway.callers.sources import sources_of
 from gateway.errors import NotAuthenticated
 from gateway.registry import Record
 from gateway.settings import Settings
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.unit.gateway.callers.test_keys import PEPPER
 
 

@@ -28,10 +28,10 @@ from gateway.path.admission import Permits
 from gateway.path.serve import ask_version
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, triton_model_name
-from gateway.testing import FakeBackend, FakeRegistry
 from gateway.triton.port import ModelInfo, TensorInfo
 from preprocessing.processor import TextProcessor
 from tests.encoder import encoder
+from tests.fakes import FakeBackend, FakeRegistry
 from tests.inline import Inline
 
 

@@ -32,7 +32,7 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import EndpointSpec, ServingTask
-from gateway.testing import FakeBackend, FakeRegistry
+from tests.fakes import FakeBackend, FakeRegistry
 from tests.waiting import LIMIT_S, soon
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.control.records import ModelRecords
 from gateway.spec import ModelRecord
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 class Slow(FakeRegistry):

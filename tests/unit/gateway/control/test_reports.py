@@ -10,7 +10,7 @@ import pytest
 from gateway.control.reports import Reports
 from gateway.registry.ledger import Record
 from gateway.registry.reports import RECENT_S, Missing, ModelReport, Phase, record, why_missing
-from gateway.testing import FakeLedger
+from tests.fakes import FakeLedger
 from tests.inline import Inline
 
 

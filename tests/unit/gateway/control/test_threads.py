@@ -16,7 +16,7 @@ from gateway.control import reconcile
 from gateway.hooks import executor
 from gateway.metrics import catalog
 from gateway.registry.port import Parts
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.waiting import LIMIT_S
 
 LONG = {"text": "good film " * 4000}

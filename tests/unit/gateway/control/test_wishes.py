@@ -6,7 +6,7 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from gateway.control.wishes import Wishes
-from gateway.testing import FakeLedger
+from tests.fakes import FakeLedger
 
 
 class Later(Executor):

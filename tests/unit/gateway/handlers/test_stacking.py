@@ -13,8 +13,8 @@ from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import TensorHandler, TritonCall
 from gateway.path.serve import ask_version
-from gateway.testing import FakeBackend
 from gateway.trace import Trace
+from tests.fakes import FakeBackend
 from tests.waiting import LIMIT_S
 
 

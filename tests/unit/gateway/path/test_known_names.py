@@ -16,7 +16,7 @@ from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
 from gateway.path.routing.snapshot import Snapshot
 from gateway.registry.ledger import Record
 from gateway.spec import decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.unit.gateway.conftest import starting
 from tests.waiting import soon
 

@@ -13,7 +13,7 @@ import pytest
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.spec import ArtifactRef, ModelRecord, ServingTask
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record
 from gateway.registry.port import Parts
 from gateway.spec import Content, ModelRecord
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 MEGABYTE = 1 << 20
 FILES = {

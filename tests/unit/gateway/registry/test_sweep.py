@@ -14,7 +14,7 @@ from gateway.errors import RegistryUnavailable
 from gateway.registry import cache, sweep
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import ModelRecord
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 HOUR = 3600.0
 

@@ -16,7 +16,7 @@ import pytest
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable
 from gateway.registry import unpack
 from gateway.registry.cache import ArtifactCache
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 ZEROS = bytes(1 << 20)
 

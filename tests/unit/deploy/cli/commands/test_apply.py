@@ -14,7 +14,7 @@ from deploy.cli.commands import apply, diff, export
 from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError
 from gateway.spec import decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.unit.deploy.cli.test_state_file import make_store
 
 

@@ -14,7 +14,7 @@ from deploy.cli import new_rollout
 from deploy.cli.commands import canary
 from deploy.controller.rollouts.steps import Rollout
 from deploy.tools.errors import DeployError
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.unit.deploy.controller.rollouts.world import World, fresh
 
 CLASSIFIER = {"task": "text-classification", "labels": ["NEGATIVE", "POSITIVE"]}

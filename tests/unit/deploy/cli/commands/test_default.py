@@ -9,7 +9,7 @@ from deploy.cli.commands import default
 from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 @pytest.fixture

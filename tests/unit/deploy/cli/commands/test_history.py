@@ -13,7 +13,7 @@ import pytest
 
 from deploy.cli.main import main
 from deploy.controller.history.recorder import look
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 A, B = "a" * 32, "b" * 32
 

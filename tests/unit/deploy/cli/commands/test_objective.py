@@ -10,7 +10,7 @@ import pytest
 from deploy.cli.commands import objective
 from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError, GatewayError
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 @pytest.fixture

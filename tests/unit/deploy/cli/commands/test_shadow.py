@@ -9,7 +9,7 @@ from deploy.cli.commands import shadow
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import ShadowSpec, decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 def serving() -> FakeRegistry:

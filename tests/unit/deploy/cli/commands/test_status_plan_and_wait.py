@@ -18,7 +18,7 @@ from deploy.controller.defaults import DefaultsKeeper
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import ServingTask, decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.sites import site
 from tests.waiting import LIMIT_S
 

@@ -10,7 +10,7 @@ import pytest
 from deploy.cli.doctor import Finding, local
 from deploy.cli.main import main
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 
 def states(findings: Any) -> dict[str, str]:

@@ -16,8 +16,8 @@ from deploy.tools import sections
 from gateway import hocon
 from gateway.errors import RegistryRefused
 from gateway.spec import ArtifactRef, ServingTask, decode
-from gateway.testing import FakeRegistry
 from gateway.version_numbers import KIND
+from tests.fakes import FakeRegistry
 
 RULE = {
     "base_serving_url": "auto", "engine_type": "triton", "monitor_project": "p", "monitor_tags": [],

@@ -16,7 +16,7 @@ from gateway.control.reports import Reports
 from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Bins
 from gateway.registry import Record
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 BINS = drift.enum_bins({"cat": 2_500, "dog": 2_500})
 ANIMAL = ("e", "1", "animal")

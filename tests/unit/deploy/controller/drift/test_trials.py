@@ -21,10 +21,10 @@ from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
-from gateway.testing import FakeRegistry
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
 from tests import expositions
+from tests.fakes import FakeRegistry
 
 FILLERS = re.findall(r"\w+", "the of and to in is that it was for on are with as be at this have from or had by not")
 GERMAN = re.findall(r"\w+", "der die das und ist nicht ein eine zu den von mit sich auf für im dem des ich sie es auch")

@@ -20,7 +20,7 @@ from deploy.controller.rollouts.steps import Rollout, after_command, begun
 from gateway.callers import Key, records_of, written
 from gateway.registry import Record, RegistryUnavailable
 from gateway.spec import ShadowSpec
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 A, B = "a" * 32, "b" * 32
 

@@ -8,7 +8,7 @@ from deploy.controller.rollouts.shown import families
 from deploy.controller.rollouts.steps import Rollout
 from gateway.metrics import catalog
 from gateway.registry import Record
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 from tests.unit.deploy.controller.rollouts.world import fresh
 
 

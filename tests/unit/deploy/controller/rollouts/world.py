@@ -15,7 +15,7 @@ from deploy.controller.rollouts.record import Request, State
 from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from deploy.tools import sections
 from gateway.spec import ServingSpec, decode
-from gateway.testing import FakeRegistry
+from tests.fakes import FakeRegistry
 
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 

@@ -1,6 +1,6 @@
-"""Public fakes of the registry and the backend, for tests of this project and of users' hooks.
+"""Fakes of the registry and of Triton, in memory.
 
-Each fake is held to the real adapter's behaviour by the contract tests (``tests/contract``): one suite runs over both.
+Each is held to the real adapter by the contract tests: one suite runs over both.
 """
 
 from __future__ import annotations
