@@ -168,8 +168,8 @@ class Gateway:
             allows_pins=settings.allows_pins,
         )  # fmt: skip
         self._mirror = Mirror(
-            self.table, self.observer, self.plane.records.subscribe, timeout=min(settings.request_timeout, _SHADOW_S),
-            is_busy=lambda: self.permits.is_half_full,
+            self.table, self.observer, self.plane.records.subscribe, self.permits,
+            timeout=min(settings.request_timeout, _SHADOW_S),
         )  # fmt: skip
         self._payloads = payload_log(
             settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)

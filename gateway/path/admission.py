@@ -185,11 +185,6 @@ class Permits:
         self.in_flight += 1
         return Place(self)
 
-    @property
-    def is_half_full(self) -> bool:
-        """True if there is no room for work without a waiting caller, such as shadow traffic."""
-        return self.in_flight * 2 > self.max_requests or self.held_bytes * 2 > self.max_bytes
-
 
 def _full(held: int) -> Overloaded:
     return Overloaded(

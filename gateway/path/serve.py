@@ -340,7 +340,7 @@ class DataPlane:
         return ask.reply
 
 
-class _OneVersion(DataPlane):
+class OneVersion(DataPlane):
     """The path to exactly one version, published or not. Nothing is recorded: who asks so counts for itself."""
 
     def __init__(self, version: Endpoint, timeout: float) -> None:
@@ -349,13 +349,14 @@ class _OneVersion(DataPlane):
         self.deadlines = Deadlines(short=inf)
 
     def begin(self, ask: Ask) -> None:
-        pass
+        """Count nothing."""
 
     def choose(self, _call: Call, /) -> tuple[Endpoint, str, Endpoint | None]:
+        """Return the version."""
         return self._version, PINNED, None
 
     def record(self, ask: Ask) -> None:
-        pass
+        """Record nothing."""
 
 
 async def ask_version(version: Endpoint, body: object, timeout: float) -> InternalAsk:
@@ -364,7 +365,7 @@ async def ask_version(version: Endpoint, body: object, timeout: float) -> Intern
     Raises ``GatewayError``.
     """
     ask = InternalAsk(InternalCall(version.identity.url, body))
-    await _OneVersion(version, timeout).answer_to(ask)
+    await OneVersion(version, timeout).answer_to(ask)
     return ask
 
 

@@ -2,9 +2,8 @@
 
 The shadow's answer is compared with the caller's, counted, and discarded. A failure of the shadow is counted apart; if
 nobody could have answered (no capacity, no time), the request counts as dropped, because that says nothing about the
-version. The mirror listens to finished requests only while a shadow is configured. It cannot disturb other requests:
-its queue is bounded, few requests run at a time, each has a deadline, and shadow requests are dropped first if the
-process or Triton is busy.
+version. The mirror listens to finished requests only while a shadow is configured. A mirrored request is one of class
+batch: it has a permit only while half of the places and bytes are free, and its rows go last. Few run at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,24 +26,25 @@ from gateway.metrics import catalog
 from gateway.metrics.mirrored import Features, Groups, renamed, with_names
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import Text
+from gateway.path.admission import Permits
+from gateway.path.ask import InternalAsk
+from gateway.path.call import InternalCall
 from gateway.path.neighbours import Neighbours
 from gateway.path.records import Listener
 from gateway.path.routing.table import RoutingTable
-from gateway.path.serve import ask_version
+from gateway.path.serve import PINNED, OneVersion
 from gateway.spec import ShadowSpec
-from gateway.trace import FALLBACK, TRACEPARENT, Trace
+from gateway.trace import BATCH, FALLBACK, TRACEPARENT, Flow, Trace
 from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.shadow")
 
-_CONCURRENCY: Final = 2
-_MAX_QUEUED: Final = 64
-_MAX_QUEUED_BYTES: Final = 16 << 20
-"""The limit of the queued bodies."""
-_STALE_S: Final = 2.0
+_MOST: Final = 16
+"""Mirrored requests that run at a time in a worker."""
+_FLOW: Final = Flow(BATCH, "")
 _LARGE_ROWS: Final = 16
 """Answers of more rows are compared in a thread."""
-_LATE_S: Final = 0.01
+_LATE_NS: Final = 10_000_000
 _ANY_NUMBERS: Final = 1.0
 """From this tolerance on, numbers between 0 and 1 do not matter, so embeddings are compared by their neighbours."""
 _EMBEDDINGS: Final = "sentence-embeddings"
@@ -84,28 +83,21 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Queued:
-    """A finished request that is to be sent to a shadow; ``at`` is loop time, ``size`` the bytes of its body.
-
-    ``text``: its first text, empty if it has none.
-    """
+class _Answered:
+    """A finished request that is mirrored: its answer, number of rows and first text (empty if it has none)."""
 
     source: _Source
     text: Text
-    body: object
     answer: object
-    at: float
     rows: int
-    size: int
 
 
 class Mirror:
     """Sends a share of the finished requests to shadows. One per event loop.
 
     ``subscribe(listener)`` calls the listener with every finished request, and returns a function that ends that.
-    ``is_busy()`` returns whether shadow traffic must pause. ``timeout``: seconds that one request may take. A request
-    that was queued for more than 10 ms, and twice as long as its call to Triton took, is not mirrored. Nor is one that
-    is 2 s old.
+    ``timeout``: seconds that one request may take. A request that was queued for more than 10 ms, and twice as long as
+    its call to Triton took, is not mirrored.
     """
 
     def __init__(
@@ -113,23 +105,20 @@ class Mirror:
         table: RoutingTable,
         observer: Observer,
         subscribe: Callable[[Listener], Callable[[], None]],
+        permits: Permits,
         *,
-        is_busy: Callable[[], bool],
         timeout: float,
     ) -> None:
         self._table = table
         self._observer = observer
         self._subscribe = subscribe
         self._unsubscribe: Callable[[], None] | None = None
-        self._is_busy = is_busy
+        self._permits = permits
         self._timeout = timeout
-        self._late = _LATE_S
-        self._stale = _STALE_S
+        self._late_ns: float = _LATE_NS
         self._random = random.random
         self._shadows: dict[str, _Shadow] = {}
         self._by_url: dict[str, _Source] = {}
-        self._queued: deque[_Queued] = deque()
-        self._queued_bytes = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
@@ -158,29 +147,22 @@ class Mirror:
             self._stop_listening()
 
     def answered(self, trace: Trace) -> None:
-        """Queue a finished request for its shadow, or ignore it. Never waits, never raises."""
+        """Send a finished request to its shadow, or ignore it. Never waits, never raises."""
         source = self._by_url.get(trace.url)
-        if source is None or trace.outcome != "ok" or trace.body is None or trace.route in ("pinned", FALLBACK):
+        if source is None or trace.outcome != "ok" or trace.body is None or trace.route in (PINNED, FALLBACK):
             return
         shadow = source.shadow
         if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
         # A request that was queued for longer than its call took shows that Triton is busy.
-        is_late = trace.queue_ns > max(self._late * 1e9, 2 * trace.infer_ns)
-        size = trace.body_bytes
-        is_full = len(self._queued) >= _MAX_QUEUED or self._queued_bytes + size > _MAX_QUEUED_BYTES
-        if is_late or is_full or self._is_busy():
+        if len(self._tasks) >= _MOST or trace.queue_ns > max(self._late_ns, 2 * trace.infer_ns):
             self._drop(shadow)
             return
-        loop = asyncio.get_running_loop()
         texts = trace.prepared.request.texts if trace.prepared is not None else ()
-        text = texts[0] if texts else ""
-        self._queued.append(_Queued(source, text, trace.body, trace.answer, loop.time(), trace.rows, size))
-        self._queued_bytes += size
-        if len(self._tasks) < _CONCURRENCY:
-            task = loop.create_task(self._run(), name="shadow")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        one = _Answered(source, texts[0] if texts else "", trace.answer, trace.rows)
+        task = asyncio.get_running_loop().create_task(self._mirror(one, trace.body, trace.body_bytes), name="shadow")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def status(self) -> dict[str, Any]:
         """Return the shadows and how their answers compare, in this process."""
@@ -198,10 +180,8 @@ class Mirror:
         return found
 
     async def close(self) -> None:
-        """Cancel what runs, and forget what is queued."""
+        """Cancel what runs."""
         self._stop_listening()
-        self._queued.clear()
-        self._queued_bytes = 0
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -212,23 +192,21 @@ class Mirror:
             self._unsubscribe()
             self._unsubscribe = None
 
-    async def _run(self) -> None:
-        TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
-        while self._queued:
-            one = self._queued.popleft()
-            self._queued_bytes -= one.size
-            await self._mirror(one)
-
-    async def _mirror(self, one: _Queued) -> None:
+    async def _mirror(self, one: _Answered, body: object, size: int) -> None:
         shadow = one.source.shadow
-        loop = asyncio.get_running_loop()
-        target = self._table.current.endpoints.get(shadow.target)
-        if target is None or loop.time() - one.at > self._stale or self._is_busy():
+        permits, target = self._permits, self._table.current.endpoints.get(shadow.target)
+        if target is None or 2 * permits.held_bytes > permits.max_bytes:
             self._drop(shadow)
             return
+        TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
+        ask = InternalAsk(InternalCall(shadow.target, body))
+        ask.flow = _FLOW
         try:
-            ask = await ask_version(target, one.body, self._timeout)
+            permits.admit(ask, BATCH)
+            ask.hold(size)
+            await OneVersion(target, self._timeout).answer_to(ask)
         except GatewayError as error:
+            ask.release()
             self._note(shadow, str(error))
             if isinstance(error, _NOBODY):
                 self._drop(shadow)
@@ -255,7 +233,7 @@ class Mirror:
         self._found(one, target, "agreed" if same else "differed", off, is_like=first)
 
     def _found(
-        self, one: _Queued, target: Endpoint, outcome: Outcome, off: float | None = None, *, is_like: bool = False
+        self, one: _Answered, target: Endpoint, outcome: Outcome, off: float | None = None, *, is_like: bool = False
     ) -> None:
         """Count an outcome. ``off``: the largest difference of the numbers; ``is_like``: whether the first text's
         answers agree.
@@ -268,7 +246,7 @@ class Mirror:
         try:
             label = _label(one.answer)
             shadow.groups.see(Features(label if label in one.source.labels else "", one.text), is_like)
-        except Exception:  # noqa: BLE001 - users' objects again; the other requests in the queue come next
+        except Exception:  # noqa: BLE001 - users' objects again
             self._observer.complain()
 
     def _count_group(self, target: str, by: str, group: str, agreed: bool) -> None:

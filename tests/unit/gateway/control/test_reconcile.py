@@ -28,6 +28,7 @@ from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
+from gateway.path.admission import Permits
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -101,7 +102,7 @@ class World:
             cache=ArtifactCache(folder / "cache", self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
-            mirror=Mirror(self.table, observer, lambda _: None, is_busy=lambda: False, timeout=1.0),
+            mirror=Mirror(self.table, observer, lambda _: None, Permits(8, 1 << 20), timeout=1.0),
             threads=self.threads,
         )  # fmt: skip
 

@@ -32,6 +32,7 @@ from gateway.outcome import in_task
 from gateway.path import shadow as shadow_module
 from gateway.path.shadow import compare
 from gateway.registry.ledger import Record
+from gateway.trace import CLASSES
 from tests.integration.text_bundles import text_bundle
 from tests.unit.gateway.conftest import classify
 from tests.waiting import LIMIT_S
@@ -53,7 +54,7 @@ def scores(good: float) -> Callable[..., Any]:
 def patient(stack: Any) -> None:
     """Let no time end a mirrored request or drop it before it is sent: a machine may be slow."""
     mirror = stack.gateway._mirror
-    mirror._late, mirror._stale, mirror._timeout = math.inf, math.inf, LIMIT_S
+    mirror._late_ns, mirror._timeout = math.inf, LIMIT_S
 
 
 async def start(stack: Any, run: Callable[..., Any] = classify, **fields: Any) -> None:
@@ -250,67 +251,56 @@ async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tm
     assert (3, 0, 0.0) == (found["agreed"], found["differed"], found["mean_difference"])
 
 
-async def test_requests_that_a_slow_shadow_cannot_keep_up_with_are_dropped(stack: Any) -> None:
-    """Two run at a time, 64 are queued, and the rest is dropped. Callers do not wait."""
+def hold(stack: Any) -> tuple[asyncio.Event, list[tuple[str, int]]]:
+    """Let the shadow answer nothing until the event is set; returns the class and the bytes of each request as well."""
     gate = asyncio.Event()
-    await start(stack)
-    second = stack.gateway.table.current.endpoints["e/2"]
-    at_once: list[int] = []
+    held: list[tuple[str, int]] = []
 
-    async def slow(_question: object, _ask: object) -> object:
-        at_once.append(1)
+    async def slow(_question: object, ask: Any) -> object:
+        held.append((CLASSES[ask.flow.rank], ask.held_bytes))
         await gate.wait()
         return {"label": "GOOD"}
 
-    second.answer = lambda question, ask: in_task(slow(question, ask))
-    for _ in range(100):
+    stack.gateway.table.current.endpoints["e/2"].answer = lambda question, ask: in_task(slow(question, ask))
+    return gate, held
+
+
+async def test_few_requests_are_mirrored_at_a_time_in_the_last_class_and_the_others_are_dropped(stack: Any) -> None:
+    """Callers do not wait. A mirrored request has a permit of its own until it is answered."""
+    await start(stack)
+    (gate, held), permits = hold(stack), stack.gateway.permits
+    for _ in range(20):
         assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
-    assert 2 == len(at_once)
-    assert 100 - 64 - 2 == seen(stack)["e"]["dropped"]
+    await stack.until(lambda: len(held) == 16)
+    assert 20 - 16 == seen(stack)["e"]["dropped"]
+    size = len('{"text":"good film"}')
+    assert ({("batch", size)}, 16, 16 * size) == ({*held}, permits.in_flight, permits.held_bytes)
     gate.set()
-    await mirrored(stack, 100)
-
-
-@pytest.mark.parametrize("size", [50_000, 90_000])
-async def test_the_bytes_of_queued_bodies_are_limited(stack: Any, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Small bodies and larger ones: two run, two are queued, one is dropped."""
-    monkeypatch.setattr(shadow_module, "_MAX_QUEUED_BYTES", int(size * 2.5))
-    await start(stack)
-    second = stack.gateway.table.current.endpoints["e/2"]
-    gate = asyncio.Event()
-
-    async def slow(_question: object, _ask: object) -> object:
-        await gate.wait()
-        return {"label": "GOOD"}
-
-    second.answer = lambda question, ask: in_task(slow(question, ask))
-    for _ in range(5):
-        assert 200 == (await stack.client.post("/serve/e/1", json={"text": "good " * (size // 5)})).status_code
-    assert 1 == seen(stack)["e"]["dropped"]
-    gate.set()
-    await mirrored(stack, 5)
-    assert 200 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
-    await mirrored(stack, 6)
-    assert 1 == seen(stack)["e"]["dropped"]
+    await mirrored(stack, 20)
+    assert (0, 0) == (permits.in_flight, permits.held_bytes)
+    await stack.client.post("/serve/e/1", json=BODY)
+    assert 4 == (await mirrored(stack, 21))["dropped"]
 
 
 async def test_a_busy_gateway_mirrors_no_requests(make_stack: Any) -> None:
-    """From half of its limit on requests. Below that, requests are mirrored again."""
+    """From half of its limit on requests or on their bytes. Below that, requests are mirrored again."""
     stack = make_stack(max_in_flight=4)
     async with stack.gateway.running(), stack.client:
         await start(stack)
         permits = stack.gateway.permits
-        permits.in_flight = 3
+        permits.in_flight = 2
         await stack.client.post("/serve/e/1", json=BODY)
-        assert 1 == seen(stack)["e"]["dropped"]
-        permits.in_flight = 0
+        assert 1 == (await mirrored(stack, 1))["dropped"]
+        permits.in_flight, permits.held_bytes = 0, permits.max_bytes // 2 + 1
         await stack.client.post("/serve/e/1", json=BODY)
-        await mirrored(stack, 2)
-        assert 1 == seen(stack)["e"]["dropped"]
+        assert 2 == (await mirrored(stack, 2))["dropped"]
+        permits.held_bytes = 0
+        await stack.client.post("/serve/e/1", json=BODY)
+        assert 2 == (await mirrored(stack, 3))["dropped"]
 
 
 async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> None:
-    """Mirrored requests that wait too long are dropped as well, because Triton has no time for them."""
+    """If they waited for longer than their call took, Triton has no time for more."""
     await start(stack, scores(1.0))
     first = stack.gateway.table.current.endpoints["e/1"]
     answered = first.answer
@@ -323,12 +313,9 @@ async def test_requests_that_waited_for_triton_are_not_mirrored(stack: Any) -> N
     first.answer = waited
     await stack.client.post("/serve/e/1", json=BODY)
     assert (1, 0) == ((await mirrored(stack, 1))["agreed"], seen(stack)["e"]["dropped"])
-    stack.gateway._mirror._late = 2.9
+    stack.gateway._mirror._late_ns = 2_900_000_000
     await stack.client.post("/serve/e/1", json=BODY)
     assert 1 == seen(stack)["e"]["dropped"]
-    stack.gateway._mirror._late, stack.gateway._mirror._stale = math.inf, -1.0
-    await stack.client.post("/serve/e/1", json=BODY)
-    assert 2 == (await mirrored(stack, 3))["dropped"]
 
 
 async def test_the_mirrored_body_is_the_original_one_even_if_a_hook_changes_it(stack: Any) -> None:
