@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from functools import cache
 from typing import Any, Final
 
@@ -38,8 +40,7 @@ _RUN: Final = 19
 """The digits of the shortest integer beyond 64 bits, a negative one."""
 _LONG_RUN: Final = re.compile(rb"[0-9]{%d}" % _RUN)
 _INTEGERS: Final = range(-(1 << 63), 1 << 64)
-_MAX_DIGITS: Final = 1100
-"""The most digits of a number: no float needs more, and some parsers take long for them."""
+_LONGEST: Final = len(str(-(1 << 63)))
 _BINARY: Final = (b"content-type", b"application/octet-stream")
 
 
@@ -70,7 +71,7 @@ def loads(raw: bytes, *, hint: str) -> Any:
 
     Raises ``MalformedBody`` with ``hint`` for invalid JSON, and if it is nested more deeply than an answer can repeat;
     ``PayloadTooLarge`` if the values weigh more than ``MAX_WEIGHT``; ``InputRefused`` for an integer beyond 64 bits,
-    which the parser would read as a float, and for a number of more than ``_MAX_DIGITS`` digits.
+    which the parser would read as a float.
     """
     try:
         return _loads(raw[len(_MARK) :] if raw.startswith(_MARK) else raw)
@@ -116,63 +117,33 @@ def _loads(raw: bytes) -> Any:
 
 
 def _check_numbers(raw: bytes) -> None:
-    """Raise ``InputRefused`` for an integer beyond 64 bits, and for a number of more than ``_MAX_DIGITS`` digits."""
-    if len(raw[_RUN - 1 :: _RUN].translate(None, _DECIMALS)) == len(raw) // _RUN:
-        return  # every `_RUN` digits in a row have one at a multiple of `_RUN`
-    if len(raw) < _SHORT and not _LONG_RUN.search(raw):
+    """Raise ``InputRefused`` for an integer beyond 64 bits."""
+    if not _has_long_run(raw):
         return
-    codes = np.frombuffer(raw, np.uint8)
-    runs = codes - np.uint8(48) < 10
+    try:
+        orjson.loads(_LONG_RUN.sub(b"x" * _RUN, raw))
+    except orjson.JSONDecodeError:  # with letters in it, a text is still JSON, a number is not
+        with suppress(ValueError, RecursionError):  # not JSON at all, and refused for that later
+            json.loads(raw, parse_int=_whole, parse_float=len)  # slower, and it shows the digits
+
+
+def _has_long_run(raw: bytes) -> bool:
+    if len(raw[_RUN - 1 :: _RUN].translate(None, _DECIMALS)) == len(raw) // _RUN:
+        return False  # every `_RUN` digits in a row have one at a multiple of `_RUN`
+    if len(raw) < _SHORT:
+        return _LONG_RUN.search(raw) is not None
+    runs = np.frombuffer(raw, np.uint8) - np.uint8(48) < 10
     for step in (1, 2, 4, 8, _RUN - 16):  # where 2, 4, 8, 16 and `_RUN` digits begin
         runs = runs[:-step] & runs[step:]
-    if not runs.any():
-        return
-    between = np.zeros(len(runs) + 2, bool)
-    between[1:-1] = runs
-    edges = np.flatnonzero(between[1:] != between[:-1])
-    begins, ends = edges[::2], edges[1::2] + _RUN - 1
-    may_exceed = (ends - begins > _RUN) | (codes[begins - 1] == ord("-"))
-    ends_at = {
-        begin: end for begin, end in zip(begins[may_exceed].tolist(), ends[may_exceed].tolist(), strict=True)
-        if _exceeds(raw, begin, end)
-    }  # fmt: skip
-    if not ends_at:
-        return
-    # Of these, numbers are refused, and texts are not: with a letter in it, a text is still JSON, a number is not.
-    # The first four digits may belong to an escape (backslash, u).
-    marked = bytearray(raw)
-    for begin in ends_at:
-        marked[begin + 4] = ord("x")
-    try:
-        orjson.loads(marked)
-    except orjson.JSONDecodeError as error:
-        begin = len(error.doc[: error.pos].encode()) - 4
-        if begin in ends_at:
-            raise _number_refused(raw[:begin], raw[begin : ends_at[begin]].decode()) from None
+    return bool(runs.any())
 
 
-def _exceeds(raw: bytes, begin: int, end: int) -> bool:
-    """Return whether a run of digits, if it is a number, is one that is refused."""
-    if end - begin > _MAX_DIGITS:
-        return True
-    before, after = raw[max(begin - 2, 0) : begin], raw[end : end + 1]
-    if before[-1:] in (b".", b"e", b"E", b"+") or before in (b"e-", b"E-") or after in (b".", b"e", b"E"):
-        return False  # a part of a float
-    return int(raw[begin:end]) * (-1 if before[-1:] == b"-" else 1) not in _INTEGERS
-
-
-def _number_refused(before: bytes, digits: str) -> InputRefused:
-    """Return the refusal of a number; ``before`` is the body in front of it, with the name of its field."""
-    end = before.rfind(b'":')
-    name = before[before.rfind(b'"', 0, max(end, 0)) + 1 : end].decode()
-    field = f" in {ascii(name)[1:-1][:60]}" if end > 0 else ""
-    if len(digits) > _MAX_DIGITS:
-        return InputRefused(f"the number{field} has {len(digits):,} digits, at most {_MAX_DIGITS:,} are read")
-    sign = "-" * before.endswith(b"-")
-    return InputRefused(
-        f"the integer {sign}{digits[:40]}{'…' * (len(digits) > 40)}{field} does not fit 64 bits",
-        hint="send it as a text, or as a float (1e20) if its last digits do not matter",
-    )
+def _whole(digits: str) -> None:
+    if len(digits) > _LONGEST or int(digits) not in _INTEGERS:
+        raise InputRefused(
+            f"the integer {digits[:40]}{'…' * (len(digits) > 40)} does not fit 64 bits",
+            hint="send it as a text, or as a float (1e20) if its last digits do not matter",
+        )
 
 
 def _count(raw: bytes, byte: bytes) -> int:

@@ -390,22 +390,19 @@ def test_integers_beyond_64_bits_are_refused_and_nothing_else_is(
 @pytest.mark.parametrize(
     "path", ["/serve/h", "/serve/e", "/v1/models/h:predict", "/v1/embeddings", "/v2/models/h/infer"]
 )
-async def test_an_integer_beyond_64_bits_is_refused_with_its_field(served: Any, path: str) -> None:
+async def test_an_integer_beyond_64_bits_is_refused_in_every_protocol(served: Any, path: str) -> None:
     """It would arrive as a float, with other digits."""
     for number in ("-9223372036854775809", "18446744073709551616", "9" * 1000):
         raw = f'{{"n": 1, "instances": ["12345678901234567890"], "größe": [{number}]}}'
         reply = await served.client.post(path, content=raw.encode(), headers={"content-type": "application/json"})
         assert (422 if path.startswith("/serve") else 400) == reply.status_code, reply.text
         assert f"the integer {number[:40]}" in reply.text
-        assert r"gr\\xf6\\xdfe" in reply.text
 
 
-@pytest.mark.parametrize("number", ["9" * 1200, "0." + "9" * 1200, "1" * 1200 + "e-1200", "-0." + "0" * 1200])
-async def test_a_number_of_many_digits_is_refused(served: Any, number: str) -> None:
-    """Whatever it is. As a text it is read."""
-    reply = await served.client.post("/serve/h", content=f'{{"text": [{number}]}}'.encode())
-    assert (422, True) == (reply.status_code, "the number in text has 1,200 digits" in reply.text)
-    assert 200 == (await served.client.post("/serve/h", json={"text": number})).status_code
+@pytest.mark.parametrize("number", ["0." + "9" * 1200, "1" * 1200 + "e-1200", "-0." + "0" * 1200])
+def test_a_float_may_have_many_digits(number: str) -> None:
+    """It is read as the nearest float."""
+    assert {"x": float(number)} == loads(f'{{"x": {number}}}'.encode(), hint="")
 
 
 async def test_a_byte_order_mark_is_accepted(served: Any) -> None:
