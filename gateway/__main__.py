@@ -17,7 +17,7 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
@@ -41,7 +41,10 @@ _NEAR: Final = 0.85
 
 
 def run(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT, and return the exit code. If the port is taken, print one line and return 1."""
+    """Serve until SIGTERM or SIGINT, and return the exit code. If the port is taken, print one line and return 1.
+
+    ``settings``: what the environment says, from which workers read them again.
+    """
     try:
         _require_exporter()
     except (ValueError, ModuleNotFoundError) as error:
@@ -55,23 +58,21 @@ def run(settings: Settings) -> int:
         return 2
     with contextlib.ExitStack() as stack:
         try:
-            port, name, host = settings.port, "port", settings.host
+            port, name, host = settings.port, "PORT", settings.host
             listeners = [stack.enter_context(_listen(settings.host, port))]
-            port, name = settings.grpc_port, "grpc-port"
+            port, name = settings.grpc_port, "GRPC_PORT"
             if port:
                 stack.enter_context(_reserve(settings.host, port))
             if settings.admin_port:
-                port, name, host = settings.admin_port, "admin", settings.admin_host
+                port, name, host = settings.admin_port, "ADMIN", settings.admin_host
                 listeners.append(stack.enter_context(_listen(host, port)))
         except OSError as error:
             reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             print(  # noqa: T201 - the one thing a person at the terminal must see
-                f"error: port {port} on {host} {reason}; choose another with --{name} or "
-                f"TRITON_GATEWAY_{name.replace('-', '_').upper()}",
+                f"error: port {port} on {host} {reason}; choose another with TRITON_GATEWAY_{name}",
                 file=sys.stderr,
             )
             return 1
-        os.environ.update(settings.environment())  # workers read their settings from the environment
         # One thread tokenizes a batch of texts: with several workers per machine, more threads would only contend, and
         # a fork after a parallel encode hangs the child.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -253,8 +254,11 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
     ).run()
 
 
-def main() -> int:
-    """Serve with settings from the environment. Prints one line for each invalid variable and exits with code 2."""
+def main(check: Callable[[Settings], None] = lambda _settings: None) -> int:
+    """Serve with settings from the environment, after a ``check`` of them, whose errors pass through.
+
+    Prints one line for each invalid variable and exits with code 2.
+    """
     try:
         settings = Settings()
     except ValidationError as error:
@@ -264,6 +268,7 @@ def main() -> int:
             reason = ours if ours != fault["msg"] else f"{ours}, got {fault['input']!r}"
             print(f"error: {name}: {reason}", file=sys.stderr)  # noqa: T201 - as above
         return 2
+    check(settings)
     return run(settings)
 
 

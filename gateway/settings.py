@@ -467,16 +467,6 @@ class Settings(BaseSettings):
         """Whether the gateway listens on a reachable address without identifying callers or saying that it need not."""
         return not (self.knows_callers or self.allow_anonymous or is_loopback(self.host))
 
-    def environment(self) -> dict[str, str]:
-        """Return these settings as environment variables, as they are passed to worker processes."""
-        found = {}
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, float) and name not in self.plain_numbers:
-                value = f"{value}s"
-            found[f"TRITON_GATEWAY_{name.upper()}"] = str(value)
-        return found
-
     @property
     def admin_host(self) -> str:
         """The address of the operators' port."""
@@ -525,6 +515,13 @@ class Settings(BaseSettings):
         """Return ``files_rewrite`` as a mapping of prefixes."""
         pairs = (pair.split("=", 1) for pair in self.files_rewrite.split(",") if "=" in pair)
         return {source.strip(): target.strip() for source, target in pairs}
+
+
+def variables_of(field: str) -> tuple[str, ...]:
+    """Return the environment variables of a setting, ours first."""
+    alias = Settings.model_fields[field].validation_alias
+    choices = alias.choices if isinstance(alias, AliasChoices) else ()
+    return tuple(str(name) for name in choices if name != field)
 
 
 def trace_protocol(environ: Mapping[str, str]) -> str:

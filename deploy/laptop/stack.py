@@ -314,16 +314,18 @@ class Stack:
 
     async def _start_gateway(self, address: str, port: int, triton_grpc: str, env: Mapping[str, str]) -> None:
         options = self._options
-        argv = _own_command(
-            "serve", state_dir=self._state.root, host=options.host, port=port, workers=options.workers,
-            triton_grpc=triton_grpc,
-        )  # fmt: skip
-        env = {"TRITON_GATEWAY_POOLS": f"*={triton_grpc}", **env}
+        its = {"state_dir": self._state.root, "host": options.host, "port": port, "workers": options.workers,
+               "triton_grpc": triton_grpc}  # fmt: skip
+        env = {
+            "TRITON_GATEWAY_POOLS": f"*={triton_grpc}", **env,
+            **{f"TRITON_GATEWAY_{name.upper()}": str(value) for name, value in its.items()},
+        }  # fmt: skip
         if is_loopback(options.host):
             env["TRITON_GATEWAY_LOCAL_NAMES"] = options.host
         # longer than the gateway's own drain timeout of 30 s
         await self._start(
-            Part("gateway", argv, env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0), address
+            Part("gateway", _own_command("serve"), env, _http_probe(f"{address}/v2/health/live"), stop_grace=40.0),
+            address,
         )
 
     async def _start(self, part: Part, address: str = "") -> None:

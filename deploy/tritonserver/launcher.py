@@ -46,7 +46,7 @@ _SYSTEMS = ("Linux x86_64", "Linux aarch64")
 """Systems that the wheel is built for."""
 ELSEWHERE = (
     "start all in containers (docker compose up), or the gateway alone against a Triton elsewhere: "
-    "`triton-gateway serve --triton-grpc HOST:8001`"
+    "`TRITON_GATEWAY_TRITON_GRPC=HOST:8001 triton-gateway serve`"
 )
 """What to do on a machine for which there is no Triton."""
 

@@ -1,4 +1,4 @@
-"""Option types and options that several sub-commands share, some generated from a settings class."""
+"""Option types and options that several sub-commands share."""
 
 from __future__ import annotations
 
@@ -22,20 +22,15 @@ from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for its launcher's imports
-    from pydantic_settings import BaseSettings
-
     from deploy.cli.serving_task import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S", bound="BaseSettings")
 
 OpenRegistry = Callable[[], "Registry"]
 """Connects to the registry of the chosen serving Task; raises the registry's errors."""
 
 PORT = click.IntRange(0, 65535)
 
-
-_EMPTY_VALUES = (None, "")
 _STATE_DIR: Final = "triton-gateway.state-dir"
 """Key of the state directory in a command's context."""
 
@@ -50,74 +45,6 @@ class Group(click.Group):
                 (name, command.get_short_help_str(limit=1000))
                 for name in self.list_commands(ctx) if (command := self.get_command(ctx, name)) is not None
             ])  # fmt: skip
-
-
-def settings_options(settings: type[BaseSettings]) -> Callable[[F], F]:
-    """Decorate a command with one option per field of ``settings``. Values stay text; the class checks them.
-
-    The variables in the help are the field's aliases, so help, environment and documentation always agree.
-    """
-
-    from pydantic import AliasChoices
-
-    def decorate(function: F) -> F:
-        for name, field in reversed(settings.model_fields.items()):
-            alias = field.validation_alias
-            names = [str(c) for c in alias.choices if c != name] if isinstance(alias, AliasChoices) else []
-            flag = name.replace("_", "-")
-            is_switch = field.annotation is bool
-            function = click.option(
-                f"--{flag}/--no-{flag}" if is_switch else f"--{flag}",
-                name,
-                default=None,
-                type=None if is_switch else str,
-                metavar=None if is_switch else _metavar(settings, name),
-                envvar=names or [f"TRITON_GATEWAY_{name.upper()}"],
-                show_envvar=True,
-                help=f"{(field.description or '').strip()}{_default(field.default)}",
-            )(function)
-        return function
-
-    return decorate
-
-
-def make_settings(settings: type[S], given: dict[str, Any]) -> S:
-    """Build ``settings`` from the given options. Raises ``DeployError``, which names the invalid option."""
-    from pydantic import ValidationError
-
-    values = {name: value for name, value in given.items() if value not in _EMPTY_VALUES}
-    try:
-        return settings(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]) if first["loc"] else "a setting"
-        known = {variable.casefold(): field for field in settings.model_fields for variable in _names(settings, field)}
-        field = known.get(name.casefold(), name)
-        variables = " or ".join(_names(settings, field)[:-1]) or name
-        raise DeployError(
-            f"--{field.replace('_', '-')} is invalid: {first['msg'].removeprefix('Value error, ')}",
-            hint=f"the value is {first.get('input')!r}, from this option or from {variables}",
-        ) from error
-
-
-def _names(settings: type[BaseSettings], name: str) -> list[str]:
-    from pydantic import AliasChoices
-
-    field = settings.model_fields.get(name)
-    alias = field.validation_alias if field else None
-    choices: Iterable[Any] = alias.choices if isinstance(alias, AliasChoices) else ()
-    return [*(str(c) for c in choices if c != name), name]
-
-
-def _metavar(settings: type[BaseSettings], name: str) -> str:
-    if name in getattr(settings, "plain_numbers", ()):
-        return "NUMBER"
-    annotation = settings.model_fields[name].annotation
-    return {int: "NUMBER", float: "DURATION"}.get(annotation, "TEXT") if isinstance(annotation, type) else "TEXT"
-
-
-def _default(value: object) -> str:
-    return "" if value in _EMPTY_VALUES else f"  [default: {value}]"
 
 
 class _Duration(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
 
 import click
 
-from deploy.cli.commands._options import make_settings, settings_options
 from deploy.tools import ports
 from deploy.tools.errors import DeployError
 from gateway import __main__, settings
@@ -18,17 +17,15 @@ PREDICTOR_PORT = 9000
     name="serve",
     epilog="SIGTERM or Ctrl-C stops it after the requests in flight are answered.",
 )
-@settings_options(settings.Settings)
-@click.option(
-    "--predictor_host", default="", envvar=["TRITON_GATEWAY_PREDICTOR_HOST"], show_envvar=True,
-    metavar="HOST[:PORT]", help="Host of the Triton behind this gateway, gRPC on port 9000. KServe passes this "
-    "option to a transformer.",
-)  # fmt: skip
+# what KServe adds to the arguments of a transformer
+@click.option("--predictor_host", default="", hidden=True)
 @click.option("--model_name", default="", hidden=True)
 @click.option("--http_port", default="", hidden=True)
 @click.option("--predictor_protocol", default="", hidden=True)
-def command(predictor_host: str, model_name: str, http_port: str, predictor_protocol: str, **given: Any) -> int:
+def command(predictor_host: str, model_name: str, http_port: str, predictor_protocol: str) -> int:
     """Run the gateway: answer requests for the endpoints of a serving Task, with the models in Triton.
+
+    Its settings are environment variables: docs/settings.md lists them.
 
     It needs a ClearML server (CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or a clearml.conf)
     and a Triton whose models `triton-gateway sync`, or you, keep loaded.
@@ -37,16 +34,21 @@ def command(predictor_host: str, model_name: str, http_port: str, predictor_prot
     Example:
       export CLEARML_API_HOST=https://api.clearml.example CLEARML_API_ACCESS_KEY=… CLEARML_API_SECRET_KEY=…
       triton-gateway keys create --file keys.json --tenant my-team
-      triton-gateway serve --host 0.0.0.0 --keys-file keys.json --triton-grpc triton:8001 --poll-frequency 5s
+      export TRITON_GATEWAY_HOST=0.0.0.0 TRITON_GATEWAY_KEYS_FILE=keys.json TRITON_GATEWAY_TRITON_GRPC=triton:8001
+      triton-gateway serve
     """
     del model_name, predictor_protocol  # names come from the serving Task; Triton is always asked over gRPC
-    if predictor_host:
-        given["triton_grpc"] = given["triton_grpc"] or predictor_address(predictor_host)
-    given["port"] = given["port"] or http_port
-    chosen = make_settings(settings.Settings, given)
-    ports.require_free(chosen.host, chosen.port, what="gateway", option="--port")
-    ports.require_free(chosen.host, chosen.grpc_port, what="gateway's gRPC", option="--grpc-port")
-    return __main__.run(chosen)
+    for given, field in ((predictor_host and predictor_address(predictor_host), "triton_grpc"), (http_port, "port")):
+        names = settings.variables_of(field)
+        if given and not any(map(os.environ.get, names)):
+            os.environ[names[0]] = given
+    return __main__.main(_require_free_ports)
+
+
+def _require_free_ports(chosen: settings.Settings) -> None:
+    """Raise ``PortTaken``, which names the process that holds a port."""
+    for name, port, variable in (("gateway", chosen.port, "PORT"), ("gateway's gRPC", chosen.grpc_port, "GRPC_PORT")):
+        ports.require_free(chosen.host, port, what=name, option=f"TRITON_GATEWAY_{variable}")
 
 
 def refuse_strangers(host: str) -> None:

@@ -90,10 +90,11 @@ def test_every_module_can_be_imported_without_linux_features(lacking: str) -> No
 def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp_path: Path) -> None:
     """With one worker, and unreachable Triton and registry."""
     port = free_port()
-    arguments = ["serve", "--port", str(port), "--triton-grpc", "127.0.0.1:1", "--state-dir", str(tmp_path)]
-    code = f"{lacking}\nfrom deploy.cli.main import main\nsys.argv = ['triton-gateway', *{arguments}]\nmain()"
+    code = f"{lacking}\nfrom deploy.cli.main import main\nsys.argv = ['triton-gateway', 'serve']\nmain()"
     env = {
-        **os.environ, "CLEARML_API_HOST": "http://127.0.0.1:1", "CLEARML_API_ACCESS_KEY": "key", "HOME": str(tmp_path),
+        **os.environ, "TRITON_GATEWAY_PORT": str(port), "TRITON_GATEWAY_TRITON_GRPC": "127.0.0.1:1",
+        "TRITON_GATEWAY_STATE_DIR": str(tmp_path),
+        "CLEARML_API_HOST": "http://127.0.0.1:1", "CLEARML_API_ACCESS_KEY": "key", "HOME": str(tmp_path),
         "CLEARML_API_SECRET_KEY": "secret", "CLEARML_SERVING_TASK_ID": "0" * 32,
     }  # fmt: skip
     with (tmp_path / "log").open("wb") as log:

@@ -75,14 +75,6 @@ def test_an_invalid_value_is_refused_with_its_variable(monkeypatch: pytest.Monke
         Settings()
 
 
-def test_settings_reach_workers_through_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers read the same values as their parent."""
-    told = Settings(port=1234, poll_frequency="2s", triton_grpc="t:1", access_log=True)
-    for name, value in told.environment().items():
-        monkeypatch.setenv(name, value)
-    assert told == Settings()
-
-
 def test_grpc_options_are_passed_as_clearml_does() -> None:
     """CLEARML_GRPC_* become channel options, numbers converted."""
     environ = {"CLEARML_GRPC_MAX_SEND_MESSAGE_LENGTH": "5", "CLEARML_GRPC_X": "a", "OTHER": "1"}

@@ -16,7 +16,7 @@ import yaml
 
 from deploy.cli.main import group
 from deploy.tritonserver import key
-from gateway.settings import Settings
+from gateway.settings import Settings, variables_of
 from gateway.triton.key import read_key
 from tests.kube_tools import CHART, rendered
 
@@ -95,6 +95,7 @@ def test_variables_are_settings_of_what_runs(name: str) -> None:
     assert command is not None
     known = {n for p in command.params for n in ([p.envvar] if isinstance(p.envvar, str) else p.envvar or [])}
     if words[0] == "serve":
+        known = {variable for field in Settings.model_fields for variable in variables_of(field)}
         values = {k: settled(v) for k, v in service["environment"].items() if k.startswith("TRITON_GATEWAY_")}
         assert Settings(**values).files_rewrites()["http://localhost:8008"] == "http://controlplane:8008"
     assert given <= known | CLEARML

@@ -161,7 +161,7 @@ def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Rend
     """What a real cluster asks of every chart, without a patch."""
     extra = {
         "extraVolumes": [{"name": "own", "emptyDir": {}}], "extraVolumeMounts": [{"name": "own", "mountPath": "/own"}],
-        "extraEnv": [{"name": "OWN", "value": "1"}], "extraArgs": ["--own"], "podLabels": {"team": "ml"},
+        "extraEnv": [{"name": "OWN", "value": "1"}], "podLabels": {"team": "ml"},
         "podAnnotations": {"note": "x"},
     }  # fmt: skip
     placed = {key: value for key, value in PLACED.items() if (tier, key) != ("gateway", "runtimeClassName")}
@@ -173,7 +173,6 @@ def test_pods_are_placed_and_extended_by_values(tier: str, name: str, helm: Rend
     assert {"name": "own", "emptyDir": {}} in spec["volumes"]
     assert {"name": "own", "mountPath": "/own"} in container["volumeMounts"]
     assert {"name": "OWN", "value": "1"} in container["env"]
-    assert "--own" == container["args"][-1]
     assert ("ml", "x") == (metadata["labels"]["team"], metadata["annotations"]["note"])
 
 

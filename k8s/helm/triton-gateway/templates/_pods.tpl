@@ -86,7 +86,7 @@ containers:
     command: [sh, -c, exec triton-gateway serve, triton-gateway]
     args: []
     {{- else }}
-    args: {{ concat (list "serve") $gateway.extraArgs | toJson }}
+    args: [serve]
     {{- end }}
     envFrom:
       {{- include "triton-gateway.settings" (list $) | nindent 6 }}

@@ -17,19 +17,17 @@ from typing import Any
 import click
 import pytest
 
-from deploy.cli.commands._options import make_settings
 from deploy.cli.commands.serve import predictor_address
 from deploy.cli.main import group, main
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.errors import RegistryRefused, SpecFault
-from gateway.settings import Settings
 from tests.sites import nobody, site
 
 COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
 """Their options speak of one model and come from the command line."""
 GROUPS = ["keys", "history", "drift", "boards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
-PROGRAMS = COMMANDS[:5]
+PROGRAMS = ["up", "sync", "controller", "controlplane"]
 """They run in containers and units, so every option can come from the environment."""
 HAS_NO_VARIABLE = {"help", "show_env", "version"}
 """Options that say what to do once."""
@@ -99,12 +97,6 @@ def test_every_command_that_reads_the_registry_can_be_told_whose() -> None:
     assert without == []
 
 
-def test_serve_has_an_option_for_every_setting() -> None:
-    """Every setting of the gateway has an option."""
-    kserves = {"predictor_host", "predictor_protocol", "model_name", "http_port"}
-    assert {option.name for option in load("serve").params} - kserves == set(Settings.model_fields)
-
-
 def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     """The first help page names each command, without internal ones."""
     assert main([]) in (0, 2)
@@ -160,25 +152,23 @@ def test_wrong_command_line_is_one_line_and_exit_code_2(
     assert shown.out == ""
 
 
-def test_setting_out_of_range_names_option_and_variable(capsys: pytest.CaptureFixture[str]) -> None:
-    """A value the settings refuse is reported by the option's own name, with what was given."""
-    assert main(["serve", "--max-body-bytes", "-3"]) == 1
-    line = only_line(capsys.readouterr().err)
-    assert "--max-body-bytes" in line
-    assert "TRITON_GATEWAY_MAX_BODY_BYTES" in line
-    assert "'-3'" in line
-
-
-@pytest.mark.parametrize("command", ["serve", "controlplane"])
-def test_taken_port_says_who_holds_it_and_which_option_changes_it(
-    command: str, taken_port: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize(
+    ("command", "variable", "chooses"),
+    [("serve", "TRITON_GATEWAY_PORT", "TRITON_GATEWAY_PORT"), ("serve", "TRITON_GATEWAY_GRPC_PORT", "_GRPC_PORT"),
+     ("controlplane", "TRITON_GATEWAY_CONTROLPLANE_PORT", "--port")],
+)  # fmt: skip
+def test_taken_port_says_who_holds_it_and_what_changes_it(
+    command: str, variable: str, chooses: str, taken_port: int, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     """The line contains all that a person needs to continue."""
-    assert main([command, "--port", str(taken_port)]) == 1
+    monkeypatch.setenv("TRITON_GATEWAY_PORT", "0")
+    monkeypatch.setenv(variable, str(taken_port))
+    assert main([command]) == 1
     line = only_line(capsys.readouterr().err)
     assert f"port {taken_port}" in line
     assert f"(pid {os.getpid()})" in line
-    assert "--port" in line
+    assert f"choose another port with {chooses}" in line.replace("with TRITON_GATEWAY_GRPC", "with _GRPC")
 
 
 def failing(error: BaseException) -> click.Group:
@@ -274,22 +264,6 @@ def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -
     """Ctrl-C ends quietly, with the exit code shells expect."""
     assert main(["fail"], root=failing(KeyboardInterrupt())) == 130
     assert capsys.readouterr().err.strip() == ""
-
-
-# --- settings
-
-
-def test_option_wins_over_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An option overrides a variable."""
-    monkeypatch.setenv("TRITON_GATEWAY_PORT", "1")
-    monkeypatch.setenv("CLEARML_SERVING_PORT", "2")
-    assert make_settings(Settings, {"port": "3", "host": None}).port == 3
-
-
-def test_clearml_variable_keeps_its_meaning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CLEARML_SERVING_POLL_FREQ counts minutes."""
-    monkeypatch.setenv("CLEARML_SERVING_POLL_FREQ", "2")
-    assert make_settings(Settings, {}).poll_frequency == 120
 
 
 # --- status
@@ -425,12 +399,15 @@ def test_kserve_predictor_host_is_tritons_grpc_address(host: str, address: str) 
     assert address == predictor_address(host)
 
 
-def test_kserves_arguments_are_understood() -> None:
-    """They reach the settings: an invalid port is refused, not ignored."""
+def test_kserves_arguments_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They reach the settings, unless a variable says otherwise: an invalid port is refused, not ignored."""
+    monkeypatch.delenv("TRITON_GATEWAY_PORT", raising=False)
     arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
     done = run(*arguments, "--http_port", "none")
-    assert 0 != done.returncode
-    assert "--port is invalid" in done.stderr
+    assert 2 == done.returncode
+    assert "error: TRITON_GATEWAY_PORT: " in done.stderr
+    monkeypatch.setenv("CLEARML_SERVING_PORT", "-1")
+    assert ", got '-1'" in run(*arguments, "--http_port", "none").stderr
 
 
 @pytest.mark.parametrize("group", ["canary", "boards", "drift", "hook", "keys"])

@@ -63,7 +63,7 @@ def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
         choose_server(on_path=None, wheel=None, python="3.12", system=system)
     line = missing.value.line()
     assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
-    assert "`triton-gateway serve --triton-grpc HOST:8001`" in line
+    assert "`TRITON_GATEWAY_TRITON_GRPC=HOST:8001 triton-gateway serve`" in line
     assert "pip install" not in line
 
 
