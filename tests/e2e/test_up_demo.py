@@ -87,7 +87,7 @@ class Up:
         """Process id of each part."""
         found: dict[str, int] = {}
         for line in self.processes():
-            part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) ", line)
+            part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) ", f"{line} ")
             if part is not None:
                 # the first has started the others, which are called like it until they run their own program
                 found.setdefault(part[1].replace("serve", "gateway"), int(line.split()[0]))
@@ -110,11 +110,11 @@ class Up:
             if int(entry.name) != os.getpid():
                 try:
                     line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                    home = str((entry / "cwd").readlink())  # Triton's paths are relative to it
+                    about = (entry / "environ").read_bytes() + os.fsencode((entry / "cwd").readlink())
                     is_dead = (entry / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
                 except OSError:
                     continue
-                if str(self.state) in f"{line}{home}" and not is_dead:
+                if (str(self.state) in line or os.fsencode(self.state) in about) and not is_dead:
                     found.append(f"{entry.name} {line}")
         return found
 

@@ -17,10 +17,6 @@ import click
               show_envvar=True, help="Namespace of the deployment.")  # fmt: skip
 @click.option("--context", default="", help="kubectl context to use.  [default: the current one]")
 @click.option(
-    "--values", type=click.Choice(["default", "gpu", "dev", "existing", "kserve", "sync"]), default="default",
-    show_default=True, help="Values file of the chart that is installed, or will be: it decides what must exist.",
-)  # fmt: skip
-@click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="Folder that `up` writes to.",
 )  # fmt: skip
@@ -34,20 +30,20 @@ import click
     show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
 )  # fmt: skip
 def command(
-    kube: bool, namespace: str, context: str, values: str, state_dir: Path, triton_grpc: str, serving_task_id: str
+    kube: bool, namespace: str, context: str, state_dir: Path, triton_grpc: str, serving_task_id: str
 ) -> int:  # fmt: skip
-    """Check this machine: Triton and registry. With --kube, check a cluster instead.
+    """Check this machine: Triton and registry. With --kube, check a cluster instead: autoscalers, who may load models.
 
     \b
     Examples:
       triton-gateway doctor
       triton-gateway doctor --triton-grpc triton:8001
-      triton-gateway doctor --kube --values gpu --namespace triton-gateway
+      triton-gateway doctor --kube --namespace triton-gateway
     """
     from deploy.cli.doctor import kube as cluster
     from deploy.cli.doctor import local
 
-    checks = cluster.check(cluster.Kubectl(namespace, context), values) if kube else local.check(
+    checks = cluster.check(cluster.Kubectl(namespace, context)) if kube else local.check(
         state_dir, triton_grpc, serving_task_id, os.environ)  # fmt: skip
     missing = 0
     for each in checks:

@@ -1,4 +1,4 @@
-"""Checks of a cluster through kubectl: whether it has what the chart needs, and whether its pods run and scale.
+"""Checks of a cluster through kubectl: whether both tiers scale, and who may load models.
 
 Only reads, with the caller's own rights; anything that they do not permit to read is a note.
 """
@@ -13,19 +13,6 @@ from typing import Any, Final
 
 from deploy.cli.doctor import Finding, local
 
-KEYS: Final = ("CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
-OLDEST: Final = (1, 28)
-VALUES: Final = ("default", "gpu", "dev", "existing", "kserve", "sync")
-"""The chart's files of values, and none of them."""
-_PARTS: Final = (
-    ("servicemonitors.monitoring.coreos.com", "install kube-prometheus-stack", ("gpu", "existing", "kserve")),
-    ("scaledobjects.keda.sh", "install KEDA 2.17 or newer", ("gpu",)),
-    ("inferenceservices.serving.kserve.io", "install KServe", ("kserve",)),
-    ("/apis/metrics.k8s.io", "install metrics-server", ("default", "gpu", "existing", "kserve")),
-)  # fmt: skip
-"""Definitions and APIs that others bring: their remedies, and the values that need them."""
-_NAMES: Final = "--output=go-template={{range $key, $_ := .data}}{{$key}} {{end}}"
-"""Only the names of a Secret's keys: the values must not be read."""
 _VERSION: Final = (
     "import json, urllib.request as web;print(json.load(web.urlopen('http://127.0.0.1:8000/v2', timeout=3))['version'])"
 )
@@ -63,49 +50,23 @@ class Kubectl:
             return {}
         return found if isinstance(found, dict) else {}
 
-    def has(self, subject: str, detail: str, remedy: str, *arguments: str) -> Finding:
-        """Return that ``subject`` is there if the command succeeds; a note if the caller may not ask."""
-        code, _, error = self(*arguments)
-        if code == 0:
-            return Finding(subject, "ok", detail)
-        if "orbidden" in error:
-            return Finding(subject, "note", f"you have no permission to read it: {_last(error)}", remedy)
-        return Finding(subject, "missing", _last(error) or "not found", remedy)
 
-
-def check(kubectl: Kubectl, values: str) -> Iterator[Finding]:
-    """Check the cluster, in the order in which one would set it up."""
-    version = kubectl.json("version").get("serverVersion")
-    if not version:
-        code, _, error = kubectl("version")
+def check(kubectl: Kubectl) -> Iterator[Finding]:
+    """Check what runs in the namespace. What a cluster lacks before that, Helm says when it installs the chart."""
+    ours = "--selector=app.kubernetes.io/name=triton-gateway"
+    code, out, error = kubectl("get", "deployments", ours, "--output=json")
+    if code:
         remedy = "install kubectl" if code == 127 else "check the context: kubectl config current-context, --context"
         yield Finding("cluster", "missing", _last(error) or "kubectl sees no server", remedy)
         return
-    numbers = tuple(int("".join(filter(str.isdigit, str(version.get(part)))) or 0) for part in ("major", "minor"))
-    newer = f"Kubernetes {OLDEST[0]}.{OLDEST[1]} or newer is needed"
-    yield Finding("cluster", "missing" if numbers < OLDEST else "ok", str(version.get("gitVersion", "?")), newer)
-    space = kubectl.namespace
-    yield kubectl.has(f"namespace {space}", "exists", f"kubectl create namespace {space}", "get", "namespace", space)
-    if values != "dev":  # the chart makes the keys of its own control plane
-        yield _secret(kubectl, "clearml-credentials", dict.fromkeys(KEYS, "…"))
-    for name, remedy, needed_by in _PARTS:
-        if values in needed_by:
-            ask = ("get", "--raw", name) if name.startswith("/") else ("get", "customresourcedefinition", name)
-            yield kubectl.has(name, "is there", remedy, *ask)
-    if values == "gpu":
-        yield _external_metrics(kubectl)
+    deployments = json.loads(out)["items"]
+    if not deployments:
+        yield Finding("deployments", "note", f"none in {kubectl.namespace}", "helm install (docs/kubernetes.md)")
+        return
     yield from autoscalers(kubectl)
-    yield from _workloads(kubectl)
-
-
-def _secret(kubectl: Kubectl, name: str, keys: Mapping[str, str]) -> Finding:
-    literals = " ".join(f"--from-literal={key}={value}" for key, value in keys.items())
-    create = f"kubectl -n {kubectl.namespace} create secret generic {name} {literals}"
-    there = kubectl("get", "secret", name, _NAMES)[1].split()
-    lacking = [key for key in keys if key not in there]
-    if there and lacking:
-        return Finding(f"secret {name}", "missing", f"has no key {', '.join(lacking)}", create)
-    return kubectl.has(f"secret {name}", f"has {', '.join(keys)}", create, "get", "secret", name, _NAMES)
+    if kubectl.json("get", "scaledobjects.keda.sh").get("items"):
+        yield _external_metrics(kubectl)
+    yield from _open_addresses(kubectl, deployments)
 
 
 def _external_metrics(kubectl: Kubectl) -> Finding:
@@ -116,7 +77,7 @@ def _external_metrics(kubectl: Kubectl) -> Finding:
     if owner and "keda" not in said:
         remedy = "remove its external rules (of prometheus-adapter rules.external: []), then run KEDA's helm upgrade"
         return Finding(subject, "missing", f"are served by {said}, so KEDA's autoscalers never get a value", remedy)
-    return kubectl.has(subject, f"are served by {said}", "install KEDA", "get", "apiservice", name)
+    return Finding(subject, "ok" if owner else "note", f"are served by {said}", f"kubectl get apiservice {name}")
 
 
 def autoscalers(kubectl: Kubectl) -> Iterator[Finding]:
@@ -145,24 +106,6 @@ def autoscalers(kubectl: Kubectl) -> Iterator[Finding]:
                 f"autoscaler of {target}", "missing", f"{' and '.join(found)} both scale it, so none of them works",
                 f"delete one: kubectl -n {kubectl.namespace} delete {found[-1]}",
             )  # fmt: skip
-
-
-def _workloads(kubectl: Kubectl) -> Iterator[Finding]:
-    """Check the deployments; no deployment yet is a note."""
-    label = "--selector=app.kubernetes.io/name=triton-gateway"
-    deployments = kubectl.json("get", "deployments", label).get("items", [])
-    if not deployments:
-        yield Finding("deployments", "note", "none yet", "helm install (docs/kubernetes.md)")
-        return
-    yield from _open_addresses(kubectl, deployments)
-    for each in deployments:
-        name = each["metadata"]["name"]
-        wanted, ready = each.get("spec", {}).get("replicas", 1), each.get("status", {}).get("readyReplicas", 0)
-        yield Finding(
-            f"deployment {name}", "ok" if ready >= wanted > 0 else "missing",
-            f"{ready} of {wanted} pods are ready",
-            f"kubectl -n {kubectl.namespace} describe pod {label}; a gateway's /readyz says what it is waiting for",
-        )  # fmt: skip
 
 
 def _open_addresses(kubectl: Kubectl, deployments: Sequence[Object]) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,15 +11,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.cli.doctor.kube import KEYS, Kubectl, check
+from deploy.cli.doctor.kube import Kubectl, check
 from tests import kube_tools
 from tests.sites import Asked, site
 
 NAMESPACE = "triton-gateway"
 RESOURCES = {
-    "v1": [("namespaces", "Namespace", False), ("secrets", "Secret", True), ("pods", "Pod", True)],
+    "v1": [("pods", "Pod", True)],
     "apps/v1": [("deployments", "Deployment", True)],
-    "apiextensions.k8s.io/v1": [("customresourcedefinitions", "CustomResourceDefinition", False)],
     "apiregistration.k8s.io/v1": [("apiservices", "APIService", False)],
     "autoscaling/v2": [("horizontalpodautoscalers", "HorizontalPodAutoscaler", True)],
     "keda.sh/v1alpha1": [("scaledobjects", "ScaledObject", True)],
@@ -97,39 +95,27 @@ def cluster(tmp_path: Path) -> Iterator[Callable[[dict[str, Any]], Kubectl]]:
 def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubectl]) -> None:
     """Every question is one that the real kubectl understands, and its answer is read right."""
     inside = f"/namespaces/{NAMESPACE}"
-    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     answers = {
-        f"/api/v1{inside}": named("Namespace", NAMESPACE),
-        f"/api/v1{inside}/secrets/clearml-credentials": named(
-            "Secret", "clearml-credentials", data={key: base64.b64encode(b"hidden").decode() for key in KEYS}
-        ),
-        **{f"{definitions}/{name}": named("CustomResourceDefinition", name) for name in (
-            "servicemonitors.monitoring.coreos.com", "scaledobjects.keda.sh")},
-        "/apis/metrics.k8s.io": {"kind": "APIGroup", "name": "metrics.k8s.io"},
         "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io": named(
             "APIService", "v1beta1.external.metrics.k8s.io", spec={"service": {"namespace": "keda", "name": "m"}}),
         f"/apis/autoscaling/v2{inside}/horizontalpodautoscalers": listed("HorizontalPodAutoscaler", named(
             "HorizontalPodAutoscaler", "triton-gateway", status={"currentReplicas": 2}, spec={
                 "scaleTargetRef": {"name": "triton-gateway"}, "minReplicas": 2, "maxReplicas": 9})),
+        f"/apis/keda.sh/v1alpha1{inside}/scaledobjects": listed("ScaledObject", named(
+            "ScaledObject", "triton", spec={"scaleTargetRef": {"name": "triton"}})),
         f"/apis/apps/v1{inside}/deployments": listed("Deployment", named(
             "Deployment", "triton-gateway", spec={"replicas": 2}, status={"readyReplicas": 2})),
         f"/api/v1{inside}/pods": listed("Pod"),
     }  # fmt: skip
-    found = list(check(cluster(answers), "gpu"))
-    assert [] == [each for each in found if each.state != "ok"]
-    details = {each.subject: each.detail for each in found}
-    assert f"has {', '.join(KEYS)}" == details["secret clearml-credentials"]
-    assert "2 of 2 pods are ready" == details["deployment triton-gateway"]
-    assert "scales" == details["hpa/triton-gateway"]
-    assert not any("hidden" in each.detail for each in found)
+    found = list(check(cluster(answers)))
+    assert {"hpa/triton-gateway", "scaledobject/triton", "external metrics (KEDA)"} == {each.subject for each in found}
+    assert {"ok"} == {each.state for each in found}
 
 
 def test_an_empty_cluster_and_narrow_rights(cluster: Callable[[dict[str, Any]], Kubectl]) -> None:
-    """What is not there is missing; what may not be seen is a note."""
-    states = {
-        each.subject: each.state
-        for each in check(cluster({f"/api/v1/namespaces/{NAMESPACE}/secrets/clearml-credentials": 403}), "default")
-    }
-    assert "note" == states["secret clearml-credentials"]
-    assert {"namespace triton-gateway", "/apis/metrics.k8s.io"} <= {k for k, v in states.items() if v == "missing"}
-    assert "note" == states["deployments"]
+    """Nothing deployed is a note; what may not be seen is said."""
+    deployments = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+    [one] = check(cluster({deployments: listed("Deployment")}))
+    assert ("deployments", "note") == (one.subject, one.state)
+    [one] = check(cluster({deployments: 403}))
+    assert ("cluster", "missing", True) == (one.subject, one.state, "orbidden" in one.detail)

@@ -19,7 +19,7 @@ def kubectl(tmp_path: Path) -> Any:
     """Build a kubectl with the answers of a healthy cluster, of which a test replaces some."""
 
     def make(**changed: tuple[int, Any, str] | None) -> Kubectl:
-        says = {**HEALTHY, **{name.replace("_", " ").replace("RAW", "--raw"): said for name, said in changed.items()}}
+        says = {**HEALTHY, **{name.replace("_", " "): said for name, said in changed.items()}}
         # what is more specific is asked first
         ordered = dict(sorted(((k, v) for k, v in says.items() if v), key=lambda item: -len(item[0])))
         cases = []

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from deploy.cli.doctor import Finding
-from deploy.cli.doctor.kube import KEYS, VALUES, Kubectl, check
+from deploy.cli.doctor.kube import Kubectl, check
 from deploy.cli.main import main
-from tests.unit.deploy.cli.doctor.kubectl_says import HEALTHY, condition, deployment, hpa, items, of_keda, scaled
+from tests.unit.deploy.cli.doctor.kubectl_says import condition, deployment, hpa, items, of_keda, scaled
 
 
-def found(kubectl: Kubectl, values: str = "gpu") -> dict[str, Finding]:
+def found(kubectl: Kubectl) -> dict[str, Finding]:
     """Findings by subject; each that is not ok has a remedy."""
-    seen = {each.subject: each for each in check(kubectl, values)}
+    seen = {each.subject: each for each in check(kubectl)}
     assert all(each.remedy for each in seen.values() if each.state == "missing")
     return seen
 
@@ -27,23 +27,15 @@ def bad(kubectl: Kubectl) -> list[str]:
     return sorted(name for name, each in found(kubectl).items() if each.state != "ok")
 
 
-@pytest.mark.parametrize("values", VALUES)
-def test_a_cluster_with_everything_has_nothing_missing(kubectl: Any, values: str) -> None:
-    """This holds for every values file of the chart."""
-    assert {"ok"} == {each.state for each in found(kubectl(), values).values()}
-
-
-def test_an_empty_cluster_misses_what_its_values_need(kubectl: Any) -> None:
-    """Each with a remedy."""
-    bare = kubectl(**{name.replace(" ", "_"): None for name in HEALTHY if not name.startswith("version")})
-    missing = {name for name, each in found(bare, "kserve").items() if each.state == "missing"}
-    assert {
-        "namespace triton-gateway", "secret clearml-credentials", "servicemonitors.monitoring.coreos.com",
-        "inferenceservices.serving.kserve.io", "/apis/metrics.k8s.io",
-    } == missing  # fmt: skip
-    gpu = {name for name, each in found(bare, "gpu").items() if each.state == "missing"}
-    assert {"scaledobjects.keda.sh", "external metrics (KEDA)"} <= gpu
-    assert "scaledobjects.keda.sh" not in found(bare, "default")
+def test_a_healthy_cluster_has_nothing_missing(kubectl: Any) -> None:
+    """With autoscalers of both kinds; without any of KEDA's, nothing is asked of its API."""
+    both = kubectl(
+        get_horizontalpodautoscalers=(0, items(hpa("g"), of_keda()), ""), get_scaledobjects=(0, items(scaled()), "")
+    )
+    seen = found(both)
+    assert {"ok"} == {each.state for each in seen.values()}
+    assert {"hpa/g", "scaledobject/triton", "external metrics (KEDA)", "who may load models"} <= set(seen)
+    assert {"who may load models", "version of deployment/triton"} == set(found(kubectl()))
 
 
 def test_a_triton_that_anybody_may_load_into_is_missing_its_key(kubectl: Any) -> None:
@@ -67,44 +59,19 @@ def test_the_version_of_a_deployed_triton_is_told(kubectl: Any) -> None:
     assert "note" == found(kubectl(**says))[subject].state
 
 
-def test_values_of_secrets_are_never_asked_for(kubectl: Any, tmp_path: Path) -> None:
-    """Only the names of the keys are read."""
-    seen = found(kubectl(get_secret=(0, KEYS[0], "")))
-    assert "has no key CLEARML_API_SECRET_KEY" == seen["secret clearml-credentials"].detail
-    asked = [line for line in (tmp_path / "asked").read_text().splitlines() if "get secret" in line]
-    assert asked
-    assert all("go-template={{range $key, $_ := .data}}{{$key}} {{end}}" in line for line in asked)
-
-
-def test_what_may_not_be_seen_is_not_called_missing(kubectl: Any) -> None:
-    """Callers may have narrow rights."""
-    refused = (1, "", 'Error from server (Forbidden): secrets "x" is forbidden: User "u" cannot get resource')
-    seen = found(kubectl(get_secret=refused, get_customresourcedefinition=refused))
-    assert {"note"} == {seen[name].state for name in ("secret clearml-credentials", "scaledobjects.keda.sh")}
-
-
-def test_an_old_cluster_is_missing(kubectl: Any) -> None:
-    """The manifests use fields that an old cluster drops silently."""
-    old = {"serverVersion": {"major": "1", "minor": "24", "gitVersion": "v1.24.17"}}
-    assert ["cluster"] == bad(kubectl(version=(0, old, "")))
-
-
-def test_a_deployment_that_is_not_ready_is_missing(kubectl: Any) -> None:
-    """With the command that says why."""
-    seen = found(kubectl(get_deployments=(0, items(deployment("triton", 2, 1)), "")))["deployment triton"]
-    assert ("missing", "1 of 2 pods are ready") == (seen.state, seen.detail)
-    assert "describe pod --selector=" in seen.remedy
-
-
 def test_nothing_deployed_yet_is_a_note(kubectl: Any) -> None:
-    """Nothing is deployed before the first apply."""
-    assert "note" == found(kubectl(get_deployments=(0, items(), "")))["deployments"].state
+    """Also in a wrong namespace, which is named."""
+    seen = found(kubectl(get_deployments=(0, items(), "")))
+    assert [("deployments", "note", "none in triton-gateway")] == [
+        (s, one.state, one.detail) for s, one in seen.items()
+    ]
 
 
 def test_external_metrics_that_are_not_kedas_are_missing(kubectl: Any) -> None:
     """KEDA still reports Ready without Fallback."""
     other = {"spec": {"service": {"namespace": "monitoring", "name": "prometheus-adapter"}}}
-    seen = found(kubectl(get_apiservice=(0, other, "")))["external metrics (KEDA)"]
+    some = {"get_scaledobjects": (0, items(scaled()), "")}
+    seen = found(kubectl(get_apiservice=(0, other, ""), **some))["external metrics (KEDA)"]
     assert ("missing", True) == (seen.state, "monitoring/prometheus-adapter" in seen.detail)
 
 
@@ -143,11 +110,11 @@ def test_the_command_prints_findings_and_ends_with_what_it_found(
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     assert 0 == main(["doctor", "--kube"])
     assert capsys.readouterr().out.splitlines()[-1] == "nothing is missing"
-    kubectl(get_namespace=None)
+    kubectl(get_horizontalpodautoscalers=(0, items(hpa("g", condition("ScalingActive", "False", "no s0"))), ""))
     assert 1 == main(["doctor", "--kube"])
     text = capsys.readouterr().out
-    assert "MISSING  namespace triton-gateway" in text
-    assert "→ kubectl create namespace triton-gateway" in text
+    assert "MISSING  hpa/g: ScalingActive is False: no s0" in text
+    assert "→ kubectl describe hpa/g" in text
     assert text.splitlines()[-1] == "1 missing"
 
 
@@ -158,6 +125,6 @@ def test_no_cluster_is_one_finding_with_the_reason(
     """Both for the real kubectl without a server and for no kubectl: no traceback, and no long wait."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
     path = shutil.which("kubectl") if program == "real" else "/nowhere/kubectl"
-    seen = list(check(Kubectl("n", program=path or "kubectl"), "gpu"))
+    seen = list(check(Kubectl("n", program=path or "kubectl")))
     assert [("cluster", "missing")] == [(each.subject, each.state) for each in seen]
     assert seen[0].detail
