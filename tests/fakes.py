@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import io
 import json
-import shutil
 import zipfile
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from gateway.errors import (
 from gateway.file_names import file_name
 from gateway.registry.ledger import Kind, Record, Records
 from gateway.registry.pack import pack
-from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
+from gateway.registry.port import ModelQuery, Parts, Upload
 from gateway.spec import ArtifactRef, ModelRecord, ServingSpec, ServingTask, decode
 from gateway.trace import TRACEPARENT
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
@@ -341,9 +340,9 @@ class FakeRegistry:
         self.listed[str(report["container_id"])] = report
 
     def register(self, upload: Upload) -> str:
-        """See ``RegistryWriter.register``; the package lies in the folder ``scratch``."""
+        """See ``RegistryWriter.register``; the package lies in ``scratch``, or else beside the folder."""
         self._check()
-        packed = pack(upload.folder, upload.scratch, upload.name)
+        packed = pack(upload.folder, upload.scratch or upload.folder.parent, upload.name)
         for model_id, model in self.models.items():
             if model.uri == packed.as_uri() and model.name == upload.name:
                 return model_id
@@ -353,17 +352,6 @@ class FakeRegistry:
             tags=tuple(upload.tags),
         )  # fmt: skip
         return model_id
-
-    def publish(self, publication: Publication) -> Published:
-        """See ``RegistryWriter.publish``; the package lies beside the bundle's folder."""
-        self._check()
-        model_id = f"published-{len(self.models)}"
-        archive = shutil.make_archive(f"{publication.folder}-{model_id}", "zip", publication.folder)
-        self.add_model(
-            model_id, Path(archive), is_package=True, name=publication.name, project=publication.project,
-            tags=(*publication.tags, *publication.model_tags),
-        )  # fmt: skip
-        return Published(f"task-of-{model_id}", model_id)
 
     def _matches(self, query: ModelQuery, model: ModelRecord) -> bool:
         return (

@@ -1,6 +1,6 @@
 """Registers a bundle: its files, its origin and the measurements. Also downloads originals that are registered models.
 
-Called by ``triton-gateway optimize``. How ClearML stores it is up to ``gateway/registry/clearml/publish.py``.
+Called by ``triton-gateway optimize``. How ClearML stores it is up to ``gateway/registry/clearml/upload.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from deploy.bundles.pack import manifest
 from deploy.tools.errors import DeployError, GatewayError
-from gateway.registry import ArtifactCache, ClearMLRegistry, Publication, Published, is_id
+from gateway.registry import ArtifactCache, ClearMLRegistry, Provenance, Upload, is_id
 
 
 def is_registered(source: str) -> bool:
@@ -33,9 +33,10 @@ def fetch_source(model_id: str, folder: Path) -> Path:
 
 def register(
     bundle: Path, values: Mapping[str, Any], *, project: str, name: str, tags: Sequence[str], source: str
-) -> Published:
-    """Upload the bundle and publish it. ``source`` is what the user gave: a folder, a hub name or a ClearML model id.
+) -> tuple[str, str]:
+    """Upload the bundle and publish it; return the ids of the model and of the Task that tells how it was made.
 
+    ``source`` is what the user gave: a folder, a hub name or a ClearML model id.
     Raises ``DeployError`` if the bundle differs from its manifest, and if ClearML refuses it or cannot be reached.
     """
     try:
@@ -46,16 +47,20 @@ def register(
     numbers = {f"mean cosine, {row['candidate']}": row["mean_cosine"] for row in values["parity"]}
     if chosen["times_pytorch"]:
         numbers["times as fast as PyTorch"] = chosen["times_pytorch"]
-    publication = Publication(
-        bundle, project, name, source if is_id(source) else _address(source),
-        tags=("optimized", *tags), model_tags=(chosen["candidate"],),
-        source_tags=(str(values["source"]["digest"])[:12],),
+    provenance = Provenance(
+        source if is_id(source) else _address(source), source_tags=(str(values["source"]["digest"])[:12],),
         arguments={key: str(value) for key, value in values["arguments"].items()},
-        manifest={k: v for k, v in values.items() if k != "files"}, metadata=manifest.short(values), numbers=numbers,
+        manifest={k: v for k, v in values.items() if k != "files"}, numbers=numbers,
         text=(bundle / "report.md").read_text(encoding="utf-8"),
     )  # fmt: skip
+    upload = Upload(
+        bundle, project, name, "ONNX", ("optimized", *tags, chosen["candidate"]),
+        metadata=manifest.short(values), provenance=provenance,
+    )  # fmt: skip
     with _reporting_errors():
-        return ClearMLRegistry().publish(publication)
+        registry = ClearMLRegistry()
+        model_id = registry.register(upload)
+        return model_id, registry.model(model_id).task
 
 
 def _address(source: str) -> str:

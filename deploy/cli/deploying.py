@@ -187,7 +187,7 @@ class Deployment:
         self._screen.live("uploading to ClearML", topic="upload", left=remaining.of_upload(scratch))
         comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
         model_id = self._store.register(
-            registry.Upload(folder, scratch, wanted.project, wanted.name, framework, (tag,), comment)
+            registry.Upload(folder, wanted.project, wanted.name, framework, (tag,), comment, scratch=scratch)
         )
         if not self._is_ours(model_id):
             self._screen.say(f"model {model_id} has exactly these files: it is used again")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -53,8 +52,7 @@ def register(task_id: str, folder: Path, project: str, name: str) -> str:
     """Register in this process. Raises ``RegistryRefused`` and ``RegistryUnavailable``."""
     from gateway.registry import ClearMLRegistry, Upload
 
-    with tempfile.TemporaryDirectory() as scratch:
-        return ClearMLRegistry(task_id).register(Upload(folder, Path(scratch), project, name, "ONNX"))
+    return ClearMLRegistry(task_id).register(Upload(folder, project, name, "ONNX"))
 
 
 async def _result(words: tuple[str, ...], what: str, env: Mapping[str, str], log: Path) -> Any:

@@ -13,8 +13,7 @@ from gateway.registry.clearml.lineage import LineageSource, lineage_of
 from gateway.registry.ledger import Kind, Ledger, Record, Records
 from gateway.registry.port import (
     ModelQuery,
-    Publication,
-    Published,
+    Provenance,
     Registry,
     RegistryWriter,
     Upload,
@@ -31,8 +30,7 @@ __all__ = [
     "Ledger",
     "LineageSource",
     "ModelQuery",
-    "Publication",
-    "Published",
+    "Provenance",
     "Record",
     "Records",
     "Registry",

@@ -106,22 +106,14 @@ class ModelQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Publication:
-    """A bundle to register: a Task that describes how it was made, and a published model."""
+class Provenance:
+    """How a model was made; a Task tells it, whose input model is the origin of the weights."""
 
-    folder: Path
-    """The model's files, uploaded as one package."""
-    project: str
-    name: str
     source: str
     """Origin of the weights: the id of a model in the registry, or any address."""
-    tags: Sequence[str] = ()
-    model_tags: Sequence[str] = ()
     source_tags: Sequence[str] = ()
     arguments: Mapping[str, str] = field(default_factory=dict)
     manifest: Mapping[str, Any] = field(default_factory=dict)
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """Metadata of the model, for whoever serves it."""
     numbers: Mapping[str, float] = field(default_factory=dict)
     text: str = ""
 
@@ -132,21 +124,17 @@ class Upload:
 
     folder: Path
     """The model's files, uploaded as one package."""
-    scratch: Path
-    """A folder with room for the package."""
     project: str
     name: str
     framework: str
     tags: Sequence[str] = ()
     comment: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """The ids of a new Task and model."""
-
-    task_id: str
-    model_id: str
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    """For whoever serves the model."""
+    provenance: Provenance | None = None
+    """None: the model belongs to the serving Task."""
+    scratch: Path | None = None
+    """A folder with room for the package; None: the system's."""
 
 
 class RegistryWriter(Registry, Protocol):
@@ -203,10 +191,6 @@ class RegistryWriter(Registry, Protocol):
 
         If a published model of this name has the same files already, its id is returned, and nothing is changed.
         """
-        ...
-
-    def publish(self, publication: Publication) -> Published:
-        """Upload a bundle and publish it as a model. Blocks until the upload is done."""
         ...
 
 

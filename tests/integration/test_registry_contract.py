@@ -19,9 +19,9 @@ from clearml.config import ConfigWrapper
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.clearml.publish import attach, publish
+from gateway.registry.clearml.upload import attach
 from gateway.registry.ledger import Record
-from gateway.registry.port import ModelQuery, Publication, Published, RegistryWriter, Upload, section_text
+from gateway.registry.port import ModelQuery, Provenance, RegistryWriter, Upload, section_text
 from gateway.spec import decode, records_of
 from tests.control_planes import control_plane
 from tests.fakes import FakeRegistry
@@ -42,7 +42,6 @@ class World:
     folder_id: str
     weights: bytes
     change: Callable[[], None]
-    publish: Callable[[Publication], Published]
     register: Callable[[Upload], str]
     attach: Callable[[str, Path], None]
     stop: Callable[[], None]
@@ -84,8 +83,8 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             fake.is_up = False
 
         yield World(
-            fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.publish,
-            fake.register, fake.attach, stop_fake,
+            fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.register,
+            fake.attach, stop_fake,
         )  # fmt: skip
         return
     with control_plane(tmp_path / "state") as server:
@@ -103,7 +102,6 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 yield World(
                     ClearMLRegistry(task), model, package, weights.read_bytes(), change,
-                    lambda publication: pool.submit(publish, publication).result(LIMIT_S),
                     lambda upload: pool.submit(register, task, upload).result(LIMIT_S),
                     lambda key, path: pool.submit(attach, task, key, path).result(LIMIT_S), server.process.kill,
                 )  # fmt: skip
@@ -249,11 +247,11 @@ def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path)
     folder = tmp_path / "made"
     folder.mkdir()
     (folder / "model.onnx").write_bytes(b"weights")
-    made = world.publish(
-        Publication(folder, "Optimized", "tiny", "https://huggingface.co/a/b", tags=("t",), metadata={"precision": "p"})
-    )
-    assert [made.model_id] == list(world.registry.find_models(ModelQuery(project="Optimized", only_published=True)))
-    model = world.registry.model(made.model_id)
+    made = Provenance("https://huggingface.co/a/b", arguments={"samples": "s"}, numbers={"n": 1.5}, text="report")
+    upload = Upload(folder, "Optimized", "tiny", "ONNX", ("t",), metadata={"precision": "p"}, provenance=made)
+    model_id = world.register(upload)
+    assert [model_id] == list(world.registry.find_models(ModelQuery(project="Optimized", only_published=True)))
+    model = world.registry.model(model_id)
     assert ("tiny", ("t",)) == (model.name, model.tags)
     files = ArtifactCache(tmp_path / "cache", world.registry).model(model)
     assert {"model.onnx": b"weights"} == {p.name: p.read_bytes() for p in files.iterdir()}
@@ -270,7 +268,7 @@ def test_an_upload_is_a_model_like_others_and_replaces_none(world: World, tmp_pa
             (folder / name).write_bytes(content)
             (folder / name).chmod(0o600 + at)
             os.utime(folder / name, (at, at))
-        upload = Upload(folder, tmp_path / "scratch", "upl #1/oads", "näme", "onnx", ("t",), "said")
+        upload = Upload(folder, "upl #1/oads", "näme", "onnx", ("t",), "said", scratch=tmp_path / "scratch")
         return world.register(upload)
 
     files = {"model.onnx": b"weights", "1_Pooling/config.json": b"{}", "tokenizer.json": b"{}"}

@@ -173,9 +173,9 @@ def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...
     from deploy.bundles.register import register
 
     screen.progress("uploading the bundle to ClearML")
-    found = register(
+    model_id, task_id = register(
         outcome.bundle, outcome.manifest, project=project, name=name or str(outcome.manifest["name"]), tags=tags,
         source=source,
     )  # fmt: skip
-    screen.say(f"registered as model {found.model_id}, made by Task {found.task_id}")
-    return found.model_id
+    screen.say(f"registered as model {model_id}, made by Task {task_id}")
+    return model_id

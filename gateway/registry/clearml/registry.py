@@ -24,7 +24,7 @@ from gateway.registry.clearml.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLed
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
 from gateway.registry.clearml.session import Api
 from gateway.registry.ledger import Ledger, Record
-from gateway.registry.port import ModelQuery, Parts, Publication, Published, Upload
+from gateway.registry.port import ModelQuery, Parts, Upload
 from gateway.spec import ModelRecord, ServingSpec, ServingTask, decode
 
 _log = logging.getLogger("triton_gateway.registry")
@@ -244,7 +244,7 @@ class ClearMLRegistry:
 
     def attach(self, key: str, path: Path) -> None:
         """See ``RegistryWriter.attach``."""
-        from gateway.registry.clearml.publish import attach  # imports the whole SDK
+        from gateway.registry.clearml.upload import attach  # imports the whole SDK
 
         attach(self.followed(), key, path)
 
@@ -279,15 +279,8 @@ class ClearMLRegistry:
         """See ``RegistryWriter.register``."""
         from gateway.registry.clearml.upload import register  # imports the whole SDK
 
-        task = self.call("tasks", "get_by_id", {"task": self.followed()})["task"]
-        file_server = str(self._api.session.get_files_server_host())
-        return register(upload, task, file_server, self.call, self._files.size)
-
-    def publish(self, publication: Publication) -> Published:
-        """See ``RegistryWriter.publish``."""
-        from gateway.registry.clearml.publish import publish  # imports the whole SDK
-
-        return publish(publication)
+        serving = self.task_of(self.followed()) if upload.provenance is None else None
+        return register(upload, serving, self._api, self._files.size)
 
 
 def _time_of(text: object) -> datetime:

@@ -1,6 +1,7 @@
-"""Registers a folder as a published model: its files first, at an address that names their content, then the model.
+"""Uploads to ClearML: a folder as a published model, and code as an artifact of the serving Task.
 
-Other than the SDK's ``OutputModel``, which creates a model without a name, uploads, and completes it, this leaves no
+A model's files come first, at an address that names their content, then the model with all that is told of it. Other
+than the SDK's ``OutputModel``, which creates a model without a name, uploads, and completes it, this leaves no
 half-made model, whenever it is stopped. A model that has the same name and the same files already is used again.
 ``registry`` calls it.
 """
@@ -8,49 +9,95 @@ half-made model, whenever it is stopped. A model that has the same name and the 
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.file_names import file_name
 from gateway.registry.clearml.models import Call, exactly
-from gateway.registry.clearml.session import reason_of
+from gateway.registry.clearml.session import Api, reason_of
 from gateway.registry.pack import pack
-from gateway.registry.port import Upload
+from gateway.registry.port import Provenance, Upload, is_id
+
+_ROOM: Final = "is there room on the file server, and may these credentials write there?"
+_SINGLE_VALUE: Final = {"type": "training_stats_scalar", "metric": "Summary", "iter": -(2**31)}
+"""What the SDK reports as a single value."""
 
 
 def register(
-    upload: Upload, task: Mapping[str, Any], file_server: str, call: Call, size: Callable[[str], int | None]
-) -> str:
-    """See ``RegistryWriter.register``. ``task`` is the serving Task; ``size`` is that of ``Files``."""
+    upload: Upload, serving: Mapping[str, Any] | None, api: Api, size: Callable[[str], int | None]
+) -> str:  # fmt: skip
+    """See ``RegistryWriter.register``.
+
+    ``serving`` is the serving Task, to which a model without provenance belongs; ``size`` is that of ``Files``.
+    """
+    call = api.call
     with tempfile.TemporaryDirectory(dir=upload.scratch) as folder:
         packed = pack(upload.folder, Path(folder), upload.name)
-        destination = str((task.get("output") or {}).get("destination") or file_server).rstrip("/")
+        destination = _destination(serving, api)
         place = f"{destination}/{'/'.join(map(_part, upload.project.split('/')))}/models/{_part(packed.name)}"
         address = _address(place)
-        known = _known(call, address, upload)
+        known = _model_at(call, address, name=exactly(upload.name), ready=True)
         if known and size(address) != 0:
             return known
-        try:
-            with contextlib.redirect_stdout(sys.stderr):
-                _send(packed, place)
-        except Exception as error:  # the SDK's, of any type
-            raise RegistryUnavailable(
-                f"{upload.name} cannot be uploaded to {destination}: {reason_of(error)}",
-                hint="is there room on the file server, and may these credentials write there?",
-            ) from error
+        with _reporting_errors(f"{upload.name} cannot be uploaded to {destination}"):
+            from clearml import StorageManager
+
+            StorageManager.upload_file(str(packed), place)
     if known:
         return known
+    project, made = _project(call, upload.project), upload.provenance
+    task = str((serving or {}).get("id") or "") if made is None else _task_of(call, upload, made, project)
     fields = {
-        "name": upload.name, "uri": address, "project": _project(call, upload.project), "task": str(task["id"]),
-        "framework": upload.framework, "tags": list(upload.tags), "system_tags": ["package"],
-        "comment": upload.comment, "public": False, "ready": True,
+        "name": upload.name, "uri": address, "project": project, "task": task, "framework": upload.framework,
+        "tags": list(upload.tags), "system_tags": ["package"], "comment": upload.comment, "public": False,
+        "metadata": {key: {"key": key, "type": "str", "value": text} for key, text in upload.metadata.items()},
+        "ready": True,
     }  # fmt: skip
-    return str(call("models", "create", fields)["id"])
+    model_id = str(call("models", "create", fields)["id"])
+    if made is not None:
+        call("tasks", "add_or_update_model", {"task": task, "name": upload.name, "model": model_id, "type": "output"})
+        about = {"task": task, "timestamp": int(time.time() * 1000), "worker": "triton-gateway"}
+        values = [{**about, **_SINGLE_VALUE, "variant": name, "value": n} for name, n in made.numbers.items()]
+        api.report([*values, {**about, "type": "log", "level": "INFO", "msg": made.text}])
+        call("tasks", "completed", {"task": task, "force": True})
+    return model_id
+
+
+def attach(task_id: str, key: str, path: Path) -> None:
+    """See ``RegistryWriter.attach``."""
+    with _reporting_errors(f"{key} cannot be attached"):
+        from clearml import Task
+
+        task = Task.get_task(task_id=task_id)
+        if not task.upload_artifact(name=key, artifact_object=path, wait_on_upload=True):
+            raise RegistryUnavailable("the upload failed")
+
+
+@contextlib.contextmanager
+def _reporting_errors(what: str) -> Iterator[None]:
+    """Translate the SDK's exceptions, of any type. Standard output is kept for our own commands: programs read it."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except Exception as error:
+        raise RegistryUnavailable(f"{what}: {reason_of(error)}", hint=_ROOM) from error
+
+
+def _destination(serving: Mapping[str, Any] | None, api: Api) -> str:
+    """Return where files go: as the serving Task says, or else the SDK's configuration, or else the file server."""
+    from clearml.config import config
+
+    chosen = ((serving or {}).get("output") or {}).get("destination") or os.environ.get("CLEARML_DEFAULT_OUTPUT_URI")
+    chosen = chosen or config.get("development.default_output_uri", "") or api.session.get_files_server_host()
+    return str(chosen).rstrip("/")
 
 
 def _part(text: str) -> str:
@@ -65,18 +112,30 @@ def _address(place: str) -> str:
     return str(quote_url(place))
 
 
-def _known(call: Call, address: str, upload: Upload) -> str:
-    """Return the id of the published model of this name at ``address``; empty if there is none."""
-    asked = {"uri": [address], "name": exactly(upload.name), "system_tags": ["-archived"], "ready": True,
-             "order_by": ["-created"], "only_fields": ["id"], "page": 0, "page_size": 1}  # fmt: skip
+def _model_at(call: Call, address: str, **more: Any) -> str:
+    """Return the id of the newest model at ``address``; empty if there is none."""
+    asked = {"uri": [address], "system_tags": ["-archived"], "order_by": ["-created"], "only_fields": ["id"],
+             "page": 0, "page_size": 1, **more}  # fmt: skip
     found = call("models", "get_all", asked)["models"]
     return str(found[0]["id"]) if found else ""
 
 
-def _send(packed: Path, place: str) -> None:
-    from clearml import StorageManager
-
-    StorageManager.upload_file(str(packed), place)
+def _task_of(call: Call, upload: Upload, made: Provenance, project: str) -> str:
+    """Create the Task that tells how a model was made; its input model is the origin of the weights."""
+    origin = made.source if is_id(made.source) else _model_at(call, made.source)
+    if not origin:
+        asked = {"name": f"source of {upload.name}", "uri": made.source, "framework": "PyTorch", "public": False,
+                 "ready": False, "tags": ["source", *made.source_tags]}  # fmt: skip
+        origin = str(call("models", "create", asked)["id"])
+    parameters = {name: {"section": "optimize", "name": name, "value": text, "type": "str"}
+                  for name, text in made.arguments.items()}  # fmt: skip
+    manifest = {"name": "manifest", "type": "json", "value": json.dumps(made.manifest, indent=1)}
+    asked = {
+        "name": f"optimize {upload.name}", "type": "optimizer", "project": project, "tags": list(upload.tags),
+        "hyperparams": {"optimize": parameters}, "configuration": {"manifest": manifest},
+        "models": {"input": [{"name": "source", "model": origin}], "output": []},
+    }  # fmt: skip
+    return str(call("tasks", "create", asked)["id"])
 
 
 def _project(call: Call, name: str) -> str:

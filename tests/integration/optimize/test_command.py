@@ -95,7 +95,9 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
         "r = ClearMLRegistry(sys.argv[1]); l = lineage_of(r, sys.argv[2])\n"
         "m = r.call('models', 'get_by_id', {'model': sys.argv[2]})['model']\n"
         "e = decode(r.task()).endpoints\n"
-        "print(json.dumps({'model': m, 'lineage': l, 'served': {k: v.model_id for k, v in e.items()},"
+        "o = r.task_of(m['task'])['models']['input']\n"
+        "print(json.dumps({'model': m, 'lineage': l, 'origins': [r.model(one['model']).uri for one in o],"
+        " 'served': {k: v.model_id for k, v in e.items()},"
         " 'aux': e['tiny/1'].auxiliary_json}))"
     )
     asked = subprocess.run(
@@ -109,6 +111,9 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert said["model"]["ready"]
     assert "optimize tiny" == said["lineage"]["task"]["name"]
     assert "optimizer" == said["lineage"]["task"]["type"]
+    assert "completed" == said["lineage"]["task"]["status"]
+    assert "texts.txt" in said["lineage"]["task"]["hyperparameters"]["optimize/samples"]
+    assert [(place / "model").as_uri()] == said["origins"]
     assert "threads" in said["aux"]
     # and the way back: a registered model is downloaded anew for every run
     code = (
