@@ -193,8 +193,8 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
     (folder / "stack.json").write_text(json.dumps(described))
     log = (folder / "gateway.log").open("w")
     process = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("gateway_process.py")), str(folder / "stack.json")],
-        stdout=log, stderr=subprocess.STDOUT,
+        [sys.executable, "-m", "tests.integration.forms.gateway_process", str(folder / "stack.json")],
+        stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[3],
     )  # fmt: skip
     try:
 

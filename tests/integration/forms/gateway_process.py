@@ -1,4 +1,4 @@
-"""The real gateway with a registry in memory, for client tests: ``python gateway_process.py DESCRIPTION.json``."""
+"""The real gateway with a registry in memory, for client tests: ``python -m … DESCRIPTION.json``."""
 
 from __future__ import annotations
 
