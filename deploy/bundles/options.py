@@ -1,4 +1,4 @@
-"""Options and outcome of a run of ``triton-gateway optimize``, and what runs of every kind of model share."""
+"""Options and outcome of a run of ``triton-gateway optimize``, and which candidates may be chosen."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from deploy.bundles.export.candidates import Candidate
-from deploy.bundles.export.source import Source
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.judge.parity import Parity
 from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
-from deploy.sync.model_folder.cores import available_cores
 from deploy.sync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
@@ -31,7 +29,7 @@ class Options:
     task: str = "auto"
     target: Target = "cpu"
     candidate: str = ""
-    """Only this one of ``candidates.CANDIDATES``, of ``candidates.GPU`` or of ``generation.run.CANDIDATES``."""
+    """Only this one of ``candidates.CANDIDATES`` or of ``candidates.GPU``."""
     load: Load = "throughput"
     samples: Path | None = None
     reads: Reads = "transformers"
@@ -60,23 +58,6 @@ class Outcome:
     outputs: Sequence[Tensor]
     tuned: Tuned
     manifest: Mapping[str, Any]
-
-
-class Run:
-    """What a run has, whatever the kind of its model.
-
-    ``work`` is the run's folder for intermediate files. ``say`` gets lasting lines, ``progress`` the current step.
-    """
-
-    def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
-        self.options = options
-        self.source = source
-        self.work = work
-        self.say = say
-        self.progress = progress
-        self.task_options = {"task": options.named_task} if options.named_task else {}
-        self.cores = available_cores()
-        progress("loading the model into PyTorch")
 
 
 class BeyondTolerance(DeployError):

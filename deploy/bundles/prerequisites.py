@@ -10,6 +10,7 @@ from typing import Final
 
 from deploy.bundles import hub
 from deploy.bundles.export import custom_code
+from deploy.bundles.export.source import refuse_generation
 from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.tools.errors import MissingPart
 
@@ -31,6 +32,7 @@ def check(
         )
     if given.kind != "transformers":
         return
+    refuse_generation(given.config, given.given)
     require(openvino=tries_all)
     if given.path is not None:
         with custom_code.trusted(trusts_code):

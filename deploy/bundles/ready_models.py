@@ -9,7 +9,6 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from deploy.bundles import serving
 from deploy.bundles.model_files import copy_texts, digest
 from deploy.bundles.model_kinds import Given
 from deploy.bundles.work_folder import link, work_folder
@@ -24,6 +23,9 @@ _NUMPY: Final = {
     "FP32": "float32", "FP16": "float16", "FP64": "float64", "INT64": "int64", "INT32": "int32", "INT8": "int8",
     "UINT8": "uint8", "BOOL": "bool", "STRING": "object",
 }  # fmt: skip
+_GENERATION_INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))
+_GENERATION_OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "object", (1,)))
+"""Tensors of the program that runs a graph with a key/value cache in Triton."""
 
 
 def pack(given: Given, output: Path, name: str) -> Path:
@@ -69,7 +71,7 @@ def declared(graph: Path) -> tuple[list[Tensor], list[Tensor]]:
     """Return inputs and outputs of an ONNX file as the stock CLI takes them. Raises the errors of an invalid file."""
     signature = onnx_signature(graph)
     if any(one.name.startswith("past_key_values") for one in signature.inputs):
-        return list(serving.GENERATION_INPUTS), list(serving.GENERATION_OUTPUTS)
+        return list(_GENERATION_INPUTS), list(_GENERATION_OUTPUTS)
     sides = []
     for side in (signature.inputs, signature.outputs):
         unknown = [one.name for one in side if one.dtype not in _NUMPY]

@@ -11,14 +11,12 @@ from deploy.bundles import prerequisites
 from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
-from deploy.bundles.generation import run as generation
 from deploy.bundles.options import Options, Outcome, Say
 from deploy.bundles.register import fetch_source, is_registered
 from deploy.bundles.text_run import TextRun
 from deploy.bundles.work_folder import work_folder
 from deploy.sync.model_folder import execution
 from deploy.tools.errors import DeployError
-from preprocessing.config import GENERATION
 
 
 def optimize(options: Options, say: Say, progress: Say) -> Outcome:
@@ -33,18 +31,15 @@ def optimize(options: Options, say: Say, progress: Say) -> Outcome:
         source = find_source(options.model, task=options.task, scratch=work, reads=options.reads, fetched=fetched)
         for note in source.notes:
             say(note)
-        is_causal = source.config.task == GENERATION
-        tried, left = choose_candidates(options, is_causal=is_causal)
+        tried, left = choose_candidates(options)
         say(f"{source.given}: {source.config.architecture or source.config.model_type}, {source.config.task}, "
             f"up to {source.config.max_length} tokens")  # fmt: skip
-        kind = generation.CausalRun if is_causal else TextRun
-        return kind(options, source, work, say, progress).run(tried, left)
+        return TextRun(options, source, work, say, progress).run(tried, left)
 
 
 def check(options: Options) -> None:
-    """Refuse a candidate that no kind of model has, before a model is fetched. Raises ``DeployError``."""
-    among = candidates.GPU if options.target == "gpu" else (*candidates.CANDIDATES, *generation.CANDIDATES)
-    known = dict.fromkeys(c.name for c in among)
+    """Refuse a candidate that does not exist, before a model is fetched. Raises ``DeployError``."""
+    known = [c.name for c in (candidates.GPU if options.target == "gpu" else candidates.CANDIDATES)]
     if options.candidate and options.candidate not in known:
         raise DeployError(
             f"there is no candidate {options.candidate} for a {options.target}",
@@ -52,19 +47,14 @@ def check(options: Options) -> None:
         )
 
 
-def choose_candidates(options: Options, *, is_causal: bool) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
+def choose_candidates(options: Options) -> tuple[list[Candidate], list[tuple[Candidate, str]]]:
     """Return the candidates to try, and those left out with the reason. Raises ``DeployError`` if none is left."""
     if options.target == "gpu":
-        if is_causal:
-            raise DeployError(
-                "text generation is not supported on GPUs: its program in Triton uses ONNX Runtime on the CPU",
-                hint="use --target cpu",
-            )
         return [c for c in candidates.GPU if c.name == (options.candidate or candidates.GPU[0].name)], []
     tried: list[Candidate] = []
     left: list[tuple[Candidate, str]] = []
     features = execution.this_cpu()
-    for one in generation.CANDIDATES if is_causal else candidates.CANDIDATES:
+    for one in candidates.CANDIDATES:
         if options.candidate not in ("", one.name):
             left.append((one, "--candidate"))
         elif one.any_of and features and not features.intersection(one.any_of):

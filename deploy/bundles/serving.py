@@ -14,10 +14,6 @@ from typing import Any, Final
 from deploy.sync.model_folder.execution import Target
 from deploy.tools.clearml_serving import Tensor, model_add
 
-GENERATION_INPUTS: Final = (Tensor("input_ids", "int64", (-1,)), Tensor("parameters", "object", (1,)))
-GENERATION_OUTPUTS: Final = (Tensor("token_ids", "int64", (-1,)), Tensor("finish_reason", "object", (1,)))
-"""Outputs of the program that runs a graph with a key/value cache in Triton."""
-
 _LEAST_BATCH: Final = 8
 """Small requests may share a call even if batching gains nothing: each call costs Triton about 1 ms."""
 
@@ -29,7 +25,6 @@ class Tuned:
     instances: int
     threads: int
     max_batch_size: int
-    """0: the program decides (text generation)."""
     target: Target = "cpu"
     task: str = ""
     """The requested task, if the model's files do not name one."""
@@ -39,7 +34,7 @@ class Tuned:
         kind = "KIND_CPU" if self.target == "cpu" else "KIND_GPU"
         pairs = [
             *([f"gateway.task={self.task}"] if self.task else []),
-            *([f"max_batch_size={self.max_batch_size}"] if self.max_batch_size else []),
+            f"max_batch_size={self.max_batch_size}",
             f"instance_group.0.count={self.instances}",
             f"instance_group.0.kind={kind}",
         ]

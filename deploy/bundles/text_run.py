@@ -1,4 +1,4 @@
-"""Makes a bundle of a model that answers texts with numbers: encoders, classifiers, rankers and similar.
+"""Makes a bundle of a model of texts: an encoder, classifier, ranker or similar.
 
 Called by ``run`` with the work folder of this run.
 """
@@ -20,19 +20,30 @@ from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.model_files import copy_texts
-from deploy.bundles.options import BeyondTolerance, Options, Outcome, Run, Say, acceptable, judge_each
+from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
 from deploy.bundles.pack import reference, warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.sync.model_folder import execution
+from deploy.sync.model_folder.cores import available_cores
 from preprocessing.processor import TextProcessor
 
 
-class TextRun(Run):
-    """One run for such a model: judged on whole requests, timed by batch and length."""
+class TextRun:
+    """One run: judged on whole requests, timed by batch and length.
+
+    ``work`` is the run's folder for intermediate files. ``say`` gets lasting lines, ``progress`` the current step.
+    """
 
     def __init__(self, options: Options, source: Source, work: Path, say: Say, progress: Say) -> None:
-        super().__init__(options, source, work, say, progress)
+        self.options = options
+        self.source = source
+        self.work = work
+        self.say = say
+        self.progress = progress
+        self.task_options = {"task": options.named_task} if options.named_task else {}
+        self.cores = available_cores()
+        progress("loading the model into PyTorch")
         self.original = Original(source.folder, source.config)
         self.original.use_threads(self.cores)
         self.processor = TextProcessor.from_folder(

@@ -1,8 +1,8 @@
-"""Small random causal language models as users save theirs, exported as `triton-gateway optimize` exports them."""
+"""Small random causal language models as users save theirs, exported in the form that optimum gives them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders
 from transformers import PreTrainedTokenizerFast
+from transformers.cache_utils import DynamicCache
 
-from deploy.bundles.generation.original import CausalOriginal
+from deploy.bundles.export.original import quietly
 
 SIZE = 32
 _SIZES = {
@@ -37,47 +38,12 @@ def llama(vocabulary: int, **config: Any) -> Any:
     return _made("Llama", vocabulary, **_SHARED, **config)
 
 
-def qwen2(vocabulary: int, **config: Any) -> Any:
-    """Llama's kind with biases."""
-    return _made("Qwen2", vocabulary, **_SHARED, **config)
-
-
-def mistral(vocabulary: int, **config: Any) -> Any:
-    """Llama's kind that looks back 16 tokens only."""
-    return _made("Mistral", vocabulary, sliding_window=16, **_SHARED, **config)
-
-
-def gpt_neox(vocabulary: int, **config: Any) -> Any:
-    """Rotary positions for a part of each head."""
-    return _made("GPTNeoX", vocabulary, **_SIZES, **config)
-
-
-def phi3(vocabulary: int, **config: Any) -> Any:
-    """Queries, keys and values from one weight."""
-    return _made("Phi3", vocabulary, **_SHARED, **config)
-
-
-def bloom(vocabulary: int, **config: Any) -> Any:
-    """No positions: distance is subtracted from the attention."""
-    return transformers.BloomForCausalLM(
-        transformers.BloomConfig(
-            vocab_size=vocabulary, hidden_size=SIZE, n_layer=2, n_head=2, initializer_range=0.5, **config
-        )
-    ).eval()
-
-
-def mamba(vocabulary: int, **config: Any) -> Any:
-    """No attention at all: a state instead of a cache."""
-    sizes = {"hidden_size": SIZE, "num_hidden_layers": 2, "state_size": 8}
-    return transformers.MambaForCausalLM(transformers.MambaConfig(vocab_size=vocabulary, **sizes, **config)).eval()
-
-
 def _made(name: str, vocabulary: int, **config: Any) -> Any:
     kind, settings = getattr(transformers, f"{name}ForCausalLM"), getattr(transformers, f"{name}Config")
     return kind(settings(vocab_size=vocabulary, **config)).eval()
 
 
-_KINDS: Mapping[str, Any] = {f.__name__: f for f in (gpt2, llama, qwen2, mistral, gpt_neox, phi3, bloom, mamba)}
+_KINDS: Mapping[str, Any] = {"gpt2": gpt2, "llama": llama}
 
 
 def save(
@@ -96,7 +62,48 @@ def save(
     return model, tokenizer
 
 
+class _Flat(torch.nn.Module):  # type: ignore[misc]
+    """Wraps a model: tensors in, a tuple of tensors out, the cache as a plain list."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Any, attention_mask: Any, position_ids: Any, past: Sequence[Any]) -> Any:
+        cache = DynamicCache()
+        for layer in range(len(past) // 2):
+            cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        answer = self.model(
+            input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, past_key_values=cache,
+            use_cache=True,
+        )  # fmt: skip
+        layers = answer.past_key_values.layers
+        return (answer.logits, *(tensor for layer in layers for tensor in (layer.keys, layer.values)))
+
+
 def export(folder: Path) -> None:
-    """Make the folder a bundle: the graph instead of the weights."""
-    CausalOriginal(folder).export(folder / "model.onnx")
+    """Make the folder what `optimum-cli export onnx` makes of it: a graph with a cache instead of the weights."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    # No two sizes are equal and none is 1, because the exporter would take them for one symbol, or for a constant.
+    rows, new, past = 2, 5, 3
+    places = [f"{layer}.{part}" for layer in range(config.num_hidden_layers) for part in ("key", "value")]
+    size = config.hidden_size // config.num_attention_heads
+    inputs = {
+        "input_ids": torch.ones(rows, new, dtype=torch.int64),
+        "attention_mask": torch.ones(rows, past + new, dtype=torch.int64),
+        "position_ids": torch.arange(past, past + new).repeat(rows, 1),
+    }
+    shapes = {
+        "input_ids": {0: "batch", 1: "sequence"}, "attention_mask": {0: "batch", 1: "total"},
+        "position_ids": {0: "batch", 1: "sequence"}, "past": [{0: "batch", 2: "past"} for _ in places],
+    }  # fmt: skip
+    with quietly():
+        torch.onnx.export(
+            _Flat(model).eval(), (), str(folder / "model.onnx"), dynamic_shapes=shapes, dynamo=True,
+            kwargs={**inputs, "past": [torch.zeros(rows, heads, past, size) for _ in places]},
+            input_names=[*inputs, *(f"past_key_values.{one}" for one in places)],
+            output_names=["logits", *(f"present.{one}" for one in places)], external_data=False, verbose=False,
+        )  # fmt: skip
     (folder / "model.safetensors").unlink()

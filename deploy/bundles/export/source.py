@@ -16,7 +16,7 @@ from deploy.bundles.export import custom_code, tokens
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.model_files import TOKENIZERS, digest, kept_files
 from deploy.tools.errors import DeployError, ExportFailed
-from preprocessing.config import EMBEDDINGS, TaskConfig
+from preprocessing.config import EMBEDDINGS, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 
@@ -84,7 +84,7 @@ def find_source(
         raise ExportFailed(f"{folder} has no tokenizer", hint=f"expected one of {', '.join(TOKENIZERS)}")
     try:
         chosen = None if task == "auto" else {"task": task}
-        TaskConfig.from_folder(folder, chosen)
+        refuse_generation(TaskConfig.from_folder(folder, chosen), given)
         note = ""
         if reads == "transformers" or not (folder / "tokenizer.json").is_file():
             folder, note = tokens.as_transformers_reads(folder, scratch)
@@ -99,3 +99,13 @@ def find_source(
     notes = (f"{note}; to follow the file instead, add --tokenizer file",) if note else ()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
     return Source(folder, origin, given, name, config, digest(origin), notes)
+
+
+def refuse_generation(config: TaskConfig | None, given: str) -> None:
+    """Raise ``ExportFailed`` for a model that generates text: optimum exports those."""
+    if config is not None and config.task == GENERATION:
+        raise ExportFailed(
+            f"{given} generates text, and such models are not exported here",
+            hint=f"`optimum-cli export onnx --model {given} --task text-generation-with-past FOLDER` (pip install "
+            "optimum-onnx) makes a graph with a cache; give FOLDER, with the tokenizer, to `triton-gateway deploy`",
+        )

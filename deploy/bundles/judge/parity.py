@@ -162,9 +162,7 @@ def judge(
     except (PreprocessingError, DeployError) as error:
         return Parity(candidate, texts, faults=(error.message,))
     faults = [
-        *changed_tokens(
-            [p.request.texts[0] for p in prepared], [p.rows[0].ids.tolist() for p in prepared], truth.tokens
-        ),
+        *_token_faults(truth, prepared),
         *_label_faults(truth, processor),
         *_file_faults(truth, bundle, processor),
     ]
@@ -254,8 +252,8 @@ def read(outputs: Mapping[str, Any], prepared: Prepared, config: TaskConfig) -> 
     return {name: v[is_read] if v.shape[:2] == is_read.shape else v for name, v in found.items()}
 
 
-def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> list[str]:
-    """Return what exceeds the tolerance, briefly; ``what`` names the decisions."""
+def excesses(found: Parity, tolerance: Tolerance) -> list[str]:
+    """Return what exceeds the tolerance, briefly."""
     lines = []
     if not found.max_difference <= tolerance.difference * found.scale:
         lines.append(
@@ -266,7 +264,7 @@ def excesses(found: Parity, tolerance: Tolerance, *, what: str = "answers") -> l
             lines.append(f"{name.replace('_', ' ')} {getattr(found, name):.5f} (at least {least:g})")
     if not found.decisions >= tolerance.decisions:
         changed, most = _percent(1 - found.decisions, 1 - tolerance.decisions)
-        lines.append(f"{changed} of the {what} changed (at most {most})")
+        lines.append(f"{changed} of the answers changed (at most {most})")
     if not abs(found.gain - 1) <= tolerance.gain:
         lines.append(f"outputs are multiplied by {found.gain:.3f} (1 within {tolerance.gain:g})")
     if not found.bias <= tolerance.bias:
@@ -333,17 +331,16 @@ def _reference_tokens(tokenize: Tokenize, prepared: Prepared) -> Sequence[int]:
     return tokenize(*text) if isinstance(text, tuple) else tokenize(text)
 
 
-def changed_tokens(
-    texts: Sequence[str | tuple[str, ...]], found: Sequence[Sequence[int]], true: Sequence[Sequence[int]]
-) -> list[str]:
+def _token_faults(truth: Truth, prepared: Sequence[Prepared]) -> list[str]:
     """Return a sentence about texts whose tokens differ from the original's; texts without true tokens do not count."""
-    wrong = [i for i, tokens in enumerate(true) if tokens and list(found[i]) != list(tokens)]
+    found = [p.rows[0].ids.tolist() for p in prepared]
+    wrong = [i for i, tokens in enumerate(truth.tokens) if tokens and found[i] != list(tokens)]
     if not wrong:
         return []
     first = wrong[0]
     return [
-        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(texts)} texts, "
-        f"for example for {shown(texts[first])}: {first_difference(found[first], true[first])}"
+        f"the bundle's tokenizer makes other tokens than the original's for {len(wrong)} of {len(prepared)} texts, for "
+        f"example for {shown(prepared[first].request.texts[0])}: {first_difference(found[first], truth.tokens[first])}"
     ]
 
 
@@ -361,15 +358,8 @@ def _file_faults(truth: Truth, bundle: Path, processor: TextProcessor) -> list[s
         true, found = getattr(truth.config, field_.name), getattr(config, field_.name)
         if true != found and field_.name != "labels":
             return [f"the bundle's {field_.name} is {found} instead of {true}"]
-    return changed_files(bundle, truth.files)
-
-
-def changed_files(bundle: Path, hashes: Mapping[str, str]) -> list[str]:
-    """Return a sentence about the first file of ``bundle`` that differs from the original's, of those taken over
-    unchanged.
-    """
-    own = kept_files(bundle)
-    changed = [name for name in sorted({*own, *hashes}) if own.get(name) != hashes.get(name)]
+    files = kept_files(bundle)
+    changed = [name for name in sorted({*files, *truth.files}) if files.get(name) != truth.files.get(name)]
     return [f"the bundle's {changed[0]} differs from the original's"] if changed else []
 
 

@@ -76,9 +76,8 @@ class Builder:
             check_cpu(execution, self._features)
         signature = onnx_signature(folder / find_onnx(files)) if kind == "onnx" else None
         layout = lay_out(kind, files, external=signature.external_files if signature else ())
-        judged = _judged(layout, manifest.recorded(folder)) if self._engine == "python" else {}
         if signature is not None and _generates(signature, endpoint):
-            config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning, judged=judged)
+            config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning)
             return Build(config, layout.files, {"1/model.py": self._generator}, cpu_instances(config))
         config = build_config(
             name=name,
@@ -89,7 +88,7 @@ class Builder:
             pad_token_id=_pad_token_id(folder),
             tuning=self._tuning,
             execution=execution,
-            judged=judged,
+            judged=_judged(layout, manifest.recorded(folder)) if self._engine == "python" else {},
         )
         texts = {"1/model.py": self._program} if self._engine == "python" and kind == "onnx" else {}
         return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)

@@ -143,7 +143,8 @@ def build_config(
         _tune_for_cpu(config, tuning, pad_token_id, user_pads=user_pads)
         if execution is not None:
             _run_here(config, execution)
-        _write_judged(config, judged)
+        if judged:
+            config.parameters["judged"].string_value = json.dumps(dict(sorted(judged.items())))
     return str(text_format.MessageToString(config))
 
 
@@ -159,13 +160,11 @@ def _refuse_undeclared(endpoint: EndpointSpec, config: Any) -> None:
             )
 
 
-def build_generation_config(
-    *, name: str, endpoint: EndpointSpec, tuning: Tuning | None = None, judged: Mapping[str, str] = _NOTHING
-) -> str:
+def build_generation_config(*, name: str, endpoint: EndpointSpec, tuning: Tuning | None = None) -> str:
     """Return the text of config.pbtxt for a model that ``runtime/generate_model.py`` runs.
 
     Its inputs are token ids and parameters, its output one response per token. The tensors that the endpoint declares
-    for the graph itself do not matter. ``judged`` is as in ``build_config``.
+    for the graph itself do not matter.
     """
     tuning = tuning or Tuning()
     config, _, _ = _user_config(endpoint)
@@ -184,7 +183,6 @@ def build_generation_config(
         group.kind, group.count = model_config_pb2.ModelInstanceGroup.KIND_CPU, 1
     if "threads" not in config.parameters:
         config.parameters["threads"].string_value = str(tuning.threads)
-    _write_judged(config, judged)
     return str(text_format.MessageToString(config))
 
 
@@ -194,11 +192,6 @@ def cpu_instances(config: str) -> int:
     if any(g.kind != model_config_pb2.ModelInstanceGroup.KIND_CPU for g in groups):
         return 0
     return sum(max(1, g.count) for g in groups)
-
-
-def _write_judged(config: Any, judged: Mapping[str, str]) -> None:
-    if judged:
-        config.parameters["judged"].string_value = json.dumps(dict(sorted(judged.items())))
 
 
 def _user_config(endpoint: EndpointSpec) -> tuple[Any, bool, bool]:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.bundles import prerequisites
+from deploy.bundles import model_kinds, prerequisites
+from deploy.bundles.export.source import find_source
 from deploy.bundles.model_kinds import Given
 from deploy.tools.errors import ExportFailed, MissingPart
 
@@ -79,3 +80,15 @@ def test_a_class_of_a_models_own_is_not_replaced_by_that_of_its_type(
             prerequisites.check(given)
     else:
         prerequisites.check(given)
+
+
+def test_a_model_that_generates_is_refused_with_how_to_export_it(tmp_path: Path) -> None:
+    """Before anything starts, and for a hub name or a registered model once it is there, before weights are loaded."""
+    for name in ("model.safetensors", "tokenizer.json"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
+    with pytest.raises(ExportFailed, match="generates text") as told:
+        prerequisites.check(model_kinds.recognise(str(tmp_path)))
+    with pytest.raises(ExportFailed, match="generates text"):
+        find_source("someone/gpt", task="auto", scratch=tmp_path, fetched=tmp_path)
+    assert f"optimum-cli export onnx --model {tmp_path} --task text-generation-with-past" in told.value.hint
