@@ -190,8 +190,6 @@ class Install:
     def _chart(self, changed: bool) -> tuple[str, ...]:
         file = CHART / "values" / f"{self.name}.yaml"
         values = ["--values", str(file)] if file.exists() else []
-        if self.name == "kserve":
-            values = ["--values", str(file.with_name("gpu.yaml")), *values]
         values += ["--set=controlplane.enabled=true"] if self.name in ("dev", "trial") else YOURS
         if self.way != "helm":  # `helm template` would make new keys each time
             values += ["--set=triton.keySecret=triton-key", *YOURS]

@@ -48,7 +48,6 @@ MODULES: Final = {
         "github.com/kedacore/keda/v2",
         {"keda-operator": "cmd/operator", "keda-adapter": "cmd/adapter"},
     ),
-    "kserve": Module("github.com/kserve/kserve", {"kserve-manager": "cmd/manager"}),
     "fake-gcs-server": Module("github.com/fsouza/fake-gcs-server", {"fake-gcs-server": ""}),
     "versitygw": Module("github.com/versity/versitygw", {"versitygw": "cmd/versitygw"}),
     "toxiproxy": Module("github.com/Shopify/toxiproxy/v2", {"toxiproxy-server": "cmd/server"}),
@@ -56,10 +55,8 @@ MODULES: Final = {
 """By folder of ``programs/``; the last three are for tests of object storage (``tests/integration/object_storage``)."""
 
 INSTALLS: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok")
-CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda", "kserve")
+CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda")
 """What ``.ci/run installs`` and ``.ci/run cluster`` run."""
-
-_KSERVE: Final = "github.com/kserve/kserve@v0.20.0"
 
 RESOURCES: Final = {
     "keda": ("github.com/kedacore/keda/v2@v2.20.2", "config/crd/bases", ("*_*",)),
@@ -67,19 +64,11 @@ RESOURCES: Final = {
         "github.com/prometheus-operator/prometheus-operator@v0.85.0", "example/prometheus-operator-crd",
         ("*_servicemonitors", "*_podmonitors", "*_prometheusrules"),
     ),
-    "kserve": (_KSERVE, "config/crd/full", ("*_inferenceservices",)),
-    "kserve-others": (
-        _KSERVE, "config/crd/full",
-        ("*servingruntimes", "*_inferencegraphs", "*_trainedmodels", "*/*_clusterstoragecontainers"),
-    ),
 }  # fmt: skip
 """Modules that bring custom resource definitions, and where in them; checked by Go's checksum database."""
 
-MADE_OF: Final = ("keda", "prometheus-operator", "kserve")
-"""Those that our manifests are made of, and that KEDA needs to run: every megabyte of them costs each kubectl seconds.
-
-KServe's controller needs the others of KServe, too.
-"""
+MADE_OF: Final = ("keda", "prometheus-operator")
+"""Those that our manifests are made of, and that KEDA needs to run: every megabyte costs each kubectl seconds."""
 
 _AWAY: Final = re.compile(
     r"dial tcp|i/o timeout|TLS handshake|connection re(?:set|fused)|unexpected EOF|server misbehaving"

@@ -18,8 +18,6 @@ from tests.waiting import until
 EXPLAINED: Final = {
     r"Failed(Get(Resource|Pods|Object|External)Metric|ComputeMetricsReplicas) HorizontalPodAutoscaler/":
         "no metrics are served here: tests/cluster/test_autoscaling.py",
-    r"FailedGetScale HorizontalPodAutoscaler/.*-(transformer|predictor)\" not found":
-        "KServe's controller, which makes these Deployments, is not there",
     r"FailedScheduling .*(unbound immediate PersistentVolumeClaims|not-ready|unschedulable)":
         "until the volume is bound, and while a node is drained",
 }  # fmt: skip
@@ -69,7 +67,7 @@ def test_the_name_that_gateways_are_counted_by_has_the_ready_ones(install: Insta
     install.settle()
     until(lambda: install.counted() == install.ready_gateways(), pause=1, what="every ready gateway counted")
     deployments = {name for kind, _, name in (each.partition("/") for each in install.objects()) if "deploy" in kind}
-    assert bool(install.counted()) == ("triton-gateway" in deployments), "KServe makes its pods itself"
+    assert bool(install.counted()) == ("triton-gateway" in deployments)
 
 
 def test_a_second_apply_changes_nothing(install: Install) -> None:

@@ -230,16 +230,6 @@ def _values(text: str, page: Path) -> None:
     _run("helm", ["template", "page", str(ROOT / "k8s/helm/triton-gateway"), "--values", "values.yaml", *yours], page)
 
 
-def _kserve(text: str, _page: Path) -> None:
-    """Containers of ours begin with a command that our command line takes."""
-    spec = yaml.safe_load(text)["spec"]
-    containers = [one for part in spec.values() for one in part["containers"]]
-    ours = [one for one in containers if not one["image"].startswith("triton-gateway-triton")]
-    for one in ours:
-        _ours([*one.get("command", ["triton-gateway"]), *map(str, one["args"])], ROOT)
-    assert {"kserve-container", "model-sync"} == {one["name"] for one in ours}
-
-
 def _state(text: str, _page: Path) -> None:
     """`apply` reads it."""
     assert state_file.parsed(text, "serving.yaml")["endpoints"]
@@ -279,7 +269,6 @@ CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
     ("docs/clearml.md", "yaml"): lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
     ("docs/compose.md", "dockerfile"): _dockerfile,
     ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
-    ("docs/http-api.md", "yaml"): _kserve,
     ("docs/http-api.md", "json"): _json,
     ("docs/security.md", "json"): lambda text, page: (_access if text.startswith('{"keys"') else _json)(text, page),
     ("docs/security.md", "sh"): _settings,

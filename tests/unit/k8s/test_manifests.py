@@ -23,13 +23,10 @@ from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
 from tests.fakes import FakeBackend, FakeRegistry
 
-VALUES = ("default", "gpu", "dev", "existing", "kserve", "sync")
-PLAIN = tuple(name for name in VALUES if name != "kserve")
-"""Those whose pods are ours to write; KServe makes them from an InferenceService."""
+VALUES = ("default", "gpu", "dev", "existing", "sync")
 
 CUSTOM = {
     "monitoring.coreos.com/v1": {"ServiceMonitor", "PrometheusRule"},
-    "serving.kserve.io/v1beta1": {"InferenceService"},
     "keda.sh/v1alpha1": {"ScaledObject"},
 }
 """Kinds of operators, for which no schema is at hand; anything else without a schema is a mistake."""
@@ -51,11 +48,6 @@ def pods(objects: Objects) -> Iterator[tuple[str, dict[str, str], dict[str, Any]
     for each in of(objects, "Deployment", "Job"):
         template = each["spec"]["template"]
         yield re.sub("-[0-9a-f]{8}$", "", each["metadata"]["name"]), template["metadata"]["labels"], template["spec"]
-    for each in of(objects, "InferenceService"):
-        name = each["metadata"]["name"]
-        for part in ("transformer", "predictor"):
-            labels = {"serving.kserve.io/inferenceservice": name, "component": part}  # KServe's own
-            yield f"{name}-{part}", labels, each["spec"][part]
 
 
 def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -86,12 +78,6 @@ def objects(request: pytest.FixtureRequest, helm: Render) -> Objects:
     return helm(request.param)
 
 
-@pytest.fixture(params=PLAIN)
-def plain(request: pytest.FixtureRequest, helm: Render) -> Objects:
-    """The objects of each values file whose pods are written by us."""
-    return helm(request.param)
-
-
 # --- schemas -----------------------------------------------------------------------------------------------------
 
 
@@ -114,30 +100,30 @@ def test_objects_are_named_once(objects: Objects) -> None:
 # --- names that must meet ----------------------------------------------------------------------------------------
 
 
-def test_selectors_select(plain: Objects) -> None:
+def test_selectors_select(objects: Objects) -> None:
     """Services, budgets, policies and Deployments each find exactly the pods they are named after."""
-    labels = {name: each for name, each, _ in pods(plain)}
-    for each in of(plain, "Deployment"):
+    labels = {name: each for name, each, _ in pods(objects)}
+    for each in of(objects, "Deployment"):
         assert matches(each["spec"]["selector"]["matchLabels"], labels[each["metadata"]["name"]])
-    for each in of(plain, "Service", "PodDisruptionBudget", "NetworkPolicy"):
+    for each in of(objects, "Service", "PodDisruptionBudget", "NetworkPolicy"):
         spec = each["spec"]
         selector = spec.get("podSelector", spec.get("selector", {}))
         selector = selector.get("matchLabels", selector)
         found = [name for name, having in labels.items() if matches(selector, having)]
         assert [each["metadata"]["name"].removesuffix("-peers")] == found, each
-    for each in of(plain, "NetworkPolicy"):
+    for each in of(objects, "NetworkPolicy"):
         for rule in each["spec"].get("ingress", []):
             for peer in rule.get("from", []):
                 if "podSelector" in peer and "namespaceSelector" not in peer:
                     wanted = peer["podSelector"]["matchLabels"]
                     assert any(matches(wanted, having) for having in labels.values()), each
-    for name, having, spec in pods(plain):
+    for name, having, spec in pods(objects):
         for constraint in spec.get("topologySpreadConstraints", []):
             assert matches(constraint["labelSelector"]["matchLabels"], having), name
 
 
 def test_every_pod_has_a_policy(objects: Objects) -> None:
-    """What no policy selects may talk to everything; also those that KServe makes."""
+    """What no policy selects may talk to everything."""
     policies = [each["spec"]["podSelector"]["matchLabels"] for each in of(objects, "NetworkPolicy")]
     assert [] == [name for name, labels, _ in pods(objects) if not any(matches(p, labels) for p in policies)]
     for each in of(objects, "NetworkPolicy"):
@@ -152,26 +138,26 @@ def test_tritons_with_a_gpu_run_where_the_gpus_are(objects: Objects) -> None:
             assert "nvidia.com/gpu" in {toleration["key"] for toleration in spec["tolerations"]}, name
 
 
-def test_ports_are_where_they_are_looked_for(plain: Objects) -> None:
+def test_ports_are_where_they_are_looked_for(objects: Objects) -> None:
     """Service targets, probes, policies and ServiceMonitors name ports that exist."""
     ports = {
         name: {p["name"]: p["containerPort"] for c in spec["containers"] for p in c.get("ports", [])}
-        for name, _, spec in pods(plain)
+        for name, _, spec in pods(objects)
     }
-    for each in of(plain, "Service"):
+    for each in of(objects, "Service"):
         pod = each["metadata"]["name"].removesuffix("-peers")
         assert {p["targetPort"] for p in each["spec"]["ports"]} <= {*ports[pod]}
-    for each in of(plain, "NetworkPolicy"):
+    for each in of(objects, "NetworkPolicy"):
         named = {p["port"] for r in each["spec"].get("ingress", []) for p in r.get("ports", [])}
         assert {p for p in named if isinstance(p, str)} <= {*ports[each["metadata"]["name"]]}
-    services = {each["metadata"]["name"]: each for each in of(plain, "Service")}
-    for each in of(plain, "ServiceMonitor"):
+    services = {each["metadata"]["name"]: each for each in of(objects, "Service")}
+    for each in of(objects, "ServiceMonitor"):
         found = [
             s for s in services.values() if matches(each["spec"]["selector"]["matchLabels"], s["metadata"]["labels"])
         ]
         assert 1 == len(found), each["metadata"]["name"]
         assert {e["port"] for e in each["spec"]["endpoints"]} <= {p["name"] for p in found[0]["spec"]["ports"]}
-    for name, container in containers(plain):
+    for name, container in containers(objects):
         own = {p["name"] for p in container.get("ports", [])}
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             if probe in container:
@@ -179,23 +165,20 @@ def test_ports_are_where_they_are_looked_for(plain: Objects) -> None:
 
 
 def test_gateways_and_sync_are_told_where_triton_is(objects: Objects) -> None:
-    """The address is the headless Service and its gRPC port, in DNS form; sync talks to its own pod.
-
-    With KServe, too: its own Service may have an address of its own, behind which gateways would see one Triton only.
-    """
+    """The address is the headless Service and its gRPC port, in DNS form; sync talks to its own pod."""
     services = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Service")}
     for name, container in containers(objects):
         address = environment(container).get("TRITON_GATEWAY_TRITON_GRPC")
         if address is None:
             continue
-        if name.startswith(("triton-gateway/", "triton-gateway-transformer/")):
+        if name.startswith("triton-gateway/"):
             host, port = address.removeprefix("dns:///").rsplit(":", 1)
             assert address.startswith("dns:///")
             assert int(port) == 8001
             if "triton" in services:
                 assert "triton" == host
                 assert "None" == services["triton"]["clusterIP"]
-        elif name.startswith(("triton/", "triton-gateway-predictor/")):
+        elif name.startswith("triton/"):
             assert "127.0.0.1:8001" == address
 
 
@@ -204,21 +187,6 @@ def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateway
     for each in of(objects, "Service"):
         is_triton = each["metadata"]["labels"].get("app.kubernetes.io/component") == "triton"
         assert is_triton == each["spec"].get("publishNotReadyAddresses", False), each["metadata"]["name"]
-
-
-def test_the_service_of_tritons_finds_those_that_kserve_makes(helm: Render) -> None:
-    """By KServe's labels, at ports that its containers have; its labels are ours, so it alone is scraped."""
-    objects = helm("kserve")
-    [service] = [each for each in of(objects, "Service") if each["metadata"]["name"] == "triton"]
-    [(labels, spec)] = [(labels, spec) for name, labels, spec in pods(objects) if name.endswith("-predictor")]
-    assert matches(service["spec"]["selector"], labels)
-    ports = {port["name"]: port["containerPort"] for one in spec["containers"] for port in one["ports"]}
-    assert ports == {port["targetPort"]: port["port"] for port in service["spec"]["ports"]}
-    found = {
-        each["metadata"]["name"] for each in of(objects, "ServiceMonitor")
-        if matches(each["spec"]["selector"]["matchLabels"], service["metadata"]["labels"])
-    }  # fmt: skip
-    assert {"triton", "model-sync"} == found
 
 
 def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects: Objects) -> None:
@@ -240,7 +208,6 @@ def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects:
             assert not asked & {port["name"] for port in peers["spec"]["ports"]}
 
 
-@pytest.mark.parametrize("values", ["gpu", "kserve"])
 @pytest.mark.parametrize(
     "given",
     [
@@ -249,10 +216,10 @@ def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects:
     ],
 )
 def test_a_number_of_gateways_replaces_the_service_that_counts_them(
-    values: str, given: dict[str, str], helm: Callable[..., Objects]
+    given: dict[str, str], helm: Callable[..., Objects]
 ) -> None:
     """The variable is written once, and an object that nothing uses is not made."""
-    objects = helm(values, **given)
+    objects = helm("gpu", **given)
     assert [] == [each for each in of(objects, "Service") if each["metadata"]["name"].endswith("-peers")]
     [gateway] = [container for _, container in containers(objects) if kind_of(container) == "gateway"]
     written = [entry["value"] for entry in gateway["env"] if entry["name"] == "TRITON_GATEWAY_REPLICAS"]
@@ -469,25 +436,19 @@ def test_images_are_pinned_to_this_version(objects: Objects) -> None:
 
 
 def test_memory_is_guaranteed_and_cpu_is_not_throttled(objects: Objects) -> None:
-    """Requests equal limits for memory; no CPU limit, whose throttling shows as p99.
-
-    KServe writes a limit of one CPU where none is written: there one is, of more than a pod can take.
-    """
+    """Requests equal limits for memory; no CPU limit, whose throttling shows as p99."""
     for name, container in containers(objects):
         resources = container["resources"]
         assert resources["requests"]["memory"] == resources["limits"]["memory"], name
         assert "cpu" in resources["requests"], name
-        if of(objects, "InferenceService"):
-            assert 64 <= int(resources["limits"]["cpu"]), name
-        else:
-            assert "cpu" not in resources["limits"], name
+        assert "cpu" not in resources["limits"], name
 
 
-def test_a_cache_gives_way_before_its_volume_is_full_and_the_node_has_every_volume(plain: Objects) -> None:
+def test_a_cache_gives_way_before_its_volume_is_full_and_the_node_has_every_volume(objects: Objects) -> None:
     """A kubelet evicts who fills an emptyDir; for development a node may be smaller than what the volume may hold."""
     unit = {"Gi": 2**30, "Mi": 2**20}
     found = 0
-    for name, _, spec in pods(plain):
+    for name, _, spec in pods(objects):
         rooms = {each["name"]: each.get("emptyDir") for each in spec.get("volumes", [])}
         for container in [*spec.get("initContainers", []), *spec["containers"]]:
             limit = environment(container).get("TRITON_GATEWAY_CACHE_BYTES")
@@ -497,7 +458,7 @@ def test_a_cache_gives_way_before_its_volume_is_full_and_the_node_has_every_volu
             size = rooms[volume]["sizeLimit"]
             assert int(limit) <= 0.8 * int(size[:-2]) * unit[size[-2:]] < int(limit) + 2, name
             found += 1
-        if not of(plain, "PersistentVolumeClaim"):
+        if not of(objects, "PersistentVolumeClaim"):
             # What the pod keeps on the node's disk; temporary files, which seldom exist, are not requested.
             kept = [rooms[each]["sizeLimit"] for each in ("state", "models", "sync-state") if rooms.get(each)]
             requests = [container["resources"]["requests"] for container in spec["containers"]]
@@ -543,10 +504,10 @@ def bounds(objects: Objects) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_budgets_leave_room_for_a_drain(plain: Objects) -> None:
+def test_budgets_leave_room_for_a_drain(objects: Objects) -> None:
     """A budget that forbids every eviction blocks node upgrades; one for nothing does nothing."""
-    found = bounds(plain)
-    budgets = of(plain, "PodDisruptionBudget")
+    found = bounds(objects)
+    budgets = of(objects, "PodDisruptionBudget")
     assert budgets or ["sync"] == [*found], "model sync alone is one pod, and nobody waits for it"
     for each in budgets:
         fewest, _ = found[each["metadata"]["name"]]
@@ -554,15 +515,15 @@ def test_budgets_leave_room_for_a_drain(plain: Objects) -> None:
         assert spec.get("maxUnavailable", 0) >= 1 or spec["minAvailable"] < fewest, each["metadata"]["name"]
 
 
-def test_nobody_decides_twice_how_many_pods_there_are(plain: Objects) -> None:
+def test_nobody_decides_twice_how_many_pods_there_are(objects: Objects) -> None:
     """One autoscaler per Deployment, for one that exists, and no `replicas` beside it; least below most."""
-    scalers = of(plain, "HorizontalPodAutoscaler", "ScaledObject")
+    scalers = of(objects, "HorizontalPodAutoscaler", "ScaledObject")
     targets = [each["spec"]["scaleTargetRef"]["name"] for each in scalers]
     assert len(targets) == len(set(targets))
-    deployments = {each["metadata"]["name"]: each["spec"] for each in of(plain, "Deployment")}
+    deployments = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Deployment")}
     for target in targets:
         assert "replicas" not in deployments[target]
-    for fewest, most in bounds(plain).values():
+    for fewest, most in bounds(objects).values():
         assert 1 <= fewest <= most
 
 
@@ -621,17 +582,17 @@ def test_targets_have_the_labels_that_rules_tell_deployments_apart_by(objects: O
             assert {"action": "labeldrop", "regex": "endpoint"} in endpoint["relabelings"]
 
 
-def test_model_sync_sees_the_processes_that_it_counts(plain: Objects) -> None:
+def test_model_sync_sees_the_processes_that_it_counts(objects: Objects) -> None:
     """The python backend's, of which a killed one is noticed by nobody else; other containers share nothing."""
-    for name, _, spec in pods(plain):
+    for name, _, spec in pods(objects):
         kinds = {kind_of(container) for container in spec["containers"]}
         engines = {environment(container).get("TRITON_GATEWAY_TRITON_ENGINE") for container in spec["containers"]}
         assert bool(spec.get("shareProcessNamespace")) == ("triton" in kinds and "python" in engines), name
 
 
-def test_rolling_loses_no_capacity_and_waits_for_no_gpu(plain: Objects) -> None:
+def test_rolling_loses_no_capacity_and_waits_for_no_gpu(objects: Objects) -> None:
     """A new pod first, then an old one less; except if a disk, a repository or a GPU has room for one only."""
-    for each in of(plain, "Deployment"):
+    for each in of(objects, "Deployment"):
         name, strategy = each["metadata"]["name"], each["spec"]["strategy"]
         limits = [c["resources"]["limits"] for c in each["spec"]["template"]["spec"]["containers"]]
         if name in ("controlplane", "controller", "sync"):
@@ -644,9 +605,9 @@ def test_rolling_loses_no_capacity_and_waits_for_no_gpu(plain: Objects) -> None:
             assert 0 != strategy["rollingUpdate"]["maxSurge"], name
 
 
-def test_pods_are_spread(plain: Objects) -> None:
+def test_pods_are_spread(objects: Objects) -> None:
     """Over nodes; gateways also over zones."""
-    for name, _, spec in pods(plain):
+    for name, _, spec in pods(objects):
         if name in ("triton-gateway", "triton"):
             keys = {constraint["topologyKey"] for constraint in spec["topologySpreadConstraints"]}
             assert "kubernetes.io/hostname" in keys, name

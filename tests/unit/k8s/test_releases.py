@@ -46,7 +46,7 @@ def pods(objects: Objects) -> dict[str, dict[str, str]]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("values", ["gpu", "default", "dev", "existing", "kserve"])
+@pytest.mark.parametrize("values", ["gpu", "default", "dev", "existing"])
 def test_two_releases_in_one_namespace_share_nothing(values: str, helm: Render) -> None:
     """No name twice; no selector finds pods of the other; no word of one's objects names the other's."""
     one, other = (helm(values, release=name) for name in ("team-a", "team-b"))
@@ -78,13 +78,6 @@ def test_what_is_called_by_name_is_called_by_its_new_name(helm: Render) -> None:
     assert ("Service", "a-triton-gateway-peers") in names(objects)
     [account] = [each["metadata"]["name"] for each in objects if each["kind"] == "ServiceAccount"]
     assert "a-triton-gateway" == account
-    kserve = helm("kserve", release="a")
-    assert "dns:///a-triton-gateway-triton:8001" in json.dumps(kserve)
-    assert ("Service", "a-triton-gateway-triton") in names(kserve)
-    assert {"a-triton-gateway-transformer", "a-triton-gateway-predictor"} == {
-        each["spec"]["scaleTargetRef"]["name"] for each in kserve
-        if each["kind"] in ("HorizontalPodAutoscaler", "ScaledObject")
-    }  # fmt: skip
 
 
 def test_what_selects_tritons_selects_those_of_one_pool(helm: Render) -> None:
@@ -185,7 +178,7 @@ def test_how_a_deployment_rolls_can_be_said(helm: Render) -> None:
         ({"triton__pools": '[{"gpus": 1}]'}, "name"),
         ({"triton__pools": '[{"name": "A_10"}]'}, "pattern"),
         ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),
-        ({"triton__pools": '[{"name": "a"}]', "kserve__enabled": "true"}, "triton.pools: needs"),
+        ({"triton__pools": '[{"name": "a"}]', "triton__enabled": "false"}, "triton.pools: needs"),
     ],
 )
 def test_pools_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Render) -> None:

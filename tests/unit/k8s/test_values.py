@@ -61,7 +61,7 @@ def test_what_the_server_would_write_is_written(name: str, helm: Render) -> None
     """In lists that are replaced as a whole: else every apply finds a change, and one by the server a conflict."""
     for each in helm(name):
         label = each["kind"], each["metadata"]["name"]
-        if each["kind"] in ("NetworkPolicy", "InferenceService"):
+        if each["kind"] == "NetworkPolicy":
             for ports in entries(each["spec"], "ports"):
                 assert all("protocol" in port for port in ports), label
         if each["kind"] == "ServiceMonitor":
@@ -372,22 +372,3 @@ def test_a_variable_that_would_hide_another_one_is_refused(pairs: dict[str, str]
     """Of two entries with one name, Kubernetes takes the last without a word, and server-side apply refuses both."""
     with pytest.raises(AssertionError, match=f"extraEnv: {name} is set"):
         helm(**pairs)
-
-
-def test_under_kserve_an_ingress_and_a_route_lead_to_the_service_that_kserve_makes(helm: Render) -> None:
-    """Of the transformer, at port 80; the chart has no Service of its own there."""
-    objects = helm(
-        "kserve", release="a", gateway__ingress__enabled="true", gateway__ingress__hosts='["models.example"]',
-        gateway__httpRoute__enabled="true", gateway__httpRoute__parentRefs='[{"name": "public"}]',
-        gateway__service='{"port": 8000}',
-    )  # fmt: skip
-    [ingress] = [each for each in objects if each["kind"] == "Ingress"]
-    [path] = ingress["spec"]["rules"][0]["http"]["paths"]
-    [named] = [each["metadata"]["name"] for each in objects if each["kind"] == "InferenceService"]
-    theirs = {named, f"{named}-transformer", f"{named}-predictor"}
-    assert not theirs & {each["metadata"]["name"] for each in objects if each["kind"] in ("Ingress", "HTTPRoute")}, (
-        "KServe would replace an object that is called as its own is"
-    )
-    assert {"name": "a-triton-gateway-transformer", "port": {"name": "http"}} == path["backend"]["service"]
-    [route] = [each for each in objects if each["kind"] == "HTTPRoute"]
-    assert [{"name": "a-triton-gateway-transformer", "port": 80}] == route["spec"]["rules"][0]["backendRefs"]

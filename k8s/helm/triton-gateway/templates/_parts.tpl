@@ -51,18 +51,6 @@ app.kubernetes.io/managed-by: {{ $.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $.Chart.Name $.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end }}
 
-{{- /* What finds the pods of a component, or of one pool of it. KServe gives those that it makes labels of its own. */ -}}
-{{- define "triton-gateway.podLabels" -}}
-{{- $ := index . 0 -}}
-{{- $part := get (dict "gateway" "transformer" "triton" "predictor") (index . 1) -}}
-{{- if and $.Values.kserve.enabled $part -}}
-serving.kserve.io/inferenceservice: {{ include "triton-gateway.fullname" . }}
-component: {{ $part }}
-{{- else -}}
-{{ include "triton-gateway.selectorLabels" . }}
-{{- end }}
-{{- end }}
-
 {{- /* The headless Service by which gateways count themselves; empty if the values set their number. */ -}}
 {{- define "triton-gateway.peers" -}}
 {{- $ := index . 0 -}}
@@ -74,7 +62,7 @@ component: {{ $part }}
 {{- end }}
 
 {{- define "triton-gateway.selector" -}}
-matchLabels: {{ include "triton-gateway.podLabels" . | nindent 2 }}
+matchLabels: {{ include "triton-gateway.selectorLabels" . | nindent 2 }}
 {{- end }}
 
 {{- /* (list values of the component, what finds its pods, e.g. (list $ component), topologyKey…) */ -}}
@@ -95,14 +83,10 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
-{{- /* SERVICE:PORT by which callers reach gateways: the chart's, or the one that KServe makes for the transformer. */ -}}
+{{- /* SERVICE:PORT by which callers reach gateways. */ -}}
 {{- define "triton-gateway.callers" -}}
 {{- $ := index . 0 -}}
-{{- if $.Values.kserve.enabled -}}
-{{ include "triton-gateway.fullname" . }}-transformer:80
-{{- else -}}
 {{ include "triton-gateway.name" (list $ "gateway") }}:{{ $.Values.gateway.service.port }}
-{{- end }}
 {{- end }}
 
 {{- define "triton-gateway.serviceAccountName" -}}
@@ -110,12 +94,10 @@ topologySpreadConstraints:
 {{ default (ternary (include "triton-gateway.fullname" .) "default" $account.create) $account.name }}
 {{- end }}
 
-{{- /* What every pod says first. KServe's pods run as the namespace's default. */ -}}
+{{- /* What every pod says first. */ -}}
 {{- define "triton-gateway.pod" -}}
 {{- $ := index . 0 -}}
-{{- if not $.Values.kserve.enabled -}}
 serviceAccountName: {{ include "triton-gateway.serviceAccountName" . }}
-{{ end -}}
 automountServiceAccountToken: false
 enableServiceLinks: false # Kubernetes' TRITON_* variables are not needed
 {{- with $.Values.image.pullSecrets }}
@@ -161,8 +143,8 @@ over it. Who needs one object per pool loops over it: {{ range include "triton-g
 {{- $found = append $found (include "triton-gateway.over" (list $default .) | fromJson) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $.Values.triton.pools (or $.Values.kserve.enabled (not $found)) -}}
-{{- fail "triton.pools: needs triton.enabled, and does not work with KServe" -}}
+{{- if and $.Values.triton.pools (not $found) -}}
+{{- fail "triton.pools: needs triton.enabled" -}}
 {{- end -}}
 {{ $found | toJson }}
 {{- end }}
@@ -228,13 +210,11 @@ image: {{ $own }}
 imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 
-{{- /* Memory is guaranteed; no CPU limit: being throttled shows as p99. KServe writes a limit of one CPU where none is. */ -}}
+{{- /* Memory is guaranteed; no CPU limit: being throttled shows as p99. */ -}}
 {{- define "triton-gateway.resources" -}}
 {{- $ := index . 0 -}}
 {{- $resources := deepCopy (index . 1) -}}
-{{- if and $.Values.kserve.enabled (not (hasKey $resources.limits "cpu")) -}}
-{{- $_ := set $resources.limits "cpu" $.Values.kserve.cpuLimit -}}
-{{- else if and $.Values.cpuLimit (not (hasKey $resources.limits "cpu")) -}}
+{{- if and $.Values.cpuLimit (not (hasKey $resources.limits "cpu")) -}}
 {{- $_ := set $resources.limits "cpu" $.Values.cpuLimit -}}
 {{- end -}}
 {{- /* What its emptyDirs may hold, so that a pod starts on a node that has it; for development a node may be small. */ -}}

@@ -1,4 +1,4 @@
-{{- /* The pods of gateway, Triton and model sync: what a Deployment holds, and what KServe's InferenceService is given. */ -}}
+{{- /* The pods of gateway, Triton and model sync: what a Deployment holds. */ -}}
 
 {{- define "triton-gateway.gatewayEnv" -}}
 {{- $ := index . 0 -}}
@@ -64,8 +64,6 @@
 {{- define "triton-gateway.gatewayPod" -}}
 {{- $ := index . 0 -}}
 {{- $gateway := $.Values.gateway -}}
-{{- $kserve := $.Values.kserve.enabled -}}
-{{- $http := ternary 8080 "http" $kserve -}}
 {{- $scheme := ternary (list "HTTPS") list (ne $gateway.tls.secret "") -}}
 {{- $unit := get (dict "ms" 0.001 "s" 1.0 "m" 60.0 "h" 3600.0) (regexFind "[a-z]+$" $gateway.drainTimeout) -}}
 {{- $drain := mulf $unit (regexFind "^[0-9.]+" $gateway.drainTimeout | float64) -}}
@@ -79,15 +77,9 @@ terminationGracePeriodSeconds: {{ $gateway.terminationGracePeriodSeconds }}
 {{- include "triton-gateway.placement" (list $ $gateway) }}
 {{ include "triton-gateway.spread" (list $gateway (list $ "gateway") "topology.kubernetes.io/zone" "kubernetes.io/hostname") }}
 containers:
-  - name: {{ ternary "kserve-container" "gateway" $kserve }}
+  - name: gateway
     {{- include "triton-gateway.image" (list $ "") | nindent 4 }}
-    {{- if $kserve }}
-    # KServe appends --model_name, --predictor_host and --http_port to args; the gateway does not use them
-    command: [sh, -c, exec triton-gateway serve, triton-gateway]
-    args: []
-    {{- else }}
     args: [serve]
-    {{- end }}
     envFrom:
       {{- include "triton-gateway.settings" (list $) | nindent 6 }}
     env:
@@ -114,11 +106,11 @@ containers:
       - {name: grpc, containerPort: {{ $gateway.grpcPort }}, protocol: TCP}
       {{- end }}
     # two minutes for loading models, tokenizers and hooks before liveness counts
-    startupProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" $http 2 2 60) $scheme) | nindent 6 }}
+    startupProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" "http" 2 2 60) $scheme) | nindent 6 }}
     # whether the gateway can answer requests; depends on Triton and on every pinned endpoint
-    readinessProbe: {{ include "triton-gateway.probe" (concat (list $ "/readyz" $http 3 2 2) $scheme) | nindent 6 }}
+    readinessProbe: {{ include "triton-gateway.probe" (concat (list $ "/readyz" "http" 3 2 2) $scheme) | nindent 6 }}
     # whether the process answers, and nothing else: restarting a gateway repairs neither ClearML nor Triton
-    livenessProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" $http 10 5 3) $scheme) | nindent 6 }}
+    livenessProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" "http" 10 5 3) $scheme) | nindent 6 }}
     lifecycle:
       # still answer: new requests come until every node knows that the pod ends
       preStop: {exec: {command: [sleep, {{ $gateway.preStopSeconds | quote }}]}}
@@ -185,8 +177,6 @@ rollingUpdate: {maxSurge: 1, maxUnavailable: 0}
 {{- define "triton-gateway.tritonPod" -}}
 {{- $ := index . 0 -}}
 {{- $triton := index . 1 -}}
-{{- $kserve := $.Values.kserve.enabled -}}
-{{- $http := ternary 8000 "http" $kserve -}}
 {{- $least := add $triton.preStopSeconds 30 5 | int -}}
 {{- if lt (int $triton.terminationGracePeriodSeconds) $least -}}
 {{- $value := eq $triton.name "default" | ternary "triton" (printf "triton.pools: %s" $triton.name) -}}
@@ -204,7 +194,7 @@ terminationGracePeriodSeconds: {{ $triton.terminationGracePeriodSeconds }}
 {{- include "triton-gateway.placement" (list $ $triton) }}
 {{ include "triton-gateway.spread" (list $triton (list $ "triton" $triton.name) "kubernetes.io/hostname") }}
 containers:
-  - name: {{ ternary "kserve-container" "triton" $kserve }}
+  - name: triton
     {{- include "triton-gateway.image" (list $ (ternary "-triton-cpu" "-triton" (eq $triton.engine "python")) $triton.image) | nindent 4 }}
     {{- with concat (include "triton-gateway.tritonTlsArgs" (list $) | fromYamlArray) $triton.extraArgs }}
     # NVIDIA's image has its arguments in the entrypoint; the CPU server's image has them in its command, which this replaces
@@ -214,19 +204,13 @@ containers:
     env: {{ toYaml . | nindent 6 }}
     {{- end }}
     ports:
-      {{- if $kserve }}
-      # the first port becomes the Service's port 80; the others keep their numbers
-      - {name: http, containerPort: 8000, protocol: TCP}
-      - {name: grpc, containerPort: 8001, protocol: TCP}
-      {{- else }}
       - {name: grpc, containerPort: 8001, protocol: TCP}
       - {name: http, containerPort: 8000, protocol: TCP}
-      {{- end }}
       - {name: metrics, containerPort: 8002, protocol: TCP}
-    startupProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/live" $http 2 2 150) | nindent 6 }}
+    startupProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/live" "http" 2 2 150) | nindent 6 }}
     # whether the server answers; model sync's readiness says whether the models are loaded. A rollout needs both
-    readinessProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/ready" $http 3 2 2) | nindent 6 }}
-    livenessProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/live" $http 10 5 3) | nindent 6 }}
+    readinessProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/ready" "http" 3 2 2) | nindent 6 }}
+    livenessProbe: {{ include "triton-gateway.probe" (list $ "/v2/health/live" "http" 10 5 3) | nindent 6 }}
     lifecycle:
       # still answer: gateways learn from DNS that the pod ends
       preStop: {exec: {command: [sleep, {{ $triton.preStopSeconds | quote }}]}}
@@ -300,7 +284,6 @@ volumes:
 {{- define "triton-gateway.syncContainer" -}}
 {{- $ := index . 0 -}}
 {{- $pool := index . 2 -}}
-{{- $health := ternary 8081 "health" $.Values.kserve.enabled -}}
 name: sync
 {{ include "triton-gateway.image" (list $ "-sync") }}
 args: {{ concat (list "sync") $.Values.sync.extraArgs | toJson }}
@@ -315,10 +298,10 @@ env:
   {{- end }}
 ports:
   - {name: health, containerPort: 8081, protocol: TCP}
-startupProbe: {{ include "triton-gateway.probe" (list $ "/livez" $health 2 2 60) | nindent 2 }}
+startupProbe: {{ include "triton-gateway.probe" (list $ "/livez" "health" 2 2 60) | nindent 2 }}
 # ready when Triton holds every wanted model; until then an older pod may not end
-readinessProbe: {{ include "triton-gateway.probe" (list $ "/readyz" $health 3 2 2) | nindent 2 }}
-livenessProbe: {{ include "triton-gateway.probe" (list $ "/livez" $health 20 5 3) | nindent 2 }}
+readinessProbe: {{ include "triton-gateway.probe" (list $ "/readyz" "health" 3 2 2) | nindent 2 }}
+livenessProbe: {{ include "triton-gateway.probe" (list $ "/livez" "health" 20 5 3) | nindent 2 }}
 resources: {{ include "triton-gateway.resources" (list $ $.Values.sync.resources $pool.modelsSize) | nindent 2 }}
 securityContext: {{ toYaml $.Values.securityContext | nindent 2 }}
 volumeMounts:

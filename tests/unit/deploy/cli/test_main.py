@@ -17,7 +17,6 @@ from typing import Any
 import click
 import pytest
 
-from deploy.cli.commands.serve import predictor_address
 from deploy.cli.main import group, main
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.errors import RegistryRefused, SpecFault
@@ -384,30 +383,6 @@ def test_status_of_another_server_is_refused(
     """A server that is no gateway is named as such."""
     assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1
     assert "check that --url is the address of a triton-gateway" in only_line(capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("host", "address"),
-    [
-        ("sentiment-predictor.demo", "dns:///sentiment-predictor.demo:9000"),
-        ("sentiment-predictor:8001", "dns:///sentiment-predictor:8001"),
-        ("http://sentiment-predictor/", "dns:///sentiment-predictor:9000"),
-    ],
-)
-def test_kserve_predictor_host_is_tritons_grpc_address(host: str, address: str) -> None:
-    """KServe adds ``--predictor_host`` to a transformer by itself; its port for gRPC is 9000."""
-    assert address == predictor_address(host)
-
-
-def test_kserves_arguments_are_understood(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They reach the settings, unless a variable says otherwise: an invalid port is refused, not ignored."""
-    monkeypatch.delenv("TRITON_GATEWAY_PORT", raising=False)
-    arguments = ["serve", "--model_name", "m", "--predictor_host", "p", "--predictor_protocol", "v2"]
-    done = run(*arguments, "--http_port", "none")
-    assert 2 == done.returncode
-    assert "error: TRITON_GATEWAY_PORT: " in done.stderr
-    monkeypatch.setenv("CLEARML_SERVING_PORT", "-1")
-    assert ", got '-1'" in run(*arguments, "--http_port", "none").stderr
 
 
 @pytest.mark.parametrize("group", ["canary", "boards", "drift", "hook", "keys"])
