@@ -31,13 +31,6 @@ FOUND: Final = "endpoint_version_variable:gateway_drift_found:days"
 """The evidence of every variable that is a cause of its endpoint's alarm."""
 FOUND_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_found:shift"
 """Shifts of those variables' bins that are larger than noise."""
-REFERENCE: Final = "endpoint_version_variable_bin:gateway_drift_reference:ratio"
-DRIFT_N: Final = "endpoint_version_variable:gateway_drift_observations:increase1h"
-"""Number of values of a variable."""
-DRIFT_SHARE: Final = "endpoint_version_variable_bin:gateway_drift:ratio1h"
-"""Share of each bin now."""
-DRIFT_SHIFT: Final = "endpoint_version_variable_bin:gateway_drift_shift:ratio1h"
-"""Difference of each bin's share to the reference."""
 
 QUEUE_RATIO: Final = "job:triton_queue_compute:ratio_rate1m"
 """Time that requests wait for Triton, in the gateways and inside Triton, over the time that it computes."""
@@ -55,11 +48,6 @@ def error_ratio(window: str) -> str:
 def late_ratio(window: str) -> str:
     """Return the name of the recorded share of answers that came later than promised (promised time: ``within``)."""
     return f"endpoint_within:gateway_requests_late:ratio_rate{window}"
-
-
-def drift_special(bin_name: str) -> str:
-    """Return the name of the recorded share of the bin ``other`` or ``missing``."""
-    return f"endpoint_version_variable:gateway_drift_{bin_name}:ratio1h"
 
 
 def every() -> list[dict[str, Any]]:

@@ -385,8 +385,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     metric_log_frequency: float = Field(
         1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),
-        description="Share of the requests whose declared variables are counted. Counts are scaled so that rates "
-        "stay right. `metrics add --log-freq` and the serving Task override it.",
+        description="Share of the requests whose declared variables are counted. `metrics add --log-freq` and the "
+        "serving Task override it.",
     )  # fmt: skip
     payload_log: str = Field(
         "", validation_alias=_names("payload_log"),

@@ -64,21 +64,12 @@ def serve(form: str, state: Path) -> None:
     archive = state / "m.zip"
     folder = text_bundle(state / "bundle", words=corpus.vocabulary()[:8000])
     if form != "off":
-        rng = np.random.default_rng(0)
-        (folder / drift.FILE).write_text(
-            drift.encode(
-                {
-                    "token_length": drift.scalar_bins(rng.integers(10, 30, 2000).astype(float)),
-                    "top_score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
-                    "predicted_label": drift.enum_bins({"GOOD": 60, "BAD": 40}),
-                    "score": drift.scalar_bins(rng.uniform(0.5, 1, 2000)),
-                    "language": drift.enum_bins({"en": 1900, "none": 100}),
-                    "letter_case": drift.enum_bins({"mixed": 1800, "lower": 200}),
-                    "unusual_word_ratio": drift.scalar_bins(rng.uniform(0, 0.5, 2000)),
-                },
-                words=corpus.usual_words(),
-            )
-        )
+        reference = {
+            "token_length": {"12": 500.0, "24": 1_200.0, "+Inf": 300.0}, "top_score": {"0.9": 1_600.0, "+Inf": 400.0},
+            "predicted_label": {"GOOD": 60.0, "BAD": 40.0}, "language": {"en": 1_900.0, "none": 100.0},
+            "letter_case": {"mixed": 1_800.0, "lower": 200.0}, "unusual_word_ratio": {"0.2": 800.0, "+Inf": 1_200.0},
+        }  # fmt: skip
+        (folder / drift.FILE).write_text(drift.encode(reference, words=corpus.usual_words()))
         registry.sections["metric_logging"] = json.dumps({"e/*": {"endpoint": "e/*", "metrics": {
             "score": {"type": "scalar", "buckets": [0.1 * i for i in range(1, 10)]},
             "label": {"type": "enum", "buckets": ["GOOD", "BAD"]},

@@ -18,15 +18,15 @@ from deploy.tools import exposition
 
 catalog = metrics.catalog
 _COUNTERS: Final = (
-    catalog.REQUESTS, catalog.CACHE, catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.DRIFT_OBSERVATIONS,
-    catalog.DRIFT_NEW, catalog.FEEDBACK, catalog.FALLBACKS, catalog.SHADOWS, catalog.SHADOW_GROUPS,
+    catalog.REQUESTS, catalog.CACHE, catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.FEEDBACK,
+    catalog.FALLBACKS, catalog.SHADOWS, catalog.SHADOW_GROUPS,
 )  # fmt: skip
-_GAUGES: Final = (catalog.DRIFT_REFERENCE, catalog.DRIFT_REFERENCE_SIZE)
-GAUGES: Final = frozenset(gauge.name for gauge in _GAUGES)
+REFERENCE: Final = catalog.DRIFT_REFERENCE.name
+"""The only gauge that is read."""
 BUCKETS: Final = f"{catalog.VARIABLE_SCALAR.name}_bucket"
 SECONDS: Final = f"{catalog.REQUEST_SECONDS.name}_bucket"
 LABELS: Final[Mapping[str, tuple[str, ...]]] = {
-    **{metric.name: metric.labels for metric in (*_COUNTERS, *_GAUGES)},
+    **{metric.name: metric.labels for metric in (*_COUNTERS, catalog.DRIFT_REFERENCE)},
     BUCKETS: (*catalog.VARIABLE_SCALAR.labels, "le"), SECONDS: (*catalog.REQUEST_SECONDS.labels, "le"),
 }  # fmt: skip
 """The samples that are read, and the labels that name a series of each, in order: endpoint and version come first."""
@@ -76,21 +76,16 @@ class Reading:
         kept = {gateway: before.numbers[gateway] for gateway in self.missing if gateway in before.numbers}
         return Reading({**kept, **self.numbers}, self.missing)
 
-    def gauges(self) -> dict[Series, float]:
-        """Return the gauges of all gateways; one that is not a number is no longer in use."""
-        every = (one for numbers in self.numbers.values() for one in numbers.items())
-        return {key: value for key, value in every if key[0] in GAUGES and value > 0}
-
 
 def grown(before: Reading, now: Reading) -> dict[Series, float]:
     """Return what all gateways have counted between two readings. Of buckets every bound is there, grown or not."""
     found: dict[Series, float] = defaultdict(float)
     for gateway, numbers in now.numbers.items():
         old = before.numbers.get(gateway)
-        if old is None or any(numbers.get(key, 0.0) < value for key, value in old.items() if key[0] not in GAUGES):
+        if old is None or any(numbers.get(key, 0.0) < value for key, value in old.items() if key[0] != REFERENCE):
             continue
         for key, value in numbers.items():
             news = value - old.get(key, 0.0)
-            if key[0] not in GAUGES and (news or key[0] in (BUCKETS, SECONDS)):
+            if key[0] != REFERENCE and (news or key[0] in (BUCKETS, SECONDS)):
                 found[key] += news
     return found

@@ -43,8 +43,6 @@ POLICY: Final = (
 )
 """The page's Content-Security-Policy. Only the page's own script runs, even if a name contains HTML."""
 
-_MAX_NEW: Final = 6
-"""The most words or new values that are shown of a variable."""
 _MAX_CAUSES: Final = 2
 
 _CHANGED: Final = ("drift", "moved")
@@ -482,14 +480,8 @@ def _histogram(variable: Values) -> str:
         "<svg width=272 height=80 viewBox='0 0 272 80' role=img "
         f"aria-label='{_e(variable['variable'])}: now, and in the reference'>"
         f"{''.join(drawn)}</svg><p class=dim>{_evidence(variable)}</p>"
-        f"<p class=dim>last hour: n {n:,.0f}</p>{_new(variable)}</div>"
+        f"<p class=dim>last hour: n {n:,.0f}</p></div>"
     )
-
-
-def _new(variable: Values) -> str:
-    """Return the values that are not in the reference, with their shares."""
-    shares = [f"<code>{_e(name)}</code> {share:.1%}" for name, share in variable.get("new", {}).items()]
-    return f"<p>new values: {', '.join(shares[:_MAX_NEW])}</p>" if shares else ""
 
 
 def _evidence(variable: Values) -> str:

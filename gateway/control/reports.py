@@ -31,7 +31,7 @@ class Judged(NamedTuple):
     """What the controller has found over all gateways, as plain values."""
 
     variables: dict[tuple[str, ...], Mapping[str, Any]]
-    """By endpoint, version, variable and reference: evidence of drift."""
+    """By endpoint, version and variable: evidence of drift."""
     compared: list[Mapping[str, Any]]
     """Canaries beside stable versions."""
     accuracy: list[Mapping[str, Any]]
@@ -70,7 +70,7 @@ class Reports:
             with contextlib.suppress(KeyError, TypeError, ValueError):
                 if abs(self._wall() - float(value["at"])) < _JUDGED_S:
                     for one in value["variables"]:
-                        key = endpoint, str(one["version"]), str(one["variable"]), str(one["reference"])
+                        key = endpoint, str(one["version"]), str(one["variable"])
                         found.variables[key] = {**one, "alarm_days": value["alarm_days"]}
                     found.compared.extend({"endpoint": endpoint, **one} for one in value["compared"])
                     found.accuracy.extend({"endpoint": endpoint, **one} for one in value["accuracy"])

@@ -114,14 +114,14 @@ class Distribution:
         self._numbers = array("d", bytes(8 * (len(bounds) + 2)))
         self.since = time.monotonic()
 
-    def observe(self, values: Iterable[float], weight: float = 1.0) -> None:
-        """Count finite values, each ``weight`` times."""
+    def observe(self, values: Iterable[float]) -> None:
+        """Count finite values."""
         bounds, numbers, total = self._bounds, self._numbers, 0.0
         for value in values:
             # The first bucket whose bound is not below the value: Prometheus' "less than or equal".
-            numbers[bisect_left(bounds, value)] += weight
+            numbers[bisect_left(bounds, value)] += 1
             total += value
-        numbers[-1] += total * weight
+        numbers[-1] += total
 
     def numbers(self) -> bytes:
         """Return the counts of the buckets, then the sum, as float64."""

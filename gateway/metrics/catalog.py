@@ -194,27 +194,12 @@ VARIABLE_IGNORED: Final = Metric(
     "Times that a variable had no usable value, by reason: missing, wrong_type, not_finite, negative.",
     (*_VARIABLE, "reason"),
 )  # fmt: skip
-_REFERENCE: Final = (*_VARIABLE, "reference")
-"""``reference`` names the reference by its content: a new one starts its own counts (``drift.Bins.id``)."""
-
-DRIFT_OBSERVATIONS: Final = Metric(
-    "gateway_drift_observations_total", "counter",
-    "Values of a variable that has a reference, by the reference's bin (upper bound or value; other; missing).",
-    (*_REFERENCE, "bin"),
-)  # fmt: skip
-DRIFT_NEW: Final = Metric(
-    "gateway_drift_new_values_total", "counter",
-    "Named values in the bin other: a language, label or listed value that the reference does not have. The "
-    "series appears with the first one.", (*_REFERENCE, "value"),
-)  # fmt: skip
+_BIN: Final = (*_VARIABLE, "bin")
 DRIFT_REFERENCE: Final = Metric(
-    "gateway_drift_reference_ratio", "gauge",
-    "The reference: share of its values in each bin, smoothed. NaN: no longer the reference.",
-    (*_REFERENCE, "bin"),
+    "gateway_drift_reference_observations", "gauge",
+    "Number of a variable's values in its reference, by bin (upper bound or value; other; missing). NaN: no longer in "
+    "the reference.", _BIN,
 )  # fmt: skip
-DRIFT_REFERENCE_SIZE: Final = Metric(
-    "gateway_drift_reference_observations", "gauge", "Number of values in the reference.", _REFERENCE
-)
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
     "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed "
@@ -341,6 +326,16 @@ DRIFT_SINCE: Final = Metric(
     "controller_drift_since_timestamp_seconds", "gauge",
     "About when (Unix time) the change began; only of variables that have alarmed or nearly so.", _VARIABLE,
 )  # fmt: skip
+DRIFT_SHARE: Final = Metric(
+    "controller_drift_share_ratio", "gauge",
+    "Share of each bin of a variable that has a reference, over all gateways: in the last hour (now), and in the "
+    "reference, smoothed (reference).", (*_BIN, "of"),
+)  # fmt: skip
+DRIFT_MOVED: Final = Metric(
+    "controller_drift_moved_ratio", "gauge",
+    "By how much the share of a bin in the last hour differs from the reference's: the bins whose share moved by more "
+    "than noise. Bins of numbers are named as ranges.", _BIN,
+)  # fmt: skip
 DRIFT_ALARM: Final = Metric(
     "controller_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
 )
@@ -360,7 +355,8 @@ ROLLOUT_EVIDENCE: Final = Metric(
     ("endpoint", "version"),
 )  # fmt: skip
 JUDGED: Final = (
-    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_ALARM, ACCURACY, ROLLOUT_PHASE, ROLLOUT_EVIDENCE,
+    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_SHARE, DRIFT_MOVED, DRIFT_ALARM, ACCURACY, ROLLOUT_PHASE,
+    ROLLOUT_EVIDENCE,
 )  # fmt: skip
 """What the controller judges, and shows itself."""
 CATALOG: Final = (
@@ -370,8 +366,7 @@ CATALOG: Final = (
     WORK_LIMIT, QUEUED,
     REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
-    DRIFT_OBSERVATIONS, DRIFT_NEW, DRIFT_REFERENCE, DRIFT_REFERENCE_SIZE,
-    SHADOWS, SHADOW_DIFFERENCE, SHADOW_GROUPS, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK,
+    DRIFT_REFERENCE, SHADOWS, SHADOW_DIFFERENCE, SHADOW_GROUPS, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -1,25 +1,24 @@
-"""Drift without raw data: bins of a reference distribution, and how far the shares of current counts are from them.
+"""References of drift: how often each value of a variable occurred, and how far current shares are from that.
 
-Pure, but for ``References``. ``variable_counts`` counts values into these bins. Whether a change is real, and whether
-to alarm, is judged in the controller (``deploy/controller/drift``).
+Pure, but for ``References``. A variable is counted in fixed bins (``variable_counts``), whether or not it has a
+reference; a reference is nothing but counts in such bins. Whether a change is real, and whether to alarm, is judged in
+the controller (``deploy/controller/drift``).
 
 Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +30,13 @@ FILE: Final = "reference.json"
 """File name of a reference in a model folder."""
 
 BINS: Final = 10
+"""About so many bins has a reference of a number."""
 OTHER: Final = "other"
 """The bin of categories that are not in the reference."""
 MISSING: Final = "missing"
 """The bin of requests without a usable value of the variable."""
+ABOVE: Final = "+Inf"
+"""The bin of numbers above all bounds."""
 
 ALARM_DAYS: Final = 30.0
 """Default of the expected time between two false alarms of an endpoint, in days."""
@@ -48,10 +50,14 @@ MAX_WORDS: Final = 1000
 
 _MAX_VALUES: Final = 100
 _MAX_DAYS: Final = 10_000
-_MAX_NEW: Final = 3
-"""Most new values that are named in one bin."""
 
 Floats = NDArray[np.float64]
+Bins = Mapping[str, float]
+"""How often a variable had a value of each bin, by name. Of a number a bin is named by its upper bound (inclusive, as
+``le``), the last is ``+Inf``; of categories by its value, and there is ``other``. Both kinds have ``missing``.
+"""
+Counts = dict[tuple[str, str, str], dict[str, float]]
+"""Endpoint, version and variable → ``Bins`` of all its values."""
 
 _log = logging.getLogger("triton_gateway.metrics")
 
@@ -60,48 +66,84 @@ class BadReference(ValueError):
     """A reference file cannot be used; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bins:
-    """The bins of one variable, and the reference's count in each.
+def bin_of(bound: float) -> str:
+    """Return the name of a number's bin by its upper bound."""
+    return f"{bound:g}" if bound < math.inf else ABOVE
 
-    ``scalar``: ``edges`` are the upper bounds of all bins but the last, inclusive (as ``le``). ``enum``: one bin per
-    value, then ``other``. Both kinds end with ``missing``. ``counts`` are in the order of ``names``.
+
+def buckets(bounds: Sequence[float], values: Sequence[float]) -> dict[str, float]:
+    """Return how many numbers a variable with these bounds has in each bin."""
+    names = (*map(bin_of, bounds), ABOVE)
+    found = dict.fromkeys(names, 0.0)
+    for value in values:
+        found[names[bisect_left(bounds, value)]] += 1
+    return found
+
+
+def is_ordered(bins: Bins) -> bool:
+    """Whether the bins are those of a number."""
+    return OTHER not in bins
+
+
+def in_order(counts: Bins) -> dict[str, float]:
+    """Return bins in order: numbers by size or categories by count, ``other`` of categories, ``missing``.
+
+    Raises ``ValueError`` if a bin of a number is not one.
     """
+    named = {name: float(count) for name, count in counts.items() if name not in (OTHER, MISSING)}
+    if ABOVE in named:
+        ordered = {bin_of(float(name)): named[name] for name in sorted(named, key=float)}
+    else:
+        ordered = {name: named[name] for name in sorted(named, key=lambda name: (-named[name], name))}
+        ordered[OTHER] = float(counts.get(OTHER, 0))
+    return {**ordered, MISSING: float(counts.get(MISSING, 0))}
 
-    kind: Literal["scalar", "enum"]
-    edges: tuple[float, ...]
-    values: tuple[str, ...]
-    counts: tuple[float, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The bins' names in order, as in the ``bin`` label."""
-        if self.kind == "scalar":
-            return (*(f"{edge:g}" for edge in self.edges), "+Inf", MISSING)
-        return (*self.values, OTHER, MISSING)
+def reference_of(counts: Bins) -> dict[str, float]:
+    """Return a reference made of a variable's counts. Raises ``BadReference`` if nothing was counted.
 
-    @property
-    def id(self) -> str:
-        """A hash of the content, which keeps counts for different references apart."""
-        content = json.dumps([self.kind, self.edges, self.values, self.counts])
-        return hashlib.sha256(content.encode()).hexdigest()[:8]
+    Neighbouring bins of a number are joined to about ten of equal frequency. If the highest bin with values is one of
+    these, what lies above has an empty bin of its own. Categories that never occurred are part of ``other``, as are the
+    rarest beyond a hundred.
+    """
+    bins = in_order(counts)
+    total = sum(count for name, count in bins.items() if name not in (OTHER, MISSING))
+    if total <= 0:
+        raise BadReference("no observations")
+    if not is_ordered(bins):
+        kept = [name for name, count in bins.items() if name not in (OTHER, MISSING) and count > 0][:_MAX_VALUES]
+        return folded(bins, dict.fromkeys((*kept, OTHER, MISSING), 0.0))
+    bounds, running, left = [], 0.0, total
+    for name, count in bins.items():
+        running, left = running + count, left - count
+        fills = [one >= total / BINS * 0.999 for one in (running, count)]
+        if name not in (ABOVE, MISSING) and fills[0] and (left > 0 or fills[1]):
+            bounds.append(name)
+            running = 0.0
+    return folded(bins, dict.fromkeys((*bounds, ABOVE, MISSING), 0.0))
 
-    @property
-    def total(self) -> float:
-        """Number of values in the reference."""
-        return sum(self.counts)
 
-    def ratios(self) -> tuple[float, ...]:
-        """Return the reference's shares: smoothed, all above 0, with a sum of 1."""
-        return tuple(float(share) for share in shares(self.counts))
+def folded(counts: Bins, bins: Collection[str]) -> dict[str, float]:
+    """Return how many of ``counts`` fall into each of a reference's ``bins``, in their order.
 
-    def index(self, value: float | str | None) -> int:
-        """Return the index of the bin of a value; None is the bin ``missing``."""
-        if value is None:
-            return len(self.counts) - 1
-        if self.kind == "scalar":
-            return bisect_left(self.edges, float(value))
-        return self.values.index(str(value)) if value in self.values else len(self.values)
+    Bins of a number are joined; categories that the reference does not have are ``other``.
+    """
+    found = dict.fromkeys(bins, 0.0)
+    edges = [] if OTHER in found else [float(name) for name in found if name != MISSING]
+    names = list(found)
+    for name, count in counts.items():
+        if name not in found:
+            name = OTHER if OTHER in found else names[bisect_left(edges, float(name))]
+        found[name] += count
+    return found
+
+
+def unusable(bins: Bins, bounds: Sequence[float] | None) -> str:
+    """Return why a variable with these bounds (None: of categories) cannot be compared with a reference, or nothing."""
+    if is_ordered(bins) != (bounds is not None):
+        return f"is of {'numbers' if is_ordered(bins) else 'categories'}, and the variable is not"
+    strange = [] if bounds is None else [*bins.keys() - {*map(bin_of, bounds), ABOVE, MISSING}]
+    return f"has the bound {strange[0]}, which the variable does not have" if strange else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,71 +191,6 @@ class Reference(dict[str, Bins]):
         return Reference(found, of_words.words, of_mean.mean)
 
 
-def scalar_bins(values: Sequence[float] | Floats, *, bins: int = BINS) -> Bins:
-    """Return equal-frequency bins of ``values``; fewer if values repeat. Raises ``BadReference``.
-
-    If the highest value alone fills a bin (for example a share that is always 0), values above it get a bin of their
-    own, because they never occurred in the reference.
-    """
-    data = np.asarray(values, dtype=np.float64)
-    if not data.size or not np.isfinite(data).all():
-        raise BadReference("a reference needs finite numbers")
-    quantiles = np.quantile(data, [k / bins for k in range(1, bins)], method="inverted_cdf")
-    highest = data.max()
-    fills_a_bin = np.count_nonzero(data == highest) >= data.size / bins
-    edges = [float(f"{edge:g}") for edge in np.unique(quantiles) if edge < highest or fills_a_bin]
-    return _counted(tuple(sorted(set(edges))), data)
-
-
-def _counted(edges: tuple[float, ...], data: Floats) -> Bins:
-    counts = np.bincount(np.searchsorted(np.asarray(edges), data, side="left"), minlength=len(edges) + 1)
-    return Bins("scalar", edges, (), (*(float(c) for c in counts), 0.0))
-
-
-def bucket_bins(
-    bounds: Sequence[float], counts: Sequence[float], *, bins: int = BINS, missing: float = 0
-) -> Bins:  # fmt: skip
-    """Return bins of about equal frequency made of whole histogram buckets (``counts`` are not cumulative).
-
-    If the highest non-empty bucket alone fills a bin, values above it get an empty bin of their own, as in
-    ``scalar_bins``. Raises ``BadReference``.
-    """
-    total = sum(counts)
-    if total <= 0:
-        raise BadReference("no observations")
-    edges: list[float] = []
-    merged: list[float] = []
-    running = 0.0
-    for bound, count in zip(bounds, counts, strict=True):
-        running += count
-        left = total - sum(merged) - running
-        fills_a_bin = count >= total / bins * 0.999
-        if math.isfinite(bound) and running >= total / bins * 0.999 and (left > 0 or fills_a_bin):
-            edges.append(bound)
-            merged.append(running)
-            running = 0.0
-    return Bins("scalar", tuple(edges), (), (*merged, running, float(missing)))
-
-
-def enum_bins(counts: Mapping[str, float], *, missing: float = 0) -> Bins:
-    """Return one bin per value, the most frequent first. Raises ``BadReference``."""
-    known = {str(value): count for value, count in counts.items() if value not in (OTHER, MISSING)}
-    if not known or sum(known.values()) <= 0:
-        raise BadReference("no observations")
-    ranked = sorted(known, key=lambda value: (-known[value], value))
-    kept = tuple(ranked[:_MAX_VALUES])
-    rest = sum(known[value] for value in ranked[_MAX_VALUES:]) + counts.get(OTHER, 0)
-    return Bins(
-        "enum", (), kept, (*(float(known[v]) for v in kept), float(rest), float(missing + counts.get(MISSING, 0)))
-    )
-
-
-def count(bins: Bins, values: Iterable[float | str | None]) -> Floats:
-    """Return the number of values in each bin, an array (bins,)."""
-    found = Counter(bins.index(value) for value in values)
-    return np.array([found[i] for i in range(len(bins.counts))], dtype=np.float64)
-
-
 def shares(counts: Sequence[float] | Floats) -> Floats:
     """Return smoothed shares of counts: ``(count + 0.5) / (total + 0.5·B)``."""
     data = np.asarray(counts, dtype=np.float64)
@@ -221,52 +198,71 @@ def shares(counts: Sequence[float] | Floats) -> Floats:
     return smoothed
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shares:
-    """How often each value of a variable came, beside its reference: by bin, in order."""
+    """How often each value of a variable came, beside its reference: of numbers by the reference's bins, of categories
+    by value, whether or not the reference has it.
+    """
 
-    bins: tuple[str, ...]
-    reference: tuple[float, ...]
-    """The reference's share of each bin."""
-    size: float
-    """The number of the reference's values."""
-    counts: tuple[float, ...]
-    news: Mapping[str, float] = field(default_factory=dict)
-    """Counts of named values that fell into ``other``."""
+    reference: Bins
+    counts: Bins
+
+    @cached_property
+    def _both(self) -> dict[str, tuple[float, float]]:
+        """The reference's count and the current one by bin, in order."""
+        bins = self.reference
+        if not is_ordered(bins):
+            news = {name: 0.0 for name, count in in_order(self.counts).items() if count > 0 and name not in bins}
+            last = (OTHER, MISSING)
+            bins = {name: bins[name] for name in bins if name not in last} | news | {name: bins[name] for name in last}
+        seen = folded(self.counts, bins)
+        return {name: (count, seen[name]) for name, count in bins.items()}
+
+    @property
+    def bins(self) -> tuple[str, ...]:
+        """The bins' names in order."""
+        return tuple(self._both)
 
     @property
     def n(self) -> float:
         """Number of values seen."""
-        return sum(self.counts)
+        return sum(self.counts.values())
+
+    @property
+    def then(self) -> Floats:
+        """The reference's share of each bin, smoothed."""
+        return shares([count for count, _ in self._both.values()])
+
+    @property
+    def seen(self) -> Floats:
+        """The current count of each bin."""
+        return np.array([count for _, count in self._both.values()])
+
+    @property
+    def now(self) -> Floats:
+        """The current share of each bin; 0 without values."""
+        found: Floats = self.seen / max(self.n, 1.0)
+        return found
 
     @property
     def moved(self) -> tuple[tuple[str, float], ...]:
         """The bins whose share moved beyond noise, each with the change of its share; the largest change first."""
         if not self.n:
             return ()
-        p, q = np.asarray(self.reference), np.asarray(self.counts) / self.n
-        noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / self.size))
+        p, q = self.then, self.now
+        noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / sum(self.reference.values())))
         # Of few values a single one is a large share, smoothed a small one; of an empty bin it is the other way round.
-        is_far = (np.abs(q - p) > noise) & (np.abs(shares(self.counts) - p) > noise)
+        is_far = (np.abs(q - p) > noise) & (np.abs(shares(self.seen) - p) > noise)
         far = [(name, float(by)) for name, by, is_it in zip(self.bins, q - p, is_far, strict=True) if is_it]
         return tuple(sorted(far, key=lambda one: -abs(one[1])))
 
-    @property
-    def new(self) -> dict[str, float]:
-        """The share of each value that is not in the reference, among the values seen; the most frequent first."""
-        came = sorted(((name, count) for name, count in self.news.items() if count > 0), key=lambda one: -one[1])
-        return {name: count / self.n for name, count in came} if self.n else {}
-
     def named(self, bin_name: str) -> str:
-        """Return a bin's name for people: bins of numbers as ranges, ``other`` with the new values."""
-        if bin_name == OTHER and self.new:
-            names = list(self.new)
-            return f"{OTHER} ({', '.join(names[:_MAX_NEW])}{', …' if len(names) > _MAX_NEW else ''})"
-        if "+Inf" not in self.bins or bin_name == self.bins[-1]:
+        """Return a bin's name for people: those of numbers as ranges."""
+        if not is_ordered(self.reference) or bin_name == MISSING:
             return bin_name
         place = self.bins.index(bin_name)
         below = self.bins[place - 1] if place else ""
-        if bin_name == "+Inf":
+        if bin_name == ABOVE:
             return f"above {below}" if below else "any number"
         return f"{below} – {bin_name}" if below else f"up to {bin_name}"
 
@@ -294,14 +290,7 @@ def encode(
         {
             "format": FORMAT,
             **about,
-            "variables": {
-                name: {
-                    "kind": bins.kind,
-                    **({"edges": bins.edges} if bins.kind == "scalar" else {"values": bins.values}),
-                    "counts": bins.counts,
-                }
-                for name, bins in sorted(variables.items())
-            },
+            "variables": {name: {**bins} for name, bins in sorted(variables.items())},
             **({"words": {"texts": words.texts, "usual": words.usual}} if words is not None else {}),
             **(
                 {"mean": {"vectors": mean.vectors, "values": [float(f"{value:.6g}") for value in mean.values]}}
@@ -329,7 +318,7 @@ def decode(text: str) -> Reference:
     for name, item in variables.items():
         try:
             found[str(name)] = _decode_bins(item)
-        except (KeyError, TypeError, ValueError) as error:
+        except (AttributeError, TypeError, ValueError) as error:
             raise BadReference(f"{FILE}: variable {name}: {error}") from error
     try:
         words = _decode_words(content["words"]) if "words" in content else None
@@ -360,26 +349,12 @@ def _decode_mean(item: Mapping[str, Any]) -> Mean:
     return mean
 
 
-def _decode_bins(item: Mapping[str, Any]) -> Bins:
-    kind = item["kind"]
-    counts = tuple(float(c) for c in item["counts"])
-    edges = tuple(float(e) for e in item.get("edges", ())) if kind == "scalar" else ()
-    values = tuple(str(v) for v in item.get("values", ())) if kind == "enum" else ()
-    if kind not in ("scalar", "enum"):
-        raise BadReference("kind must be scalar or enum")
-    if any(not math.isfinite(number) for number in (*counts, *edges)) or min(counts, default=0) < 0 or sum(counts) <= 0:
+def _decode_bins(item: Mapping[str, Any]) -> dict[str, float]:
+    bins = in_order({str(name): float(count) for name, count in item.items()})
+    if any(not math.isfinite(count) or count < 0 for count in bins.values()) or sum(bins.values()) <= 0:
         raise BadReference("counts must be finite and at least 0, with a sum above 0")
-    if any(a >= b for a, b in pairwise(edges)) or len(set(values)) != len(values):
-        raise BadReference("edges must ascend and values must differ")
-    if {OTHER, MISSING} & set(values) or max(len(edges), len(values)) > _MAX_VALUES:
-        raise BadReference(f"at most {_MAX_VALUES} bins are allowed, and none may be called {OTHER} or {MISSING}")
-    bins = Bins(kind, edges, values, counts)
-    if len(counts) != len(bins.names):
-        raise BadReference(
-            f"{len(bins.names)} counts expected (one per bin: {', '.join(bins.names)}), not {len(counts)}"
-        )
-    if len(set(bins.names)) != len(bins.names):
-        raise BadReference("edges must differ within their first six digits")
+    if len(bins) > _MAX_VALUES + 2:
+        raise BadReference(f"at most {_MAX_VALUES} bins are allowed")
     return bins
 
 

@@ -16,20 +16,20 @@ from typing import Any, Final
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.catalog import Metric
-from gateway.metrics.drift import Shares
+from gateway.metrics.drift import MISSING, Counts, Shares, bin_of, in_order
 from gateway.trace import CANARY, FALLBACK
 
 STEP_S: Final = 5.0
 WINDOW_S: Final = 60.0
 BINS_S: Final = 3600.0
-"""The time over which bins are shown: that of the recording rules."""
+"""The time over which bins are shown: that of the controller's metrics."""
 _BINS_STEP_S: Final = 300.0
 _HISTORY: Final = 60
 """Steps in the history of rates: five minutes."""
 
 Numbers = dict[tuple[str, ...], tuple[float, ...]]
 Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
-"""Endpoint, version, variable and reference → what the controller has found of it (``registry.judged``)."""
+"""Endpoint, version and variable → what the controller has found of it (``registry.judged``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Live:
         self._failures = frozenset(failures)
         self._seen: deque[tuple[float, Numbers]] = deque()
         self._history: deque[dict[tuple[str, ...], float]] = deque(maxlen=_HISTORY)
-        self._bins_seen: deque[tuple[float, dict[tuple[str, ...], float]]] = deque()
+        self._bins_seen: deque[tuple[float, Counts]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot) -> None:
         """Remember the counts at time ``now``."""
@@ -84,7 +84,7 @@ class Live:
         while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
             self._seen.popleft()
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
-            self._bins_seen.append((now, _bins(snapshot)))
+            self._bins_seen.append((now, _variables(snapshot, references(snapshot))))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
                 self._bins_seen.popleft()
 
@@ -139,54 +139,51 @@ class Live:
         return [asdict(row) for row in sorted(found, key=lambda row: (row.endpoint, row.version, row.route))]
 
     def drift(self, snapshot: Snapshot, judged: Judged) -> list[dict[str, Any]]:
-        """Return each variable that has a reference: its bins over the last hour, and what the controller has found.
-
-        Only counts for the current reference are included.
-        """
-        now = _bins(snapshot)
-        before = self._bins_seen[0][1] if self._bins_seen else now
-        grown = {key: value - before.get(key, 0.0) for key, value in now.items()}
-        news: dict[tuple[str, ...], dict[str, float]] = {}
-        for (name, *labels, value), number in grown.items():
-            if name == catalog.DRIFT_NEW.name:
-                news.setdefault((*labels,), {})[value] = number
+        """Return each variable that has a reference: its bins over the last hour, and what the controller has found."""
+        in_use = references(snapshot)
         found = []
-        for key, (ratios, size) in sorted(references(snapshot).items()):
-            endpoint, version, variable, _ = key
-            seen = tuple(grown.get((catalog.DRIFT_OBSERVATIONS.name, *key, bin_name), 0.0) for bin_name in ratios)
-            shares = Shares((*ratios,), (*ratios.values(),), size, seen, news.get(key, {}))
+        for key, now in sorted(_variables(snapshot, in_use).items()):
+            before = next((seen[key] for _, seen in self._bins_seen if key in seen), now)
+            grown = {name: count - before.get(name, 0.0) for name, count in now.items()}
+            if min(grown.values()) < 0:  # it was counted anew: with other words, or in other bins
+                grown = now
+            shares = Shares(in_use[key], grown)
+            endpoint, version, variable = key
             found.append({
                 "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
-                "reference": shares.reference, "reference_size": size if math.isfinite(size) else None,
-                "counts": shares.counts, "n": shares.n, "moved": dict(shares.moved), "new": shares.new,
+                "reference": shares.then.tolist(), "reference_size": sum(in_use[key].values()),
+                "counts": shares.seen.tolist(), "n": shares.n,
+                "moved": {shares.named(name): by for name, by in shares.moved},
                 "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
             })  # fmt: skip
         return found
 
 
-def _bins(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
-    """Return the counts of the bins of drift, and of new values, by metric name and labels."""
-    names = (catalog.DRIFT_OBSERVATIONS.name, catalog.DRIFT_NEW.name)
-    found = {}
-    for (name, labels, _), value in snapshot.counted():
-        if name in names:
-            found[name, *labels] = value
+def _variables(snapshot: Snapshot, wanted: Collection[tuple[str, str, str]]) -> Counts:
+    """Return the counts of variables by bin."""
+    found: Counts = {key: {MISSING: 0.0} for key in wanted}
+    for (name, labels, _), count in snapshot.counted():
+        if name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name):
+            endpoint, version, variable, value = labels
+            if (of := found.get((endpoint, version, variable))) is not None:
+                value = value if name == catalog.VARIABLE_ENUM.name else MISSING
+                of[value] = of.get(value, 0.0) + count
+    for (name, labels, bounds), numbers in snapshot.distributed():
+        if name == catalog.VARIABLE_SCALAR.name:
+            endpoint, version, variable = labels
+            if (of := found.get((endpoint, version, variable))) is not None:
+                of |= dict(zip(map(bin_of, (*bounds, math.inf)), numbers[:-1].tolist(), strict=True))
     return found
 
 
-def references(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[dict[str, float], float]]:
-    """Return each reference's share per bin, in order, and its size (infinite if unknown).
-
-    The keys are endpoint, version, variable and reference.
-    """
-    ratios: dict[tuple[str, ...], dict[str, float]] = {}
-    sizes: dict[tuple[str, ...], float] = {}
-    for (name, labels, _), value in snapshot.shown():
-        if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN if the reference is gone
-            ratios.setdefault(labels[:4], {})[labels[4]] = value
-        elif name == catalog.DRIFT_REFERENCE_SIZE.name:
-            sizes[labels] = value
-    return {key: (shares, sizes.get(key, math.inf)) for key, shares in ratios.items()}
+def references(snapshot: Snapshot) -> Counts:
+    """Return the references in use, by endpoint, version and variable."""
+    found: Counts = {}
+    for (name, labels, _), count in snapshot.shown():
+        if name == catalog.DRIFT_REFERENCE.name and count >= 0:  # NaN if it is gone
+            endpoint, version, variable, bin_name = labels
+            found.setdefault((endpoint, version, variable), {})[bin_name] = count
+    return {key: in_order(bins) for key, bins in found.items()}
 
 
 def counted(snapshot: Snapshot, mean: Metric) -> Numbers:

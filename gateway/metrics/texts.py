@@ -20,7 +20,7 @@ from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
-from gateway.metrics import catalog, embeddings, variables
+from gateway.metrics import embeddings, variables
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
 from gateway.metrics.drift import MAX_WORDS, Mean, Words
 from gateway.metrics.variable_counts import Enum, Scalar, Served, VariableSeries
@@ -260,27 +260,33 @@ class TextVariables:
         budget: Budget,
     ) -> None:  # fmt: skip
         """``declared`` names variables that the user declares: they replace the built-in ones."""
-        reference = served.reference
 
-        def scalar(name: str, bounds: tuple[float, ...], *, is_late: bool = False) -> Scalar | None:
-            return None if name in declared else Scalar(name, numbers, reference.get(name), bounds, is_late=is_late)
+        def scalar(name: str, *, is_late: bool = False) -> Scalar | None:
+            return None if name in declared else Scalar(name, numbers, variables.BOUNDS[name], is_late=is_late)
 
         def enum(name: str, values: Sequence[str], expected: Collection[str] = ()) -> Enum | None:
-            return None if name in declared else Enum(name, numbers, reference.get(name), values, expected)
+            return None if name in declared else Enum(name, numbers, values, expected)
 
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
         self._served = served
-        self._tokens = scalar(variables.TOKENS, catalog.TEXT_TOKEN_BUCKETS)
-        self._unknown = scalar(variables.UNKNOWN, catalog.RARE_RATIO_BUCKETS)
+        self._tokens = scalar(variables.TOKENS)
+        self._unknown = scalar(variables.UNKNOWN)
         self._language = enum(variables.LANGUAGE, (), LANGUAGES)
         self._case = enum(variables.CASE, (), CASES)
-        self._unusual = scalar(variables.UNUSUAL, catalog.WORD_RATIO_BUCKETS, is_late=True)
+        self._unusual = scalar(variables.UNUSUAL, is_late=True)
         self._words = UsualWords(served.words)
         self._label = enum(variables.LABEL, labels) if labels else None
-        self._score = scalar(variables.SCORE, catalog.RATIO_BUCKETS) if labels else None
-        self._cosine = scalar(variables.COSINE, catalog.COSINE_BUCKETS, is_late=True)
+        self._score = scalar(variables.SCORE) if labels else None
+        self._cosine = scalar(variables.COSINE, is_late=True)
         self._cosines = embeddings.Cosines(served.mean, self._take_cosines)
         self._texts, self._vectors = Draw(budget, chance), Draw(budget, chance)
+
+    @property
+    def variables(self) -> list[Scalar | Enum]:
+        """The variables."""
+        every = (self._tokens, self._unknown, self._language, self._case, self._unusual, self._label, self._score,
+                 self._cosine)  # fmt: skip
+        return [one for one in every if one is not None]
 
     @property
     def words(self) -> Words | None:

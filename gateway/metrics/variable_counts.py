@@ -1,4 +1,4 @@
-"""Counts of variables: histograms, categories, last values and sums, with drift bins if there is a reference.
+"""Counts of variables: histograms, categories, last values and sums.
 
 ``watch`` counts declared variables with these classes, ``texts`` the built-in ones. For use by one event loop.
 """
@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Literal
 
 import numpy as np
 
-from gateway.metrics import catalog
+from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.declared import category_of, spelled_as_a_value
 from gateway.metrics.drift import OTHER, Bins, Mean, Words
@@ -60,61 +59,32 @@ class VariableSeries:
         """Return the gauge of a variable's newest value."""
         return self._numbers.gauge(catalog.VARIABLE_VALUE, *self._pair, name)
 
-    def reference(self, name: str, bins: Bins) -> None:
-        """Publish a reference's shares and its size."""
-        labels = (*self._pair, name, bins.id)
-        for bin_name, ratio in zip(bins.names, bins.ratios(), strict=True):
-            self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels, bin_name).set(ratio)
-        self._numbers.gauge(catalog.DRIFT_REFERENCE_SIZE, *labels).set(bins.total)
-
-
-class DriftCounts:
-    """Counts one variable's values into its reference's bins, unweighted: noise depends on the number of values."""
-
-    __slots__ = ("_bins", "_counts", "_new", "missing", "named")
-
-    def __init__(self, name: str, bins: Bins, numbers: VariableSeries) -> None:
-        self._bins = bins
-        numbers.reference(name, bins)
-        labels = (name, bins.id)
-        self._counts = [numbers.count(catalog.DRIFT_OBSERVATIONS, *labels, bin_name) for bin_name in bins.names]
-        self.missing = self._counts[-1]
-        self._new: Callable[[str], Count] = partial(numbers.count, catalog.DRIFT_NEW, *labels)
-        self.named: Collection[str] = ()
-        """Categories outside the reference that get a series of their own. The set is small and fixed."""
-
-    def take(self, values: Iterable[float] | Iterable[str]) -> None:
-        """Count values."""
-        for value in values:
-            self._counts[self._bins.index(value)].value += 1
-            if value in self.named and value not in self._bins.values:
-                self._new(str(value)).value += 1
-
 
 class Variable:
     """One variable of one version."""
 
-    __slots__ = ("_drift", "_ignored", "_numbers", "name")
+    __slots__ = ("_ignored", "_numbers", "name")
 
-    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None, kind: str = "scalar") -> None:
-        """``kind``: that of references of such values."""
+    def __init__(self, name: str, numbers: VariableSeries) -> None:
         self.name = name
         self._numbers = numbers
-        self._drift = None if bins is None or bins.kind != kind else DriftCounts(name, bins, numbers)
         self._ignored: dict[str, Count] = {}
 
-    def ignore(self, reason: Reason, weight: float = 1.0) -> None:
+    def ignore(self, reason: Reason) -> None:
         """Count an unusable value."""
         count = self._ignored.get(reason)
         if count is None:
             count = self._ignored[reason] = self._numbers.count(catalog.VARIABLE_IGNORED, self.name, reason)
-        count.value += weight
-        if self._drift is not None:
-            self._drift.missing.value += 1
+        count.value += 1
 
-    def see(self, value: object, weight: float) -> None:
+    def see(self, value: object) -> None:
         """Count a value of any type."""
         raise NotImplementedError
+
+    def unusable(self, reference: Bins) -> str:
+        """Return why this variable's counts cannot be compared with ``reference``, or nothing."""
+        del reference
+        return "has a variable that has no bins"
 
 
 class Number(Variable):
@@ -122,52 +92,54 @@ class Number(Variable):
 
     __slots__ = ()
 
-    def see(self, value: object, weight: float) -> None:
+    def see(self, value: object) -> None:
         """See ``Variable.see``."""
         if isinstance(value, np.generic):
             value = value.item()
         if not isinstance(value, int | float):  # bool is an int: False and True are 0 and 1
-            self.ignore("wrong_type", weight)
+            self.ignore("wrong_type")
             return
         try:
             number = float(value)
         except OverflowError:
             number = math.inf
         if -LARGEST <= number <= LARGEST:
-            self.take((number,), weight)
+            self.take((number,))
         else:
-            self.ignore("not_finite", weight)
+            self.ignore("not_finite")
 
-    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
-        """Count numbers within ``LARGEST``, each with a weight."""
+    def take(self, numbers: Sequence[float]) -> None:
+        """Count numbers within ``LARGEST``."""
         raise NotImplementedError
 
 
 class Scalar(Number):
-    """A histogram of numbers, with drift bins."""
+    """A histogram of numbers."""
 
     __slots__ = ("_bounds", "_seen")
 
     def __init__(
-        self, name: str, numbers: VariableSeries, bins: Bins | None, bounds: tuple[float, ...], *, is_late: bool = False
+        self, name: str, numbers: VariableSeries, bounds: tuple[float, ...], *, is_late: bool = False
     ) -> None:  # fmt: skip
-        """``is_late``: without a reference, its series is created with the first value."""
-        super().__init__(name, numbers, bins)
+        """``is_late``: its series is created with the first value."""
+        super().__init__(name, numbers)
         self._bounds = bounds
-        self._seen = None if is_late and self._drift is None else numbers.histogram(name, bounds)
+        self._seen = None if is_late else numbers.histogram(name, bounds)
 
-    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+    def take(self, numbers: Sequence[float]) -> None:
         """See ``Number.take``."""
         if self._seen is None:
             self._seen = self._numbers.histogram(self.name, self._bounds)
-        self._seen.observe(numbers, weight)
-        if self._drift is not None:
-            self._drift.take(numbers)
+        self._seen.observe(numbers)
 
     def begin(self) -> None:
         """Reset to zero."""
         if self._seen is not None:
             self._seen.begin()
+
+    def unusable(self, reference: Bins) -> str:
+        """See ``Variable.unusable``."""
+        return drift.unusable(reference, self._bounds)
 
 
 class Value(Number):
@@ -175,16 +147,13 @@ class Value(Number):
 
     __slots__ = ("_last",)
 
-    def __init__(self, name: str, numbers: VariableSeries, bins: Bins | None) -> None:
-        super().__init__(name, numbers, bins)
+    def __init__(self, name: str, numbers: VariableSeries) -> None:
+        super().__init__(name, numbers)
         self._last = numbers.last(name)
 
-    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+    def take(self, numbers: Sequence[float]) -> None:
         """See ``Number.take``."""
-        del weight  # sampling does not change which value is the newest
         self._last.set(numbers[-1])
-        if self._drift is not None:
-            self._drift.take(numbers)
 
 
 class Sum(Number):
@@ -193,38 +162,35 @@ class Sum(Number):
     __slots__ = ("_sum",)
 
     def __init__(self, name: str, numbers: VariableSeries) -> None:
-        super().__init__(name, numbers, None)
+        super().__init__(name, numbers)
         self._sum = numbers.count(catalog.VARIABLE_COUNTER, name)
 
-    def take(self, numbers: Sequence[float], weight: float = 1.0) -> None:
+    def take(self, numbers: Sequence[float]) -> None:
         """See ``Number.take``."""
         for number in numbers:
             if number < 0:
-                self.ignore("negative", weight)
+                self.ignore("negative")
             else:
-                self._sum.value += number * weight
+                self._sum.value += number
 
 
 class Enum(Variable):
-    """A count per category, with drift bins."""
+    """A count per category."""
 
     __slots__ = ("_expected", "_known", "_spelled")
 
     def __init__(
-        self, name: str, numbers: VariableSeries, bins: Bins | None, values: Sequence[str],
-        expected: Collection[str] = (),
+        self, name: str, numbers: VariableSeries, values: Sequence[str], expected: Collection[str] = ()
     ) -> None:  # fmt: skip
         """``expected``: if given, each of these values gets a series with its first count, all others are ``other``."""
-        super().__init__(name, numbers, bins, "enum")
+        super().__init__(name, numbers)
         self._expected = expected
-        if self._drift is not None:
-            self._drift.named = frozenset(expected or values)
         begins_with = () if expected else (*values, OTHER)
         self._known = {value: numbers.count(catalog.VARIABLE_ENUM, name, value) for value in begins_with}
         self._spelled = {other: value for value in values if (other := spelled_as_a_value(value)) not in values}
         """Declared values (``True``, ``1.0``) by the category of the value that they mean."""
 
-    def see(self, value: object, weight: float) -> None:
+    def see(self, value: object) -> None:
         """See ``Variable.see``."""
         if isinstance(value, np.generic):
             value = value.item()
@@ -232,16 +198,18 @@ class Enum(Variable):
         if category is not None and not isinstance(value, str):
             category = self._spelled.get(category, category)
         if category is None:
-            self.ignore("wrong_type", weight)
+            self.ignore("wrong_type")
         else:
-            self.take((category,), weight)
+            self.take((category,))
 
-    def take(self, categories: Sequence[str], weight: float = 1.0) -> None:
-        """Count categories, each with a weight."""
+    def take(self, categories: Sequence[str]) -> None:
+        """Count categories."""
         for category in categories:
-            self._count(category).value += weight
-        if self._drift is not None:
-            self._drift.take(categories)
+            self._count(category).value += 1
+
+    def unusable(self, reference: Bins) -> str:
+        """See ``Variable.unusable``."""
+        return drift.unusable(reference, None)
 
     def _count(self, category: str) -> Count:
         found = self._known.get(category)
@@ -252,12 +220,12 @@ class Enum(Variable):
         return found
 
 
-def declared_variable(variable: MetricVariable, numbers: VariableSeries, bins: Bins | None) -> Variable:
+def declared_variable(variable: MetricVariable, numbers: VariableSeries) -> Variable:
     """Return the counts of a declared variable."""
     if variable.type == "scalar":
-        return Scalar(variable.name, numbers, bins, tuple(float(bound) for bound in variable.buckets))
+        return Scalar(variable.name, numbers, tuple(float(bound) for bound in variable.buckets))
     if variable.type == "enum":
-        return Enum(variable.name, numbers, bins, [str(value) for value in variable.buckets])
+        return Enum(variable.name, numbers, [str(value) for value in variable.buckets])
     if variable.type == "value":
-        return Value(variable.name, numbers, bins)
+        return Value(variable.name, numbers)
     return Sum(variable.name, numbers)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from gateway.metrics import catalog
+
 TOKENS: Final = "token_length"
 UNKNOWN: Final = "unknown_token_ratio"
 LANGUAGE: Final = "language"
@@ -27,6 +29,14 @@ BUILT_IN: Final[Mapping[str, str]] = {
     COSINE: "cosine of an embedding to the mean of the reference's embeddings",
 }
 """Variables that text tasks have without declaration, and their meaning."""
+BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
+    TOKENS: catalog.TEXT_TOKEN_BUCKETS,
+    UNKNOWN: catalog.RARE_RATIO_BUCKETS,
+    UNUSUAL: catalog.WORD_RATIO_BUCKETS,
+    SCORE: catalog.RATIO_BUCKETS,
+    COSINE: catalog.COSINE_BUCKETS,
+}
+"""The bounds of those that are numbers."""
 KINDS: Final[Mapping[str, str]] = {
     **dict.fromkeys((LANGUAGE, CASE), "texts"),
     **dict.fromkeys((TOKENS, UNKNOWN), "tokens"),

@@ -11,16 +11,15 @@ as ignored.
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import Declared, declared_for, find, split
-from gateway.metrics.drift import Mean, Words
+from gateway.metrics.drift import Bins, Mean, Words
 from gateway.metrics.texts import MAX_A_SECOND, Budget, TextVariables
 from gateway.metrics.variable_counts import Served, Variable, VariableSeries, declared_variable
 from gateway.spec import MetricSpec
@@ -47,7 +46,6 @@ class Watch:
         self._watched: dict[str, WatchedVersion] = {}
         self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
         self._inputs: object = None
-        self._references: set[tuple[str, ...]] = set()
         self._has_complained = False
 
     def configure(
@@ -59,7 +57,7 @@ class Watch:
             return
         self._inputs = inputs
         known, self._known, self._watched = self._known, {}, {}
-        references: set[tuple[str, ...]] = set()
+        references: dict[tuple[str, ...], float] = {}
         for url, version in served.items():
             # With a thousand versions, usually one changes at a time: unchanged ones keep their state.
             source = (version, declared_for(url, specs, default_frequency))
@@ -72,14 +70,11 @@ class Watch:
             watched = former[1]
             if watched.is_needed:
                 self._watched[url] = watched
-            pair = (version.endpoint, version.version)
             references |= {
-                (*pair, name, bins.id, bin_name) for name, bins in version.reference.items() for bin_name in bins.names
-            }
-        # The share of a bin becomes NaN if its reference is gone; rules skip NaN.
-        for labels in self._references - references:
-            self._numbers.gauge(catalog.DRIFT_REFERENCE, *labels).set(math.nan)
-        self._references = references
+                (version.endpoint, version.version, name, bin_name): count
+                for name, bins in watched.references.items() for bin_name, count in bins.items()
+            }  # fmt: skip
+        self._numbers.show(catalog.DRIFT_REFERENCE, references)
 
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Count the variables of requests that one version has answered."""
@@ -102,15 +97,17 @@ class WatchedVersion:
         self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
         budget: Budget,
     ) -> None:  # fmt: skip
-        reference = served.reference
         variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
-        self._declared = [(split(v.name), declared_variable(v, numbers, reference.get(v.name))) for v in variables]
+        self._declared = [(split(v.name), declared_variable(v, numbers)) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
         self.text = TextVariables(served, numbers, own, chance, budget) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self.text is not None
+        known = [*(variable for _, variable in self._declared), *(self.text.variables if self.text is not None else ())]
+        self.references = dict(_usable(served, known))
+        """The bins of each variable that has a reference."""
 
     def forget(self, served: Served) -> None:
         """See ``texts.TextVariables.forget``."""
@@ -126,25 +123,38 @@ class WatchedVersion:
             return True
         if frequency < 1:
             traces = [trace for trace in traces if chance() < frequency]
-        weight = 1 / frequency
         is_good = True
         for path, variable in self._declared:
             for trace in traces:
                 try:
-                    _see(variable, path, trace, weight)
+                    _see(variable, path, trace)
                 except Exception as error:  # noqa: BLE001 - values may be users' objects, which may raise anything
                     variable.ignore("wrong_type")
                     self.fault, is_good = error, False
         return is_good
 
 
-def _see(variable: Variable, path: tuple[str, ...], trace: Trace, weight: float) -> None:
+def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:
+    for variable in variables:
+        bins = served.reference.get(variable.name)
+        if bins is None:
+            continue
+        if reason := variable.unusable(bins):
+            _log.warning(
+                "%s/%s: drift of %s is not judged: its reference %s; capture a new one", served.endpoint,
+                served.version, variable.name, reason,
+            )  # fmt: skip
+        else:
+            yield variable.name, bins
+
+
+def _see(variable: Variable, path: tuple[str, ...], trace: Trace) -> None:
     answer = trace.answer
     if type(answer) is dict and type(value := answer.get(variable.name)) in _PLAIN:
-        variable.see(value, weight)
+        variable.see(value)
         return
     values = find((answer, trace.body, trace.custom), variable.name, path)
     if not values:
-        variable.ignore("missing", weight)
+        variable.ignore("missing")
     for value in values:
-        variable.see(value, weight)
+        variable.see(value)

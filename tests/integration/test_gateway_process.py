@@ -18,7 +18,6 @@ import httpx
 import numpy as np
 import pytest
 
-from gateway.metrics import drift
 from tests.control_planes import control_plane
 from tests.gateways import GatewayProcess
 from tests.processes import free_port
@@ -136,19 +135,13 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
 
 
 @pytest.mark.prometheus
-def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus(
-    service: Service, tmp_path: Path
-) -> None:
-    """To the value: every bin of every variable, whichever of the four workers has counted it; requests as well."""
+def test_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus(service: Service, tmp_path: Path) -> None:
+    """To the value: every bucket and category, whichever of the four workers has counted it; requests as well."""
     rng = np.random.default_rng(1)
-    bins = {"n": drift.scalar_bins(rng.normal(size=1000)), "animal": drift.enum_bins({"cat": 600, "dog": 400})}
     service.deploy(1, "watched")
     service.stock("metrics", "add", "--endpoint", "watched", "--variable-scalar", "n=0,1", "--variable-enum",
                   "animal=cat,dog")  # fmt: skip
     states = [tmp_path / name for name in ("one", "two")]
-    for state in states:
-        (state / "references").mkdir(parents=True)
-        (state / "references" / "watched.json").write_text(drift.encode(bins))
     bodies = [{"n": float(rng.normal(0.3)), "animal": str(rng.choice(["cat", "dog", "eel"]))} for _ in range(400)] + [
         {"n": 1.0},
         {"animal": "cat"},
@@ -172,15 +165,25 @@ def test_drift_counts_of_two_gateways_with_two_workers_each_add_up_in_prometheus
 
             until(each_answers)
             assert all(pool.map(send, [(gateway, body) for body in bodies for gateway in gateways]))
+        numbers, animals = ([body[name] for body, _ in answered if name in body] for name in ("n", "animal"))
         expected = {
-            (name, bin_name): float(found)
-            for name, of in bins.items()
-            for bin_name, found in zip(of.names, drift.count(of, [body.get(name) for body, _ in answered]), strict=True)
+            **{("n", le): float(sum(n <= float(le) for n in numbers)) for le in ("0.0", "1.0", "+Inf")},
+            **{("animal", name): float(animals.count(name)) for name in ("cat", "dog")},
+            ("animal", "other"): float(animals.count("eel")),
+            ("n", "missing"): float(len(answered) - len(numbers)),
+            ("animal", "missing"): float(len(answered) - len(animals)),
         }
 
         def summed() -> dict[tuple[str, str], float]:
-            query = 'sum by (variable, bin) (gateway_drift_observations_total{endpoint="watched"})'
-            return {(labels["variable"], labels["bin"]): value for labels, value in prometheus.series(query)}
+            metrics = {"scalar_bucket": "le", "enum_total": "value", "ignored_total": "reason"}
+            queries = {
+                label: f'sum by (variable, {label}) (gateway_variable_{name}{{endpoint="watched"}})'
+                for name, label in metrics.items()
+            }
+            return {
+                (labels["variable"], labels[label]): value
+                for label, query in queries.items() for labels, value in prometheus.series(query)
+            }  # fmt: skip
 
         until(lambda: summed() == expected)
         of_all = 'sum(gateway_requests_total{endpoint="watched", outcome="ok"})'

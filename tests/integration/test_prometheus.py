@@ -28,9 +28,10 @@ from deploy.cli.commands.drift import command as drift_command
 from deploy.controller.drift.judging import EVERY_S, Judging
 from deploy.controller.gateways import Gateways
 from deploy.tools import http_client, probes
+from deploy.tools.errors import DeployError
 from gateway.app import Gateway
 from gateway.http.server import Listening
-from gateway.metrics import drift
+from gateway.metrics import drift, variables
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
@@ -49,7 +50,6 @@ KNOWN_EMPTY = {
     ("Gateway · Triton", "GPU"): "no GPU here",
     ("Gateway · Triton", "GPU memory"): "no GPU here",
     ("Gateway · overview", "Alerts"): "nothing need be firing",
-    ("Gateway · drift", "New values"): "its reference has all of them",
     ("Gateway · overview", "Closed connections"): "every client is a good one",
     ("Gateway · overview", "Accuracy"): "nobody sends labels",
     ("Gateway · overview", "True labels"): "as above",
@@ -84,7 +84,7 @@ class Preprocess:
 def write_bundle(folder: Path) -> Path:
     """A text classification model of two labels: how often 'bad' and 'good' occur."""
     counting_bundle(folder, max_position_embeddings=16)
-    lengths, labels = drift.scalar_bins([3.0, 4, 5, 6] * 50), drift.enum_bins({"GOOD": 90, "BAD": 10})
+    lengths, labels = {"4": 100.0, "8": 100.0, "+Inf": 0.0}, {"GOOD": 90.0, "BAD": 10.0}
     (folder / drift.FILE).write_text(drift.encode({"token_length": lengths, "predicted_label": labels}))
     return folder
 
@@ -242,29 +242,26 @@ def test_what_is_left_of_an_objective_is_recorded(running: Running) -> None:
     assert "0.3" == within
 
 
-def test_drift_report_reads_any_prometheus(running: Running) -> None:
-    """The number of values of each variable as the rules have it."""
+def test_a_reference_is_captured_from_any_prometheus(running: Running, tmp_path: Path) -> None:
+    """Of what it has of all gateways; in bins that these count in."""
+    path = tmp_path / "reference.json"
 
-    def recorded(name: str) -> dict[tuple[str, ...], float]:
-        labels = ("endpoint", "version", "variable")
-        return {
-            tuple(s["metric"].get(label, "") for label in labels): float(s["value"][1]) for s in running.query(name)
-        }
+    def captured() -> bool:
+        running.traffic(0.5)
+        try:
+            done = CliRunner().invoke(
+                drift_command, ["capture", "--prometheus", running.prometheus, "--window", "1h", "--endpoint", "t/1",
+                                "--least", "1", "--output", str(path)],
+                catch_exceptions=False, standalone_mode=False,
+            )  # fmt: skip
+        except DeployError:  # it has not scraped enough
+            return False
+        return done.return_value == 0 and {"token_length", "predicted_label"} <= drift.decode(path.read_text()).keys()
 
-    def reported() -> dict[tuple[str, ...], float]:
-        done = CliRunner().invoke(
-            drift_command, ["report", "--prometheus", running.prometheus, "--window", "1h", "--json"],
-            catch_exceptions=False, standalone_mode=False,
-        )  # fmt: skip
-        # A version that only mirrors has a reference and no values of its own: the rules say nothing of it.
-        return {(v["endpoint"], v["version"], v["variable"]): v["n"] for v in json.loads(done.stdout) if v["n"]}
-
-    def agree() -> bool:
-        found, known = reported(), recorded(rules.DRIFT_N)  # the window moves between the two
-        return bool(found) and all(found[key] == pytest.approx(known.get(key), rel=0.1, abs=0.01) for key in found)
-
-    until(agree, pause=1)
-    assert {"token_length", "predicted_label"} == {key[2] for key in reported()}
+    until(captured, pause=1)
+    found = drift.decode(path.read_text())
+    assert "" == drift.unusable(found["token_length"], variables.BOUNDS["token_length"])
+    assert {"GOOD", "BAD"} >= found["predicted_label"].keys() - {"other", "missing"}
 
 
 def test_page_board_and_alert_show_one_evidence(running: Running) -> None:

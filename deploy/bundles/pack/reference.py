@@ -20,18 +20,21 @@ Distributions = Mapping[str, drift.Bins]
 def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]]) -> dict[str, drift.Bins]:
     """Return the bins of every variable that these requests and answers have."""
     rows = [row for request in prepared for row in request.rows]
-    found: dict[str, drift.Bins] = {
-        variables.TOKENS: drift.scalar_bins([float(row.n_tokens) for row in rows]),
-        variables.UNKNOWN: drift.scalar_bins([row.n_unknown / row.n_tokens for row in rows]),
-    }
     beginnings = [texts.beginning(text) for request in prepared for text in request.request.texts]
-    found[variables.LANGUAGE] = drift.enum_bins(Counter(texts.language(one, texts.words_of(one)) for one in beginnings))
-    found[variables.CASE] = drift.enum_bins(Counter(map(texts.letter_case, beginnings)))
     labelled = [answer for answer in answers if "label" in answer and "score" in answer]
-    if labelled:
-        found[variables.LABEL] = drift.enum_bins(Counter(str(answer["label"]) for answer in labelled))
-        found[variables.SCORE] = drift.scalar_bins([float(answer["score"]) for answer in labelled])
-    return found
+
+    def buckets(name: str, values: Sequence[float]) -> dict[str, float]:
+        return drift.buckets(variables.BOUNDS[name], values)
+
+    counts: dict[str, Mapping[str, float]] = {
+        variables.TOKENS: buckets(variables.TOKENS, [row.n_tokens for row in rows]),
+        variables.UNKNOWN: buckets(variables.UNKNOWN, [row.n_unknown / row.n_tokens for row in rows]),
+        variables.LANGUAGE: Counter(texts.language(one, texts.words_of(one)) for one in beginnings),
+        variables.CASE: Counter(map(texts.letter_case, beginnings)),
+        variables.LABEL: Counter(str(answer["label"]) for answer in labelled),
+        variables.SCORE: buckets(variables.SCORE, [float(answer["score"]) for answer in labelled]),
+    }
+    return {name: drift.reference_of(of) for name, of in counts.items() if any(of.values())}
 
 
 def encode(found: Distributions, *, source: str) -> str:

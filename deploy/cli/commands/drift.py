@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 
 from deploy.cli import drift_reference
+from deploy.cli.commands import status
 from deploy.cli.commands._options import DURATION, Group, chosen_state_dir, gateway_options
 from deploy.cli.terminal import Terminal, table
 from deploy.controller import counters
 from deploy.controller.counters import Numbers
-from deploy.controller.drift import accuracy, judging, references
-from deploy.controller.drift import variables as judged
 from deploy.tools import folders, http_client
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift, variables
 
-
-def _sources(command: Any) -> Any:
-    for option in (
-        click.option("--window", default="1h", show_default=True, help="With --prometheus: how far to look back."),
-        click.option("--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
-                     help="Address of a Prometheus. Uses the counts of all gateways within --window, instead of one "
-                     "gateway's counts since it started."),
-    ):  # fmt: skip
-        command = option(command)
-    return gateway_options(command)
+_READ: Final = (
+    catalog.REQUESTS.name, catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name, counters.BUCKETS,
+)  # fmt: skip
 
 
 @click.group(name="drift", cls=Group)
@@ -42,7 +33,11 @@ def command() -> None:
 
 
 @command.command()
-@_sources
+@gateway_options
+@click.option("--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
+              help="Address of a Prometheus. Uses the counts of all gateways within --window, instead of one gateway's "
+              "counts since it started.")  # fmt: skip
+@click.option("--window", default="1h", show_default=True, help="With --prometheus: how far to look back.")
 @click.option("--endpoint", required=True, help="Endpoint whose traffic becomes the reference: NAME or NAME/VERSION.")
 @click.option("--duration", type=DURATION, default="0s", show_default=True,
               help="With --url: count only requests that arrive within this time from now.")  # fmt: skip
@@ -92,11 +87,11 @@ def _write(
     """Write the references that have enough values: of words only with the words, of embeddings with their mean."""
     enough = {
         name: bins for name, bins in sorted(found.items())
-        if bins.total >= least and not (name == variables.UNUSUAL and words is None)
+        if sum(bins.values()) >= least and not (name == variables.UNUSUAL and words is None)
         and not (name == variables.COSINE and mean is None)
     }  # fmt: skip
     if not enough:
-        most = max((bins.total for bins in found.values()), default=0)
+        most = max((sum(bins.values()) for bins in found.values()), default=0)
         raise DeployError(
             f"no variable of {url} has more than {most:.0f} values; {least} are needed" if found
             else f"no variable of {url} has been counted",
@@ -113,81 +108,55 @@ def _write(
     except OSError as error:
         raise DeployError(f"{path} cannot be written: {error}") from error
     for name, bins in enough.items():
-        click.echo(f"{name}: {bins.total:.0f} values in {len(bins.names)} bins")
+        click.echo(f"{name}: {sum(bins.values()):.0f} values in {len(bins)} bins")
     if words is not None:
         click.echo(f"{len(words.usual)} words of {words.texts:.0f} texts")
     click.echo(f"written to {path}; gateways read the folder references of their state folder at each poll", err=True)
 
 
 @command.command()
-@_sources
+@gateway_options
 @click.option("--endpoint", help="Report on this NAME or NAME/VERSION only.  [default: all that have a reference]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
-def report(gateway: str, prometheus: str | None, window: str, endpoint: str | None, as_json: bool) -> int:
-    """Judge what was counted against the references, once, with the controller's own code.
+def report(gateway: str, endpoint: str | None, as_json: bool) -> int:
+    """Show each variable that has a reference: what a gateway counted in the last hour, and the controller's verdict.
 
-    EVIDENCE: chance alone gives this much or more in at most one of so many reports. STATE: `drift` (the endpoint's
-    mean evidence is 30 or more, and this variable's as well), `moved` (only this variable's), `steady`, or `too few`
-    (a share of one half would have to move further than VISIBLE says). The alert is the controller's own: it judges all
-    gateways all the time, and the gateway's page shows what it has found.
+    EVIDENCE: chance alone gives this much or more at most once in so many days. STATE: `drift` (the endpoint's mean
+    evidence is 30 or more, and this variable's as well), `moved` (only this variable's), `steady`, `too few` (a share
+    of one half would have to move further than VISIBLE says), or `not judged` (there is no controller). MOVED: bins
+    whose share in the last hour differs from the reference's by more than noise.
 
-    Below the table: the accuracy of versions that got labels through `/v1/feedback`. The exit code is 3 if something
-    has drifted, else 0.
+    The exit code is 3 if something has drifted, else 0.
 
     \b
     Examples:
       triton-gateway drift report --endpoint sentiment/2
-      triton-gateway drift report --prometheus http://prometheus:9090 --window 1d
       triton-gateway drift report --json | jq .
     """
-    numbers = from_prometheus(prometheus, window) if prometheus else _read(gateway)
-    every = references.references(numbers)
-    found = {key: of for key, of in every.items() if _is_of(key[0], key[1], endpoint)}
-    if every and not found:
-        known = ", ".join(sorted({_url(*key[:2]) for key in every}))
+    every = status.asked(gateway).get("drift", [])
+    rows = [row for row in every if _is_of(row["endpoint"], row["version"], endpoint)]
+    if every and not rows:
+        known = ", ".join(sorted({_url(row["endpoint"], row["version"]) for row in every}))
         raise DeployError(f"no variable of {endpoint} has a reference", hint=f"there are references for {known}")
-    evidence = {key: judged.once(references.bins(numbers, key, of), of, drift.ALARM_DAYS) for key, of in found.items()}
-    endpoints = judged.of_endpoints(evidence)
-    rows = []
-    for key, of in found.items():
-        news = {labels[4]: n for (name, *labels), n in numbers.items()
-                if name == catalog.DRIFT_NEW.name and tuple(labels[:4]) == key}  # fmt: skip
-        bins = tuple(references.bins(numbers, key, of).tolist())
-        shares = drift.Shares(tuple(of.shares), tuple(of.shares.values()), of.size, bins, news)
-        one, whole = evidence[key], endpoints.get(key[0], math.nan)
-        rows.append({
-            "endpoint": key[0], "version": key[1], "variable": key[2], "n": shares.n, "evidence": one.days,
-            "endpoint_evidence": whole, "visible": one.visible, "state": judging.state(one, whole, drift.ALARM_DAYS),
-            "moved": {shares.named(name): round(by, 4) for name, by in shares.moved}, "new": shares.new,
-            "bins": shares.bins, "reference": shares.reference, "counts": shares.counts,
-        })  # fmt: skip
-    right = {of: one for of, one in accuracy.counted(numbers).items() if _is_of(*of, endpoint)}
     if as_json:
         click.echo(json.dumps(rows, indent=2, ensure_ascii=False))
-    else:
-        _print(rows, right)
-    return 3 if any(row["state"] == "drift" for row in rows) else 0
-
-
-def _print(rows: Sequence[Mapping[str, Any]], right: Mapping[tuple[str, str], accuracy.Labels]) -> None:
-    if not rows:
+    elif not rows:
         click.echo("no variable has a reference; make one with `triton-gateway drift capture`", err=True)
     else:
         head = ["ENDPOINT", "VERSION", "VARIABLE", "N", "EVIDENCE", "VISIBLE", "MOVED", "STATE"]
         shown = [
-            [row["endpoint"], row["version"] or "-", row["variable"], f"{row['n']:.0f}",
-             _shown(row["evidence"], ",.1f"), _shown(row["visible"], ".1%"),
+            [row["endpoint"], row["version"] or "-", row["variable"], f"{row['n']:.0f}", _shown(row["days"], ",.1f"),
+             _shown(row["visible"], ".1%"),
              ", ".join(f"{name} {by:+.1%}" for name, by in [*row["moved"].items()][:3]) or "-", row["state"]]
             for row in rows
         ]  # fmt: skip
         for line in table(head, shown):
             click.echo(line)
-    for (endpoint, version), one in sorted(right.items()):
-        click.echo(f"accuracy {endpoint} {version or '-'}: {drift.right_in_words(one.described())}")
+    return 3 if any(row["state"] == "drift" for row in rows) else 0
 
 
-def _shown(value: float, form: str) -> str:
-    return "-" if math.isnan(value) else format(value, form)
+def _shown(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _read(gateway: str) -> Numbers:
@@ -204,9 +173,8 @@ def _read(gateway: str) -> Numbers:
 def from_prometheus(url: str, window: str) -> Numbers:
     """Return the counts within ``window`` (like `1h`), summed over gateways. Raises ``DeployError``."""
     found: dict[counters.Series, float] = {}
-    for name, labels in counters.LABELS.items():
-        by = f"({', '.join(labels)})"
-        expr = f"max by {by} ({name} >= 0)" if name in counters.GAUGES else f"sum by {by} (increase({name}[{window}]))"
+    for name in _READ:
+        expr = f"sum by ({', '.join(counters.LABELS[name])}) (increase({name}[{window}]))"
         query = f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
         answer = http_client.call(query, timeout=30.0)
         if answer is None:
@@ -221,10 +189,7 @@ def from_prometheus(url: str, window: str) -> Numbers:
 
 def _grown(now: Numbers, before: Numbers) -> Numbers:
     """Return what was counted between two readings. A counter that fell was reset: its whole value counts."""
-    return {
-        key: value if key[0] in counters.GAUGES or value < before.get(key, 0.0) else value - before.get(key, 0.0)
-        for key, value in now.items()
-    }
+    return {key: value - before.get(key, 0.0) * (value >= before.get(key, 0.0)) for key, value in now.items()}
 
 
 def _named(numbers: Numbers, url: str) -> tuple[str, str]:

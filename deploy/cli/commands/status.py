@@ -71,7 +71,7 @@ def command(
 
 
 def _status(gateway: str, *, as_json: bool) -> int:
-    content = _asked(gateway)
+    content = asked(gateway)
     sync = read_status(chosen_state_dir().sync_status)
     if as_json:
         click.echo(json.dumps({"gateway": content, "sync": sync}, indent=2, ensure_ascii=False))
@@ -90,7 +90,7 @@ def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
 
     with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
         wanted = planned(open_registry())
-    found = planned_changes.changes(wanted, _asked(gateway))
+    found = planned_changes.changes(wanted, asked(gateway))
     for line in (
         [json.dumps(found, indent=2, ensure_ascii=False)] if as_json else planned_changes.describe(gateway, found)
     ):
@@ -98,7 +98,7 @@ def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
     return 3 if found["faults"] else 0
 
 
-def _asked(gateway: str) -> Mapping[str, Any]:
+def asked(gateway: str) -> Mapping[str, Any]:
     """Return the gateway's status. Raises ``DeployError``."""
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None:

@@ -17,8 +17,8 @@ from deploy.controller.counters import Reading, grown
 from deploy.controller.drift import accuracy
 from deploy.controller.drift.accuracy import Labels
 from deploy.controller.drift.evidence import Judged
-from deploy.controller.drift.references import Key, references
-from deploy.controller.drift.variables import Variables, of_endpoints
+from deploy.controller.drift.references import Key, name_of, references
+from deploy.controller.drift.variables import Begun, Followed, Variables, of_endpoints
 from deploy.controller.drift.versions import Compared, Pair, Versions
 from deploy.controller.gateways import Gateways
 from deploy.controller.registry import Record, Records, ServingTask, Store, metrics
@@ -97,7 +97,7 @@ class Judging:
         before, self._reading = self._reading, self._gateways.counters().over(self._reading)
         news = grown(before, self._reading)
         # A gateway that cannot be read now may be the only one that serves a version.
-        in_use = references(self._reading.gauges())
+        in_use = references(self._reading)
         found = self._variables.update(now, news, in_use, is_whole=not self._reading.missing)
         pairs = self._versions.update(now, news)
         for version, more in accuracy.counted(news).items():
@@ -133,7 +133,7 @@ def _verdicts(value: Mapping[str, Any]) -> object:
 
 
 def _values(
-    found: Mapping[Key, Judged], pairs: Mapping[Pair, Compared], labels: Mapping[tuple[str, str], Labels],
+    found: Mapping[Key, Followed], pairs: Mapping[Pair, Compared], labels: Mapping[tuple[str, str], Labels],
     alarm_days: float, now: float,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return the record of each endpoint; ``now`` in Unix seconds."""
@@ -141,10 +141,11 @@ def _values(
     values: dict[str, dict[str, Any]] = defaultdict(
         lambda: {"at": round(now), "alarm_days": alarm_days, "variables": [], "compared": [], "accuracy": []}
     )
-    for (endpoint, version, variable, reference), one in found.items():
+    for (endpoint, version, variable), followed in found.items():
+        one = followed.last
         values[endpoint]["variables"].append({
-            "version": version, "variable": variable, "reference": reference, "days": round(one.days, 3),
-            "visible": round(one.visible, 4), "since": round(one.since),
+            "version": version, "variable": variable, "reference": name_of(followed.reference),
+            "days": round(one.days, 3), "visible": round(one.visible, 4), "since": round(one.since),
             "state": state(one, endpoints.get(endpoint, 0.0), alarm_days),
         })  # fmt: skip
     for pair, compared in pairs.items():
@@ -158,31 +159,42 @@ def _values(
     return values
 
 
-def read(records: Records) -> tuple[dict[Key, Judged], dict[tuple[str, str], Labels]]:
+def read(records: Records) -> tuple[Begun, dict[tuple[str, str], Labels]]:
     """Return the evidence and the labels that an earlier controller has recorded; what cannot be read is left out."""
-    begun: dict[Key, Judged] = {}
+    begun: dict[tuple[Key, str], Judged] = {}
     labels: dict[tuple[str, str], Labels] = {}
     for endpoint, value in records.get(KIND, {}).items():
         with contextlib.suppress(KeyError, TypeError, ValueError):
             for one in value["variables"]:
-                key = endpoint, str(one["version"]), str(one["variable"]), str(one["reference"])
-                begun[key] = Judged(float(one["days"]), float(one["visible"]), float(one["since"]))
+                key = endpoint, str(one["version"]), str(one["variable"])
+                last = Judged(float(one["days"]), float(one["visible"]), float(one["since"]))
+                begun[key, str(one["reference"])] = last
             for one in value["accuracy"]:
                 known = Labels(float(one["right"]), float(one["labels"]), float(one["at"]))
                 labels[endpoint, str(one["version"])] = known
     return begun, labels
 
 
-def _families(found: Mapping[Key, Judged], labels: Mapping[tuple[str, str], Labels], alarm_days: float) -> Families:
+def _families(found: Mapping[Key, Followed], labels: Mapping[tuple[str, str], Labels], alarm_days: float) -> Families:
     right: dict[tuple[str, ...], float] = {}
     for version, one in labels.items():
         low, high = one.interval
         of = {"value": one.accuracy, "low": low, "high": high}
         right |= {(*version, name): value for name, value in of.items()}
+    shares: dict[tuple[str, ...], float] = {}
+    moved: dict[tuple[str, ...], float] = {}
+    for key, followed in found.items():
+        beside = followed.shares()
+        for of_it, values in (("now", beside.now), ("reference", beside.then)):
+            shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, values.tolist(), strict=True)}
+        moved |= {(*key, beside.named(name)): by for name, by in beside.moved}
+    judged = {key: followed.last for key, followed in found.items()}
     return {
         catalog.DRIFT_ALARM: {(): alarm_days},
-        catalog.DRIFT_EVIDENCE: {key[:3]: one.days for key, one in found.items()},
-        catalog.DRIFT_VISIBLE: {key[:3]: one.visible for key, one in found.items()},
-        catalog.DRIFT_SINCE: {key[:3]: one.since for key, one in found.items() if one.days >= 1},
+        catalog.DRIFT_EVIDENCE: {key: last.days for key, last in judged.items()},
+        catalog.DRIFT_VISIBLE: {key: last.visible for key, last in judged.items()},
+        catalog.DRIFT_SINCE: {key: last.since for key, last in judged.items() if last.days >= 1},
+        catalog.DRIFT_SHARE: shares,
+        catalog.DRIFT_MOVED: moved,
         catalog.ACCURACY: right,
     }  # fmt: skip

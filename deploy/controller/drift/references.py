@@ -1,66 +1,54 @@
-"""The references in use: the shares of each variable's bins, as gateways tell them with their counters. Pure."""
+"""The references in use, as gateways tell them with their counters, and the counts of variables beside them. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from itertools import pairwise
 
-import numpy as np
-
-from deploy.controller.counters import Numbers
-from deploy.controller.drift.evidence import Floats
+from deploy.controller.counters import BUCKETS, REFERENCE, Numbers, Reading
 from deploy.controller.registry import metrics
 
 catalog = metrics.catalog
-MISSING, OTHER = metrics.drift.MISSING, metrics.drift.OTHER
+drift = metrics.drift
 
-Key = tuple[str, str, str, str]
-"""Endpoint, version, variable, and the name of its reference."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A variable's reference: the share of each bin, and the number of its values (infinite if unknown)."""
-
-    shares: Mapping[str, float]
-    size: float
-
-    @property
-    def is_ordered(self) -> bool:
-        """Whether the bins are those of a number."""
-        return OTHER not in self.shares
+Key = tuple[str, str, str]
+"""Endpoint, version and variable."""
 
 
-def references(numbers: Numbers) -> dict[Key, Reference]:
-    """Return the references in use."""
-    shares: dict[Key, dict[str, float]] = defaultdict(dict)
-    sizes: dict[Key, float] = {}
-    for (name, *labels), value in numbers.items():
-        if name == catalog.DRIFT_REFERENCE.name and value > 0:  # NaN: no longer in use
-            endpoint, version, variable, reference, bin_name = labels
-            shares[endpoint, version, variable, reference][bin_name] = value
-        elif name == catalog.DRIFT_REFERENCE_SIZE.name:
-            endpoint, version, variable, reference = labels
-            sizes[endpoint, version, variable, reference] = value
-    return {
-        key: Reference(dict(sorted(of.items(), key=_order)), sizes.get(key, math.inf))
-        for key, of in sorted(shares.items())
-    }
+def references(reading: Reading) -> dict[Key, drift.Bins]:
+    """Return the references in use. While gateways take over a new one, that of the last by address."""
+    found: dict[Key, drift.Bins] = {}
+    for _, numbers in sorted(reading.numbers.items()):
+        of: dict[Key, dict[str, float]] = defaultdict(dict)
+        for (name, *labels), count in numbers.items():
+            if name == REFERENCE and count >= 0:  # NaN: no longer in use
+                endpoint, version, variable, bin_name = labels
+                of[endpoint, version, variable][bin_name] = count
+        found |= {key: drift.in_order(bins) for key, bins in of.items()}
+    return dict(sorted(found.items()))
 
 
-def _order(bin_: tuple[str, float]) -> tuple[int, float, str]:
-    """Numbers by size, then named values by share, then ``other`` and ``missing``."""
-    name, share = bin_
-    if name in (OTHER, MISSING):
-        return (2, 0.0, "ab"[name == MISSING])
-    try:
-        return (0, float(name), "")
-    except ValueError:
-        return (1, -share, name)
+def name_of(bins: drift.Bins) -> str:
+    """Return a hash of a reference: what was found of another one says nothing about it."""
+    return hashlib.sha256(json.dumps(sorted(bins.items())).encode()).hexdigest()[:8]
 
 
-def bins(numbers: Numbers, key: Key, reference: Reference) -> Floats:
-    """Return how many values fell into each bin of a reference."""
-    return np.array([numbers.get((catalog.DRIFT_OBSERVATIONS.name, *key, name), 0.0) for name in reference.shares])
+def variables(numbers: Numbers) -> dict[Key, dict[str, float]]:
+    """Return the counts of every variable by bin."""
+    found: dict[Key, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    buckets: dict[Key, dict[float, float]] = defaultdict(dict)
+    for (name, *labels), count in numbers.items():
+        if name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name, BUCKETS):
+            endpoint, version, variable, value = labels
+            if name == BUCKETS:
+                buckets[endpoint, version, variable][float(value)] = count
+            else:
+                named = value if name == catalog.VARIABLE_ENUM.name else drift.MISSING
+                found[endpoint, version, variable][named] += count
+    for key, cumulative in buckets.items():
+        for (_, below), (bound, up_to) in pairwise([(-math.inf, 0.0), *sorted(cumulative.items())]):
+            found[key][drift.bin_of(bound)] += max(0.0, up_to - below)  # Prometheus extrapolates
+    return found

@@ -274,11 +274,11 @@ def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None])
     bins = {"-0.5": "-0.5", "1e-05": "1e-05", "2": "2", "10": "10", "+Inf": "1e300", "other": "1e301",
             "missing": "1e302"}  # fmt: skip
     assert [*bins] == sorted(bins, key=lambda name: float(bins[name]))
-    of = 'endpoint="e",version="1",variable="x",reference="r"'
+    of = 'endpoint="e",version="1",variable="x",of="reference"'
     (panel,) = [panel for panel in boards.DRIFT.panels() if panel.title == "Now and in the reference"]
     expr = panel.queries[1].expr.replace("$endpoint", ".*").replace("$version", ".*").replace("$variable", ".*")
     evaluate(
-        {f'gateway_drift_reference_ratio{{{of},bin="{name}",instance="i"}}': "0.1x60" for name in bins},
+        {f'controller_drift_share_ratio{{{of},bin="{name}",instance="i"}}': "0.1x60" for name in bins},
         promql_expr_test=[{
             "expr": f"count by (order, bin) ({expr})", "eval_time": "30m", "exp_samples": [
                 {"labels": f'{{bin="{name}",order="{order}"}}', "value": 1} for name, order in bins.items()

@@ -21,7 +21,7 @@ import pytest
 
 from gateway.admin import page
 from gateway.admin.page import POLICY, render_live, render_page
-from gateway.metrics import drift
+from gateway.metrics import drift, variables
 from tests.core_client import listening
 from tests.waiting import LIMIT_S
 
@@ -307,9 +307,9 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
     keep, folder = os.environ.get("PAGE_SCREENSHOT"), tmp_path
     references = stack.settings.state_dir / "references" / "sentiment"
     references.mkdir(parents=True)
-    lengths = drift.scalar_bins([3.0, 4, 5, 6, 7, 8, 9, 10, 11] * 100)
-    labels = drift.enum_bins({"GOOD": 900, "BAD": 100})
-    scores = drift.scalar_bins(list(np.linspace(0.5, 1.0, 500)))
+    lengths = drift.reference_of({"4": 200, "8": 400, "12": 300, "+Inf": 0})
+    labels = drift.reference_of({"GOOD": 900, "BAD": 100})
+    scores = drift.reference_of(drift.buckets(variables.BOUNDS["top_score"], np.linspace(0.5, 1.0, 500).tolist()))
     text = drift.encode({"token_length": lengths, "predicted_label": labels, "top_score": scores})
     for version in ("1", "2"):
         (references / f"{version}.json").write_text(text)
@@ -607,7 +607,11 @@ def test_page_fits_and_can_be_read_at_three_widths(tmp_path: Path, scheme: str) 
     assert [] == found["faults"]
 
 
-def test_new_values_are_shown_beside_the_variable_escaped() -> None:
+def test_names_of_bins_are_escaped() -> None:
     """They may be callers' and must not add markup."""
-    assert "<p>new values: <code>&lt;b&gt;</code> 7.1%</p>" == page._new({"new": {"<b>": 0.071}})
-    assert "" == page._new({})
+    shown = page._histogram({
+        "variable": "label", "n": 10.0, "bins": ["<b>", "other"], "counts": [7.0, 3.0], "reference": [0.5, 0.5],
+        "state": "not judged", "days": None, "visible": None,
+    })  # fmt: skip
+    assert "<title>&lt;b&gt;: 70.0% now, 50.0% in the reference</title>" in shown
+    assert "<b>" not in shown

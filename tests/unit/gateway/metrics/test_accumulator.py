@@ -42,16 +42,6 @@ def test_values_are_counted_in_their_buckets(rounds: list[list[float]]) -> None:
     assert all(abs(one - two) <= 1e-9 * max(1, two) for one, two in zip(found, theirs(other), strict=True))
 
 
-def test_a_weighted_value_counts_several_times() -> None:
-    """So sampling keeps rates correct."""
-    ours = Distribution(BOUNDS)
-    ours.observe((0.01,), 5.0)
-    ours.observe((0.5,))
-    *counts, total = read(ours)
-    assert [0, 5, 0, 1, 0, 0] == counts
-    assert abs(total - 0.55) < 1e-12
-
-
 def test_a_snapshot_never_changes() -> None:
     """Another thread reads it while the loop goes on counting."""
     numbers = Accumulator()

@@ -12,17 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import drift
-from gateway.metrics.drift import (
-    MISSING,
-    BadReference,
-    Bins,
-    References,
-    Shares,
-    bucket_bins,
-    count,
-    enum_bins,
-    scalar_bins,
-)
+from gateway.metrics.drift import BadReference, References, Shares, folded, reference_of
 
 COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda counts: sum(counts) > 0)
 
@@ -35,78 +25,90 @@ def test_shares_add_up_and_none_is_zero(counts: list[int]) -> None:
     assert (found > 0).all()
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300))
-def test_every_value_has_one_bin(values: list[float]) -> None:
-    """Counts of equal-frequency bins add up; names differ; edges ascend."""
-    bins = scalar_bins(values)
-    assert len(values) == bins.total
-    assert len(set(bins.names)) == len(bins.names) == len(bins.counts)
-    assert list(bins.counts) == drift.count(bins, values).tolist()
+def test_a_reference_of_a_number_has_about_ten_bins_of_whole_buckets() -> None:
+    """Of equal frequency; what lies above the highest one has a bin of its own."""
+    normal = np.random.default_rng(1).normal(size=10_000)
+    counts = drift.buckets((*np.linspace(-3, 3, 241),), normal.tolist())
+    made = reference_of(counts)
+    assert 9 <= len(made) - 1 <= 10
+    assert (10_000, 0) == (sum(made.values()), made["missing"])
+    assert all(900 < count < 1_200 for count in list(made.values())[:-2])
+    coarse = reference_of({"1": 5, "2": 5, "3": 0, "4": 80, "+Inf": 10, "missing": 3})
+    assert {"2": 10, "4": 80, "+Inf": 10, "missing": 3} == coarse
+    for alone in ({"1": 100}, {"0": 0, "1": 100, "2": 0}):
+        assert {"1": 100, "+Inf": 0, "missing": 0} == reference_of(alone | {"+Inf": 0})
 
 
-def test_bins_have_about_equal_frequency() -> None:
-    """Ten of them, from the reference itself."""
-    values = np.random.default_rng(1).normal(size=10_000)
-    assert [1000] * 10 == [round(c, -2) for c in scalar_bins(values).counts[:-1]]
+def test_a_reference_of_categories_has_those_that_occurred() -> None:
+    """The most frequent first, at most a hundred; the rest is `other`."""
+    made = reference_of({"b": 1, "missing": 4, "a": 3, "never": 0, "other": 2})
+    assert [("a", 3.0), ("b", 1.0), ("other", 2.0), ("missing", 4.0)] == [*made.items()]
+    many = reference_of({str(i): 1 for i in range(500)})
+    assert (102, 400) == (len(many), many["other"])
+    for nothing in ({}, {"other": 3, "missing": 4}, {"1": 0, "+Inf": 0, "missing": 4}):
+        with pytest.raises(BadReference):
+            reference_of(nothing)
 
 
-def test_bins_of_a_histogram_are_made_of_whole_buckets() -> None:
-    """A reference can be made from /metrics."""
-    bins = bucket_bins((1.0, 2.0, 3.0, 4.0, math.inf), (5, 5, 0, 80, 10), bins=5)
-    assert Bins("scalar", (4.0,), (), (90.0, 10.0, 0.0)) == bins
-    assert 100 == bucket_bins((1.0, math.inf), (100, 0)).total
+@given(st.lists(st.integers(0, 1_000), min_size=6, max_size=6).filter(lambda counts: sum(counts[:5]) > 0))
+def test_counts_are_folded_into_a_references_bins(counts: list[int]) -> None:
+    """None is lost; those that it was made of give the reference itself."""
+    bins = dict(zip(("1", "2", "5", "10", "+Inf", "missing"), map(float, counts), strict=True))
+    made = reference_of(bins)
+    assert made == folded(bins, made)
+    names = {"a": 1.0, "b": 2.0, "c": 4.0, "missing": 8.0}
+    assert {"b": 2.0, "other": 5.0, "missing": 8.0} == folded(names, {"b": 1.0, "other": 0.0, "missing": 0.0})
+    assert {"2": 3.0, "+Inf": 4.0, "missing": 0.0} == folded({"1": 1, "2": 2, "3": 4}, ("2", "+Inf", "missing"))
 
 
-def test_values_beyond_the_reference_have_a_bin_of_their_own() -> None:
-    """If the reference has no unknown tokens, texts with some are noticed."""
-    captured = bucket_bins((0.0, 0.01, 0.02, math.inf), (1_000.0, 0.0, 0.0, 0.0))
-    for reference in (captured, scalar_bins([0.0] * 1_000)):
-        assert ("0", "+Inf", MISSING) == reference.names
-        assert (1_000.0, 0.0, 0.0) == reference.counts
-        assert [900, 100, 0] == count(reference, [0.0] * 900 + [0.2] * 100).tolist()
+@pytest.mark.parametrize(
+    ("reference", "bounds", "reason"),
+    [
+        ({"1": 1, "+Inf": 1}, (0.5, 1.0, 2.0), ""),
+        ({"1": 1, "+Inf": 1}, (2.0,), "has the bound 1, which the variable does not have"),
+        ({"1": 1, "+Inf": 1}, None, "is of numbers, and the variable is not"),
+        ({"a": 1, "other": 0}, None, ""),
+        ({"a": 1, "other": 0}, (1.0,), "is of categories, and the variable is not"),
+    ],
+)
+def test_a_reference_in_other_bins_than_the_variable_is_unusable(
+    reference: dict[str, float], bounds: tuple[float, ...] | None, reason: str
+) -> None:
+    """Its bounds are some of the variable's."""
+    assert reason == drift.unusable(reference, bounds)
 
 
 def test_bins_that_moved_are_listed_furthest_first() -> None:
     """If they moved beyond noise, each with its change."""
-    reference = enum_bins({"A": 5_000, "B": 3_000, "C": 2_000})
-    shares = Shares(reference.names, reference.ratios(), reference.total, (6_000, 2_010, 1_990, 0, 0))
+    reference = {"A": 5_000, "B": 3_000, "C": 2_000, "other": 0, "missing": 0}
+    shares = Shares(reference, {"A": 6_000, "B": 2_010, "C": 1_990})
     assert ["A", "B"] == [name for name, _ in shares.moved]
     assert 0.099 < shares.moved[0][1] < 0.101
-    few = Shares(reference.names, reference.ratios(), reference.total, (50, 30, 20, 0, 0))
+    few = Shares(reference, {"A": 50, "B": 30, "C": 20})
     assert () == few.moved  # half a value of smoothing is no change of the bins that had none
+    assert () == Shares(reference, {}).moved
 
 
 def test_bins_are_named_for_people() -> None:
-    """Bins of numbers as ranges; `other` with the values that the reference does not have."""
-    numbers = scalar_bins([1.0, 2.0, 3.0, 4.0] * 10, bins=4)
-    shares = Shares(numbers.names, numbers.ratios(), numbers.total, (1.0,) * len(numbers.names))
-    assert ["up to 1", "1 – 2", "2 – 3", "above 3", "missing"] == [*map(shares.named, numbers.names)]
-    animals = enum_bins({"cat": 5})
-    shares = Shares(animals.names, animals.ratios(), 5.0, (4.0, 6.0, 0.0), {"dog": 4, "eel": 2})
-    assert {"dog": 0.4, "eel": 0.2} == shares.new
-    assert ["cat", "other (dog, eel)"] == [shares.named(name) for name in ("cat", "other")]
-
-
-def test_a_references_name_depends_on_its_content() -> None:
-    """Equal bins have equal names in all gateways; other counts, edges or values give another name."""
-    one = enum_bins({"A": 5, "B": 5})
-    assert one.id == enum_bins({"B": 5, "A": 5}).id
-    others = (enum_bins({"A": 6, "B": 5}), enum_bins({"A": 5, "C": 5}), scalar_bins([1.0, 2.0]))
-    assert 4 == len({one.id, *(other.id for other in others)})
-
-
-def test_categories_are_ranked_and_the_rest_is_other() -> None:
-    """At most 100 of them have a bin."""
-    bins = enum_bins({"b": 1, "a": 3, "other": 2}, missing=4)
-    assert (("a", "b", "other", "missing"), (3.0, 1.0, 2.0, 4.0)) == (bins.names, bins.counts)
-    assert 102 == len(enum_bins({str(i): 1 for i in range(500)}).names)
-    assert [0, 2, 3] == [bins.index(value) for value in ("a", "eel", None)]
+    """Those of numbers as ranges; categories that the reference does not have by their own names."""
+    shares = Shares({"1": 1, "2": 1, "3": 1, "+Inf": 1, "missing": 0}, {"1": 1, "2.5": 1})
+    assert ["up to 1", "1 – 2", "2 – 3", "above 3", "missing"] == [*map(shares.named, shares.bins)]
+    animals = Shares({"cat": 5, "other": 0, "missing": 0}, {"cat": 4, "eel": 2, "dog": 4, "owl": 0})
+    assert ("cat", "dog", "eel", "other", "missing") == animals.bins
+    assert [0.4, 0.4, 0.2, 0, 0] == animals.now.tolist()
+    assert math.isclose(1.0, float(animals.then.sum()))
 
 
 def test_reference_file_is_read_as_it_was_written() -> None:
-    """Completely; additional information for people is ignored."""
-    variables = {"x": scalar_bins([1.0, 2.0, 3.0]), "label": enum_bins({"a": 1, "b": 2})}
-    assert variables == drift.decode(drift.encode(variables, endpoint="e", note="hello"))
+    """Completely; additional information for people is ignored. Bins may be in any order, and those without values left
+    out.
+    """
+    variables = {"x": reference_of({"1": 2, "2": 1, "+Inf": 3}), "label": reference_of({"a": 1, "b": 2})}
+    read = drift.decode(drift.encode(variables, endpoint="e", note="hello"))
+    assert [[*bins.items()] for bins in variables.values()] == [[*read[name].items()] for name in variables]
+    by_hand = drift.decode('{"format": 1, "variables": {"x": {"+Inf": 1, "10": 1, "2.0": 3}, "a": {"dog": 2}}}')
+    assert ["2", "10", "+Inf", "missing"] == [*by_hand["x"]]
+    assert {"dog": 2, "other": 0, "missing": 0} == by_hand["a"]
 
 
 @pytest.mark.parametrize(
@@ -115,11 +117,10 @@ def test_reference_file_is_read_as_it_was_written() -> None:
         ("{", "not JSON"),
         ("[]", '"format": 1'),
         ('{"format": 1}', "no variables"),
-        ('{"format": 1, "variables": {"x": {"kind": "scalar", "edges": [1], "counts": [1, 2]}}}', "3 counts expected"),
-        ('{"format": 1, "variables": {"x": {"kind": "scalar", "edges": [2, 1], "counts": [1, 2, 3, 4]}}}', "ascend"),
-        ('{"format": 1, "variables": {"x": {"kind": "scalar", "edges": [1], "counts": [0, 0, 0]}}}', "above 0"),
-        ('{"format": 1, "variables": {"x": {"kind": "set", "counts": [1]}}}', "scalar or enum"),
-        ('{"format": 1, "variables": {"x": {"kind": "enum", "values": ["other"], "counts": [1, 1, 1]}}}', "other"),
+        ('{"format": 1, "variables": {"x": {"1": 0, "+Inf": 0}}}', "above 0"),
+        ('{"format": 1, "variables": {"x": {"a": -1}}}', "at least 0"),
+        ('{"format": 1, "variables": {"x": {"low": 1, "+Inf": 1}}}', "variable x"),
+        ('{"format": 1, "variables": {"x": {"a": "many"}}}', "variable x"),
         ('{"format": 1, "variables": {"x": 5}}', "variable x"),
     ],
 )
@@ -135,7 +136,7 @@ def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
     references = References(tmp_path)
     assert (False, {}) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e").mkdir()
-    bins = {"x": scalar_bins([1.0, 2.0])}
+    bins = {"x": reference_of({"1": 1, "+Inf": 1})}
     (tmp_path / "e" / "1.0.json").write_text(drift.encode(bins))
     (tmp_path / "broken.json").write_text(json.dumps({}))
     assert (True, bins, {}) == (references.read(), references.of("e/1.0"), references.of("broken"))
@@ -160,7 +161,7 @@ def test_invalid_words_are_refused_with_the_reason(words: str) -> None:
 
 def test_a_captured_reference_overrides_the_models_own() -> None:
     """Variable by variable, and its words if it has some."""
-    one, other = drift.enum_bins({"a": 1}), drift.enum_bins({"b": 1})
+    one, other = {"a": 1.0}, {"b": 1.0}
     words = drift.Words(2.0, ("w",))
     found = drift.Reference({"x": one}).over(drift.Reference({"x": other, "y": other}, words))
     assert ({"x": one, "y": other}, words) == (found, found.words)

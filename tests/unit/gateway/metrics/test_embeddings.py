@@ -73,7 +73,7 @@ def test_vectors_that_cannot_be_compared_are_skipped(mean: Mean | None) -> None:
 
 
 def test_a_reference_keeps_its_mean_and_needs_it() -> None:
-    bins = {"embedding_cosine": drift.scalar_bins([0.1, 0.2, 0.3]), "x": drift.scalar_bins([1.0, 2.0])}
+    bins = {"embedding_cosine": drift.reference_of({"0.1": 1, "+Inf": 2}), "x": drift.reference_of({"1": 1, "+Inf": 2})}
     mean = Mean(1000.0, (0.25, -0.5))
     decoded = drift.decode(drift.encode(bins, mean=mean))
     assert (mean, bins) == (decoded.mean, decoded)
@@ -88,8 +88,8 @@ def test_a_reference_keeps_its_mean_and_needs_it() -> None:
 
 def test_of_two_references_the_cosines_are_those_of_the_mean_that_is_used() -> None:
     """A captured file goes before the model's own; a cosine counted with another mean would say nothing."""
-    model = Reference({"embedding_cosine": drift.scalar_bins([0.1, 0.2])}, mean=Mean(1.0, (1.0,)))
-    captured = Reference({"x": drift.scalar_bins([1.0, 2.0])}, mean=Mean(2.0, (2.0,)))
+    model = Reference({"embedding_cosine": drift.reference_of({"0.1": 1, "+Inf": 1})}, mean=Mean(1.0, (1.0,)))
+    captured = Reference({"x": drift.reference_of({"1": 1, "+Inf": 2})}, mean=Mean(2.0, (2.0,)))
     assert captured.over(model).keys() == {"x"}
     assert captured.over(model).mean == captured.mean
     assert Reference(captured).over(model) == {**captured, **model}

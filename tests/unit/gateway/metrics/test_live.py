@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.metrics import catalog, drift
@@ -113,7 +114,7 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
     """The current bins, the reference, and what the controller has found."""
     observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
-    reference = {"animal": drift.enum_bins({"cat": 500, "dog": 500})}
+    reference = {"animal": drift.reference_of({"cat": 500, "dog": 500})}
     observer.watch.configure({"e/1": Served("e", "1", reference=reference)}, {"e/1": declared}, 1.0)
     live.sample(0.0, observer.snapshot())
     for i in range(400):
@@ -124,7 +125,7 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
     told = {"days": 1_000.0, "visible": 0.05, "since": 7.0, "alarm_days": 30.0, "state": "drift"}
     (alone,) = live.drift(observer.snapshot(), {})
     assert ("not judged", None) == (alone["state"], alone["days"])
-    (found,) = live.drift(observer.snapshot(), {("e", "1", "animal", reference["animal"].id): told})
+    (found,) = live.drift(observer.snapshot(), {("e", "1", "animal"): told})
     assert (1_000.0, 0.05, 7.0, 30.0) == tuple(found[k] for k in ("days", "visible", "since", "alarm_days"))
     assert ("e", "1", "animal", "drift", 400) == tuple(
         found[k] for k in ("endpoint", "version", "variable", "state", "n")
@@ -134,10 +135,10 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
 
 
 def test_values_outside_the_reference_are_named() -> None:
-    """With a reference in English, German is counted as `other` and by name."""
+    """With a reference in English, German has a bin of its own."""
     now = itertools.count(step=100).__next__  # so much time that every text is looked at
     observer, live = Observer(later=lambda drain, _: None, clock=now), Live(FAILURES)
-    reference = {"language": drift.enum_bins({"en": 1000})}
+    reference = {"language": drift.reference_of({"en": 1000})}
     observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=reference)}, {}, 1.0)
     live.sample(0.0, observer.snapshot())
 
@@ -149,35 +150,39 @@ def test_values_outside_the_reference_are_named() -> None:
             observer.finished(trace)
 
     see("the film is not what it was and we are not there", 16)
-    assert [{}] == [found["new"] for found in live.drift(observer.snapshot(), {})]
+    assert [("en", "other", "missing")] == [found["bins"] for found in live.drift(observer.snapshot(), {})]
     see("der Film ist nicht das was er war und wir sind es auch nicht", 4)
     (found,) = live.drift(observer.snapshot(), {})
-    assert {"de": 0.2} == found["new"]
+    assert {"en": 16, "de": 4, "other": 0, "missing": 0} == dict(zip(found["bins"], found["counts"], strict=True))
+    assert {"en": -0.2, "de": 0.2} == {name: round(by, 2) for name, by in found["moved"].items()}
 
 
-def test_a_new_reference_starts_its_own_counts() -> None:
-    """Counts for the former reference are not compared with the new one."""
+def test_the_last_hour_is_compared_with_the_reference_that_there_is_now() -> None:
+    """What was counted before a variable had one is not shown, nor what was counted in other bins."""
     observer, live = Observer(later=lambda drain, _: None), Live(FAILURES)
-    declared = {"e/1": MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))}
 
-    def accept(**counts: float) -> None:
-        observer.watch.configure({"e/1": Served("e", "1", reference={"animal": drift.enum_bins(counts)})}, declared, 1)
+    def accept(bound: float, **reference: Mapping[str, float]) -> None:
+        variables = (MetricVariable("animal", "enum", ("cat", "dog")), MetricVariable("x", "scalar", (bound,)))
+        served = {"e/1": Served("e", "1", reference=reference)}
+        observer.watch.configure(served, {"e/1": MetricSpec("e/1", None, variables)}, 1)
 
-    def see(cats: int, dogs: int) -> None:
+    def see(cats: int, dogs: int) -> list[list[float]]:
         for i in range(cats + dogs):
             trace = Trace("id")
-            trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i < cats else "dog"}, 1
+            trace.url, trace.body, trace.total_ns = "e/1", {"animal": "cat" if i < cats else "dog", "x": 1}, 1
             observer.started()
             observer.finished(trace)
+        return [found["counts"] for found in live.drift(observer.snapshot(), {})]
 
-    accept(cat=500, dog=500)
+    accept(5.0)
     live.sample(0.0, observer.snapshot())
-    see(900, 100)
-    assert [1000] == [found["n"] for found in live.drift(observer.snapshot(), {})]
-    accept(cat=900, dog=100)
-    see(900, 100)
-    (found,) = live.drift(observer.snapshot(), {})
-    assert (900, 1000) == (found["counts"][0], found["n"])
+    assert [] == see(70, 70)
+    animals, numbers = drift.reference_of({"cat": 5, "dog": 5}), {"5": 9.0, "+Inf": 0.0, "missing": 0.0}
+    accept(5.0, animal=animals, x=numbers)
+    live.sample(300.0, observer.snapshot())
+    assert [[90, 10, 0, 0], [100, 0, 0]] == see(90, 10)
+    accept(2.0, animal=drift.reference_of({"dog": 9}), x={"2": 9.0, "+Inf": 0.0, "missing": 0.0})
+    assert [[11, 90, 0, 0], [1, 0, 0]] == see(0, 1)
 
 
 def test_requests_that_fell_back_are_failures_of_the_canary() -> None:

@@ -135,7 +135,7 @@ def test_usual_words_are_learned_from_the_first_texts_and_say_from_how_many() ->
 
 
 def test_a_reference_keeps_its_words_and_needs_them() -> None:
-    bins = {"unusual_word_ratio": drift.scalar_bins([0.1, 0.2, 0.3])}
+    bins = {"unusual_word_ratio": drift.reference_of({"0.1": 1, "0.2": 2, "+Inf": 0})}
     words = Words(1000.0, ("the", "schön"))
     decoded = drift.decode(drift.encode(bins, words=words))
     assert (words, bins) == (decoded.words, decoded)

@@ -10,7 +10,7 @@ import pytest
 from deploy.controller.drift import evidence
 from deploy.controller.drift.evidence import Judged, Stakes, Variable
 from gateway.metrics import drift
-from gateway.metrics.drift import Floats, bucket_bins, scalar_bins
+from gateway.metrics.drift import Floats
 
 LABEL = np.array([0.5, 0.5, 0.0, 0.0])
 UNKNOWN = np.array([0.9, 0.04, 0.03, 0.02, 0.01, 0.0])
@@ -152,12 +152,11 @@ def test_evidence_continues_after_a_restart_and_chance_does_not_make_more_of_it(
 
 def test_values_beyond_the_reference_are_evidence() -> None:
     """If the reference has no unknown tokens, texts with some are noticed."""
-    captured = bucket_bins((0.0, 0.01, 0.02, math.inf), (1_000.0, 0.0, 0.0, 0.0))
-    for reference in (captured, scalar_bins([0.0] * 1_000)):
-        now = drift.count(reference, [0.0] * 900 + [0.2] * 100)
-        variable = Variable(np.array(reference.ratios()), reference.total, ordered=True, alarm_days=30.0)
-        variable.step(now * 0.001, 0.01, 0.0)
-        assert variable.step(now, 0.01, 0.0).days > 30
+    reference = drift.reference_of({"0": 1_000.0, "0.01": 0.0, "0.02": 0.0, "+Inf": 0.0})
+    now = np.array([*drift.folded({"0": 900.0, "0.02": 100.0}, reference).values()])
+    variable = Variable(drift.shares([*reference.values()]), 1_000.0, ordered=True, alarm_days=30.0)
+    variable.step(now * 0.001, 0.01, 0.0)
+    assert variable.step(now, 0.01, 0.0).days > 30
 
 
 def test_what_the_reference_never_had_is_bet_upon_by_what_it_becomes() -> None:

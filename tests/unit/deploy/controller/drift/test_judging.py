@@ -14,18 +14,19 @@ from deploy.controller.drift.judging import EVERY_S, Families, Judging
 from deploy.controller.gateways import Gateways
 from gateway.control.reports import Reports
 from gateway.metrics import catalog, drift
-from gateway.metrics.drift import Bins
 from gateway.registry import Record
 from tests.fakes import FakeRegistry
 
-BINS = drift.enum_bins({"cat": 2_500, "dog": 2_500})
+BINS = drift.reference_of({"cat": 2_500, "dog": 2_500})
 ANIMAL = ("e", "1", "animal")
+OF = 'endpoint="e",version="1",variable="animal"'
+COUNTED = f'gateway_variable_enum_total{{{{{OF},value="{{}}"}}}}'
 
 
 class World:
     """Two gateways, a registry, and a controller whose time passes with its looks."""
 
-    def __init__(self, bins: Bins = BINS) -> None:
+    def __init__(self, bins: drift.Bins = BINS) -> None:
         self.registry, self.now = FakeRegistry(), 1_000_000.0
         self.counters: dict[str, dict[str, float]] = {name: defaultdict(float) for name in ("http://a", "http://b")}
         self.away: set[str] = set()
@@ -44,18 +45,15 @@ class World:
             self.registry, gateways, show, clock=lambda: self.now, wall=lambda: self.now, begin=lambda look: look()
         )  # fmt: skip
 
-    def refer(self, bins: Bins) -> None:
+    def refer(self, bins: drift.Bins, *gateways: str) -> None:
         """Set the reference of the variable; the former one is no longer in use."""
-        self.bins = bins
-        labels = f'endpoint="e",version="1",variable="animal",reference="{bins.id}"'
-        self.counted = f"gateway_drift_observations_total{{{labels},bin="
-        for counters in self.counters.values():
-            for series in [one for one in counters if one.startswith("gateway_drift_reference_ratio")]:
+        for counters in [self.counters[name] for name in gateways or self.counters]:
+            for series in [one for one in counters if one.startswith("gateway_drift")]:
                 counters[series] = float("nan")
-            for name, ratio in zip(bins.names, bins.ratios(), strict=True):
-                counters[f'gateway_drift_reference_ratio{{{labels},bin="{name}"}}'] = ratio
-                counters[f'{self.counted}"{name}"}}'] += 0
-            counters[f"gateway_drift_reference_observations{{{labels}}}"] = bins.total
+            for name, count in bins.items():
+                counters[f'gateway_drift_reference_observations{{{OF},bin="{name}"}}'] = count
+            for name in ("cat", "dog", "eel"):
+                counters[COUNTED.format(name)] += 0
 
     def fetch(self, url: str) -> str | None:
         gateway, _, path = url.partition("/metrics")
@@ -66,7 +64,7 @@ class World:
     def see(self, cats: int, dogs: int, gateway: str = "http://a") -> None:
         """Count values."""
         for name, times in (("cat", cats), ("dog", dogs)):
-            self.counters[gateway][f'{self.counted}"{name}"}}'] += times
+            self.counters[gateway][COUNTED.format(name)] += times
 
     def label(self, gateway: str, predicted: str, label: str, times: int) -> None:
         """Count labels."""
@@ -105,7 +103,7 @@ def test_a_change_becomes_evidence_and_stationary_traffic_does_not(world: World)
         days = world.look(60.0, 9, 1)
     assert days > drift.ALARM_DAYS == world.shown[catalog.DRIFT_ALARM][()]
     (told,) = world.record["variables"]
-    assert ("1", "animal", BINS.id, "drift") == tuple(told[k] for k in ("version", "variable", "reference", "state"))
+    assert ("1", "animal", "drift") == tuple(told[k] for k in ("version", "variable", "state"))
     assert (
         abs(told["since"] - (world.now - 3_600))
         < 1_200
@@ -127,8 +125,8 @@ def test_only_what_is_counted_between_two_looks_counts(world: World) -> None:
     again = World()
     again.look(60.0, 900, 900)
     funded = again.look(60.0, 900, 900)
-    for name in BINS.names:
-        again.counters["http://a"][f'{again.counted}"{name}"}}'] = 0
+    for name in BINS:
+        again.counters["http://a"][COUNTED.format(name)] = 0
     assert funded == again.look(60.0, 90, 10)
     assert funded != again.look(60.0, 90, 10)
 
@@ -139,7 +137,7 @@ def test_a_new_reference_starts_anew_and_a_removed_one_is_dropped(world: World) 
     for _ in range(60):
         days = world.look(60.0, 90, 10)
     assert days > drift.ALARM_DAYS
-    world.refer(drift.enum_bins({"cat": 4_500, "dog": 500}))
+    world.refer(drift.reference_of({"cat": 4_500, "dog": 500}))
     for _ in range(60):
         days = world.look(60.0, 90, 10)
     assert days < 1
@@ -229,6 +227,33 @@ def test_a_canary_that_gets_other_texts_is_told_beside_its_stable_version(world:
     assert "it gets other texts than stable (language: de 50.0%, stable 10.0%)" in told["sentences"]["texts"]
 
 
+def test_the_shares_of_the_last_hour_are_shown_beside_the_references(world: World) -> None:
+    """Over all gateways; a category that the reference does not have has a bin of its own."""
+    world.look()
+    world.look(60.0, 5_000, 5_000)
+    world.look(3_600.0, 80, 0)
+    world.counters["http://b"][COUNTED.format("eel")] += 20
+    world.look()
+    shown = world.shown[catalog.DRIFT_SHARE]
+    now = {key[3]: share for key, share in shown.items() if key[4] == "now"}
+    assert {"cat": 0.8, "dog": 0.0, "eel": 0.2, "other": 0.0, "missing": 0.0} == now
+    assert {0.0, 0.5} == {round(share, 2) for key, share in shown.items() if key[4] == "reference"}
+    moved = {key[3]: round(by, 2) for key, by in world.shown[catalog.DRIFT_MOVED].items()}
+    assert {"cat": 0.3, "dog": -0.5, "eel": 0.2} == moved
+
+
+def test_while_gateways_take_over_a_reference_it_is_one_of_theirs(world: World) -> None:
+    """Never bins of both together, which would be a reference that nobody has made."""
+    world.look()
+    world.refer(drift.reference_of({"eel": 10_000}), "http://a")
+    for _ in range(60):
+        assert world.look(60.0, 5, 5) < 1
+    world.refer(drift.reference_of({"eel": 10_000}), "http://b")
+    for _ in range(30):
+        days = world.look(60.0, 5, 5)
+    assert days > drift.ALARM_DAYS
+
+
 async def test_gateways_read_what_is_recorded(world: World) -> None:
     """For the page and `/v1/status`; not when the controller has been away for hours."""
     world.look()
@@ -239,6 +264,6 @@ async def test_gateways_read_what_is_recorded(world: World) -> None:
         found = await Reports(world.registry.reports, pool, wall=lambda: world.now).judged()
         old = await Reports(world.registry.reports, pool, wall=lambda: world.now + 86_400).judged()
     (told,) = found.variables.values()
-    assert (("e", "1", "animal", BINS.id), "drift", 30.0) == (*found.variables, told["state"], told["alarm_days"])
+    assert (("e", "1", "animal"), "drift", 30.0) == (*found.variables, told["state"], told["alarm_days"])
     assert "100.0% right by labels (43.9% to 100.0%, 3 labels)" == drift.right_in_words(found.accuracy[0])
     assert ({}, [], [], []) == old
