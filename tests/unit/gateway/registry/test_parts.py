@@ -88,16 +88,10 @@ def test_a_full_copy_on_the_same_disk_is_reused(world: World) -> None:
     assert folder == beside.at_hand(world.record(), weights=False) == beside.without_weights(world.record())
 
 
-def test_a_store_without_ranges_gives_the_whole_file_and_logs_it_once(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_store_without_ranges_gives_the_whole_file(world: World) -> None:
     """Nothing that can be downloaded is refused."""
     world.registry.gives_parts = False
-    world.registry.add_model("n", package(world.folder / "n.zip", FILES), is_package=True)
-    with caplog.at_level("INFO"):
-        assert FILES == contents(world.gateway.without_weights(world.record()))
-        assert FILES == contents(world.gateway.without_weights(world.record("n")))
-    assert 1 == sum("does not support reading parts" in message for message in caplog.messages)
+    assert FILES == contents(world.gateway.without_weights(world.record()))
 
 
 @pytest.mark.parametrize("name", ["weights.onnx", "model.safetensors"])
