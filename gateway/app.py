@@ -57,7 +57,7 @@ from gateway.http.connections import Connections, room_for_connections
 from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, not_for_us
 from gateway.http.problems import FAILURES
-from gateway.memory import Leftovers, resident
+from gateway.memory import resident
 from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
@@ -96,8 +96,6 @@ _HISTORY_S: Final = 15.0
 _SHADOW_S: Final = 10.0
 _MODELS_S: Final = 5.0
 _WORK_S: Final = 1.0
-_QUIET: Final = 16
-"""A process is quiet if it has fewer requests than 1/16 of the maximum: it then has time to return memory."""
 _END_S: Final = 5.0
 _MAX_LISTED: Final = 5
 _SWITCH_S: Final = 0.0005
@@ -299,7 +297,6 @@ class Gateway:
                 poll_period=settings.poll_frequency,
                 records_period=self._records_period,
                 metric_log_frequency=settings.metric_log_frequency,
-                pinned=tuple(settings.pinned()),
             ),
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),
@@ -507,13 +504,10 @@ class Gateway:
         return self._parent not in (0, os.getppid())
 
     async def _publish_work(self) -> None:
-        """Publish the work in hand of each endpoint that has or had some, and return memory after bursts."""
+        """Publish the work in hand of each endpoint that has or had some."""
         busy: dict[str, Endpoint] = {}
-        leftovers = Leftovers()
         while True:
             await asyncio.sleep(_WORK_S)
-            if leftovers.are_due(is_quiet=self.permits.in_flight * _QUIET <= self.permits.max_requests):
-                await asyncio.to_thread(leftovers.give)
             endpoints = self.table.current.endpoints
             now = {url: one for url, one in endpoints.items() if one.batcher is not None and not one.batcher.is_idle}
             for one in {**busy, **now}.values():

@@ -35,10 +35,6 @@ class ServedUrls(Protocol):
         """Return the urls from before this process started that it still waits for."""
         ...
 
-    def missing(self) -> Sequence[str]:
-        """Return the pinned paths that cannot be served now."""
-        ...
-
 
 class Health:
     """The health of this process. One event loop writes and reads it.
@@ -106,8 +102,6 @@ class Health:
         found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
         if len(unserved) > _MAX_LISTED:
             found.append(f"{len(unserved) - _MAX_LISTED} more are not served: see /v1/status")
-        if missing := served_urls.missing():
-            found.append(f"pinned but not served: {_listed(missing)}")
         return found
 
     def _unready(self) -> list[str]:
@@ -116,13 +110,10 @@ class Health:
             because = f": {self.registry_error}" if self.registry_error else ""
             return [f"the serving Task has not been read yet{because}"]
         found = []
-        if not self.has_been_ready:
-            if awaited := served_urls.awaited():
-                unserved = served_urls.unserved()
-                told = [f"{url} ({unserved.get(url, 'starting')})" for url in awaited]
-                found.append(f"waiting for what was served before: {_listed(told)}")
-            if missing := served_urls.missing():
-                found.append(f"pinned but not served: {_listed(missing)}")
+        if not self.has_been_ready and (awaited := served_urls.awaited()):
+            unserved = served_urls.unserved()
+            told = [f"{url} ({unserved.get(url, 'starting')})" for url in awaited]
+            found.append(f"waiting for what was served before: {_listed(told)}")
         needs = served_urls.needs()
         if not needs:
             if unserved := served_urls.unserved():

@@ -414,12 +414,6 @@ class Settings(BaseSettings):
         description="Fields to leave out of the payload log, comma separated: fields of requests and answers at any "
         "depth, or `request`, `answer`, `caller`, `tenant`, `request_id`, `trace_id` as a whole.",
     )  # fmt: skip
-    pinned_endpoints: str = Field(
-        "", validation_alias=_names("pinned_endpoints"),
-        description="Endpoints (`name` or `name/version`, comma separated) that must be served before this process "
-        "becomes ready. Until then a load balancer sends it nothing, however long it takes. It applies to the start "
-        "only: if one is lost later, the process reports itself as degraded.",
-    )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
         description="Longest time for a new version to become ready in Triton and for its code to load. After that "
@@ -506,10 +500,6 @@ class Settings(BaseSettings):
     def gateways(self) -> int:
         """Number of processes that send calls to the same Tritons, as far as the settings say."""
         return self.workers * (int(self.replicas) or 1 if self.replicas.isdecimal() else 1)
-
-    def pinned(self) -> tuple[str, ...]:
-        """Return ``pinned_endpoints`` as paths without outer slashes."""
-        return tuple(part.strip().strip("/") for part in self.pinned_endpoints.split(",") if part.strip(" /"))
 
     def files_rewrites(self) -> dict[str, str]:
         """Return ``files_rewrite`` as a mapping of prefixes."""

@@ -61,7 +61,6 @@ class FollowSettings:
     poll_period: float = 5.0
     records_period: float = 30.0
     metric_log_frequency: float = 1.0
-    pinned: tuple[str, ...] = ()
 
 
 class Reconciler:
@@ -105,7 +104,7 @@ class Reconciler:
         self._probe = TritonProbe(tritons, self.versions, health, observer)
         self._references = references
         self._mirror = mirror
-        self.served_urls = health.served_urls = ServedUrls(self.versions, table, settings.pinned)
+        self.served_urls = health.served_urls = ServedUrls(self.versions)
         self._threads = threads
         self._publisher = RoutePublisher(
             self.versions, lambda: self._plan, table, observer, mirror, references,

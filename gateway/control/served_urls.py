@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import Sequence
 
 from gateway.control.version import Versions
-from gateway.path.routing.table import RoutingTable
 
 
 class ServedUrls:
-    """Answers the questions of readiness. For use by one event loop. ``pinned``: paths that must have a route."""
+    """Answers the questions of readiness. For use by one event loop."""
 
-    def __init__(self, versions: Versions, table: RoutingTable, pinned: Sequence[str]) -> None:
+    def __init__(self, versions: Versions) -> None:
         self._versions = versions
-        self._table = table
-        self._pinned = pinned
         self.previously_served: frozenset[str] | None = None
         """Urls that were served before this process started; None if no file says so. Shrinks only."""
         self._waits_until = 0.0
@@ -49,11 +46,6 @@ class ServedUrls:
         if asyncio.get_running_loop().time() >= self._waits_until:
             return ()
         return [url for url in sorted(self.previously_served or ()) if self._versions.may_still_serve(url)]
-
-    def missing(self) -> Sequence[str]:
-        """Return the pinned paths that have no route now."""
-        names = self._table.current.names()
-        return [path for path in self._pinned if path not in names]
 
     def coming(self) -> list[str]:
         """Return the urls that were served before this process started and are in their first build."""

@@ -515,20 +515,3 @@ async def test_a_new_version_waits_for_every_triton_behind_the_name(make_stack: 
         assert "m1" == stack.gateway.table.current.endpoints["e"].identity.model_id
         replicas.late = frozenset()
         await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m2")
-
-
-@pytest.mark.parametrize(
-    ("pinned", "left"), [("e", set()), (" /e/ , ", set()), ("e,gone", {"pinned but not served: gone"})]
-)
-async def test_gateway_is_ready_only_with_every_pinned_endpoint(make_stack: Any, pinned: str, left: set[str]) -> None:
-    """Named by its own path or by a canary's."""
-    stack = make_stack(pinned_endpoints=pinned)
-    async with stack.gateway.running(), stack.client:
-        stack.deploy("other")
-        await stack.served("other")
-        reply = await stack.client.get("/readyz")
-        assert 503 == reply.status_code
-        assert any("pinned but not served: e" in reason for reason in reply.json()["reasons"])
-        stack.deploy("e", "m2")
-        await stack.served("e", "other")
-        assert left == set((await stack.client.get("/readyz")).json()["reasons"])

@@ -618,10 +618,10 @@ def test_pods_are_spread(objects: Objects) -> None:
 
 
 def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> None:
-    """Registry, tag, pull secrets, settings, pins: what people change first."""
+    """Registry, tag, pull secrets, settings: what people change first."""
     objects = helm(
         image__registry='"registry.example.com/ml"', image__tag='"1.2"', image__pullSecrets='[{"name": "pull"}]',
-        gateway__replicas=7, gateway__pinnedEndpoints='"a/1,b"', gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
+        gateway__replicas=7, gateway__env='{"TRITON_GATEWAY_ACCESS_LOG": true}',
         networkPolicy__enabled="false", monitoring__enabled="false",
     )  # fmt: skip
     assert set() == {each["kind"] for each in objects} & {"NetworkPolicy", "ServiceMonitor", "PrometheusRule"}
@@ -629,7 +629,7 @@ def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> No
     assert 7 == gateway["replicas"]
     assert [{"name": "pull"}] == gateway["template"]["spec"]["imagePullSecrets"]
     variables = environment(gateway["template"]["spec"]["containers"][0])
-    assert ("a/1,b", "true") == (variables["TRITON_GATEWAY_PINNED_ENDPOINTS"], variables["TRITON_GATEWAY_ACCESS_LOG"])
+    assert "true" == variables["TRITON_GATEWAY_ACCESS_LOG"]
     images = [container["image"] for _, container in containers(objects)]
     ours = {f"registry.example.com/ml/triton-gateway{part}:1.2" for part in ("", "-sync", "-triton")}
     assert ours == {*images}

@@ -34,9 +34,6 @@
 - {name: TRITON_GATEWAY_CONNECTION_AGE, value: 60s} # makes callers that keep connections find new pods
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # time in which answers tell callers that the pod ends
 - {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
-{{- with $gateway.pinnedEndpoints }}
-- {name: TRITON_GATEWAY_PINNED_ENDPOINTS, value: {{ . | quote }}}
-{{- end }}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
 - {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "triton-gateway.cacheBytes" $gateway.stateSize | quote }}} # 80 % of its volume
 {{- if $gateway.tls.secret }}
@@ -107,7 +104,7 @@ containers:
       {{- end }}
     # two minutes for loading models, tokenizers and hooks before liveness counts
     startupProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" "http" 2 2 60) $scheme) | nindent 6 }}
-    # whether the gateway can answer requests; depends on Triton and on every pinned endpoint
+    # whether the gateway can answer requests; depends on Triton
     readinessProbe: {{ include "triton-gateway.probe" (concat (list $ "/readyz" "http" 3 2 2) $scheme) | nindent 6 }}
     # whether the process answers, and nothing else: restarting a gateway repairs neither ClearML nor Triton
     livenessProbe: {{ include "triton-gateway.probe" (concat (list $ "/livez" "http" 10 5 3) $scheme) | nindent 6 }}
