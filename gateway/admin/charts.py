@@ -19,7 +19,7 @@ _CHARTS: Final = (
 
 
 def curves(found: Sequence[Values]) -> str:
-    """Return the charts of an endpoint's versions; see ``metrics.curves`` for the values."""
+    """Return the charts of an endpoint's versions; see ``metrics.recent`` for the values."""
     drawn = [of for of in found if len(of["ago"]) > 1]
     if not drawn:
         return ""

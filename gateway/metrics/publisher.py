@@ -15,9 +15,8 @@ from typing import Any, TypeVar
 
 from gateway.metrics import exposition, statistics
 from gateway.metrics.accumulator import Snapshot
-from gateway.metrics.curves import Curves
-from gateway.metrics.live import STEP_S, Judged, Live
 from gateway.metrics.observer import Observer
+from gateway.metrics.recent import STEP_S, Judged, Recent
 from gateway.metrics.workers import Parent
 
 T = TypeVar("T")
@@ -29,8 +28,7 @@ class Publisher:
     def __init__(self, observer: Observer, parent: Parent | None = None) -> None:
         self._observer = observer
         self._parent = parent
-        self._live = Live(observer.failures)
-        self._curves = Curves(observer.failures)
+        self._recent = Recent(observer.failures)
         # With several workers, process metrics would describe only one of them.
         self._process = exposition.process_metrics() if parent is None else None
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="metrics")
@@ -62,16 +60,16 @@ class Publisher:
         return await self._read(statistics.of_snapshot)
 
     async def last_minute(self, judged: Judged) -> dict[str, Any]:
-        """Return ``last_minute`` and ``drift`` of ``/v1/status``; see ``Live``."""
+        """Return ``last_minute`` and ``drift`` of ``/v1/status``; see ``Recent``."""
 
         return await self._read(lambda snapshot: {
-            "last_minute": self._live.rows(time.monotonic(), snapshot), "drift": self._live.drift(snapshot, judged),
+            "last_minute": self._recent.rows(time.monotonic(), snapshot), "drift": self._recent.drift(snapshot, judged),
         })  # fmt: skip
 
     async def curves(self, endpoints: Sequence[str]) -> dict[str, Any]:
-        """Return the curves of each of the endpoints; see ``Curves``."""
+        """Return the curves of each of the endpoints; see ``Recent``."""
         now = time.monotonic()
-        return {name: self._curves.of(name, now) for name in endpoints}
+        return {name: self._recent.curves(name, now) for name in endpoints}
 
     async def _read(self, work: Callable[[Snapshot], T]) -> T:
         """Call ``work`` in the thread, with the numbers of all workers."""
@@ -83,12 +81,8 @@ class Publisher:
 
         return await asyncio.get_running_loop().run_in_executor(self._reader, in_thread)
 
-    def _remember(self, snapshot: Snapshot) -> None:
-        self._live.sample(time.monotonic(), snapshot)
-        self._curves.sample(time.monotonic(), snapshot)
-
     async def _sample(self) -> None:
         while True:
             with contextlib.suppress(Exception):  # the page misses one step; `/metrics` reports the cause
-                await self._read(self._remember)
+                await self._read(lambda snapshot: self._recent.sample(time.monotonic(), snapshot))
             await asyncio.sleep(STEP_S)

@@ -1,0 +1,263 @@
+"""The last minute and the last hour of a gateway for its own page: rates, failures, quantiles, curves and drift.
+
+Reads the numbers of all workers every ``STEP_S``, from the same snapshots as ``/metrics``. What happened in some time
+is the difference between two snapshots. It is kept in memory only: after a restart it is empty, and what is longer than
+an hour is Prometheus' work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final
+
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.drift import MISSING, Counts, Shares, bin_of, in_order
+from gateway.trace import CANARY, FALLBACK
+
+STEP_S: Final = 5.0
+WINDOW_S: Final = 60.0
+POINT_S: Final = 15.0
+"""Time between two points of a curve."""
+_POINTS: Final = 240
+_HISTORY: Final = 20
+"""Points of a row's history of rates: five minutes."""
+BINS_S: Final = 3600.0
+"""The time over which bins are shown: that of the controller's metrics."""
+_BINS_STEP_S: Final = 300.0
+STAGES: Final = ("prepare", "queue", "infer", "finish")
+QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_CURVES: Final = ("rate", "failed", *QUANTILES, *STAGES)
+
+_Numbers = dict[tuple[str, tuple[str, ...], str], tuple[float, ...]]
+"""Counts by metric, labels (endpoint, version, route) and outcome or stage. Of histograms whose mean is enough, the sum
+and the number of values.
+"""
+_Point = tuple[float | None, ...]
+"""The values of ``_CURVES``: per second, a share, seconds."""
+Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
+"""Endpoint, version and variable → what the controller has found of it (``registry.judged``)."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What happened to some requests between two snapshots. Requests that fell back are failures of the canary."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    times: tuple[float, ...] = ()
+    means: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Sum and number of values by stage, and of the rows of calls (``catalog.BATCH_ROWS``)."""
+
+    @property
+    def asked(self) -> float:
+        return self.outcomes.total() + self.fallbacks.total()
+
+    def failures(self, kinds: Collection[str]) -> Counter[str]:
+        """Return the share of each kind of failure on the gateway's side."""
+        found = self.fallbacks + Counter({kind: self.outcomes[kind] for kind in kinds})
+        return Counter({kind: count / self.asked for kind, count in found.items()})
+
+    def quantiles(self) -> dict[str, float | None]:
+        return {name: quantile(share, catalog.REQUEST_SECONDS.buckets, self.times) for name, share in QUANTILES.items()}
+
+    def mean(self, of: str) -> float | None:
+        total, number = self.means.get(of, (0.0, 0.0))
+        return total / number if number else None
+
+    def add(self, metric: str, of: str, values: tuple[float, ...]) -> None:
+        if metric == catalog.REQUESTS.name:
+            self.outcomes[of] += values[0]  # type: ignore[assignment]  # counts of several workers are floats
+        elif metric == catalog.FALLBACKS.name:
+            self.fallbacks[of] += values[0]  # type: ignore[assignment]
+        elif metric == catalog.REQUEST_SECONDS.name:
+            self.times = _sum(self.times, values)
+        else:
+            self.means[of] = _sum(self.means.get(of, ()), values)
+
+
+class Recent:
+    """Remembers the counts of the last minutes, and the points of the last hour. Not thread-safe.
+
+    ``failures`` are the outcomes that count as the gateway's failures. Times are seconds of a monotonic clock.
+    """
+
+    def __init__(self, failures: Collection[str]) -> None:
+        self._failures = frozenset(failures)
+        self._seen: deque[tuple[float, _Numbers]] = deque()
+        self._drawn: tuple[float, _Numbers] | None = None
+        """What was counted at the last point."""
+        self._points: deque[tuple[float, dict[tuple[str, ...], _Point]]] = deque(maxlen=_POINTS)
+        self._bins_seen: deque[tuple[float, Counts]] = deque()
+
+    def sample(self, now: float, snapshot: Snapshot) -> None:
+        """Remember the counts at time ``now``."""
+        current = _counted(snapshot)
+        self._seen.append((now, current))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
+            self._seen.popleft()
+        if self._drawn is None:
+            self._drawn = now, current
+        elif (seconds := now - self._drawn[0]) >= POINT_S:
+            versions = _between(self._drawn[1], current, 2)
+            self._points.append((now, {of: self._point(seen, seconds) for of, seen in versions.items() if seen.asked}))
+            self._drawn = now, current
+        if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
+            self._bins_seen.append((now, _variables(snapshot, references(snapshot))))
+            while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
+                self._bins_seen.popleft()
+
+    def rows(self, now: float, snapshot: Snapshot) -> list[dict[str, Any]]:
+        """Return each version on each route that had requests in the last minute, by endpoint, version and route.
+
+        ``rate``: requests per second. ``share``: of the endpoint's requests that were routed here; 0 for ``fallback``,
+        which were routed to the canary. ``failed``: share that failed on the gateway's side, of a canary including what
+        stable answered; ``failures``: the same by outcome, the most frequent first. ``refused``: share that failed
+        because of the callers. ``p50``, ``p95``, ``p99``: seconds, None without answers. ``rows_per_call``: mean.
+        ``history``: the version's requests per second over all routes, in steps of ``POINT_S``, the newest last.
+        """
+        if not self._seen:
+            return []
+        began, before = self._seen[0]
+        seconds = max(now - began, 1.0)
+        current = _counted(snapshot)
+        versions = _between(before, current, 2)
+        routes = {key: seen for key, seen in _between(before, current, 3).items() if seen.asked}
+        totals: Counter[str] = Counter()
+        for (endpoint, *_), seen in routes.items():
+            totals[endpoint] += seen.outcomes.total()
+        found = []
+        # Sorted by name, not by rate, so that rows keep their places on the page.
+        for (endpoint, version, route), seen in sorted(routes.items()):
+            failures = seen.failures(self._failures)
+            failed = sum(failures.values())
+            points = [of.get((endpoint, version)) for _, of in self._points][-_HISTORY:]
+            found.append({
+                "endpoint": endpoint, "version": version, "route": route, "rate": seen.asked / seconds,
+                # A canary's failure is counted before stable has answered, so it may be the row's only count.
+                "share": 0.0 if route == FALLBACK else seen.asked / (totals[endpoint] or seen.asked), "failed": failed,
+                "refused": max(0.0, 1 - seen.outcomes["ok"] / seen.asked - failed),
+                "failures": {kind: failures[kind] for kind in sorted(failures, key=lambda one: (-failures[one], one))},
+                **seen.quantiles(), "rows_per_call": versions[endpoint, version].mean(catalog.BATCH_ROWS.name),
+                "history": [0.0 if point is None else point[0] for point in points],
+            })  # fmt: skip
+        return found
+
+    def curves(self, endpoint: str, now: float) -> list[dict[str, Any]]:
+        """Return the curves of an endpoint's versions, those with traffic in the last hour.
+
+        Each has ``version``, ``ago`` (seconds before ``now``, the oldest first), and one list per curve, with None
+        where nothing was asked: ``rate`` (per second), ``failed`` (a share), ``p50``, ``p95``, ``p99`` and the stages'
+        means (seconds).
+        """
+        idle: _Point = (0.0,) + (None,) * (len(_CURVES) - 1)
+        found = []
+        for version in sorted({of[1] for _, every in self._points for of in every if of[0] == endpoint}):
+            points = [every.get((endpoint, version), idle) for _, every in self._points]
+            columns = dict(zip(_CURVES, map(list, zip(*points, strict=True)), strict=True))
+            found.append({"version": version, "ago": [round(now - at, 1) for at, _ in self._points], **columns})
+        return found
+
+    def drift(self, snapshot: Snapshot, judged: Judged) -> list[dict[str, Any]]:
+        """Return each variable that has a reference: its bins over the last hour, and what the controller has found."""
+        in_use = references(snapshot)
+        found = []
+        for key, now in sorted(_variables(snapshot, in_use).items()):
+            before = next((seen[key] for _, seen in self._bins_seen if key in seen), now)
+            grown = {name: count - before.get(name, 0.0) for name, count in now.items()}
+            if min(grown.values()) < 0:  # it was counted anew: with other words, or in other bins
+                grown = now
+            shares = Shares(in_use[key], grown)
+            endpoint, version, variable = key
+            found.append({
+                "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
+                "reference": shares.then.tolist(), "reference_size": sum(in_use[key].values()),
+                "counts": shares.seen.tolist(), "n": shares.n,
+                "moved": {shares.named(name): by for name, by in shares.moved},
+                "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
+            })  # fmt: skip
+        return found
+
+    def _point(self, seen: _Seen, seconds: float) -> _Point:
+        values = (
+            seen.asked / seconds, sum(seen.failures(self._failures).values()), *seen.quantiles().values(),
+            *map(seen.mean, STAGES),
+        )  # fmt: skip
+        return tuple(None if value is None else float(f"{value:.4g}") for value in values)
+
+
+def _variables(snapshot: Snapshot, wanted: Collection[tuple[str, str, str]]) -> Counts:
+    """Return the counts of variables by bin."""
+    found: Counts = {key: {MISSING: 0.0} for key in wanted}
+    for (name, labels, _), count in snapshot.counted():
+        if name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name):
+            endpoint, version, variable, value = labels
+            if (of := found.get((endpoint, version, variable))) is not None:
+                value = value if name == catalog.VARIABLE_ENUM.name else MISSING
+                of[value] = of.get(value, 0.0) + count
+    for (name, labels, bounds), numbers in snapshot.distributed():
+        if name == catalog.VARIABLE_SCALAR.name:
+            endpoint, version, variable = labels
+            if (of := found.get((endpoint, version, variable))) is not None:
+                of |= dict(zip(map(bin_of, (*bounds, math.inf)), numbers[:-1].tolist(), strict=True))
+    return found
+
+
+def references(snapshot: Snapshot) -> Counts:
+    """Return the references in use, by endpoint, version and variable."""
+    found: Counts = {}
+    for (name, labels, _), count in snapshot.shown():
+        if name == catalog.DRIFT_REFERENCE.name and count >= 0:  # NaN if it is gone
+            endpoint, version, variable, bin_name = labels
+            found.setdefault((endpoint, version, variable), {})[bin_name] = count
+    return {key: in_order(bins) for key, bins in found.items()}
+
+
+def _counted(snapshot: Snapshot) -> _Numbers:
+    """Return what is counted of requests."""
+    found: _Numbers = {}
+    for (name, labels, _), value in snapshot.counted():
+        if name == catalog.REQUESTS.name:
+            found[name, labels[:3], labels[3]] = (value,)
+        elif name == catalog.FALLBACKS.name:
+            found[name, (*labels[:2], CANARY), labels[2]] = (value,)
+    for (name, labels, _), numbers in snapshot.distributed():
+        if name == catalog.REQUEST_SECONDS.name:
+            found[name, labels, ""] = (*numbers[:-1].tolist(),)
+        elif name in (catalog.STAGE_SECONDS.name, catalog.BATCH_ROWS.name):
+            of = labels[3] if name == catalog.STAGE_SECONDS.name else name
+            found[name, labels[:3], of] = (float(numbers[-1]), float(numbers[:-1].sum()))
+    return found
+
+
+def _between(before: _Numbers, now: _Numbers, width: int) -> dict[tuple[str, ...], _Seen]:
+    """Return what came between two looks, by the first ``width`` labels; what was not there before counts from 0."""
+    found: dict[tuple[str, ...], _Seen] = {}
+    for key, values in now.items():
+        old = before.get(key)
+        more = values if old is None else tuple(a - b for a, b in zip(values, old, strict=True))
+        if any(more):
+            metric, labels, of = key
+            found.setdefault(labels[:width], _Seen()).add(metric, of, more)
+    return found
+
+
+def _sum(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
+    return tuple(a + b for a, b in zip(one, other, strict=True)) if one else other
+
+
+def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:
+    """Return a quantile by interpolation within its bucket, as PromQL's ``histogram_quantile``; None without values."""
+    total = sum(counts)
+    if total <= 0:
+        return None
+    wanted, running = share * total, 0.0
+    for (low, high), count in zip(pairwise((0.0, *bounds)), counts, strict=False):
+        if count and running + count >= wanted:
+            return low + (high - low) * (wanted - running) / count
+        running += count
+    return bounds[-1]
