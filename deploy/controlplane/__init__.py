@@ -14,13 +14,12 @@ from deploy.controlplane.credentials import (
     environment,
     fixed,
 )
-from deploy.controlplane.server import ControlPlaneSettings, PortTaken, StateInUse, read_endpoint, run
+from deploy.controlplane.server import ControlPlaneSettings, StateInUse, read_endpoint, run
 
 __all__ = [
     "BadCredentials",
     "ControlPlaneSettings",
     "Credentials",
-    "PortTaken",
     "StateInUse",
     "environment",
     "fixed",

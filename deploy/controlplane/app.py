@@ -1,4 +1,4 @@
-"""The ASGI application: routes URLs, reads bodies and writes envelopes. The composition root of the control plane.
+"""The ASGI application: routes URLs and writes envelopes. The composition root of the control plane.
 
 Each call is one transaction. Handlers run in worker threads, because SQLite and `fsync` block; the event loop only
 moves bytes.
@@ -18,14 +18,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deploy.controlplane import bodies
 from deploy.controlplane.access import Access, Identity
 from deploy.controlplane.api import events, models, projects, tasks
 from deploy.controlplane.api.call import Call, Clock, Handler
-from deploy.controlplane.bodies import LIMITS, Limits
 from deploy.controlplane.credentials import Credentials
 from deploy.controlplane.envelope import API_VERSION, ApiError, JsonObject, envelope, validation_error
-from deploy.controlplane.files import METHODS, FileServer
+from deploy.controlplane.files import METHODS, FileServer, drained
 from deploy.controlplane.store import Store, dumps, loads
 from deploy.tools.local_names import are_local
 
@@ -44,10 +42,9 @@ _log = logging.getLogger("controlplane")
 class ApiServer:
     """Turns an HTTP request into a call of one endpoint, and its result into an envelope."""
 
-    def __init__(self, *, store: Store, access: Access, limits: Limits) -> None:
+    def __init__(self, *, store: Store, access: Access) -> None:
         self._store = store
         self._access = access
-        self._limits = limits
         self._clock = Clock()
 
     async def handle(self, request: Request) -> Response:
@@ -67,10 +64,9 @@ class ApiServer:
             if name not in CALLS:
                 service, _, action = name.partition(".")
                 raise ApiError(404, 0, f"Unable to find endpoint for service {service} and action {action}")
-            body = await bodies.read(request, self._limits)
-            outcome = await run_in_threadpool(self._answer, name, identity, body, request.query_params)
+            outcome = await run_in_threadpool(self._answer, name, identity, await request.body(), request.query_params)
         except ApiError as error:
-            await bodies.discard(request, self._limits)
+            await drained(request)
             outcome = error
         except ClientDisconnect:
             return Response(status_code=400)
@@ -103,7 +99,6 @@ def build(
     state_dir: Path,
     store: Store,
     credentials: Credentials,
-    limits: Limits = LIMITS,
     local_names: Collection[str] | None = None,
 ) -> Starlette:
     """The application over an open store. With ``local_names``, it answers only to loopback names and these.
@@ -111,8 +106,8 @@ def build(
     It first removes leftovers of a crash. The caller closes the store afterwards.
     """
     access = Access(credentials)
-    api = ApiServer(store=store, access=access, limits=limits)
-    files = FileServer(directory=state_dir / "files", access=access, limits=limits)
+    api = ApiServer(store=store, access=access)
+    files = FileServer(directory=state_dir / "files", access=access)
     return Starlette(
         routes=[
             Route("/healthz", _health),

@@ -17,9 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
-from deploy.controlplane import bodies
 from deploy.controlplane.access import Access
-from deploy.controlplane.bodies import LIMITS, Limits
 from deploy.controlplane.envelope import ApiError
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
@@ -29,14 +27,22 @@ PIECE = 1 << 20
 MAX_NAME = 255
 
 
+async def drained(request: Request) -> None:
+    """Read the rest of a refused body, without keeping it: a connection that is closed while a body comes loses the
+    answer too, and the caller would try again instead of reading the refusal.
+    """
+    with suppress(ClientDisconnect, RuntimeError):  # RuntimeError: the body has already been read
+        async for _ in request.stream():
+            pass
+
+
 class FileServer:
     """Stores, sends and deletes files. It first removes what a crash left of uploads."""
 
-    def __init__(self, *, directory: Path, access: Access, limits: Limits = LIMITS) -> None:
+    def __init__(self, *, directory: Path, access: Access) -> None:
         self._content = directory / "content"
         self._temporary = directory / "tmp"
         self._access = access
-        self._limits = limits
         for path in (self._content, self._temporary):
             path.mkdir(parents=True, exist_ok=True)
         for leftover in self._temporary.iterdir():
@@ -60,10 +66,10 @@ class FileServer:
             kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
             return FileResponse(target, media_type=kind, filename=target.name, content_disposition_type="inline")
         except ApiError as error:
-            await bodies.discard(request, self._limits)
+            await drained(request)
             return PlainTextResponse(error.message, error.code)
         except OSError as error:
-            await bodies.discard(request, self._limits)
+            await drained(request)
             return PlainTextResponse(f"The file cannot be stored: {error.strerror}", 507)
 
     async def _upload(self, request: Request) -> Response:
@@ -73,7 +79,7 @@ class FileServer:
         upload = await run_in_threadpool(_Upload, self._temporary, options[b"boundary"])
         try:
             piece = bytearray()
-            async for chunk in bodies.pieces(request, self._limits):
+            async for chunk in request.stream():
                 piece += chunk
                 if len(piece) >= PIECE:
                     await run_in_threadpool(upload.feed, bytes(piece))

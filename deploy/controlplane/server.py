@@ -1,7 +1,7 @@
 """Runs the control plane: one process, one port, one state directory.
 
-The commands `controlplane` and `up` call it. It owns what belongs to the process: the lock on the state directory, the
-socket, signals, and `endpoint.json`, which tells others where the server listens. It never prints secrets.
+The commands `controlplane` and `up` call it. It owns what belongs to the process: the lock on the state directory,
+signals, and `endpoint.json`, which tells others where the server listens. It never prints secrets.
 """
 
 import asyncio
@@ -34,10 +34,6 @@ STOP_TIMEOUT_S = 5
 _log = logging.getLogger("controlplane")
 
 
-class PortTaken(Exception):
-    """The address cannot be bound; the message says what to do."""
-
-
 class StateInUse(Exception):
     """Another control plane uses this state directory; the message says which."""
 
@@ -61,7 +57,7 @@ def run(settings: ControlPlaneSettings) -> int:
     """
     try:
         _serve(settings)
-    except (PortTaken, StateInUse, BadCredentials) as error:
+    except (StateInUse, BadCredentials) as error:
         print(f"controlplane: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
         return 1
     except (OSError, sqlite3.DatabaseError) as error:
@@ -74,18 +70,17 @@ def _serve(settings: ControlPlaneSettings) -> None:
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_locked(settings.state_dir))
-        listener = stack.enter_context(bind(settings.host, settings.port))
         credentials = Credentials.load_or_create(settings.state_dir)
         store = Store(settings.state_dir / DATABASE_FILE)
         stack.callback(store.close)
         app = build(
             state_dir=settings.state_dir, store=store, credentials=credentials, local_names=_local_names(settings)
         )
-        base_url = settings.public_url or url_of(listener)
         endpoint = settings.state_dir / ENDPOINT_FILE
         stack.callback(endpoint.unlink, missing_ok=True)
 
-        def announce() -> None:
+        def announce(listener: socket.socket) -> None:
+            base_url = settings.public_url or url_of(listener)
             write_endpoint(endpoint, base_url)
             if settings.client_config is not None:
                 replace_file(settings.client_config, client_config(credentials, base_url))
@@ -93,6 +88,8 @@ def _serve(settings: ControlPlaneSettings) -> None:
 
         config = uvicorn.Config(
             app,
+            host=settings.host,
+            port=settings.port,
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -103,7 +100,7 @@ def _serve(settings: ControlPlaneSettings) -> None:
             timeout_graceful_shutdown=STOP_TIMEOUT_S,
             server_header=False,
         )
-        _Server(config, announce).run(sockets=[listener])
+        _Server(config, announce).run()
 
 
 def _local_names(settings: ControlPlaneSettings) -> Collection[str] | None:
@@ -112,28 +109,6 @@ def _local_names(settings: ControlPlaneSettings) -> Collection[str] | None:
         return None
     public = urlsplit(settings.public_url or "").hostname
     return [settings.host.lower(), *([public] if public else [])]
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        PortTaken: with the reason and what to do.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        # without listen(), a second process could bind the same address
-        listener.listen(2048)
-    except (OSError, OverflowError) as exc:
-        listener.close()
-        raise PortTaken(
-            f"cannot listen on {host}:{port} ({getattr(exc, 'strerror', None) or exc}); stop what uses it, or choose"
-            " another port with --port (0 takes a free one)"
-        ) from exc
-    return listener
 
 
 def url_of(listener: socket.socket) -> str:
@@ -162,7 +137,7 @@ def read_endpoint(state_dir: Path) -> dict[str, str] | None:
 class _Server(uvicorn.Server):
     """uvicorn that says when it listens, and ends with exit code 0 after SIGTERM and SIGINT."""
 
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_started: Callable[[socket.socket], None]) -> None:
         super().__init__(config)
         self._on_started = on_started
 
@@ -175,7 +150,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         if self.started:
-            self._on_started()
+            self._on_started(self.servers[0].sockets[0])
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ OUTSIDE: Final = (
     "deploy/cli/test_main.py", "deploy/controller/auto_update/test_rules.py",
     "deploy/controller/history/test_recorder.py", "deploy/controller/test_defaults.py",
     "deploy/controller/test_pruning.py", "deploy/controlplane/test_app.py",
-    "deploy/controlplane/test_bodies.py", "deploy/controlplane/test_command.py",
+    "deploy/controlplane/test_command.py",
     "deploy/controlplane/test_server.py", "deploy/controlplane/test_surprises.py",
     "deploy/controlplane/test_wrong_bodies.py", "deploy/laptop/", "deploy/sync/model_folder/test_execution.py",
     "deploy/sync/model_folder/test_layout.py", "deploy/sync/model_folder/test_model_config.py",

@@ -49,6 +49,21 @@ def test_name_is_an_unanchored_case_sensitive_regular_expression() -> None:
     assert ids(documents, {"name": "^serving\\ demo$"}) == "x"
 
 
+@pytest.mark.parametrize("pattern", ["^(a+)+$", "(a|aa)+$", "(.*)*(.*)*(.*)*x$", "(a|b)*a(a|b){500}c"])
+def test_pattern_that_would_take_minutes_by_backtracking_is_searched_at_once(pattern: str) -> None:
+    documents = [{"id": str(number), "name": "a" * 5000 + f"b{number}"} for number in range(20)]
+    assert ids(documents, {"name": pattern}) == ""
+
+
+@pytest.mark.parametrize(
+    "pattern", ["(?=a)b", r"(a)\1", "[", "*", "(" * 5000, "(x{1000}){1000}", "((((a{100}){100}){100}){100}){100}"]
+)
+def test_pattern_that_cannot_be_searched_in_bounded_time_is_refused_and_says_why(pattern: str) -> None:
+    with pytest.raises(ApiError, match=r"^Malformed regular expression: .{10,}") as refused:
+        query.select([], {"name": pattern})
+    assert (refused.value.code, refused.value.subcode) == (400, 21)
+
+
 def test_hidden_documents_are_left_out_unless_searched_or_named() -> None:
     documents = [{"id": "x", "system_tags": ["hidden"]}, {"id": "y", "system_tags": []}]
     assert ids(documents, {}) == "y"
