@@ -249,7 +249,7 @@ class Gateway:
             over=self.observer.over_quota,
         )  # fmt: skip
         return FollowingCallers(
-            access, sources_of(settings, self._registry.ledger),
+            access, sources_of(settings),
             lambda name, is_good: self.observer.publish(catalog.CALLERS_SOURCE, is_good, name),
         )  # fmt: skip
 
@@ -310,6 +310,7 @@ class Gateway:
             references=References(state_dir / "references"),
             mirror=self._mirror,
             threads=control,
+            learn=self._callers.learn if self._callers is not None else None,
         )
         following = [asyncio.create_task(follow_siblings(settings.replicas, self._are_gateways))]
         if self._callers is not None:

@@ -1,15 +1,14 @@
 """Authentication: the one place where credentials become a ``Caller``, for every transport.
 
 Callers come from sources (a file of keys, the registry, an issuer). ``put`` replaces all that a source knows; its last
-good state stays until then. Code that caches callers registers with ``on_change`` and forgets them when credentials may
-have changed, so that no cached caller outlives a revocation.
+good state stays until then. Recent callers are remembered until a source changes or they expire, so that most requests
+need no hash, and no remembered caller outlives a revocation.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -64,10 +63,6 @@ class Known(Protocol):
         """Return a short summary for the log and the status."""
         ...
 
-    def ends(self) -> Iterable[float]:
-        """Return when callers expire (Unix seconds)."""
-        ...
-
     def find(self, shown: bytes, now: float) -> Caller | None:
         """Return the caller with these credentials; None if this source has none. Raises ``NotAuthenticated``."""
         ...
@@ -98,14 +93,10 @@ class Access:
         self._sources: dict[str, Known] = {}
         self._certificates: tuple[tuple[str, Caller], ...] = ()
         self._ended: frozenset[str] = frozenset()
-        self._recent: dict[bytes, Caller] = {}
-        """Callers by recent ``authorization`` headers, so that most requests need no hash."""
-        self._recent_names: dict[Names, Caller] = {}
-        """Callers by recent certificate names."""
-        self._listeners: list[Callable[[], None]] = [self._recent.clear, self._recent_names.clear]
+        self._recent: dict[bytes | Names, Caller] = {}
+        """Callers by recent ``authorization`` headers, and by names of certificates."""
         self.renew: Callable[[str], Awaitable[bool]] | None = None
         """Reads a source (by name) again that may have new keys; see ``caller``."""
-        self._next_end = math.inf
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
@@ -117,30 +108,19 @@ class Access:
         limits = {tenant: one for each in self._sources.values() for tenant, one in each.quotas.items()}
         self._has_quotas = bool(limits)
         self.quotas.configure(limits, None, time.monotonic())
-        self._changed()
-
-    def on_change(self, forget: Callable[[], None]) -> None:
-        """Call ``forget`` whenever the meaning of credentials may have changed."""
-        self._listeners.append(forget)
+        self._recent.clear()
 
     def tick(self) -> None:
-        """Forget cached callers if one has expired. Call it about once a second."""
-        if self._clock() >= self._next_end:
-            self._changed()
-
-    def _changed(self) -> None:
+        """Forget callers that have expired. Call it about once a second."""
         now = self._clock()
-        ends = (end for known in self._sources.values() for end in known.ends())
-        self._next_end = min((end for end in ends if end > now), default=math.inf)
-        for forget in self._listeners:
-            forget()
+        self._recent = {shown: caller for shown, caller in self._recent.items() if caller.expires > now}
 
     # --- callers ------------------------------------------------------------------------------------------------------
 
-    def caller_of(self, headers: ByName, names: Names = (), *, is_read: bool = False, counts: bool = True) -> Caller:
+    def caller_of(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
         """Return the caller with these headers, or else with these certificate ``names``.
 
-        Raises ``NotAuthenticated``, and counts it if ``counts``.
+        Raises ``NotAuthenticated``, and counts it.
 
         ``is_read``: the request only reads, so a key that a browser stores as a password (``Authorization: Basic``) is
         accepted as well.
@@ -162,31 +142,26 @@ class Access:
                 )
             caller = self._known(shown)
         except NotAuthenticated as error:
-            if counts:
-                self._count(error.because)
+            self._count(error.because)
             raise
         if sent is not None and len(sent) <= _MAX_RECENT_BYTES and sent[:7].lower() == _BEARER:
-            if len(self._recent) >= _MAX_RECENT:
-                self._recent.clear()
-            self._recent[sent] = caller
-        # The code that asks may cache the caller, and sources do not know when a token ends.
-        self._next_end = min(self._next_end, caller.expires)
+            self._remember(sent, caller)
         return caller
 
-    def check_once(self, names: Iterable[bytes], *, counts: bool = True) -> None:
-        """Raise ``NotAuthenticated``, and count it if ``counts``, if a header with credentials occurs twice in
-        ``names``: a proxy may have checked the other one.
+    def _remember(self, shown: bytes | Names, caller: Caller) -> None:
+        if len(self._recent) >= _MAX_RECENT:
+            self._recent.clear()
+        self._recent[shown] = caller
+
+    def check_once(self, names: Iterable[bytes]) -> None:
+        """Raise ``NotAuthenticated``, and count it, if a header with credentials occurs twice in ``names``: a proxy may
+        have checked the other one.
         """
         if any(several > 1 for several in Counter(name for name in names if name in CREDENTIALS).values()):
-            if counts:
-                self._count("ambiguous_credentials")
+            self._count("ambiguous_credentials")
             raise NotAuthenticated(
                 "a header with credentials was sent twice", because="ambiguous_credentials", hint=_HINT
             )
-
-    def recent(self, headers: ByName) -> Caller | None:
-        """Return the caller of a recent request with the same ``authorization``; None if none is cached."""
-        return self._recent.get(headers.get(b"authorization", b""))
 
     async def caller(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
         """Like ``caller_of``, but read an issuer's keys again if a token was signed with an unknown one."""
@@ -227,7 +202,7 @@ class Access:
 
     def _of_certificate(self, names: Names) -> Caller:
         """Return the caller of a certificate that TLS has verified. Raises ``NotAuthenticated``."""
-        recent = self._recent_names.get(names)
+        recent = self._recent.get(names)
         if recent is not None:
             return recent
         self._check_end(*names)
@@ -240,9 +215,7 @@ class Access:
                     because="unknown_certificate",
                 )
             caller = Caller(names[0], names[0][:100], operations=frozenset(OPERATIONS))
-        if len(self._recent_names) >= _MAX_RECENT:
-            self._recent_names.clear()
-        self._recent_names[names] = caller
+        self._remember(names, caller)
         return caller
 
     def _check_end(self, *names: str) -> None:

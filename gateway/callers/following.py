@@ -14,6 +14,8 @@ from typing import Any, Final, Protocol
 
 from gateway.callers.access import Access, Known
 from gateway.callers.keys import BadKeys, written
+from gateway.callers.registry_keys import RegistryKeys
+from gateway.spec import ServingTask
 
 _log = logging.getLogger("triton_gateway.callers")
 
@@ -101,6 +103,13 @@ class Following:
         """Read every source once."""
         await asyncio.gather(*(self._read(name) for name in self._sources))
         self.access.tick()
+
+    async def learn(self, task: ServingTask) -> None:
+        """Use the keys in the records of a serving Task that was just read."""
+        for name, source in self._sources.items():
+            if isinstance(source, RegistryKeys):
+                source.learn(task)
+                await self._read(name)
 
     async def renewed(self, name: str) -> bool:
         """Read one source now, because a caller shows credentials that may be new; return whether it was read.

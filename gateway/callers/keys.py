@@ -23,7 +23,7 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -141,10 +141,6 @@ class Keys:
         if self.strange:
             parts.append(f"{self.strange} of another pepper, which are of no use here")
         return ", ".join(parts)
-
-    def ends(self) -> Iterable[float]:
-        """Return when callers end (Unix seconds)."""
-        return (caller.expires for caller in self.callers.values())
 
     def find(self, shown: bytes, now: float) -> Caller | None:
         """See ``Known.find``."""

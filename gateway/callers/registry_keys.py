@@ -8,19 +8,14 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-import json
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gateway import durable
-from gateway.callers.keys import BadKeys, Key, Keys, key_of, read_file, read_pepper, usable
-from gateway.errors import GatewayError
-from gateway.registry.ledger import Ledger, Record
-
-_log = logging.getLogger("triton_gateway.callers")
+from gateway.callers.keys import FILE_S, BadKeys, Key, Keys, key_of, read_pepper, usable
+from gateway.registry.ledger import Record
+from gateway.spec import ServingTask
 
 KEY: Final = "caller_key"
 END: Final = "caller_key_end"
@@ -54,53 +49,39 @@ def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> lis
 
 
 class RegistryKeys:
-    """A source of callers (``following.Source``): the recorded keys, read every ``period`` seconds.
+    """A source of callers (``following.Source``): the keys in the records of the newest serving Task.
 
-    ``last_good``: the file with the last good state, for a start while the registry is away. It holds hashes only.
+    Whoever follows the Task gives it here, also the last good one from disk, so that keys are known while the registry
+    is away.
     """
 
-    def __init__(self, ledger: Ledger, pepper: str, *, period: float, last_good: Path) -> None:
-        self._ledger = ledger
+    def __init__(self, pepper: str) -> None:
         self._pepper = Path(pepper)
-        self._last_good = last_good
+        self._task: ServingTask | None = None
         self._seen: object = None
-        self.period = period
+        self.period = FILE_S
         self.at_first = Keys()
+
+    def learn(self, task: ServingTask) -> None:
+        """Take over the records of a serving Task that was just read."""
+        self._task = task
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""
+        task = self._task
+        if task is None:
+            return None
+        if task.problem:
+            raise BadKeys(task.problem)
         try:
             pepper = read_pepper(self._pepper.read_bytes())
-            seen = (self._ledger.marker(), pepper)
+            seen = (task.records.get(KEY), task.records.get(END), pepper)
             if seen == self._seen:
                 return None
-            keys = keys_in(self._ledger.read())
-            found = usable({}, keys, pepper)
+            found = usable({}, keys_in(task.records), pepper)
         except OSError as error:
             raise BadKeys(f"{self._pepper} cannot be read: {error.strerror}") from error
         except BadKeys as error:
             raise BadKeys(f"a recorded key cannot be used: {error}") from error
-        except GatewayError as error:
-            if self._seen is None:
-                self._seen = ()
-                known = self._read_last_good()
-                if known is not None:
-                    return known
-            raise BadKeys(f"the recorded keys cannot be read: {error.message}") from error
-        self._save(keys)
         self._seen = seen
-        return found
-
-    def _save(self, keys: Iterable[Key]) -> None:
-        try:
-            durable.replace(self._last_good, json.dumps({"keys": [key.to_json() for key in keys]}))
-        except OSError as error:
-            _log.warning("the recorded keys cannot be saved for the next start: %s", error)
-
-    def _read_last_good(self) -> Keys | None:
-        try:
-            found = usable(*read_file(self._last_good.read_bytes()), read_pepper(self._pepper.read_bytes()))
-        except (OSError, BadKeys):
-            return None
-        _log.warning("the registry cannot be reached: the keys of the last successful read are used")
         return found

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from gateway.callers.following import Source
 from gateway.callers.keys import BadKeys, KeyFile, read_pepper
 from gateway.callers.registry_keys import RegistryKeys
-from gateway.registry.ledger import Ledger
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,10 +23,8 @@ _STORE = re.compile(
 """The address of a store, without a password."""
 
 
-def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, Source]:
-    """Return the sources by name; that of the registry only with its ``ledger``. Raises ``ValueError`` for settings
-    that do not fit together.
-    """
+def sources_of(settings: Settings) -> dict[str, Source]:
+    """Return the sources by name. Raises ``ValueError`` for settings that do not fit together."""
     found: dict[str, Source] = {}
     if settings.keys_file:
         found[KEYS_FILE] = KeyFile(settings.keys_file, settings.pepper_file)
@@ -37,11 +34,7 @@ def sources_of(settings: Settings, ledger: Ledger | None = None) -> dict[str, So
                 "TRITON_GATEWAY_PEPPER_FILE is needed with TRITON_GATEWAY_KEYS_FROM_REGISTRY: give every gateway the "
                 "same file"
             )
-        if ledger is not None:
-            found[REGISTRY] = RegistryKeys(
-                ledger, settings.pepper_file, period=settings.poll_frequency,
-                last_good=settings.state_dir / "gateway" / "callers.json",
-            )  # fmt: skip
+        found[REGISTRY] = RegistryKeys(settings.pepper_file)
     if settings.jwt_issuer:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
         from gateway.callers.tokens import CLAIMS, SOURCE, Issuer, IssuerKeys
@@ -70,7 +63,7 @@ def check(settings: Settings) -> None:
     for name, source in sources_of(settings).items():
         if name == KEYS_FILE:
             _check_readable("KEYS_FILE", source.look)
-        elif settings.jwt_keys and "://" not in settings.jwt_keys:
+        elif name != REGISTRY and settings.jwt_keys and "://" not in settings.jwt_keys:
             _check_readable("JWT_KEYS", source.look)
     if settings.keys_from_registry:
         _check_readable("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))

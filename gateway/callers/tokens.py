@@ -7,7 +7,7 @@ revoked, or the issuer's keys change.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -61,10 +61,6 @@ class Tokens:
     def summary(self) -> str:
         """See ``Known.summary``."""
         return f"{len(self.keys)} keys of {self.issuer.issuer}"
-
-    def ends(self) -> Iterable[float]:
-        """See ``Known.ends``: tokens are not known before they are shown."""
-        return ()
 
     def find(self, shown: bytes, now: float) -> Caller | None:
         """See ``Known.find``."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -91,7 +91,9 @@ class Reconciler:
         references: References,
         mirror: Mirror,
         threads: ControlThreads,
+        learn: Callable[[ServingTask], Awaitable[None]] | None = None,
     ) -> None:
+        """``learn`` is awaited with every Task that was read, before what it says is served."""
         self.versions = Versions(time.time, lambda version: self._builds.give_up(version))
         self._settings = settings
         self._registry = registry
@@ -106,6 +108,7 @@ class Reconciler:
         self._mirror = mirror
         self.served_urls = health.served_urls = ServedUrls(self.versions)
         self._threads = threads
+        self._learn = learn
         self._publisher = RoutePublisher(
             self.versions, lambda: self._plan, table, observer, mirror, references,
             metric_log_frequency=settings.metric_log_frequency, published=self._published,
@@ -139,6 +142,8 @@ class Reconciler:
         self._observer.publish(catalog.POLL, period)
         saved = self._saved = await self._local(self._store.load)
         if saved is not None:
+            if self._learn is not None:
+                await self._learn(saved.task)
             self._restored = last_good.decode(saved.last_good)
             # A model that has been deleted from the registry is still served from the cache.
             self._records.learn(saved.models)
@@ -202,6 +207,8 @@ class Reconciler:
         task = self._newest
         if task is None or marker != self._marker:
             task = await self._remote(self._registry.task)
+            if self._learn is not None:
+                await self._learn(task)
         elif now < self._records_due:
             return "unchanged"
         spec = await self._local(decode, task)

@@ -84,5 +84,5 @@ def test_a_key_of_the_registry_works_until_it_is_revoked(service: Service) -> No
     with service.gateway() as process:
         until(lambda: asked(process, third)[0] == 200)
         assert (401, "revoked") == asked(process, first)
-    for file in (service.pepper, *service.pepper.parent.glob("state/**/callers.json")):
+    for file in (service.pepper, *service.pepper.parent.glob("state/**/last-good.json")):
         assert 0o600 == file.stat().st_mode & 0o777

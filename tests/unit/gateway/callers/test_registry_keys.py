@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,7 @@ class Fleet:
         self.ledger = self.registry.ledger
         self.pepper = folder / "pepper"
         self.pepper.write_bytes(PEPPER)
-        self.folder = folder
-        self.gateways = [self.gateway(name) for name in ("a", "b")]
-
-    def gateway(self, name: str) -> Following:
-        source = RegistryKeys(
-            self.ledger, str(self.pepper), period=5, last_good=self.folder / name / "callers.json"
-        )  # fmt: skip
-        return Following(Access(), {"registry": source})
+        self.gateways = [Following(Access(), {"registry": RegistryKeys(str(self.pepper))}) for _ in range(2)]
 
     def store(self) -> RegistryKeyStore:
         return RegistryKeyStore(self.registry, self.pepper)
@@ -50,16 +44,21 @@ class Fleet:
         return text, key
 
     async def look(self) -> None:
+        """Every gateway reads the serving Task."""
         for gateway in self.gateways:
-            await gateway.look()
+            await gateway.learn(self.registry.task())
 
     def ask(self, text: str) -> list[str]:
         return [_answer(gateway, text) for gateway in self.gateways]
 
 
 def _answer(gateway: Following, text: str) -> str:
+    return _answer_of(gateway.access, text)
+
+
+def _answer_of(access: Access, text: str) -> str:
     try:
-        return gateway.access.caller_of({b"x-api-key": text.encode()}).tenant
+        return access.caller_of({b"x-api-key": text.encode()}).tenant
     except NotAuthenticated as error:
         return error.because
 
@@ -71,7 +70,7 @@ def fleet(tmp_path: Path) -> Fleet:
 
 
 async def test_a_change_reaches_every_gateway_at_its_next_poll(fleet: Fleet) -> None:
-    """Unchanged records are not read again."""
+    """Not before."""
     await fleet.look()
     text, key = fleet.create()
     assert ["unknown_key"] * 2 == fleet.ask(text)
@@ -100,24 +99,53 @@ async def test_writing_back_an_old_copy_does_not_undo_a_revocation(fleet: Fleet)
     assert [True] == [bool(one.revoked) for one in recorded]
 
 
-async def test_keys_survive_a_registry_outage_and_a_restart(fleet: Fleet) -> None:
-    """Their hashes are on disk. A gateway that has never read any accepts none."""
+async def test_unreadable_records_leave_the_last_good_keys(fleet: Fleet) -> None:
+    """The status says so. A gateway that has never read any accepts none."""
     text, _ = fleet.create()
-    await fleet.look()
-    fleet.ledger.is_up = False
-    await fleet.look()
-    assert ["acme"] * 2 == fleet.ask(text)
-    assert "cannot be read" in fleet.gateways[0].status()["registry"]["problem"]
-    fleet.gateways = [fleet.gateway("a"), fleet.gateway("new")]
-    await fleet.look()
+    await fleet.gateways[0].learn(fleet.registry.task())
+    task = fleet.registry.task()
+    for gateway in fleet.gateways:
+        await gateway.learn(replace(task, records={}, problem="the records cannot be read"))
     assert ["acme", "unknown_key"] == fleet.ask(text)
-    assert text not in (fleet.folder / "a" / "callers.json").read_text()
-    await fleet.look()
-    assert fleet.gateways[0].status()["registry"]["problem"]
-    fleet.ledger.is_up = True
+    assert "cannot be read" in fleet.gateways[0].status()["registry"]["problem"]
     await fleet.look()
     assert ["acme", "acme"] == fleet.ask(text)
     assert None is fleet.gateways[0].status()["registry"]["problem"]
+
+
+async def test_keys_survive_a_restart_while_the_registry_is_away(make_stack: Any, tmp_path: Path) -> None:
+    """As they were read last, revocations too."""
+    pepper = tmp_path / "pepper"
+    pepper.write_bytes(PEPPER)
+    stack = make_stack(keys_from_registry=True, pepper_file=str(pepper))
+    store = RegistryKeyStore(stack.registry, pepper)
+    texts = []
+    with store.editing() as keys:
+        for _ in range(2):
+            text, key = new_key_of(store)
+            texts.append(text)
+            keys.append(key)
+
+    async def answers(client: Any) -> list[int]:
+        asked = [client.post("/serve/e", json={"text": "a"}, headers={"x-api-key": text}) for text in texts]
+        return [(await one).status_code for one in asked]
+
+    async with stack.gateway.running(), stack.client:
+        stack.deploy("e", "m1")
+        await stack.until(lambda: "e" in stack.gateway.table.current.endpoints)
+        assert [200, 200] == await answers(stack.client)
+        with store.editing() as keys:
+            keys[0] = replace(keys[0], revoked=written(2))
+        revoked = texts.index(next(text for text in texts if keys[0].id in text))
+        access = stack.gateway._callers.access
+        await stack.until(lambda: _answer_of(access, texts[revoked]) == "revoked")
+    stack.registry.is_up = stack.registry.ledger.is_up = False
+    stack.backend.is_up = True
+    stack.gateway = stack.new_gateway()
+    async with stack.gateway.running(), stack.new_client(stack.gateway) as client:
+        await stack.until(lambda: "e" in stack.gateway.table.current.endpoints)
+        assert [401 if one == revoked else 200 for one in range(2)] == await answers(client)
+    assert not [path for path in tmp_path.rglob("last-good.json") if any(text in path.read_text() for text in texts)]
 
 
 async def test_an_invalid_record_changes_nothing(fleet: Fleet) -> None:
@@ -141,9 +169,8 @@ def test_only_changed_keys_are_written() -> None:
 def test_all_gateways_share_one_pepper(fleet: Fleet) -> None:
     """The setting requires it. It is not created anew while there are keys."""
     with pytest.raises(ValueError, match="PEPPER_FILE is needed"):
-        sources_of(Settings(keys_from_registry=True), fleet.ledger)
-    found: dict[str, Any] = sources_of(Settings(keys_from_registry=True, pepper_file="p"), fleet.ledger)
-    assert {"registry"} == set(found)
+        sources_of(Settings(keys_from_registry=True))
+    assert {"registry"} == set(sources_of(Settings(keys_from_registry=True, pepper_file="p")))
     fleet.create()
     fleet.pepper.unlink()
     with pytest.raises(DeployError, match="pepper"):
