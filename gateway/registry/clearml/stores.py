@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 from urllib.parse import unquote, urlsplit
 
 import requests
@@ -29,23 +29,24 @@ _REPLACED: Final = "was replaced while it was read"
 _KEYS_HINT: Final = "check the keys of this store in clearml.conf, or in the variables that the clearml SDK reads"
 
 
-class Stored(Protocol):
+class Stored:
     """A file in a store. Every method raises ``RegistryRefused`` or ``RegistryUnavailable``, with the address."""
-
-    def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """Return the size in bytes (None if unknown) and the content; read it to its end, or ``close`` it."""
-        ...
 
     def size(self) -> int | None:
         """Return the size in bytes; None if the store cannot read parts."""
-        ...
+        raise NotImplementedError
 
     def read(self, start: int, count: int) -> Iterator[bytes]:
         """Yield ``count`` bytes from ``start`` on, of the same file as at the call of ``size``."""
-        ...
+        raise NotImplementedError
+
+    def whole(self) -> tuple[int | None, Iterator[bytes]]:
+        """Return the size in bytes (None if unknown) and the content; read it to its end, or ``close`` it."""
+        size = self.size()
+        return size, self.read(0, size or 0)
 
 
-class OnDisk:
+class OnDisk(Stored):
     """A file on this machine."""
 
     def __init__(self, address: str) -> None:
@@ -60,11 +61,6 @@ class OnDisk:
                 hint="upload the model to the file server (clearml-serving model upload --path …)",
             )
 
-    def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """See ``Stored.whole``."""
-        size = self.size()
-        return size, self.read(0, size)
-
     def size(self) -> int:
         """See ``Stored.size``."""
         return self._path.stat().st_size
@@ -78,7 +74,7 @@ class OnDisk:
                 yield chunk
 
 
-class OverHttp:
+class OverHttp(Stored):
     """A file behind a URL, requested with ``headers``."""
 
     def __init__(self, address: str, url: str, headers: Mapping[str, str]) -> None:
@@ -136,10 +132,11 @@ class OverHttp:
             raise _cut(self._address, error) from error
 
 
-class InS3:
+class InS3(Stored):
     """An object in an S3-compatible store, with the SDK's endpoint and credentials for its address.
 
-    The SDK's own download is not used: it reports errors only in its log, waits a minute up to five times, and caches.
+    The SDK's own download is not used, here and below: it cannot read parts, reports errors only in its log, tries an
+    unreachable store for minutes, and caches.
     """
 
     def __init__(self, address: str) -> None:
@@ -163,54 +160,26 @@ class InS3:
         self._named = {"Bucket": bucket, "Key": helper._normalize_object_name(address)}  # noqa: SLF001
         self._same: dict[str, str] = {}
 
-    def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """See ``Stored.whole``."""
-        answer = self._get()
-        return int(answer["ContentLength"]), self._content(answer["Body"])
-
-    def size(self) -> int | None:
+    def size(self) -> int:
         """See ``Stored.size``."""
-        answer = self._get(Range="bytes=0-0")
-        answer["Body"].close()
-        total = _TOTAL.fullmatch(answer.get("ContentRange") or "")
-        if total is None:
-            return None
-        self._same = {"IfMatch": answer["ETag"]} if answer.get("ETag") else {}
-        return int(total[1])
+        with _asking(self._address):
+            found = self._client.head_object(**self._named)
+        self._same = {"IfMatch": found["ETag"]} if found.get("ETag") else {}
+        return int(found["ContentLength"])
 
     def read(self, start: int, count: int) -> Iterator[bytes]:
         """See ``Stored.read``."""
-        return self._content(self._get(Range=f"bytes={start}-{start + count - 1}", **self._same)["Body"])
-
-    def _get(self, **more: str) -> Any:
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            return self._client.get_object(**self._named, **more)
-        except ClientError as error:
-            said, status = error.response.get("Error", {}), error.response["ResponseMetadata"]["HTTPStatusCode"]
-            raise _answered(self._address, status, f"{said.get('Code', '')}: {said.get('Message', '')}") from error
-        except BotoCoreError as error:
-            if type(error).__name__ in ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound"):
-                raise RegistryRefused(f"{self._address}: {error}", hint=_KEYS_HINT) from error
-            raise _cut(self._address, error) from error
-
-    def _content(self, body: Any) -> Iterator[bytes]:
-        from botocore.exceptions import BotoCoreError
-
-        try:
-            with contextlib.closing(body):
-                yield from body.iter_chunks(CHUNK)
-        except BotoCoreError as error:  # connection errors are wrapped in it
-            raise _cut(self._address, error) from error
+        with _asking(self._address):
+            if count:
+                wanted = f"bytes={start}-{start + count - 1}"
+                with contextlib.closing(
+                    self._client.get_object(**self._named, Range=wanted, **self._same)["Body"]
+                ) as body:
+                    yield from body.iter_chunks(CHUNK)
 
 
-class InAzure:
-    """A blob in Azure, with the SDK's account and key for its address.
-
-    The SDK's own download is not used, here and below: it cannot read parts, reports errors only in its log, and tries
-    an unreachable store for minutes.
-    """
+class InAzure(Stored):
+    """A blob in Azure, with the SDK's account and key for its address."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -220,11 +189,6 @@ class InAzure:
         self._blob = container.blob_service.get_blob_client(container=container.name, blob=name)
         self._limits = {"connection_timeout": CONNECT_S, "read_timeout": READ_S, "retry_total": 1}
         self._same: dict[str, Any] = {}
-
-    def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """See ``Stored.whole``."""
-        size = self.size()
-        return size, self.read(0, size)
 
     def size(self) -> int:
         """See ``Stored.size``."""
@@ -241,7 +205,7 @@ class InAzure:
             yield from self._blob.download_blob(start, count, **self._same, **self._limits).chunks() if count else ()
 
 
-class InGoogle:
+class InGoogle(Stored):
     """An object in Google Cloud Storage, with the SDK's credentials for its address."""
 
     def __init__(self, address: str) -> None:
@@ -250,11 +214,6 @@ class InGoogle:
         name = helper._normalize_object_name(address)  # noqa: SLF001 - nothing public
         self._blob = helper._container.bucket.blob(name)  # noqa: SLF001
         self._limits: dict[str, Any] = {"timeout": (CONNECT_S, READ_S), "retry": None}
-
-    def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """See ``Stored.whole``."""
-        size = self.size()
-        return size, self.read(0, size)
 
     def size(self) -> int:
         """See ``Stored.size``."""
@@ -275,17 +234,22 @@ class InGoogle:
 _REFUSED_KEYS: Final = (
     "DefaultCredentialsError", "RefreshError", "InvalidValue", "MalformedError",
     "InvalidOperation",  # a 401 without credentials, which cannot be renewed
+    "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound",
 )  # fmt: skip
-"""Google's exceptions that say nothing but that the credentials are missing, malformed or refused."""
+"""Google's and boto's exceptions that say only that the credentials are missing, malformed or refused."""
 
 
 @contextlib.contextmanager
 def _asking(address: str) -> Iterator[None]:
-    """Translate the exceptions of the cloud libraries; Google's and Azure's have a dozen types."""
+    """Translate the exceptions of the cloud libraries, of which there are dozens of types."""
     try:
         yield
     except Exception as error:
-        status = getattr(error, "status_code", None) or getattr(error, "code", None)
+        answer = getattr(error, "response", None)
+        status = (
+            answer["ResponseMetadata"]["HTTPStatusCode"] if isinstance(answer, dict)  # boto's
+            else getattr(error, "status_code", None) or getattr(error, "code", None)
+        )  # fmt: skip
         if isinstance(status, int):
             raise _answered(address, status, reason_of(error)) from error
         if type(error).__name__ in _REFUSED_KEYS:

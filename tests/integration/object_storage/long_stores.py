@@ -22,7 +22,7 @@ import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from socketserver import StreamRequestHandler, ThreadingTCPServer
 from typing import Any, Final
@@ -56,6 +56,13 @@ model = OutputModel(task=task, name=name, framework="ONNX")
 model.update_weights_package(weights_path=folder, upload_uri=uri, auto_delete_file=False, async_enable=False)
 task.close()
 print("MODEL", model.id)
+"""
+REGISTER = """
+import sys
+from pathlib import Path
+from gateway.registry import ClearMLRegistry, Upload
+task, folder = sys.argv[1:]
+print("MODEL", ClearMLRegistry(task).register(Upload(Path(folder), "store", "ours", "ONNX")))
 """
 AZURITE: Final = "3.37.0"
 ACCOUNT, HOST = "models", "models.blob.core.windows.net"
@@ -269,6 +276,7 @@ def cloud(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         found.task = made.split("id=")[1].split()[0].strip(" ,'\"")
         said = run([sys.executable, "-c", UPLOAD, "one", str(bundle), where], environ, folder)
         found.model = said.split("MODEL ")[1].split()[0]
+        found.environ["CLEARML_DEFAULT_OUTPUT_URI"] = where
         yield found
 
 
@@ -299,6 +307,15 @@ def test_a_gateway_fetches_parts_and_model_sync_the_whole(cloud: Cloud) -> None:
     assert sizes("config.json", "tokenizer.json") == part["files"]
     assert sizes() == whole["files"]
     assert part["fetched"] < 300_000 < 4_000_000 < whole["fetched"]
+
+
+def test_what_we_upload_is_there(cloud: Cloud) -> None:
+    """Where the SDK's configuration says; the same files are no second model."""
+    path = {**cloud.environ, "PYTHONPATH": str(HERE.parents[2])}
+    command = [sys.executable, "-c", REGISTER, cloud.task, str(cloud.folder / "bundle")]
+    first, again = (run(command, path, cloud.folder).split("MODEL ")[1].split()[0] for _ in range(2))
+    assert first == again
+    assert sizes() == replace(cloud, model=first).fetch("whole", "ours")["files"]
 
 
 def test_a_slow_store_is_waited_for(cloud: Cloud) -> None:

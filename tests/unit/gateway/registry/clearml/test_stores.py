@@ -14,7 +14,7 @@ ADDRESS = "azure://models.blob.core.windows.net/bundles/authors/model.zip"
 
 
 class Blob:
-    """A blob whose library fails with an error."""
+    """A blob, or a client of S3, whose library fails with an error."""
 
     generation = 1
 
@@ -25,7 +25,7 @@ class Blob:
         """Fail."""
         raise self._error
 
-    reload = download_as_bytes = download_blob = get_blob_properties
+    reload = download_as_bytes = download_blob = head_object = get_object = get_blob_properties
 
 
 class AzureError(Exception):
@@ -44,6 +44,18 @@ class GoogleError(Exception):
         self.code = HTTPStatus(status)
 
 
+class ClientError(Exception):
+    """An error as botocore raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__("An error occurred")
+        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+
+
+class NoCredentialsError(Exception):
+    """As botocore raises it."""
+
+
 class InvalidOperation(Exception):
     """As the one of google.auth: anonymous credentials were refused."""
 
@@ -52,13 +64,14 @@ class DefaultCredentialsError(Exception):
     """An error as google.auth raises it."""
 
 
-@pytest.fixture(params=[stores.InAzure, stores.InGoogle])
+@pytest.fixture(params=[stores.InS3, stores.InAzure, stores.InGoogle])
 def ask(request: pytest.FixtureRequest) -> Any:
-    """Read size and bytes of a failing blob. Both raise the same error."""
+    """Read size and bytes of what fails. Both raise the same error."""
 
     def asked(error: Exception) -> Exception:
         made = object.__new__(request.param)
-        made._address, made._limits, made._same, made._blob = ADDRESS, {}, {}, Blob(error)
+        made._address, made._limits, made._same, made._named = ADDRESS, {}, {}, {}
+        made._blob = made._client = Blob(error)
         found = []
         for attempt in (made.size, lambda: list(made.read(0, 9))):
             with pytest.raises((RegistryRefused, RegistryUnavailable)) as raised:
@@ -71,7 +84,7 @@ def ask(request: pytest.FixtureRequest) -> Any:
     return asked
 
 
-@pytest.mark.parametrize("of", [AzureError, GoogleError])
+@pytest.mark.parametrize("of", [ClientError, AzureError, GoogleError])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
 def test_a_refusal_of_a_store_is_final(ask: Any, of: Any, status: int) -> None:
     """With a hint if credentials are the reason."""
@@ -80,7 +93,7 @@ def test_a_refusal_of_a_store_is_final(ask: Any, of: Any, status: int) -> None:
     assert (status < 404) == ("clearml.conf" in refused.hint)
 
 
-@pytest.mark.parametrize("of", [AzureError, GoogleError])
+@pytest.mark.parametrize("of", [ClientError, AzureError, GoogleError])
 @pytest.mark.parametrize("status", [408, 412, 429, 500, 503])
 def test_a_temporary_failure_of_a_store_is_retried(ask: Any, of: Any, status: int) -> None:
     """Also if the file was replaced while it was read."""
@@ -92,6 +105,7 @@ def test_a_temporary_failure_of_a_store_is_retried(ask: Any, of: Any, status: in
 def test_missing_credentials_are_final_and_connection_failures_are_not(ask: Any) -> None:
     """Whatever type the library raises."""
     assert isinstance(ask(DefaultCredentialsError("Your default credentials were not found")), RegistryRefused)
+    assert isinstance(ask(NoCredentialsError("Unable to locate credentials")), RegistryRefused)
     assert isinstance(ask(InvalidOperation("Anonymous credentials cannot be refreshed.")), RegistryRefused)
     assert isinstance(ask(ConnectionResetError("reset by peer")), RegistryUnavailable)
 
