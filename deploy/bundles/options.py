@@ -10,10 +10,8 @@ from typing import Any
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.judge.parity import Parity
-from deploy.bundles.serving import Tuned
 from deploy.bundles.speed import Load
 from deploy.sync.model_folder.execution import Target
-from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
 
 Say = Callable[[str], None]
@@ -51,12 +49,6 @@ class Outcome:
     """The result of a run."""
 
     bundle: Path
-    chosen: Candidate
-    parity: Parity
-    times_pytorch: float
-    inputs: Sequence[Tensor]
-    outputs: Sequence[Tensor]
-    tuned: Tuned
     manifest: Mapping[str, Any]
 
 

@@ -12,7 +12,7 @@ from deploy.bundles.export import candidates, custom_code
 from deploy.bundles.export.candidates import Candidate
 from deploy.bundles.export.source import find_source
 from deploy.bundles.options import Options, Outcome, Say
-from deploy.bundles.register import fetch_source, is_registered
+from deploy.bundles.registered import fetch_source, is_registered
 from deploy.bundles.text_run import TextRun
 from deploy.bundles.work_folder import work_folder
 from deploy.sync.model_folder import execution

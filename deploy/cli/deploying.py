@@ -1,7 +1,7 @@
 """The work of ``deploy``: turns a model's folder into an endpoint that answers (bundle, upload, add, wait, ask).
 
-Endpoints are added by the stock ``clearml-serving``. Models are registered by the registry (an export's by
-``optimize``, in a separate process), under names that say what their files are, so that no upload replaces another.
+Endpoints are added by the stock ``clearml-serving``. Models are registered by the registry, under names that say what
+their files are, so that no upload replaces another; an export is made by ``optimize``, in a separate process.
 Every step is printed as the command line that a person could type. Steps that can fail come before anything is
 registered, and the endpoint is added last. Ctrl-C before that removes what this run has registered, and nothing else. A
 final refusal of the endpoint afterwards does so as well.
@@ -37,7 +37,7 @@ from deploy.laptop.relay import Screen, run_ours
 from deploy.tools import http_client, proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import DeployError, GatewayError
-from gateway import registry, spec
+from gateway import manifest, registry, spec
 from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 
 SENTENCE: Final = "A man is playing the guitar on stage."
@@ -83,8 +83,6 @@ class Deployment:
         self._cli = ClearMLServing(env=self._environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
         self._run_id = secrets.token_hex(8)
         """Marks the models that this run registers."""
-        self._exported: list[str] = []
-        """The id of the model that ``optimize`` has registered for this run."""
 
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
@@ -164,18 +162,15 @@ class Deployment:
     def _made(self, tag: str, scratch: Path) -> tuple[str, list[str]]:
         """Register the model. Return its id, and the arguments of ``clearml-serving model add``, with ENDPOINT."""
         wanted, given = self._wanted, self._wanted.given
-        framework = IN_PYTHON.get(given.kind, "onnx")
-        upload = ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
-                  "--framework", framework, "--publish", "--path"]  # fmt: skip
         if given.kind == "transformers":
             # a separate process: torch's memory is freed with it
             self._screen.say("starting the export")
-            output = asyncio.run(run_ours([*self._optimize(), "--tags", tag], self._environ, reads=True))
-            found = json.loads(output[output.index("{") :])
-            self._exported.append(str(found["model_id"]))
-            self._typed([*upload, found["bundle"]])
+            output = asyncio.run(run_ours(self._optimize(), self._environ, reads=True))
+            given = recognise(json.loads(output[output.index("{") :])["bundle"])
             self._screen.say("only exact ONNX Runtime (ort-fp32) was tried; `optimize` makes a bundle of the fastest")
-            return str(found["model_id"]), list(found["add"])
+        framework = IN_PYTHON.get(given.kind, "onnx")
+        upload = ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
+                  "--framework", framework, "--publish", "--path"]  # fmt: skip
         inputs, outputs, pairs = self._described(given)
         folder = given.path
         if given.kind != "bundle" or folder is None:
@@ -187,7 +182,9 @@ class Deployment:
         self._screen.live("uploading to ClearML", topic="upload", left=remaining.of_upload(scratch))
         comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
         model_id = self._store.register(
-            registry.Upload(folder, wanted.project, wanted.name, framework, (tag,), comment, scratch=scratch)
+            registry.Upload(
+                folder, wanted.project, wanted.name, framework, (tag,), comment, self._trained_by(folder), scratch
+            )
         )
         if not self._is_ours(model_id):
             self._screen.say(f"model {model_id} has exactly these files: it is used again")
@@ -199,8 +196,7 @@ class Deployment:
     def _optimize(self) -> list[str]:
         wanted, given = self._wanted, self._wanted.given
         options = ["optimize", str(given.path or given.given), "--output", str(wanted.output), "--name", wanted.name]
-        options += ["--candidate", "ort-fp32", "--quick", "--register", "--json"]
-        options += ["--project", wanted.project] if wanted.project else []
+        options += ["--candidate", "ort-fp32", "--quick", "--json"]
         options += ["--task", given.task] if given.task != "auto" else []
         return [*options, *(["--trust-remote-code"] if wanted.trusts_code else [])]
 
@@ -220,6 +216,13 @@ class Deployment:
     def _tag(self) -> str:
         given = self._wanted.given
         return f"source-{digest(given.path)[:16]}" if given.path is not None else f"source-{given.given}"
+
+    def _trained_by(self, folder: Path) -> str:
+        """Return the Task that trained the registered model of which a bundle was made, so that lineage leads to it."""
+        with contextlib.suppress(OSError, ValueError, KeyError, GatewayError):  # no bundle, or its origin is away
+            source = str(json.loads((folder / manifest.FILE).read_text(encoding="utf-8"))["source"]["given"])
+            return self._store.model(source).task if registry.is_id(source) else ""
+        return ""
 
     def _tagged(self, tag: str) -> list[str]:
         """Return the ids of all models that were made of these files, including unfinished uploads."""
@@ -246,7 +249,7 @@ class Deployment:
             endpoints = self._store.spec().endpoints
             others = {one.model_id for other, one in endpoints.items() if other != url}
             # The answer to a registration may be lost, so the registry is asked; a mark shows which models are ours.
-            models = {*self._exported, *filter(self._is_ours, self._tagged(tag))} - others
+            models = {*filter(self._is_ours, self._tagged(tag))} - others
             there = endpoints.get(url)
             if there is not None and there.model_id in models:
                 asyncio.run(self._cli.run("--id", self._task_id, "model", "remove", "--endpoint", url))

@@ -13,7 +13,6 @@ from gateway.registry.clearml.lineage import LineageSource, lineage_of
 from gateway.registry.ledger import Kind, Ledger, Record, Records
 from gateway.registry.port import (
     ModelQuery,
-    Provenance,
     Registry,
     RegistryWriter,
     Upload,
@@ -30,7 +29,6 @@ __all__ = [
     "Ledger",
     "LineageSource",
     "ModelQuery",
-    "Provenance",
     "Record",
     "Records",
     "Registry",

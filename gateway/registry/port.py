@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -106,19 +106,6 @@ class ModelQuery:
 
 
 @dataclass(frozen=True, slots=True)
-class Provenance:
-    """How a model was made; a Task tells it, whose input model is the origin of the weights."""
-
-    source: str
-    """Origin of the weights: the id of a model in the registry, or any address."""
-    source_tags: Sequence[str] = ()
-    arguments: Mapping[str, str] = field(default_factory=dict)
-    manifest: Mapping[str, Any] = field(default_factory=dict)
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    text: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Upload:
     """A folder to register as a published model."""
 
@@ -129,10 +116,8 @@ class Upload:
     framework: str
     tags: Sequence[str] = ()
     comment: str = ""
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    """For whoever serves the model."""
-    provenance: Provenance | None = None
-    """None: the model belongs to the serving Task."""
+    task: str = ""
+    """The Task that trained the model; empty: nobody knows one, and the model belongs to the serving Task."""
     scratch: Path | None = None
     """A folder with room for the package; None: the system's."""
 

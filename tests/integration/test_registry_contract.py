@@ -21,7 +21,7 @@ from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.upload import attach
 from gateway.registry.ledger import Record
-from gateway.registry.port import ModelQuery, Provenance, RegistryWriter, Upload, section_text
+from gateway.registry.port import ModelQuery, RegistryWriter, Upload, section_text
 from gateway.spec import decode, records_of
 from tests.control_planes import control_plane
 from tests.fakes import FakeRegistry
@@ -240,21 +240,6 @@ def test_what_is_reported_is_taken(world: World) -> None:
     world.registry.report([{**event, "task": world.registry.followed(), "timestamp": 1, "worker": "w"}])
     world.registry.report([])
     world.registry.report_endpoint({"container_id": "c", "endpoint_name": "e", "model_name": "m"})
-
-
-def test_a_published_bundle_is_a_model_like_others(world: World, tmp_path: Path) -> None:
-    """Published, with its tags and metadata, and its files arrive as they were."""
-    folder = tmp_path / "made"
-    folder.mkdir()
-    (folder / "model.onnx").write_bytes(b"weights")
-    made = Provenance("https://huggingface.co/a/b", arguments={"samples": "s"}, numbers={"n": 1.5}, text="report")
-    upload = Upload(folder, "Optimized", "tiny", "ONNX", ("t",), metadata={"precision": "p"}, provenance=made)
-    model_id = world.register(upload)
-    assert [model_id] == list(world.registry.find_models(ModelQuery(project="Optimized", only_published=True)))
-    model = world.registry.model(model_id)
-    assert ("tiny", ("t",)) == (model.name, model.tags)
-    files = ArtifactCache(tmp_path / "cache", world.registry).model(model)
-    assert {"model.onnx": b"weights"} == {p.name: p.read_bytes() for p in files.iterdir()}
 
 
 def test_an_upload_is_a_model_like_others_and_replaces_none(world: World, tmp_path: Path) -> None:

@@ -85,9 +85,7 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
             raise BeyondTolerance("the judged files changed before they were packed, so no bundle was made")
         source.check_unchanged()
         (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
-    return Outcome(
-        final, made.chosen, made.parity, made.times_pytorch, made.inputs, made.outputs, made.tuned, values
-    )  # fmt: skip
+    return Outcome(final, values)
 
 
 def _note_of_samples(count: int, *, is_users: bool) -> list[str]:

@@ -88,32 +88,6 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
 
 
-def short(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the facts of a manifest that fit into the registry's metadata: name → text."""
-    chosen, source, samples = values["chosen"], values["source"], values["samples"]
-    parity = chosen["parity"]
-    return {
-        "candidate": str(chosen["candidate"]),
-        "engine": str(chosen["engine"]),
-        "precision": str(chosen["precision"]),
-        "target": str(values["target"]),
-        "source": str(source["given"]),
-        "source_digest": str(source["digest"]),
-        "task": str(source["task"]),
-        "samples": f"{samples['count']} ({samples['source']})",
-        "mean_cosine": f"{parity['mean_cosine']:.6f}",
-        "min_cosine": f"{parity['min_cosine']:.6f}",
-        "max_difference": f"{parity['max_difference']:.3e}",
-        "same_answers": f"{parity['decisions']:.4f}",
-        **({"same_neighbours": f"{parity['neighbours']:.4f}"} if parity["neighbours"] is not None else {}),
-        **({"times_pytorch": f"{chosen['times_pytorch']:.2f}"} if chosen["times_pytorch"] else {}),
-        "cpu": str(values["machine"]["cpu"]),
-        "cpu_needs": "; ".join(" or ".join(group) for group in chosen["needs"]) or "any",
-        "accepted": str(values["accepted"] or ""),
-        "versions": ", ".join(f"{k} {v}" for k, v in values["versions"].items()),
-    }
-
-
 def bundle_digest(values: Mapping[str, Any], graph: Path) -> str:
     """Return the suffix of a bundle's name: the hash of its graph, its source, candidate and target."""
     parts = [file_hash(graph), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]

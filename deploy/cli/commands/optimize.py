@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from deploy.cli.remaining import Pace
 from deploy.cli.terminal import Terminal
-from deploy.laptop.state_dir import uses_no_clearml
-from deploy.tools.errors import DeployError
-
-if TYPE_CHECKING:
-    from deploy.bundles.options import Outcome
 
 
 @click.command(
@@ -52,19 +45,13 @@ if TYPE_CHECKING:
               show_default=True, envvar="TRITON_GATEWAY_OPTIMIZE_DIR", show_envvar=True,
               help="Folder for bundles. Nothing else is left there.")  # fmt: skip
 @click.option("--quick", is_flag=True, help="Measure only a few cells of the speed table.")
-@click.option("--register", is_flag=True, help="Register the bundle in ClearML.")
-@click.option(
-    "--project", default="triton-gateway", show_default=True, help="With --register: ClearML project of the model."
-)
-@click.option("--name", default="", help="Name of the bundle and of the registered model.  [default: the model's name]")
-@click.option("--tags", multiple=True, help="With --register: tag of the model. May be repeated.")
+@click.option("--name", default="", help="Name of the bundle.  [default: the model's name]")
 @click.option("--trust-remote-code", "trusts_code", is_flag=True,
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
     model: str, task: str, target: str, candidate: str, load: str, samples: Path | None,
-    reads: str, accept: str, output: Path, quick: bool, register: bool, project: str, name: str,
-    tags: tuple[str, ...], trusts_code: bool, as_json: bool,
+    reads: str, accept: str, output: Path, quick: bool, name: str, trusts_code: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
 
@@ -78,20 +65,13 @@ def command(
     Examples:
       triton-gateway optimize ./my-model
       triton-gateway optimize ./my-model --latency --samples my-texts.txt
-      triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --register --project nlp --name minilm
+      triton-gateway optimize sentence-transformers/all-MiniLM-L6-v2 --name minilm
       triton-gateway optimize ./my-model --candidate openvino-bf16 --accept "checked: -0.1 % F1"
     """
-    from deploy.bundles import serving
     from deploy.bundles.options import Options
     from deploy.bundles.run import optimize
 
     screen = Screen()
-    if register and uses_no_clearml(os.environ):
-        raise DeployError(
-            "no ClearML server is configured",
-            hint="set CLEARML_API_HOST and its keys, or run `source .triton-gateway/env` of a running "
-            "`triton-gateway up`",
-        )
     with screen.interruptible():
         outcome = optimize(
             Options(
@@ -103,22 +83,9 @@ def command(
             screen.say, screen.progress,
         )  # fmt: skip
     screen.say(f"bundle: {outcome.bundle}")
-    model_id = (
-        _register(outcome, project=project, name=name, tags=tags, source=model, screen=screen) if register else ""
-    )
-    arguments = serving.add_arguments(
-        "ENDPOINT", model_id or "MODEL_ID", outcome.inputs, outcome.outputs, outcome.tuned
-    )
-    line = serving.command_line(arguments)
     if as_json:
-        values = {
-            "bundle": str(outcome.bundle), "model_id": model_id or None, "line": line, "add": arguments,
-            **outcome.manifest,
-        }  # fmt: skip
+        values = {"bundle": str(outcome.bundle), **outcome.manifest}
         click.echo(json.dumps(values, indent=2, ensure_ascii=False, default=str))
-        return 0
-    if model_id:
-        click.echo(f"serve it:\n  {line}")
     else:
         click.echo(f"serve it:\n  triton-gateway deploy {shlex.quote(str(outcome.bundle))}")
     return 0
@@ -167,15 +134,3 @@ class Screen(Terminal):
         """Show the current work; a terminal shows it until the next line."""
         self._end_if_interrupted()
         self.live(text, topic=text, left=self._pace.told(text))
-
-
-def _register(outcome: Outcome, *, project: str, name: str, tags: tuple[str, ...], source: str, screen: Screen) -> str:
-    from deploy.bundles.register import register
-
-    screen.progress("uploading the bundle to ClearML")
-    model_id, task_id = register(
-        outcome.bundle, outcome.manifest, project=project, name=name or str(outcome.manifest["name"]), tags=tags,
-        source=source,
-    )  # fmt: skip
-    screen.say(f"registered as model {model_id}, made by Task {task_id}")
-    return model_id

@@ -279,8 +279,7 @@ class ClearMLRegistry:
         """See ``RegistryWriter.register``."""
         from gateway.registry.clearml.upload import register  # imports the whole SDK
 
-        serving = self.task_of(self.followed()) if upload.provenance is None else None
-        return register(upload, serving, self._api, self._files.size)
+        return register(upload, self.task_of(self.followed()), self._api, self._files.size)
 
 
 def _time_of(text: object) -> datetime:

@@ -9,12 +9,10 @@ half-made model, whenever it is stopped. A model that has the same name and the 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,20 +22,15 @@ from gateway.file_names import file_name
 from gateway.registry.clearml.models import Call, exactly
 from gateway.registry.clearml.session import Api, reason_of
 from gateway.registry.pack import pack
-from gateway.registry.port import Provenance, Upload, is_id
+from gateway.registry.port import Upload
 
 _ROOM: Final = "is there room on the file server, and may these credentials write there?"
-_SINGLE_VALUE: Final = {"type": "training_stats_scalar", "metric": "Summary", "iter": -(2**31)}
-"""What the SDK reports as a single value."""
 
 
 def register(
-    upload: Upload, serving: Mapping[str, Any] | None, api: Api, size: Callable[[str], int | None]
+    upload: Upload, serving: Mapping[str, Any], api: Api, size: Callable[[str], int | None]
 ) -> str:  # fmt: skip
-    """See ``RegistryWriter.register``.
-
-    ``serving`` is the serving Task, to which a model without provenance belongs; ``size`` is that of ``Files``.
-    """
+    """See ``RegistryWriter.register``. ``serving`` is the serving Task; ``size`` is that of ``Files``."""
     call = api.call
     with tempfile.TemporaryDirectory(dir=upload.scratch) as folder:
         packed = pack(upload.folder, Path(folder), upload.name)
@@ -53,22 +46,13 @@ def register(
             StorageManager.upload_file(str(packed), place)
     if known:
         return known
-    project, made = _project(call, upload.project), upload.provenance
-    task = str((serving or {}).get("id") or "") if made is None else _task_of(call, upload, made, project)
     fields = {
-        "name": upload.name, "uri": address, "project": project, "task": task, "framework": upload.framework,
+        "name": upload.name, "uri": address, "project": _project(call, upload.project),
+        "task": upload.task or str(serving["id"]), "framework": upload.framework,
         "tags": list(upload.tags), "system_tags": ["package"], "comment": upload.comment, "public": False,
-        "metadata": {key: {"key": key, "type": "str", "value": text} for key, text in upload.metadata.items()},
         "ready": True,
     }  # fmt: skip
-    model_id = str(call("models", "create", fields)["id"])
-    if made is not None:
-        call("tasks", "add_or_update_model", {"task": task, "name": upload.name, "model": model_id, "type": "output"})
-        about = {"task": task, "timestamp": int(time.time() * 1000), "worker": "triton-gateway"}
-        values = [{**about, **_SINGLE_VALUE, "variant": name, "value": n} for name, n in made.numbers.items()]
-        api.report([*values, {**about, "type": "log", "level": "INFO", "msg": made.text}])
-        call("tasks", "completed", {"task": task, "force": True})
-    return model_id
+    return str(call("models", "create", fields)["id"])
 
 
 def attach(task_id: str, key: str, path: Path) -> None:
@@ -91,11 +75,11 @@ def _reporting_errors(what: str) -> Iterator[None]:
         raise RegistryUnavailable(f"{what}: {reason_of(error)}", hint=_ROOM) from error
 
 
-def _destination(serving: Mapping[str, Any] | None, api: Api) -> str:
+def _destination(serving: Mapping[str, Any], api: Api) -> str:
     """Return where files go: as the serving Task says, or else the SDK's configuration, or else the file server."""
     from clearml.config import config
 
-    chosen = ((serving or {}).get("output") or {}).get("destination") or os.environ.get("CLEARML_DEFAULT_OUTPUT_URI")
+    chosen = (serving.get("output") or {}).get("destination") or os.environ.get("CLEARML_DEFAULT_OUTPUT_URI")
     chosen = chosen or config.get("development.default_output_uri", "") or api.session.get_files_server_host()
     return str(chosen).rstrip("/")
 
@@ -118,24 +102,6 @@ def _model_at(call: Call, address: str, **more: Any) -> str:
              "page": 0, "page_size": 1, **more}  # fmt: skip
     found = call("models", "get_all", asked)["models"]
     return str(found[0]["id"]) if found else ""
-
-
-def _task_of(call: Call, upload: Upload, made: Provenance, project: str) -> str:
-    """Create the Task that tells how a model was made; its input model is the origin of the weights."""
-    origin = made.source if is_id(made.source) else _model_at(call, made.source)
-    if not origin:
-        asked = {"name": f"source of {upload.name}", "uri": made.source, "framework": "PyTorch", "public": False,
-                 "ready": False, "tags": ["source", *made.source_tags]}  # fmt: skip
-        origin = str(call("models", "create", asked)["id"])
-    parameters = {name: {"section": "optimize", "name": name, "value": text, "type": "str"}
-                  for name, text in made.arguments.items()}  # fmt: skip
-    manifest = {"name": "manifest", "type": "json", "value": json.dumps(made.manifest, indent=1)}
-    asked = {
-        "name": f"optimize {upload.name}", "type": "optimizer", "project": project, "tags": list(upload.tags),
-        "hyperparams": {"optimize": parameters}, "configuration": {"manifest": manifest},
-        "models": {"input": [{"name": "source", "model": origin}], "output": []},
-    }  # fmt: skip
-    return str(call("tasks", "create", asked)["id"])
 
 
 def _project(call: Call, name: str) -> str:

@@ -22,12 +22,14 @@ from deploy.bundles.pack import manifest
 from deploy.bundles.work_folder import work_folder
 from deploy.cli.main import main
 from deploy.sync.model_folder import execution
-from deploy.tools.clearml_serving import ClearMLServing
 from gateway import samples as stored
 from gateway.metrics import drift
+from gateway.registry import ArtifactCache, ClearMLRegistry, Upload, lineage_of
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
+from tests.integration.test_deploy_again import deploy
+from tests.stock import Client
 from tests.waiting import LIMIT_S
 
 from . import tiny
@@ -65,16 +67,18 @@ def optimize_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
     return run
 
 
-async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningControlPlane, place: Path) -> None:
-    """The registry then holds the bundle and how it was made, and the stock CLI adds the endpoint as it is told."""
-    environment = server.client_environment(os.environ, place)
-    cli = ClearMLServing(env=environment, log=place / "cli.log")
-    task = await cli.create_service("optimize")
-    done = optimize(place, environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "tiny",
-                    "--tags", "nightly", "--register", "--json")  # fmt: skip
+def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningControlPlane, place: Path) -> None:
+    """What is deployed of it is tuned as it was measured, and its lineage leads to the training of the original."""
+    client = Client(server, place)
+    client.create("optimize")
+    with client.here():
+        registry = ClearMLRegistry(client.task)
+        training = registry.call("tasks", "create", {"name": "train tiny", "type": "training"})["id"]
+        trained = registry.register(Upload(place / "model", "nlp", "tiny", "PyTorch", task=training, scratch=place))
+    done = optimize(place, client.environment, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name",
+                    "tiny", "--json", model=trained)  # fmt: skip
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    await cli.run("--id", task, *("tiny/1" if word == "ENDPOINT" else word for word in found["add"]))
     bundle = Path(found["bundle"])
     # the bundle: reproducible, and read by those who will read it
     assert found["files"] == manifest.hashes(bundle)
@@ -89,42 +93,15 @@ async def test_a_model_becomes_a_registered_and_served_bundle(server: RunningCon
     assert all(processor.prepare(sample.body).rows for sample in kept.samples)
     assert "fp32" in (bundle / "report.md").read_text()
     # the registry
-    code = (
-        "import json, sys; from gateway.registry.clearml import ClearMLRegistry; from gateway.registry import"
-        " lineage_of; from gateway.spec import decode\n"
-        "r = ClearMLRegistry(sys.argv[1]); l = lineage_of(r, sys.argv[2])\n"
-        "m = r.call('models', 'get_by_id', {'model': sys.argv[2]})['model']\n"
-        "e = decode(r.task()).endpoints\n"
-        "o = r.task_of(m['task'])['models']['input']\n"
-        "print(json.dumps({'model': m, 'lineage': l, 'origins': [r.model(one['model']).uri for one in o],"
-        " 'served': {k: v.model_id for k, v in e.items()},"
-        " 'aux': e['tiny/1'].auxiliary_json}))"
-    )
-    asked = subprocess.run(
-        [sys.executable, *warm.program(code), task, found["model_id"]], cwd=place, text=True, capture_output=True,
-        check=True, env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=LIMIT_S,
-    )  # fmt: skip
-    said: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])
-    assert {"tiny/1": found["model_id"]} == said["served"]
-    assert "openvino-fp32" == said["model"]["metadata"]["candidate"]["value"]
-    assert {"optimized", "openvino-fp32", "nightly"} <= set(said["model"]["tags"])
-    assert said["model"]["ready"]
-    assert "optimize tiny" == said["lineage"]["task"]["name"]
-    assert "optimizer" == said["lineage"]["task"]["type"]
-    assert "completed" == said["lineage"]["task"]["status"]
-    assert "texts.txt" in said["lineage"]["task"]["hyperparameters"]["optimize/samples"]
-    assert [(place / "model").as_uri()] == said["origins"]
-    assert "threads" in said["aux"]
-    # and the way back: a registered model is downloaded anew for every run
-    code = (
-        "import sys; from pathlib import Path; from deploy.bundles.register import fetch_source\n"
-        "print(fetch_source(sys.argv[1], Path('fetched')))"
-    )
-    asked = subprocess.run(
-        [sys.executable, *warm.program(code), found["model_id"]], cwd=place, text=True, capture_output=True, check=True,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])}, timeout=LIMIT_S,
-    )  # fmt: skip
-    assert found["files"] == manifest.hashes(place / asked.stdout.splitlines()[-1])
+    deploy(client, bundle, "tiny")
+    with client.here():
+        registry = ClearMLRegistry(client.task)
+        served = registry.spec().endpoints["tiny/1"]
+        files = ArtifactCache(place / "cache", registry).model(registry.model(str(served.model_id)))
+        told = lineage_of(registry, str(served.model_id))
+    assert found["files"] == manifest.hashes(files)
+    assert "threads" in str(served.auxiliary_json)
+    assert ("train tiny", "training") == (told["task"]["name"], told["task"]["type"])
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from clearml import StorageManager
 
 from gateway.errors import RegistryUnavailable
 from gateway.registry.clearml import upload
-from gateway.registry.port import Provenance, Upload
+from gateway.registry.port import Upload
 
 TASK = {"id": "t", "output": {"destination": "s3://of-the-task/"}}
 
@@ -29,19 +29,16 @@ class Api:
         self.asked.append(f"{service}.{action}")
         return {"models": [], "projects": [], "id": "new"}
 
-    def report(self, events: object) -> None:
-        """Take events."""
-
 
 @pytest.mark.parametrize(
     ("serving", "chosen", "where"),
-    [(TASK, "s3://chosen", "s3://of-the-task"), (None, "s3://chosen", "s3://chosen"), (None, "", "http://files")],
-)
-@pytest.mark.parametrize("provenance", [None, Provenance("somewhere")])
+    [(TASK, "s3://chosen", "s3://of-the-task"), ({"id": "t"}, "s3://chosen", "s3://chosen"),
+     ({"id": "t"}, "", "http://files")],
+)  # fmt: skip
 def test_what_does_not_arrive_is_no_model(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving: Any, chosen: str, where: str, provenance: Any
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serving: Any, chosen: str, where: str
 ) -> None:
-    """Nor a Task; it is said where it should have gone, and what to look at."""
+    """It is said where it should have gone, and what to look at."""
     (tmp_path / "folder").mkdir()
     sent = []
 
@@ -52,7 +49,7 @@ def test_what_does_not_arrive_is_no_model(
     monkeypatch.setattr(StorageManager, "upload_file", fail)
     monkeypatch.setenv("CLEARML_DEFAULT_OUTPUT_URI", chosen)
     api: Any = Api()
-    wanted = Upload(tmp_path / "folder", "a/b", "name", "ONNX", provenance=provenance, scratch=tmp_path)
+    wanted = Upload(tmp_path / "folder", "a/b", "name", "ONNX", scratch=tmp_path)
     with pytest.raises(RegistryUnavailable, match=f"name cannot be uploaded to {where}: the disk is full") as error:
         upload.register(wanted, serving, api, lambda _address: None)
     assert "room" in error.value.hint
