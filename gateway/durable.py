@@ -10,10 +10,11 @@ import tempfile
 from pathlib import Path
 
 
-def replace(path: Path, text: str, *, mode: int = 0o600) -> None:
+def replace(path: Path, text: str, *, mode: int = 0o600, owner: tuple[int, int] | None = None) -> None:
     """Replace ``path`` with ``text`` atomically; it is on disk when this returns. Readers find the old or the new file.
 
-    Makes ``path.parent`` if it is missing. Raises ``OSError`` (disk full, no permission) and then keeps the old file.
+    ``owner``: user and group of the file, if not ours. Makes ``path.parent`` if it is missing. Raises ``OSError`` (disk
+    full, no permission) and then keeps the old file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -21,6 +22,8 @@ def replace(path: Path, text: str, *, mode: int = 0o600) -> None:
     try:
         # paths in a text keep their bytes, whatever the terminal's encoding
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as out:
+            if owner is not None:
+                os.fchown(out.fileno(), *owner)
             out.write(text)
             out.flush()
             os.fsync(out.fileno())

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from deploy.tools import folders
 from deploy.tools.errors import DeployError
-from deploy.tools.folders import held
 from gateway import callers, registry
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
@@ -134,12 +132,12 @@ class KeyFileStore(KeyStore):
     def _editing(self) -> Iterator[dict[str, Any]]:
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with held(self.path.with_name(f"{self.path.name}.lock")):
+            with folders.held(self.path.with_name(f"{self.path.name}.lock")):
                 content = self._content()
                 pepper = self.pepper()
                 yield content
                 content["pepper"] = callers.name_of(pepper)
-                _replace(self.path, json.dumps(content, indent=1).encode() + b"\n")
+                _replace(self.path, json.dumps(content, indent=1) + "\n")
 
     def _content(self) -> dict[str, Any]:
         return {"keys": [], **(callers.read_file(self.path.read_bytes())[0] if self.path.exists() else {})}
@@ -207,38 +205,22 @@ def time_of(text: str, now: float) -> str:
 
 def first_pepper(path: Path) -> bytes:
     """Create a pepper at ``path`` unless another process has just done so; return the one that is there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with _written(path, callers.new_pepper()) as new, contextlib.suppress(FileExistsError):
-        path.hardlink_to(new)
+    if not path.exists():
+        folders.create_file(path, callers.new_pepper)
     return callers.read_pepper(path.read_bytes())
 
 
-def _replace(path: Path, content: bytes) -> None:
+def _replace(path: Path, text: str) -> None:
     """Replace the file at ``path``, and keep its owner and mode: a gateway may read it as another user."""
     path = path.resolve()  # a symbolic link stays a link
-    with _written(path, content) as new:
-        new.replace(path)
-
-
-@contextlib.contextmanager
-def _written(path: Path, content: bytes) -> Iterator[Path]:
-    """Yield a temporary file beside ``path`` with ``content``, and the owner and mode of ``path``, or mode 0600."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    if not path.exists():
+        folders.replace_file(path, text)
+        return
+    was = path.stat()
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            if path.exists():
-                was = path.stat()
-                try:
-                    os.fchown(file.fileno(), was.st_uid, was.st_gid)
-                except PermissionError:
-                    raise DeployError(
-                        f"{path} belongs to another user, who could not read the new file",
-                        hint="run this command as that user",
-                    ) from None
-                os.fchmod(file.fileno(), was.st_mode & 0o777)
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        yield Path(name)
-    finally:
-        Path(name).unlink(missing_ok=True)
+        folders.replace_file(path, text, mode=was.st_mode & 0o777, owner=(was.st_uid, was.st_gid))
+    except PermissionError:
+        raise DeployError(
+            f"{path} belongs to another user, who could not read the new file, or its folder cannot be written",
+            hint="run this command as that user",
+        ) from None

@@ -10,7 +10,7 @@ import string
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from deploy.tools.folders import held, replace_file
+from deploy.tools.folders import create_file, replace_file
 
 FILE_NAME = "credentials.json"
 MIN_KEY = 16
@@ -67,10 +67,8 @@ class Credentials:
             OSError: the directory cannot be written.
         """
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with held(state_dir / f".{FILE_NAME}.lock"):
-            if not (state_dir / FILE_NAME).exists():
-                replace_file(state_dir / FILE_NAME, json.dumps(asdict(cls.generate()), indent=1))
-            return cls.load(state_dir)
+        create_file(state_dir / FILE_NAME, lambda: json.dumps(asdict(cls.generate()), indent=1))
+        return cls.load(state_dir)
 
 
 def fixed(state_dir: Path, *, access_key: str, secret_key: str) -> Credentials:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gateway import durable, file_names, locks
@@ -17,6 +17,14 @@ replace_file = durable.replace
 sync = durable.sync
 file_name = file_names.file_name
 path_within = file_names.path_within
+
+
+def create_file(path: Path, content: Callable[[], str]) -> None:
+    """Write a file that only its owner may read, unless there is one: of several processes, the first one's stays."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with held(path.with_name(f".{path.name}.lock")):
+        if not path.exists():
+            replace_file(path, content())
 
 
 @contextlib.contextmanager

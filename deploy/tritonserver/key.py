@@ -6,11 +6,11 @@ The ``triton`` command calls it. For NVIDIA's server, images and manifests use `
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
+from deploy.tools import folders
 from gateway.triton import key as control
 
 RESTRICTED: Final = "model-repository,shared-memory,trace,logging"
@@ -30,20 +30,7 @@ def ensure_key(named: str, state_dir: Path) -> str:
     file = control.key_file(named, state_dir)
     if key := control.read_key(file):
         return key
-    file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-            out.write(f"{secrets.token_hex(32)}\n")
-            out.flush()
-            os.fsync(out.fileno())
-        try:
-            os.link(aside, file)  # the first writer wins
-        except FileExistsError:
-            if not control.read_key(file):
-                raise
-    finally:
-        aside.unlink(missing_ok=True)
+    folders.create_file(file, lambda: f"{secrets.token_hex(32)}\n")
     return control.read_key(file)
 
 

@@ -53,9 +53,9 @@ def new_key() -> tuple[str, str]:
     return f"{PREFIX}{name}_{_letters(secrets.token_bytes(_SECRET_BYTES))}", name
 
 
-def new_pepper() -> bytes:
+def new_pepper() -> str:
     """Return a new pepper in the form of its file."""
-    return base64.b64encode(secrets.token_bytes(_PEPPER_BYTES)) + b"\n"
+    return f"{base64.b64encode(secrets.token_bytes(_PEPPER_BYTES)).decode()}\n"
 
 
 def read_pepper(raw: bytes) -> bytes:

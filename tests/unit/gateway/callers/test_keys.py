@@ -100,6 +100,6 @@ def test_an_unusable_file_is_refused_with_the_reason(raw: bytes, why: str) -> No
 
 def test_a_short_pepper_is_refused() -> None:
     """It was typed by a person and can be guessed."""
-    assert 44 == len(read_pepper(new_pepper()))
+    assert 44 == len(read_pepper(new_pepper().encode()))
     with pytest.raises(BadKeys, match="could be guessed"):
         read_pepper(b"hunter2\n")
