@@ -60,7 +60,6 @@ class Wanted:
     output: Path
     """Folder of the bundles."""
     gateway: str
-    sync_status: Path
     project: str
     name: str
     by: str
@@ -273,7 +272,7 @@ class Deployment:
     def _ask(self, url: str, model_id: str) -> None:
         """Wait until the endpoint is served, and print a request that can be copied, with its answer."""
         wanted, live = self._wanted, self._screen.live
-        there = asyncio.run(first_answer.served(wanted.gateway, url, model_id, wanted.sync_status, live=live))
+        there = asyncio.run(first_answer.served(wanted.gateway, url, model_id, live=live))
         details = there.get("details", {})
         self._screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if details.get("example") is None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import urllib.parse
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, Final
 
-from deploy.sync.status import read_status
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
@@ -24,9 +22,7 @@ class Refused(DeployError):
     """The endpoint is refused for good: it will not be served unless it is changed."""
 
 
-async def served(
-    gateway: str, url: str, model_id: str, sync_status: Path, *, live: Live, timeout_s: float = 180.0
-) -> Mapping[str, Any]:
+async def served(gateway: str, url: str, model_id: str, *, live: Live, timeout_s: float = 180.0) -> Mapping[str, Any]:
     """Wait until ``gateway`` serves the endpoint ``url`` with this model (empty: any); return the endpoint's status.
 
     Raises ``Refused`` at once if the endpoint is refused for good, and ``DeployError`` after ``timeout_s``.
@@ -51,7 +47,7 @@ async def served(
                     f"{url} cannot be served: {pending.get('reason')}",
                     hint=f"remove it with `clearml-serving model remove --endpoint {url}`",
                 )
-        reason = why_not_served(url, status, await asyncio.to_thread(read_status, sync_status))
+        reason = why_not_served(url, status)
         live(f"waiting for {url}: {reason}", left=lambda: f" (at most {max(0.0, deadline - clock()):.0f} s more)")
         await asyncio.sleep(_ASK_AGAIN_S)
     raise DeployError(
@@ -84,14 +80,10 @@ async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s:
         await asyncio.sleep(_ASK_AGAIN_S)
 
 
-def why_not_served(url: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> str:
-    """Return why an endpoint is not served yet, from the status of gateway and model sync."""
+def why_not_served(url: str, gateway: Mapping[str, Any]) -> str:
+    """Return why an endpoint is not served yet, from the status of the gateway, which hears of it from model sync."""
     if not gateway:
         return "the gateway does not answer"
-    for model in (sync or {}).get("models", []):
-        if model.get("endpoint") == url and model.get("state") not in ("ready", "leaving"):
-            because = f": {model['reason']}" if model.get("reason") else ""
-            return f"its Triton model is {model.get('state')}{because}"
     for pending in gateway.get("pending", []):
         if pending.get("url") == url:
             return f"{pending.get('state')}: {pending.get('reason')}"

@@ -1,6 +1,6 @@
 """What model sync tells of its Triton: a file for this machine, and a report beside the serving Task for all others.
 
-``status``, ``doctor`` and ``up`` read the file, which is written as a whole, and only if something changed. Gateways
+``up`` and people read the file, which is written as a whole, and only if something changed. Gateways
 and the controller read the report (``gateway.registry.reports``): it is sent on change, at most every ten seconds,
 every minute while a model fails, and else hourly.
 """
@@ -137,15 +137,6 @@ def _told(models: Rows) -> Rows:
             "is_final": one["is_final"], "sha256": one.get("sha256", ""), "parts": one.get("parts", ""),
         } for one in models
     ]  # fmt: skip
-
-
-def read_status(path: Path) -> dict[str, Any] | None:
-    """Return the published status; None if no model sync has written one."""
-    try:
-        status = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    return status if isinstance(status, dict) else None
 
 
 def iso(seconds: float) -> str:

@@ -22,7 +22,6 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.plan import Grace
 from deploy.sync.run import run_sync
 from deploy.sync.settings import SyncSettings
-from deploy.sync.status import read_status
 from deploy.sync.stubs import count_stubs
 from deploy.tools.errors import PortTaken
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
@@ -147,14 +146,15 @@ def world(tmp_path, make_token_model):
         assert not w.thread.is_alive()
 
     def models():
-        return {m["endpoint"]: m for m in (read_status(w.settings.status_path) or {"models": []})["models"]}
+        path = w.settings.status_path
+        return {m["endpoint"]: m for m in json.loads(path.read_text())["models"]} if path.exists() else {}
 
     def wait(holds):
         until = time.monotonic() + LIMIT_S
         while not holds():
             if time.monotonic() > until:
                 said = (w.state / "logs" / "triton.log").read_text(errors="replace")[-4000:]
-                pytest.fail(f"{json.dumps(read_status(w.settings.status_path), indent=1)}\n{said}")
+                pytest.fail(f"{w.settings.status_path.read_text()}\n{said}")
             time.sleep(0.05)
 
     def ready(url):

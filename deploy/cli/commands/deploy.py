@@ -77,7 +77,7 @@ def command(
         home = state.root / "bundles" if has_up else Path("optimized")
         name = name or (given.name if len(given.name) >= 3 else f"model-{given.name}")  # ClearML takes no shorter one
         wanted = deploying.Wanted(
-            given, wanted_name, version, (bundles or home).absolute(), gateway, state.sync_status, project, name,
+            given, wanted_name, version, (bundles or home).absolute(), gateway, project, name,
             _options.who(), trusts_code=trusts_code,
         )  # fmt: skip
         deployment = deploying.Deployment(wanted, store, terminal, click.echo, dict(os.environ))

@@ -11,16 +11,13 @@ from typing import Any
 import click
 
 from deploy.cli.commands import shadow
-from deploy.cli.commands._options import DURATION, OpenRegistry, chosen_state_dir, gateways_options, registry_options
+from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.cli.terminal import Terminal, table
 from deploy.controller.registry import metrics
-from deploy.sync.status import read_status
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 _FAILED = ("failed", "refused")
-_HELD = ("ready", "leaving", "cold")
-"""States of a model in which model sync has nothing to do."""
 _NAMED = 10
 """Subjects that a line names if many have the same fault; ``--json`` has all."""
 
@@ -72,16 +69,15 @@ def command(
 
 def _status(gateway: str, *, as_json: bool) -> int:
     content = asked(gateway)
-    sync = read_status(chosen_state_dir().sync_status)
     if as_json:
-        click.echo(json.dumps({"gateway": content, "sync": sync}, indent=2, ensure_ascii=False))
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
     else:
-        for line in describe(gateway, content, sync):
+        for line in describe(gateway, content):
             click.echo(line)
         if content.get("shadows"):
             for line in shadow.describe(content, http_client.fetch_from_gateway(f"{gateway}/metrics")):
                 click.echo(line)
-    return 0 if all_is_well(content, sync) else 3
+    return 0 if all_is_well(content) else 3
 
 
 def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
@@ -119,22 +115,20 @@ def asked(gateway: str) -> Mapping[str, Any]:
     return answer.content
 
 
-def all_is_well(gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> bool:
+def all_is_well(gateway: Mapping[str, Any]) -> bool:
     """Return True if everything that is configured is served, as far as the registry could be asked."""
-    models = (sync or {}).get("models", [])
     return (
         bool(gateway.get("ready"))
         and all(gateway.get("triton", {}).values())
         and not gateway.get("faults")
         and not gateway.get("pending")
         and all(e.get("state", "serving") == "serving" for e in gateway.get("endpoints", ()))
-        and not any((one.get("registry") or {}).get("error") for one in (gateway, sync or {}))
+        and not (gateway.get("registry") or {}).get("error")
         and not any((e.get("successor") or {}).get("state") in _FAILED for e in gateway.get("endpoints", ()))
-        and all(model.get("state") in _HELD for model in models)
     )
 
 
-def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] | None) -> list[str]:
+def describe(address: str, gateway: Mapping[str, Any]) -> list[str]:
     """Return the status as text lines."""
     because = "; ".join(str(reason) for reason in gateway.get("not_ready_because", []))
     lines = [f"{address}  {'ready' if gateway.get('ready') else f'not ready: {because}'}"]
@@ -144,8 +138,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
             for e in gateway.get("endpoints", [])]  # fmt: skip
     rows += [[str(p.get("url")), "-", "-", str(p.get("state"))] for p in gateway.get("pending", [])]
     lines += table(["ENDPOINT", "MODEL ID", "MODEL", "STATE"], rows) if rows else ["no endpoint is configured"]
-    waiting = _grouped((str(p.get("url")), f"{p.get('state')}: {p.get('reason')}") for p in gateway.get("pending", []))
-    lines += waiting
+    lines += _grouped((str(p.get("url")), f"{p.get('state')}: {p.get('reason')}") for p in gateway.get("pending", []))
     for name, shares in dict(gateway.get("canaries", {})).items():
         weighted = [url for url, share in dict(shares).items() if share]
         is_over = len(weighted) == 1 < len(shares)
@@ -176,19 +169,7 @@ def describe(address: str, gateway: Mapping[str, Any], sync: Mapping[str, Any] |
         for one in gateway.get("lost", [])
     ]
     faults = [(str(fault.get("subject")), str(fault.get("message"))) for fault in gateway.get("faults", [])]
-    lines += [f"fault in {line}" for line in _grouped(faults)]
-    unready = [model for model in (sync or {}).get("models", []) if model.get("state") not in _HELD]
-    told = "\n".join(waiting)
-    lines += [
-        f"sync: {line}" for line in _grouped(
-            (str(model.get("endpoint")), f"{model.get('state')}: {model.get('reason') or 'no reason yet'}")
-            for model in unready if not model.get("reason") or str(model["reason"]) not in told
-        )
-    ]  # fmt: skip
-    if triton := (sync or {}).get("triton", {}).get("error"):
-        lines.append(f"sync: {triton}")
-    registry = (sync or {}).get("registry", {}).get("error")
-    return [*lines, f"sync: the registry cannot be read: {registry}"] if registry else lines
+    return [*lines, *(f"fault in {line}" for line in _grouped(faults))]
 
 
 def _rollout(one: Mapping[str, Any]) -> str:

@@ -22,7 +22,7 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 
 @click.command(
     name="sync",
-    epilog="STATE_DIR/sync-status.json records what it did; `triton-gateway status` shows it.",
+    epilog="STATE_DIR/sync-status.json records what it did; `triton-gateway status` shows what is in the way.",
 )
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),

@@ -291,17 +291,16 @@ SERVED = {
 def test_status_json_is_all_there_is_on_stdout(
     gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--json` prints one object that programs can read, with model sync's account beside the gateway's."""
+    """`--json` prints one object that programs can read: what the gateway says."""
     address, handler = gateway
     handler.content = SERVED
-    (tmp_path / "sync-status.json").write_text('{"models": []}')
     assert main(["status", "--json", "--url", address, "--state-dir", str(tmp_path)]) == 0
     shown = capsys.readouterr()
-    assert json.loads(shown.out) == {"gateway": SERVED, "sync": {"models": []}}
+    assert json.loads(shown.out) == SERVED
     assert shown.err == ""
 
 
-def test_status_shows_endpoints_faults_and_failed_models(
+def test_status_shows_endpoints_and_faults(
     gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The output lists what is served, and why something is not; the exit code says so too."""
@@ -311,12 +310,9 @@ def test_status_shows_endpoints_faults_and_failed_models(
         "pending": [{"url": "x", "state": "building", "reason": "Triton does not have it"}],
         "faults": [{"subject": "endpoint y", "message": "no model"}],
     }  # fmt: skip
-    status = {"models": [{"endpoint": "x", "state": "failed", "reason": "bad graph"}], "registry": {"error": "gone"}}
-    (tmp_path / "sync-status.json").write_text(json.dumps(status))
     assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
     text = capsys.readouterr().out
-    for said in ("not ready: x waits", "minilm", "m1", "Triton does not have it", "endpoint y: no model",
-                 "failed: bad graph", "gone"):  # fmt: skip
+    for said in ("not ready: x waits", "minilm", "m1", "Triton does not have it", "endpoint y: no model"):
         assert said in text
 
 
@@ -330,21 +326,17 @@ def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
     assert "Triton at triton:8001 does not answer" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("side", ["gateway", "sync"])
 def test_status_says_that_the_configuration_may_be_out_of_date(
-    side: str, gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ClearML is down, refuses the credentials or has no such Task: all is served, and nobody hears of changes."""
     address, handler = gateway
     said = {"last_contact": 1795399200.0, "error": "ClearML refuses the credentials"}
-    handler.content = {**SERVED, "spec_revision": "r", **({"registry": said} if side == "gateway" else {})}
-    if side == "sync":
-        (tmp_path / "sync-status.json").write_text(json.dumps({"models": [], "registry": said}))
+    handler.content = {**SERVED, "spec_revision": "r", "registry": said}
     assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
     text = capsys.readouterr().out
     assert "ClearML refuses the credentials" in text
-    if side == "gateway":
-        assert "out of date (read 2026-11-23T02:00:00Z)" in text
+    assert "out of date (read 2026-11-23T02:00:00Z)" in text
 
 
 def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(

@@ -43,11 +43,9 @@ async def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
     assert "send a text" == refused.value.hint
 
 
-def test_what_is_in_the_way_is_told_by_the_part_nearest_to_it() -> None:
-    """A model that fails to load is a better reason than the gateway's waiting for it."""
+def test_what_is_in_the_way_is_told() -> None:
+    """As the gateway says it, or that it has not seen the endpoint or does not answer."""
     waiting = {"pending": [{"url": "e/1", "state": "building", "reason": "not loaded"}]}
-    failed = {"models": [{"endpoint": "e/1", "state": "failed", "reason": "bad graph"}]}
-    assert why_not_served("e/1", waiting, failed) == "its Triton model is failed: bad graph"
-    assert why_not_served("e/1", waiting, None) == "building: not loaded"
-    assert why_not_served("e/2", waiting, failed) == "the gateway has not seen it yet"
-    assert why_not_served("e/1", {}, failed) == "the gateway does not answer"
+    assert why_not_served("e/1", waiting) == "building: not loaded"
+    assert why_not_served("e/2", waiting) == "the gateway has not seen it yet"
+    assert why_not_served("e/1", {}) == "the gateway does not answer"

@@ -19,7 +19,7 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings
-from deploy.sync.status import Reporter, read_status
+from deploy.sync.status import Reporter
 from gateway.errors import (
     ArtifactCorrupt,
     BackendRefused,
@@ -234,7 +234,7 @@ def test_a_wanted_model_is_written_loaded_ready_and_published(world):
     """The whole way, and the file that tells it."""
     world.registry.add("a/1", "m1")
     assert {"a/1": ("ready", "")} == world.rounds()
-    status = read_status(world.settings.status_path)
+    status = json.loads(world.settings.status_path.read_text())
     assert ("ready", "m1", "a/1") == tuple(status["models"][0][k] for k in ("state", "model_id", "endpoint"))
     assert [("load", status["models"][0]["name"])] == world.triton.calls
 

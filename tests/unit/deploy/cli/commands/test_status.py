@@ -14,7 +14,7 @@ def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None
             {"url": "old/2", "state": "serving", "details": {}},
         ],
     }  # fmt: skip
-    lines = describe("http://g", status, None)
+    lines = describe("http://g", status)
     assert "default version of faq: faq/1" in lines
     assert "default version of old: old/1, which is not served" in lines
     (note,) = [line for line in lines if line.startswith("note")]
@@ -23,25 +23,22 @@ def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None
 
 
 def test_what_is_told_of_many_is_told_once() -> None:
-    """Models that share a file have one long fault each, and model sync repeats what the gateway says of a version."""
-    shared, broken = "has the same file as others (…)", "the graph is broken"
+    """Models that share a file have one long fault each."""
+    shared = "has the same file as others (…)"
     status = {
         "ready": True, "faults": [{"subject": f"model {name}", "message": shared} for name in "abc"],
-        "pending": [{"url": f"e/{n}", "state": "failed", "reason": f"refused by model sync: {broken}"} for n in (1, 2)],
+        "pending": [{"url": f"f/{n}", "state": "loading", "reason": "waits"} for n in range(12)],
     }  # fmt: skip
-    models = [{"endpoint": "e/1", "state": "failed", "reason": broken},
-              *({"endpoint": f"f/{n}", "state": "loading", "reason": ""} for n in range(12))]  # fmt: skip
-    lines = describe("http://g", status, {"models": models})
+    lines = describe("http://g", status)
     assert [f"fault in model a, model b, model c: {shared}"] == [line for line in lines if shared in line]
-    assert [f"e/1, e/2: failed: refused by model sync: {broken}"] == [line for line in lines if broken in line]
-    (loading,) = [line for line in lines if "loading" in line]
-    assert loading.endswith("f/9 and 2 more: loading: no reason yet")
+    (loading,) = [line for line in lines if "loading: waits" in line]
+    assert loading.endswith("f/9 and 2 more: loading: waits")
 
 
 def test_a_canary_that_one_version_answers_alone_is_shown_as_finished() -> None:
     """After a rollout under a name that is no endpoint's; one that splits requests is shown with its shares."""
     status = {"ready": True, "canaries": {"zc": {"clf/3": 1.0, "clf/1": 0.0}, "clf": {"clf/3": 0.1, "clf/1": 0.9}}}
-    lines = describe("http://g", status, None)
+    lines = describe("http://g", status)
     assert "canary zc: finished, clf/3 answers all" in lines
     assert 'canary clf: {"clf/3": 0.1, "clf/1": 0.9}' in lines
 
@@ -53,7 +50,7 @@ def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> N
         "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full"},
         "accuracy": [{"endpoint": "faq", "version": "2", "value": 0.9, "low": 0.85, "high": 0.94, "labels": 1200}],
     }  # fmt: skip
-    lines = describe("http://g", status, None)
+    lines = describe("http://g", status)
     assert [
         "accuracy faq 2: 90.0% right by labels (85.0% to 94.0%, 1,200 labels)",
         "payload log: 10% of faq, 0.1% of * to /kept", "payload log: it is full",
@@ -68,11 +65,11 @@ def test_a_rollout_that_runs_is_told_with_its_guard() -> None:
     assert [
         "rollout clf: clf/3 has 5 %, running, guarded by host 1a2b: too few requests",
         "rollout zc: clf/3 has 5 %, running, nobody guards it: too few requests",
-    ] == [line for line in describe("http://g", {"ready": True, "rollouts": told}, None) if "rollout" in line]
+    ] == [line for line in describe("http://g", {"ready": True, "rollouts": told}) if "rollout" in line]
 
 
 def test_an_endpoint_that_a_stale_write_has_lost_is_told_with_the_command_that_restores_it() -> None:
     """The gateway has it from the controller."""
     told = [{"endpoint": "faq/2", "restore": "clearml-serving --id t model add --endpoint faq"}]
-    (line,) = (one for one in describe("http://g", {"ready": True, "lost": told}, None) if one.startswith("lost faq/2"))
+    (line,) = (one for one in describe("http://g", {"ready": True, "lost": told}) if one.startswith("lost faq/2"))
     assert line.endswith("if it was not removed on purpose: clearml-serving --id t model add --endpoint faq")
