@@ -1,7 +1,7 @@
 """Runs a ``Preprocess`` class on one body on this machine, as a gateway would, and reports what each stage did.
 
 Public: ``deploy`` may import it (``triton-gateway hook test`` does). The code runs in a hook process with a gateway's
-limits. The model of an ONNX bundle runs in ONNX Runtime instead of Triton. ``send_request`` sends to a gateway.
+limits. There is no Triton, and nobody answers ``send_request``.
 """
 
 from __future__ import annotations
@@ -9,39 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import importlib
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
-from gateway.control import packages
 from gateway.errors import OF_CALLERS, ControlError, DeadlineExceeded, GatewayError
 from gateway.handlers.hook import HookHandler
-from gateway.handlers.tensors import TritonCall
-from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.json_form import to_json
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
 from gateway.trace import Trace
-from gateway.triton.port import Backend, TensorInfo
-from preprocessing.errors import PreprocessingError
-from preprocessing.processor import TextProcessor
 
-SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
-
-_TYPES: Final = {
-    "tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16", "tensor(int64)": "int64",
-    "tensor(int32)": "int32", "tensor(int8)": "int8", "tensor(uint8)": "uint8", "tensor(bool)": "bool",
-}  # fmt: skip
 _SUFFIXES: Final = {".pkl": "sklearn", ".joblib": "sklearn", ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm"}
 _NAME: Final = "trial"
 """The endpoint's name that the class sees."""
@@ -90,30 +75,28 @@ class HookFault(Exception):
         self.is_refusal = is_refusal
 
 
-async def run(trial: Trial, send_request: SendRequest) -> Report:
+async def run(trial: Trial) -> Report:
     """Run a trial. Raises ``HookFault`` for faults of the class, ``ControlError`` if it cannot be run at all."""
     if not trial.code.exists():
         raise ControlError(f"{trial.code} does not exist", hint="give a .py file, or a folder with preprocess.py")
-    _check_packages(trial)
-    session = _onnx_session(trial)
-    engine = trial.engine or _guess_engine(trial, has_session=session is not None)
+    engine = trial.engine or _guess_engine(trial)
     endpoint: dict[str, object] = {
         "engine_type": engine, "serving_url": _NAME, "version": "", "model_id": None,
         "preprocess_artifact": None, "input_size": [], "input_type": [], "input_name": [], "output_size": [],
         "output_type": [], "output_name": [], "auxiliary_cfg": None,
     }  # fmt: skip
-    program = Program(_NAME, engine, trial.code.resolve(), _model_path(trial), endpoint)
-    pool = HookPool(program, PoolLimits(1, 1, 0), send_request)
+    bundle = None if trial.bundle is None else trial.bundle.resolve()
+    pool = HookPool(Program(_NAME, engine, trial.code.resolve(), bundle, endpoint), PoolLimits(1, 1, 0), _no_answer)
     began = time.monotonic()
     with ThreadPoolExecutor(1) as threads:
         try:
             await pool.start()
             loading = time.monotonic() - began
-            if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
-                if trial.engine:
-                    raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
+            if engine == "triton":
                 return await _prepared_only(trial, pool, loading)
-            handler = _handler(trial, pool, session, threads)
+            if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
+                raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
+            handler = HookHandler(ProcessExecutor(pool), call=None, default=None, threads=threads, max_rows=1)
             trace = Trace("trial")
             try:
                 trace.deadline = asyncio.get_running_loop().time() + trial.timeout
@@ -127,7 +110,14 @@ async def run(trial: Trial, send_request: SendRequest) -> Report:
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await pool.close()
-    return _report(trial, engine, pool.loaded.stages, trace, answer, loading)
+    spent = {"preprocess": trace.prepare_ns, "process": trace.infer_ns, "postprocess": trace.finish_ns}
+    defined = {*pool.loaded.stages, "process"}  # that of the libraries' engines is ours
+    stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and name in defined]
+    return Report(answer, engine, stages, trace.custom or {}, loading)
+
+
+async def _no_answer(_name: str, _version: str | None, _data: object) -> None:
+    """Answer ``send_request``."""
 
 
 async def _prepared_only(trial: Trial, pool: HookPool, loading: float) -> Report:
@@ -137,117 +127,18 @@ async def _prepared_only(trial: Trial, pool: HookPool, loading: float) -> Report
     if outcome.error is not None:
         raise outcome.error
     stages = [("preprocess", reply.stage_ns[0] / 1e6)]
-    note = "the model was not run: this is what preprocess gives it (name the model with --bundle, or the --engine)"
+    note = "the model was not run: this is what preprocess gives it"
     return Report(outcome.answer, "triton", stages, outcome.statistics, loading, note)
 
 
-def _report(trial: Trial, engine: str, defined: Sequence[str], trace: Trace, answer: object, loading: float) -> Report:
-    middle = "model" if engine == "triton" and "process" not in defined else "process"
-    spent = {"preprocess": trace.prepare_ns, middle: trace.infer_ns, "postprocess": trace.finish_ns}
-    by_us = {"model", *(["process"] if engine in ENGINES else []), *(["preprocess"] if trial.bundle else [])}
-    stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and (name in defined or name in by_us)]
-    return Report(answer, engine, stages, trace.custom or {}, loading)
-
-
-def _handler(trial: Trial, pool: HookPool, session: Any, threads: ThreadPoolExecutor) -> HookHandler:
-    call, processor = None, None
-    if session is not None:
-        inputs = tuple(TensorInfo(i.name, _TYPES.get(i.type, "float32"), (-1,)) for i in session.get_inputs())
-        call = TritonCall(
-            cast(Backend, _OnnxBackend(session)), "model", inputs, tuple(o.name for o in session.get_outputs())
-        )
-        if trial.bundle is not None and (trial.bundle / "tokenizer.json").is_file():
-            try:
-                processor = TextProcessor.from_folder(
-                    trial.bundle,
-                    input_names=[t.name for t in inputs],
-                    input_dtypes={t.name: t.dtype for t in inputs},
-                    output_names=list(call.outputs),
-                )
-            except PreprocessingError as error:
-                if "preprocess" not in pool.loaded.stages:
-                    raise HookFault(error.message, error.hint or "") from error
-    return HookHandler(ProcessExecutor(pool), call=call, default=processor, threads=threads, max_rows=1)
-
-
-class _OnnxBackend:
-    """Runs one model in ONNX Runtime instead of Triton."""
-
-    def __init__(self, session: Any) -> None:
-        self._session = session
-
-    async def infer(
-        self, _model: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str], *, timeout: float, **_: Any
-    ) -> dict[str, NDArray[Any]]:
-        """Run the model."""
-        try:
-            async with asyncio.timeout(timeout):
-                found = await asyncio.to_thread(self._session.run, list(outputs) or None, dict(inputs))
-        except TimeoutError:
-            raise
-        except Exception as error:
-            raise HookFault(f"the model refused what preprocess returned: {str(error).splitlines()[0]}") from error
-        names = list(outputs) or [o.name for o in self._session.get_outputs()]
-        return dict(zip(names, (np.asarray(f) for f in found), strict=True))
-
-
-def _onnx_session(trial: Trial) -> Any:
-    bundle = trial.bundle
-    if bundle is None or trial.engine not in ("", "triton"):
-        return None
-    file = bundle if bundle.suffix == ".onnx" else bundle / "model.onnx"
-    if not file.is_file():
-        if trial.engine == "triton":
-            raise ControlError(f"{bundle} has no model.onnx", hint="only ONNX models can be run here without Triton")
-        return None
-    try:
-        runtime = importlib.import_module("onnxruntime")
-    except ImportError as error:
-        raise ControlError("running the model here needs onnxruntime", hint='run `pip install ".[triton]"`') from error
-    try:
-        return runtime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-    except Exception as error:  # its errors have no common base but this
-        reason = str(error).splitlines()[0]
-        raise ControlError(
-            f"{file} cannot be loaded by ONNX Runtime: {reason}", hint="give a model that was exported to ONNX"
-        ) from error
-
-
-def _model_path(trial: Trial) -> Path | None:
-    bundle = trial.bundle
-    if bundle is None:
-        return None
-    if not bundle.exists():
-        raise ControlError(f"{bundle} does not exist", hint="give the model's file or folder")
-    return bundle.resolve()
-
-
-def _guess_engine(trial: Trial, *, has_session: bool) -> str:
-    if has_session:
-        return "triton"
-    bundle = trial.bundle
-    files = [] if bundle is None else [bundle] if bundle.is_file() else sorted(bundle.iterdir())
-    source = "".join(
-        p.read_text("utf-8", "replace")
-        for p in ([trial.code] if trial.code.is_file() else trial.code.glob("*.py"))
-    )  # fmt: skip
+def _guess_engine(trial: Trial) -> str:
+    if trial.bundle is not None and trial.bundle.suffix in _SUFFIXES:
+        return _SUFFIXES[trial.bundle.suffix]
+    files = [trial.code] if trial.code.is_file() else trial.code.glob("*.py")
+    source = "".join(path.read_text("utf-8", "replace") for path in files)
     if re.search(r"^\s+(async )?def process(_batch)?\(", source, re.M):
         return "custom_async" if "async def" in source else "custom"
-    for file in files:
-        if file.suffix in _SUFFIXES:
-            return _SUFFIXES[file.suffix]
-    found = next((engine for engine in ENGINES if engine in source), "")
-    return found if files and found else "custom"
-
-
-def _check_packages(trial: Trial) -> None:
-    file = packages.requirements_of(trial.code, trial.bundle)
-    lacking = packages.missing(file) if file is not None else []
-    if lacking:
-        raise ControlError(
-            f"{file} asks for packages that are not installed here: {', '.join(lacking)}",
-            hint=f"run `pip install -r {file}`",
-        )
+    return "triton"
 
 
 def _fault(trial: Trial, error: GatewayError) -> HookFault:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -31,21 +30,18 @@ def command() -> None:
 )  # fmt: skip
 @click.option(
     "--bundle", type=click.Path(path_type=Path, exists=True), default=None,
-    help="The model's file or folder, passed to load(). A model.onnx runs in ONNX Runtime in place of Triton.",
+    help="The model's file or folder, passed to load().",
 )  # fmt: skip
 @click.option(
     "--engine", default="", metavar="ENGINE",
     type=click.Choice(["", "triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm"]),
-    help="Engine that the class is written for.  [default: guessed from code and bundle]",
-)  # fmt: skip
-@click.option(
-    "--url", default="", envvar="TRITON_GATEWAY_URL", show_envvar=True,
-    help="Address of a gateway that answers send_request.  [default: send_request returns None]",
+    help="Engine that the class is written for; of `triton`, only preprocess is run.  [default: guessed from code and "
+    "bundle]",
 )  # fmt: skip
 @click.option("--timeout", type=DURATION, default="60s", show_default=True, help="Time limit of the request.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the answer, as JSON.")
 def test(
-    code: Path, body: str, bundle: Path | None, engine: str, url: str, timeout: float, as_json: bool,
+    code: Path, body: str, bundle: Path | None, engine: str, timeout: float, as_json: bool,
 ) -> int:  # fmt: skip
     """Run a Preprocess class on one request, in a process as in a gateway, and show the answer and each stage's time.
 
@@ -55,26 +51,14 @@ def test(
     \b
     Examples:
       triton-gateway hook test preprocess.py --body '{"x0": 1, "x1": 2}'
-      triton-gateway hook test preprocess.py --bundle ./my-model --body @request.json
+      triton-gateway hook test preprocess.py --bundle ./model.pkl --body @request.json
     """
-    from deploy.tools import http_client
-    from gateway import spec, trial
-
-    terminal = Terminal(sys.stderr)
-
-    async def send_request(name: str, version: str | None, data: Any) -> Any:
-        if not url:
-            terminal.show(f"send_request({name!r}) returns None, because no gateway is given with --url")
-            return None
-        answer = await http_client.call_async(
-            f"{url.rstrip('/')}/serve/{spec.normalize_url(name, version)}", body=data, timeout=60
-        )
-        return answer.content if answer is not None and answer.status == 200 else None
+    from gateway import trial
 
     asked = trial.Trial(code, _body(body), engine, bundle, timeout=timeout)
     try:
-        with terminal.waiting(f"loading {code}"):
-            report = asyncio.run(trial.run(asked, send_request))
+        with Terminal(sys.stderr).waiting(f"loading {code}"):
+            report = asyncio.run(trial.run(asked))
     except trial.HookFault as fault:
         click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
         for line in fault.excerpt:

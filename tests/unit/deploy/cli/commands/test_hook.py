@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import joblib
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 from sklearn.linear_model import LogisticRegression
 
 from deploy.cli.main import main
@@ -94,30 +91,6 @@ def test_model_of_an_engine_predicts(code: Any, tmp_path: Path, capsys: Any) -> 
     assert "engine sklearn" in err
 
 
-def test_onnx_model_runs_in_tritons_place(code: Any, tmp_path: Path, capsys: Any) -> None:
-    """It runs between preprocess and postprocess, and its errors are shown."""
-    graph = helper.make_graph(
-        [helper.make_node("Add", ["x", "x"], ["y"])], "double",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])],
-    )  # fmt: skip
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    model.ir_version = 8
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    onnx.save(model, bundle / "model.onnx")
-    source = (
-        "class Preprocess:\n    def preprocess(self, body):\n        return [body['x']]\n"
-        "    def postprocess(self, data):\n        return {'y': data.tolist()}\n"
-    )
-    assert 0 == main(["hook", "test", code(source), "--body", '{"x": [1, 2]}', "--bundle", str(bundle)])
-    out, err = capsys.readouterr()
-    assert {"y": np.array([[2.0, 4.0]]).tolist()} == json.loads(out)
-    assert "model" in err
-    assert 1 == main(["hook", "test", code(source), "--body", '{"x": [1, 2, 3]}', "--bundle", str(bundle)])
-    assert "the model refused what preprocess returned" in capsys.readouterr().err
-
-
 def test_without_a_model_preprocess_is_tried_alone(code: Any, capsys: Any) -> None:
     """The output says that the model was not run."""
     source = "class Preprocess:\n    def preprocess(self, body):\n        return [body['x']]\n"
@@ -133,18 +106,3 @@ def test_a_bundle_that_is_not_there_is_named(tmp_path: Path, capsys: pytest.Capt
     code.write_text("class Preprocess:\n    pass\n")
     assert 2 == main(["hook", "test", str(code), "--body", "{}", "--bundle", str(tmp_path / "missing")])
     assert "missing' does not exist" in capsys.readouterr().err
-
-
-def test_a_bundle_that_cannot_be_read_is_one_line(
-    code: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A missing path and an invalid model are errors of one line, not bugs of ours."""
-    file = code(DIVIDES)
-    assert 2 == main(["hook", "test", file, "--body", "{}", "--bundle", str(tmp_path / "nowhere")])
-    assert "nowhere' does not exist" in capsys.readouterr().err
-    (tmp_path / "model.onnx").write_text("no model")
-    assert 1 == main(["hook", "test", file, "--body", "{}", "--bundle", str(tmp_path / "model.onnx")])
-    err = capsys.readouterr().err
-    assert "model.onnx cannot be loaded by ONNX Runtime" in err
-    assert "unexpected" not in err
-    assert 1 == len(err.splitlines())
