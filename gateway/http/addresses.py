@@ -15,7 +15,7 @@ from gateway.http.problems import cohere_problem, oip_problem, openai_problem, p
 from gateway.path.call import Call, Refuse
 from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS
 from gateway.path.routing.table import RoutingTable
-from gateway.protocols import huggingface, kserve, oip, openai, openai_text, rerank, tei
+from gateway.protocols import kserve, oip, openai, openai_text, rerank, tei
 from gateway.protocols.json_body import decode, is_json
 from gateway.protocols.serve import ServeCall
 from gateway.protocols.tensors import read_request
@@ -144,9 +144,7 @@ class Addresses:
             if path.endswith(_CHAT):
                 return Reading(partial(_named, openai_text.ChatCall, name[: -len(_CHAT)]), openai_problem)
             version = parse_qs(query.decode("latin-1")).get("version", [None])[0] if query else None
-            task = ""
-            if _PIPELINE in name:
-                name, task = huggingface.split_pipeline_path(name)
+            name, _, task = name.partition(_PIPELINE)
             url = normalize_url(name, version)
             # A partial function with a keyword takes three times as long, and this is called for every request.
             parse = partial(ServeCall, url, self._key_field)

@@ -53,7 +53,7 @@ def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
             f"the task {task} has no Hugging Face form here",
             hint='send {"text": …} instead, as docs/tasks.md describes it',
         )
-    ours, convert = form(body["inputs"], _our_parameters(task, parameters) if parameters else parameters)
+    ours, convert = form(body["inputs"], _our_parameters(parameters) if parameters else parameters)
     if body.get("stream") is not None:
         if task != "text-generation":
             raise InputRefused("stream is for text generation")
@@ -81,7 +81,8 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
 
 def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     ours = dict(parameters)
-    _drop_parameter(ours, "encoding_format", ("float",), "for base64, use OpenAI's POST /v1/embeddings")
+    if ours.pop("encoding_format", "float") != "float":
+        raise InputRefused("encoding_format must be float: for base64, use OpenAI's POST /v1/embeddings")
     if isinstance(inputs, dict):
         return _similarity(inputs, ours)
     size = whole_number(ours, "dimensions")
@@ -258,88 +259,40 @@ _TASKS: Final[Mapping[str, Callable[[Any, Body], tuple[dict[str, Any], Convert]]
 # --- parameters -------------------------------------------------------------------------------------------------------
 
 _ALL_LABELS: Final = 1 << 31
-_PADDING: Final = (True, False, "longest", "max_length", "do_not_pad")
 _RENAMED: Final = {
     "stop_sequences": "stop", "stop_strings": "stop", "topk": "top_k", "multi_class": "multi_label",
 }  # fmt: skip
 """Older names, and other servers' names, of parameters that endpoints have."""
-_NO_BEAMS: Final = "each token is chosen alone, without beams: use do_sample, temperature, top_k and top_p"
-_ONE_EACH: Final = "send one request for each text, each with its own seed"
-_MODEL_ENDS: Final = "the model decides when a text ends; max_new_tokens and stop end it sooner"
-_IN_MODEL: Final = "it is set in the model's generation_config.json"
-_ENCODER_DECODER: Final = "it is for summarization and translation, and their encoder-decoder models are not served"
-_NOT_OFFERED: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "num_beams": ((1,), _NO_BEAMS), "num_beam_groups": ((1,), _NO_BEAMS), "diversity_penalty": ((0,), _NO_BEAMS),
-    "penalty_alpha": ((0,), _NO_BEAMS), "length_penalty": ((1,), _NO_BEAMS), "early_stopping": ((False,), _NO_BEAMS),
-    "num_return_sequences": ((1,), _ONE_EACH), "best_of": ((1,), _ONE_EACH),
-    "no_repeat_ngram_size": ((0,), "use repetition_penalty"), "frequency_penalty": ((0,), "use repetition_penalty"),
-    "presence_penalty": ((0,), "use repetition_penalty"), "bad_words_ids": ((), "use stop"),
-    "typical_p": ((1,), "use top_p"), "min_p": ((0,), "use top_p"),
-    "min_length": ((0,), _MODEL_ENDS), "min_new_tokens": ((0,), _MODEL_ENDS), "max_length": ((), "use max_new_tokens"),
-    "max_time": ((), "use the header x-request-timeout-ms"),
-    "eos_token_id": ((), _IN_MODEL), "pad_token_id": ((), _IN_MODEL),
-    "use_cache": ((True,), "it was decided when the model was exported"),
-    "truncate": ((), "the beginning of a prompt that is too long is always cut off"),
-    "prefix": (("",), "put it in front of the text"),
-    "clean_up_tokenization_spaces": ((False,), "change the text in your client"),
-    "handle_long_generation": (("hole",), "send a shorter prompt"), "return_text": ((True,), "the answer is text"),
-    "return_tensors": ((False,), "the answer is text"), "add_special_tokens": ((True,), "send ids to /v1/completions"),
-    "decoder_input_details": ((False,), "no log probabilities are returned"),
-    "top_n_tokens": ((0,), "no log probabilities are returned"),
-    "watermark": ((False,), "texts get no watermark"),
-    "grammar": ((), "check the answer, and try again with another seed"),
-    "adapter_id": ((), "serve the adapted model as an endpoint of its own"),
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "padding": (True, False, "longest", "max_length", "do_not_pad"), "function_to_apply": ("default",),
+    "num_beams": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
+    "length_penalty": (1,), "early_stopping": (False,), "num_return_sequences": (1,), "best_of": (1,),
+    "no_repeat_ngram_size": (0,), "frequency_penalty": (0,), "presence_penalty": (0,), "typical_p": (1,),
+    "min_p": (0,), "min_length": (0,), "min_new_tokens": (0,), "use_cache": (True,), "prefix": ("",),
+    "clean_up_tokenization_spaces": (False,), "handle_long_generation": ("hole",), "return_text": (True,),
+    "return_tensors": (False,), "add_special_tokens": (True,), "decoder_input_details": (False,),
+    "top_n_tokens": (0,), "watermark": (False,), "generate_parameters": ({},), "max_question_len": (64,),
+    "ignore_subwords": (False,),
 }  # fmt: skip
-"""Known parameters of text generation that are not offered: values that are accepted, and what to do instead.
-
-An accepted value is the one that changes nothing.
-"""
-_NOT_OFFERED_ELSEWHERE: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "generate_parameters": (({},), _ENCODER_DECODER), "clean_up_tokenization_spaces": ((), _ENCODER_DECODER),
-    "src_lang": ((), _ENCODER_DECODER), "tgt_lang": ((), _ENCODER_DECODER), "min_length": ((), _ENCODER_DECODER),
-    "num_beams": ((1,), "only text-generation endpoints write texts"),
-    "add_special_tokens": ((True,), "send token ids to /v1/embeddings, or tensors to /v2/models/NAME/infer"),
-    "return_tensors": ((False,), "tensors are answered at /v2/models/NAME/infer"),
-    "max_question_len": ((64,), "questions are not cut"),
-    "ignore_subwords": ((False,), 'use "aggregation_strategy": "first"'),
-}  # fmt: skip
-"""``_NOT_OFFERED`` for all other tasks."""
-_HF_TASKS: Final = (
-    "summarization", "translation", "text2text-generation", "conversational", "table-question-answering",
-    "document-question-answering", "image-classification", "automatic-speech-recognition", "text-to-image",
-)  # fmt: skip
+"""Parameters of pipelines and servers → their values that change nothing, and are left out."""
 _SIMILARITY_TASK: Final = "sentence-similarity"
 
 
-def _our_parameters(task: str, given: Body) -> dict[str, Any]:
+def _our_parameters(given: Body) -> dict[str, Any]:
     """Return the parameters of a Hugging Face pipeline under the endpoints' own names, without those of no effect.
 
-    Raises ``InputRefused`` for a parameter that is not offered; the message says what to do instead.
+    An endpoint refuses what it does not know by name.
     """
     ours: dict[str, Any] = {}
-    generates = task == "text-generation"
-    refused = _NOT_OFFERED if generates else _NOT_OFFERED_ELSEWHERE
     for name, value in given.items():
-        if value is None:  # clients send unset parameters as null
+        if value is None or is_among(value, _NEUTRAL.get(name, ())):  # clients send unset parameters as null
             continue
-        if name in refused:
-            accepted, instead = refused[name]
-            if not is_among(value, accepted):
-                raise InputRefused(f"the parameter {name} is not offered here: {instead}")
-        elif name == "truncation":
-            truncates = _truncates(value)
-            if not generates:
-                ours["truncate"] = truncates
-            elif not truncates:
-                raise InputRefused(
-                    "the parameter truncation cannot be false here: a prompt that is too long is always cut"
-                )
+        if name == "truncation":
+            ours["truncate"] = _truncates(value)
         elif name == "truncation_direction" and isinstance(value, str):
             ours[name] = value.lower()
         elif name in ("tokenizer_kwargs", "tokenize_kwargs") and isinstance(value, dict):
-            ours.update(_our_parameters(task, value))
-        elif name == "padding" and is_among(value, _PADDING):
-            continue  # padding changes no answer
+            ours.update(_our_parameters(value))
         elif name == "return_all_scores" and isinstance(value, bool):
             ours.setdefault("top_k", _ALL_LABELS if value else 1)
         elif name == "raw_scores" and isinstance(value, bool):
@@ -347,8 +300,6 @@ def _our_parameters(task: str, given: Body) -> dict[str, Any]:
                 ours["function_to_apply"] = "none"
         elif name == "grouped_entities" and isinstance(value, bool):
             ours["aggregation_strategy"] = "simple" if value else "none"
-        elif name == "function_to_apply" and value == "default":
-            continue
         else:
             ours[_RENAMED.get(name, name)] = value
     return ours
@@ -374,14 +325,6 @@ def expect_task(task: str, wanted: str) -> None:
             f"this endpoint's task is {task or 'that of its own code'}, not {wanted}",
             hint="GET /v1/status says which endpoint does what",
         )
-
-
-def split_pipeline_path(path: str) -> tuple[str, str]:
-    """Split Hugging Face's address ``NAME/pipeline/TASK`` into name and task; other addresses have the task ``""``."""
-    name, separator, task = path.rpartition("/pipeline/")
-    return (
-        (name, task) if separator and (task in _TASKS or task in _HF_TASKS or task == _SIMILARITY_TASK) else (path, "")
-    )
 
 
 # --- parts shared with other forms ------------------------------------------------------------------------------------
@@ -447,9 +390,3 @@ def _source_and_sentences(inputs: Body) -> tuple[str, list[str]]:
         raise InputRefused('inputs must be text, a list of texts, or {"source_sentence": "…", "sentences": ["…", …]}')
     _refuse_unknown(inputs, ("source_sentence", "sentences"))
     return source, sentences
-
-
-def _drop_parameter(parameters: dict[str, Any], name: str, accepted: tuple[object, ...], instead: str) -> None:
-    """Remove a parameter whose value changes nothing; raise ``InputRefused`` for any other value."""
-    if name in parameters and parameters.pop(name) not in accepted:
-        raise InputRefused(f"{name} cannot be chosen for a request: {instead}")
