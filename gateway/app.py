@@ -79,7 +79,6 @@ from gateway.settings import JOINS, LOCAL_NAMES, SUPERVISOR, Settings, grpc_opti
 from gateway.spec import normalize_url
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
-from gateway.triton.key import key_file
 from gateway.triton.port import Backend
 from gateway.triton.tls import in_folder
 
@@ -623,7 +622,6 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             options=options,
             http_of=http_beside(settings.triton_http),
             tls=in_folder(settings.triton_tls, settings.triton_tls_name),
-            key_file=key_file(settings.triton_key_file, settings.state_dir),
             away_s=settings.cold_start_timeout,
             cold_s=settings.cold_start_timeout or _COLD_S,
             wish=wishes.make,

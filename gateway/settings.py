@@ -301,11 +301,6 @@ class Settings(BaseSettings):
         "the same hosts), `auto` (port 8000 if gRPC uses 8001) or `off`. The gateway uses gRPC for everything else, "
         "and whenever HTTP does not answer. Only over gRPC does Triton stop work whose caller has left.",
     )  # fmt: skip
-    triton_key_file: str = Field(
-        "", validation_alias=_names("triton_key_file"),
-        description="File with the key of Triton's control APIs. It is only used to ask Triton why a model is not "
-        "loaded. Empty: `triton/key` in the state folder, if it exists.",
-    )  # fmt: skip
     serve_path: str = Field(
         "serve", validation_alias=_names("serve_path", "CLEARML_DEFAULT_SERVE_SUFFIX"),
         description="First part of the path of the inference routes.",

@@ -44,7 +44,7 @@ class FakeBackend:
     """A backend in memory: ``models`` by name, each a function from inputs to outputs.
 
     ``latency`` seconds per call; ``calls`` records ``(model, rows)``, ``parents`` the ``traceparent`` of each;
-    ``refusals``: model → why Triton did not load it; ``fail_with`` makes every call raise it; ``is_up`` False makes the
+    ``fail_with`` makes every call raise it; ``is_up`` False makes the
     server unreachable; ``hold`` (an event) keeps calls waiting until it is set; ``replicas`` is how many servers it
     says it is.
     """
@@ -61,7 +61,6 @@ class FakeBackend:
         self.is_up = True
         self.fail_with: GatewayError | None = None
         self.hold: asyncio.Event | None = None
-        self.refusals: dict[str, str] = {}
         self.replicas = 1
         self.waiting = 0
         self.cold = Counter[str]()
@@ -153,11 +152,6 @@ class FakeBackend:
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
         return f"the fake backend does not have {model}" if self.is_up else "the fake backend is down"
-
-    async def refusal(self, model: str) -> str:
-        """See ``Backend.refusal``; what ``refusals`` says."""
-        reason = self.refusals.get(model, "") if self.is_up else ""
-        return f"Triton refuses the model: {reason}" if reason else ""
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""

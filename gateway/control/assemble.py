@@ -367,11 +367,9 @@ class Assembler:
                     missing = await self._reports.why_missing(model)
                     known_at = missing.at if known_at < 0 else known_at
                     # A report that was there at first, and a single refusal, may come from an attempt that is repeated.
-                    is_refused = missing.is_final and missing.at != known_at
-                    refusal = await backend.refusal(model) or (missing.reason if is_refused else "")
-                    times_refused += bool(refusal)
-                    if refusal and times_refused > 1:
-                        raise SpecFault(refusal, hint="fix it and register it again")
+                    times_refused += missing.is_final and missing.at != known_at
+                    if missing.is_final and times_refused > 1:
+                        raise SpecFault(missing.reason, hint="fix it and register it again")
                     reason = missing.reason or await backend.why_not_ready(model)
                     progress("Loaded", reason)
                     if now > until:

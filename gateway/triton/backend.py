@@ -9,12 +9,10 @@ Triton notice that a caller has left: over HTTP an abandoned call runs to its en
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
 from math import inf
-from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
@@ -26,12 +24,9 @@ from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, resolve
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
-from gateway.triton.key import read_key
 from gateway.triton.port import ModelInfo, Tensors
 from gateway.triton.replicas import RESOLVE_S, Replica, Replicas
 from gateway.triton.tls import TritonTls, for_address
-
-_log = logging.getLogger("triton_gateway.triton")
 
 _LOOK_S: Final = 0.1
 _WANTED_S: Final = 60.0
@@ -48,9 +43,6 @@ def _ignore(_model: str) -> None:
 class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http_of``: see ``HttpOf``.
 
-    ``key_file`` holds the key of Triton's control APIs. It is only sent to ask why a model is not ready; without it
-    that reason is unknown and everything else works.
-
     A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` seconds for a model that is unloaded
     (``expect_cold``); meanwhile ``wish(model)`` is called repeatedly. Then the call fails with a ``retry_after``.
     """
@@ -62,7 +54,6 @@ class TritonBackend:
         options: Sequence[tuple[str, Any]] = (),
         http_of: HttpOf = lambda _target: None,
         tls: TritonTls | None = None,
-        key_file: Path | None = None,
         lookup: Lookup = resolve,
         lookup_every: float = RESOLVE_S,
         away_s: float = 0.0,
@@ -75,7 +66,6 @@ class TritonBackend:
         self._waiting = 0
         self._wanted = -inf
         self.address = address
-        self._key_file = key_file
         tls = for_address(address, tls)
 
         def connect(to: str, http_at: HttpAddress | None, host: str) -> Replica:
@@ -90,7 +80,6 @@ class TritonBackend:
             stamp=tls.changed if tls else tuple,
             lookup=lookup,
             lookup_every=lookup_every,
-            key=self._key,
             is_cold=self._cold.__contains__,
         )
 
@@ -273,50 +262,18 @@ class TritonBackend:
             self._wanted = monotonic()
         elif model in self._cold and self._replicas.holder(model) is None:
             self._wish(model)
-        have = [one for one in self._replicas.all if one.held is not None and model in one.held.ready]
+        have = [one for one in self._replicas.all if one.held is not None and model in one.held]
         awaited = (one for one in self._replicas.all if self._replicas.is_awaited(one, model))
         return bool(have) and all(one in have for one in awaited)
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
         await self._replicas.survey(model)
-        reason = self._replicas.unreachable("does not answer")
-        for replica in self._replicas.all:
-            if replica.held is None or model in replica.held.ready:
-                continue
-            if replica.held.entries is None:
-                reason = (
-                    f"Triton at {replica.address} does not have the model, and says why only with its key "
-                    "(TRITON_GATEWAY_TRITON_KEY_FILE); model sync's log has the reason"
-                )
-                continue
-            if model not in replica.held.entries:
-                return f"Triton does not have the model yet{self._where(replica)}"
-            state, text = replica.held.entries[model]
-            text = text or state or "Triton is loading it"
-            return f"{text.splitlines()[0][:300]}{self._where(replica)}"
-        return reason
-
-    async def refusal(self, model: str) -> str:
-        """See ``Backend.refusal``; the reason of the last load is in Triton's index."""
-        await self._replicas.survey(model)
-        for replica in self._replicas.all:
-            entries = (replica.held.entries if replica.held is not None else None) or {}
-            state, reason = entries.get(model, ("", ""))
-            if state != "UNAVAILABLE" or reason in ("", "unloaded"):
-                continue
-            return f"Triton refuses the model: {reason.splitlines()[0][:300]}{self._where(replica)}"
-        return ""
-
-    def _key(self) -> str:
-        try:
-            return read_key(self._key_file or "")
-        except ValueError as error:
-            _log.warning("%s", error)
-            return ""
-
-    def _where(self, replica: Replica) -> str:
-        return f" (at {replica.address})" if len(self._replicas.all) > 1 else ""
+        lacking = [one.address for one in self._replicas.all if one.held is not None and model not in one.held]
+        if not lacking:
+            return self._replicas.unreachable("does not answer")
+        where = f" at {', '.join(lacking)}" if len(self._replicas.all) > 1 else ""
+        return f"Triton{where} does not have the model yet; model sync's log has the reason"
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``. The model is called next, so the HTTP ports are looked for first."""

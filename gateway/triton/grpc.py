@@ -2,7 +2,7 @@
 
 One channel per server. Tensors are sent as raw bytes (``raw_input_contents``) and returned as views of the received
 message, without a conversion per element. A call carries its deadline; Triton removes a late or cancelled call from its
-queue. Only gRPC offers streams, metadata and the repository index.
+queue. Only gRPC offers streams, metadata and statistics.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.errors import BackendGarbage, GatewayError, ModelNotReady
 from gateway.health import STUCK
 from gateway.triton.errors import BackendError, TransportError, lost, translate
-from gateway.triton.key import GRPC_HEADER, is_refusal
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 from gateway.triton.tensors import FROM_TRITON, pack, unpack
 from gateway.triton.tls import TritonTls
@@ -68,17 +66,6 @@ _ERRORS: Final[dict[grpc.StatusCode, BackendError]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
-    """The models of a server: the names that are ``ready``, and ``entries``, name → (state, reason) of all.
-
-    ``entries`` is None if the server shows its index only with a key that the gateway does not have.
-    """
-
-    ready: frozenset[str]
-    entries: Mapping[str, tuple[str, str]] | None
-
-
 class GrpcTransport:
     """Calls the server at the gRPC target ``address``. Raises ``OSError`` for TLS files that cannot be read.
 
@@ -118,10 +105,7 @@ class GrpcTransport:
         self._live = method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
         self._metadata = method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
         self._config = method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
-        self._index = method("RepositoryIndex", pb.RepositoryIndexRequest, pb.RepositoryIndexResponse)
         self._statistics = method("ModelStatistics", pb.ModelStatisticsRequest, pb.ModelStatisticsResponse)
-        self._refused_key: str | None = None
-        """The key (maybe empty) with which the server has refused its index; None if it has not."""
         self._stream = channel.stream_stream(
             _SERVICE + "ModelStreamInfer",
             request_serializer=pb.ModelInferRequest.SerializeToString,
@@ -260,24 +244,16 @@ class GrpcTransport:
         finally:
             call.cancel()
 
-    async def holds(self, key: str) -> Held | None:
-        """Return the models of the server, by one call; None if it does not answer. Never raises.
+    async def holds(self) -> frozenset[str] | None:
+        """Return the models that are ready, by one call; None if the server does not answer. Never raises.
 
-        The repository index also gives reasons. If the server refuses it with this ``key``, the statistics at least
-        name the models that are ready, and the index is not requested again with the same key.
+        The statistics name them. The repository index would need the key with which models are loaded.
         """
         try:
-            if key != self._refused_key:
-                try:
-                    return _index(await _ask(self._index, pb.RepositoryIndexRequest(), _keyed(key)))
-                except grpc.RpcError as error:
-                    if not is_refusal(error.details() or ""):
-                        raise
-                    self._refused_key = key
             told = await _ask(self._statistics, pb.ModelStatisticsRequest())
         except (grpc.RpcError, TimeoutError):
             return None
-        return Held(frozenset(model.name for model in told.model_stats), None)
+        return frozenset(model.name for model in told.model_stats)
 
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""
@@ -314,25 +290,13 @@ class GrpcTransport:
         await self._channel.close()
 
 
-async def _ask(method: Any, request: Any, metadata: Any = None) -> Any:
+async def _ask(method: Any, request: Any) -> Any:
     try:
-        return await within_running_time(method(request, metadata=metadata), _ALIVE_S)
+        return await within_running_time(method(request), _ALIVE_S)
     except (asyncio.CancelledError, grpc.aio.UsageError):
         if _is_cancelled():
             raise
         raise TimeoutError from None  # the channel was closed, but this task was not cancelled
-
-
-def _keyed(key: str) -> tuple[tuple[str, str], ...] | None:
-    return ((GRPC_HEADER, key),) if key else None
-
-
-def _index(told: Any) -> Held:
-    entries: dict[str, tuple[str, str]] = {}
-    for model in told.models:  # one entry per version of a model: the best state counts
-        if entries.get(model.name, ("", ""))[0] != "READY":
-            entries[model.name] = (model.state, model.reason)
-    return Held(frozenset(name for name, (state, _) in entries.items() if state == "READY"), entries)
 
 
 def _trace(parent: str) -> tuple[tuple[str, str], ...] | None:

@@ -132,14 +132,7 @@ class Backend(Servers, Protocol):
         ...
 
     async def why_not_ready(self, model: str) -> str:
-        """Return in one line the server's own reason why ``model`` cannot be called; never raises."""
-        ...
-
-    async def refusal(self, model: str) -> str:
-        """Return in one line why Triton refused ``model``; never raises.
-
-        Empty if it was not refused: it is ready, loading, unknown, not fetched yet, or no server answers.
-        """
+        """Return in one line which servers lack ``model``, or that none answers; never raises."""
         ...
 
     async def describe(self, model: str) -> ModelInfo:

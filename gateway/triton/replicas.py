@@ -31,7 +31,7 @@ from gateway.triton.addresses import (
 )
 from gateway.triton.choice import Call, Server, choose
 from gateway.triton.errors import TransportError
-from gateway.triton.grpc import GrpcTransport, Held
+from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
 from gateway.triton.port import Tensors
 
@@ -41,7 +41,7 @@ RESOLVE_S: Final = 2.0
 """Seconds between two DNS lookups. A cluster's DNS caches an answer for some seconds."""
 
 _SURVEY_S: Final = 0.2
-"""Seconds between two reads of a server's repository index while it changes; they grow while it does not."""
+"""Seconds between two reads of a server's list of models while it changes; they grow while it does not."""
 _MAX_SURVEY_S: Final = 2.0
 _SURVEYS_APART_S: Final = 0.005
 """Seconds between two reads, times the number of servers: a large pool is not read faster than it can be parsed."""
@@ -68,8 +68,8 @@ class Replica(Server):
         self.address = address
         self.grpc = grpc
         self.http = http
-        self.held: Held | None = None
-        """The models in its last repository index; None if it did not answer."""
+        self.held: frozenset[str] | None = None
+        """The models that were ready when it was last asked; None if it did not answer."""
         self.is_filled = False
         """Whether it has loaded all models that the others have, since it began to answer."""
         self.lacking: frozenset[str] = frozenset()
@@ -91,10 +91,10 @@ class Replica(Server):
 class Replicas:
     """The replicas behind ``address`` (several addresses with ``;``: pools that share an endpoint).
 
-    ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``key()`` returns the key of
-    Triton's control APIs, empty if unknown. ``stamp()`` returns a value that changes with the certificates, which asks
-    for new connections; it may raise ``OSError``. ``lookup`` runs at most every ``lookup_every`` seconds.
-    ``is_cold(model)``: whether a model may be unloaded, so that servers need not have it.
+    ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``stamp()`` returns a value
+    that changes with the certificates, which asks for new connections; it may raise ``OSError``. ``lookup`` runs at
+    most every ``lookup_every`` seconds. ``is_cold(model)``: whether a model may be unloaded, so that servers need not
+    have it.
     """
 
     def __init__(
@@ -106,10 +106,8 @@ class Replicas:
         stamp: Callable[[], object],
         lookup: Lookup,
         lookup_every: float,
-        key: Callable[[], str],
         is_cold: Callable[[str], bool],
     ) -> None:
-        self._key = key
         self._is_cold = is_cold
         self._survey_s = min(_SURVEY_S, lookup_every)
         self._surveying = asyncio.Lock()
@@ -251,7 +249,7 @@ class Replicas:
 
     def holder(self, model: str) -> Replica | None:
         """Return a replica that has ``model`` by its last list of models; None if none has it."""
-        held = [r for r in self.all if not r.is_unhealthy and r.held is not None and model in r.held.ready]
+        held = [r for r in self.all if not r.is_unhealthy and r.held is not None and model in r.held]
         return self.pick(model) if held else None
 
     def is_awaited(self, replica: Replica, model: str) -> bool:
@@ -265,23 +263,23 @@ class Replicas:
         return replica.is_filled or replica.lacking <= {model}
 
     def _compare(self) -> None:
-        held = [replica.held.ready for replica in self.all if replica.held is not None]
+        held = [replica.held for replica in self.all if replica.held is not None]
         everything = frozenset(model for model in frozenset().union(*held) if not self._is_cold(model))
         for replica in self.all:
             if replica.held is not None:
-                replica.lacking = everything - replica.held.ready
+                replica.lacking = everything - replica.held
                 replica.is_filled = replica.is_filled or not replica.lacking
 
     async def _survey(self, replica: Replica) -> bool:
         """Read the server's list of models. Return whether its ready models have changed."""
-        held = await replica.grpc.holds(self._key())
-        has_changed = replica.held is None or held is None or held.ready != replica.held.ready
+        held = await replica.grpc.holds()
+        has_changed = held is None or held != replica.held
         replica.held = held
         least = max(self._survey_s, len(self.all) * _SURVEYS_APART_S) if self._survey_s else 0.0
         replica.survey_s = least if has_changed or not replica.survey_s else min(1.5 * replica.survey_s, _MAX_SURVEY_S)
         replica.survey_due = monotonic() + replica.survey_s
         if held is not None:
-            replica.missing = self._asked.keys() - held.ready
+            replica.missing = self._asked.keys() - held
         return has_changed
 
     def _judge(self, replica: Replica, *, is_live: bool) -> None:

@@ -177,7 +177,6 @@ async def test_loaded_model_is_ready_and_described(backend: tuple[Backend, str])
     """Names and numpy types of inputs and outputs."""
     port, model = backend
     assert (True, True) == (await port.is_live(), await port.is_ready(model))
-    assert "" == await port.refusal(model)
     info = await port.describe(model)
     assert {"input_ids": "int64", "attention_mask": "int64"} == {t.name: t.dtype for t in info.inputs}
     assert info.max_batch_size > 0
@@ -190,38 +189,29 @@ async def test_model_that_is_not_loaded_is_not_ready(backend: tuple[Backend, str
     port, _ = backend
     assert await port.is_ready("nobody") is False
     assert "nobody" in await port.why_not_ready("nobody") or "does not have" in await port.why_not_ready("nobody")
-    assert "" == await port.refusal("nobody")
     with pytest.raises(ModelNotReady):
         await port.describe("nobody")
     with pytest.raises(ModelNotReady):
         await port.infer("nobody", tensors([1]), [], timeout=60)
 
 
-async def test_what_is_ready_is_told_with_the_key_and_without(
+async def test_what_is_loaded_is_ready_until_it_is_withdrawn(
     embedded_triton: Any, tmp_path: Path, make_token_model: Any
 ) -> None:
-    """The index and the statistics name the same models; what was unloaded or refused is in neither."""
+    """Triton needs no key to say so."""
     name = embedded_triton.serve(make_token_model(tmp_path / "model" / "model.onnx"))
     other = embedded_triton.serve(make_token_model(tmp_path / "other" / "model.onnx"))
-    backends = [TritonBackend(embedded_triton.grpc, lookup_every=0) for _ in range(2)]
-    await backends[1].is_live()
-    backends[1]._replicas.all[0].grpc._refused_key = ""  # as by a Triton that was started with a key
+    real = TritonBackend(embedded_triton.grpc, lookup_every=0)
     try:
-        for real in backends:
-            assert (True, True) == (await real.is_ready(name), await real.is_ready(other))
-        (with_key, without) = (real._replicas.all[0].held for real in backends)
-        assert with_key is not None
-        assert without is not None
-        assert with_key.ready == without.ready
-        assert (True, None) == (with_key.entries is not None, without.entries)
+        assert (True, True) == (await real.is_ready(name), await real.is_ready(other))
     finally:
         embedded_triton.withdraw(other)
-    for real in backends:
-        async with asyncio.timeout(LIMIT_S):
-            while await real.is_ready(other):
-                await asyncio.sleep(0.05)
-        assert await real.is_ready(name)
-        await real.close()
+    async with asyncio.timeout(LIMIT_S):
+        while await real.is_ready(other):
+            await asyncio.sleep(0.05)
+    assert await real.is_ready(name)
+    assert "does not have the model" in await real.why_not_ready(other)
+    await real.close()
     embedded_triton.withdraw(name)
 
 

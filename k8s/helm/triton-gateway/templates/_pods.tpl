@@ -116,9 +116,6 @@ containers:
     volumeMounts:
       - {name: state, mountPath: /var/lib/triton-gateway}
       - {name: tmp, mountPath: /tmp}
-      {{- if include "triton-gateway.tritonKeySecret" (list $) }}
-      - {name: triton-key, mountPath: /keys, readOnly: true}
-      {{- end }}
       {{- if $gateway.keysSecret }}
       - {name: callers, mountPath: /callers, readOnly: true}
       {{- end }}
@@ -151,8 +148,6 @@ volumes:
   {{- end }}
   - {name: state, emptyDir: {sizeLimit: {{ $gateway.stateSize }}}}
   - {name: tmp, emptyDir: {sizeLimit: 1Gi}}
-  # needed only to report why a model is not loaded: a gateway starts without it
-  {{- include "triton-gateway.tritonKey" (list $ true) | nindent 2 | trimSuffix "\n  " }}
 {{- end }}
 
 {{- /* (list $ pool) */ -}}

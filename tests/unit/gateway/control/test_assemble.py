@@ -185,7 +185,6 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
         assert 1 == backend.cold[name]
         await endpoint.retire()
     else:
-        backend.refusals[name] = "not a model"
         with pytest.raises(GatewayError):
             await assembler.build(plan, _ignore)
     assert 0 == backend.cold[name]

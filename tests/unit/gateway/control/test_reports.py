@@ -88,7 +88,7 @@ async def test_endpoints_that_a_stale_write_has_lost_are_told_for_a_day() -> Non
 async def test_what_model_syncs_refuse_fails_with_their_reason_and_an_old_report_is_not_believed(
     stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was reported before the build began may be from an attempt that is repeated now."""
+    """What was reported before the build began may be from an attempt that is repeated now. A repaired model serves."""
     monkeypatch.setattr("gateway.control.reports._EVERY_S", 0.1)
     stack.add_text_model("m1")
     stack.registry.add_endpoint("e", "m1")
@@ -99,3 +99,5 @@ async def test_what_model_syncs_refuse_fails_with_their_reason_and_an_old_report
     stack.registry.reports.write([record("pod", [bad], at=time.time())])
     await stack.until(lambda: stack.state("e")[0] == "failed")
     assert "model sync refuses the model: it holds no files" in stack.state("e")[1]
+    stack.load("e")
+    await stack.served("e")

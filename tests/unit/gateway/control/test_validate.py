@@ -202,17 +202,3 @@ async def test_weights_without_the_tokenizers_ids_are_refused(stack: Any) -> Non
     stack.load("e", small_table)
     await stack.until(lambda: stack.state("e")[0] == "failed")
     assert "fails on the highest token id of its tokenizer, 10: indices element out of data" in stack.state("e")[1]
-
-
-async def test_a_model_that_triton_refuses_fails_at_once_with_tritons_reason(stack: Any) -> None:
-    """The gateway does not wait until the timeout; a repaired model is served."""
-    stack.deploy("e", "m1")
-    await stack.served("e")
-    stack.add_text_model("m2")
-    stack.registry.add_endpoint("e", "m2")
-    stack.backend.refusals[stack.triton_name("e")] = "unexpected input 'x'"
-    await stack.until(lambda: stack.state("e")[0] == "failed")
-    assert "Triton refuses the model: unexpected input 'x'" in stack.state("e")[1]
-    assert "m1" == (await stack.client.post("/serve/e", json={"text": "good"})).headers["x-model-id"]
-    stack.load("e")
-    await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m2")

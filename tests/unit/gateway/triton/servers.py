@@ -13,7 +13,6 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.triton.key import GRPC_HEADER
 from tests.core_client import accepted_connections
 
 
@@ -106,9 +105,6 @@ class GrpcServer:
     name: str
     models: set[str] = field(default_factory=lambda: {"m"})
     refusal: tuple[grpc.StatusCode, str] | None = None
-    refused: dict[str, str] = field(default_factory=dict)
-    """Models that it could not load, and why."""
-    key: str = ""
     calls: int = 0
     surveys: int = 0
     """How often it was asked what it holds."""
@@ -167,24 +163,8 @@ class GrpcServer:
             await context.abort(*self.refusal)
         return pb.ServerLiveResponse(live=True)
 
-    async def index(self, _request: Any, context: Any) -> Any:
-        """Return loaded and refused models, only with the key."""
-        self.surveys += 1
-        if self.refusal:
-            await context.abort(*self.refusal)
-        if self.key and dict(context.invocation_metadata()).get(GRPC_HEADER) != self.key:
-            await context.abort(
-                grpc.StatusCode.UNAVAILABLE, f"This protocol is restricted, expecting header '{GRPC_HEADER}'"
-            )
-        told = pb.RepositoryIndexResponse()
-        for name in self.models:
-            told.models.add(name=name, version="1", state="READY")
-        for name, reason in self.refused.items():
-            told.models.add(name=name, version="1", state="UNAVAILABLE", reason=reason)
-        return told
-
     async def statistics(self, _request: Any, context: Any) -> Any:
-        """Return ready models, without a key."""
+        """Return ready models."""
         self.surveys += 1
         if self.refusal:
             await context.abort(*self.refusal)
@@ -195,7 +175,6 @@ class GrpcServer:
         self.server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         methods = {
             "ModelInfer": (self.infer, pb.ModelInferRequest), "ServerLive": (self.live, pb.ServerLiveRequest),
-            "RepositoryIndex": (self.index, pb.RepositoryIndexRequest),
             "ModelStatistics": (self.statistics, pb.ModelStatisticsRequest),
         }  # fmt: skip
         handlers = {

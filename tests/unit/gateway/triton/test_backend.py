@@ -251,7 +251,7 @@ async def test_a_probe_on_a_closed_channel_fails_without_cancelling_its_caller()
         async with asyncio.timeout(LIMIT_S):
             assert await asked is False
         assert await transport.is_live() is False
-        assert await transport.holds("") is None
+        assert await transport.holds() is None
         server.stops.set()
 
 

@@ -289,7 +289,7 @@ async def test_each_pool_behind_one_address_is_resolved_by_its_name() -> None:
         await backend.close()
 
 
-async def test_the_index_of_each_server_is_read_for_all_models_and_ever_less_often() -> None:
+async def test_the_list_of_each_server_is_read_for_all_models_and_ever_less_often() -> None:
     """Fifty versions waiting for three Tritons do not cause fifty reads of each."""
     async with tritons("a", "b", "c") as servers:
         backend = TritonBackend(together(*servers))
@@ -309,25 +309,6 @@ async def test_the_index_of_each_server_is_read_for_all_models_and_ever_less_oft
             while not all(await asyncio.gather(*map(backend.is_ready, names))):
                 await asyncio.sleep(0.02)
         assert max(server.surveys for server in servers) <= max(asked) + 3
-        await backend.close()
-
-
-async def test_ready_models_are_known_without_the_servers_key(tmp_path: Path) -> None:
-    """The index with reasons needs the key. It is not requested again with a refused key."""
-    async with tritons("a") as (a,):
-        a.key, a.refused = "k" * 16, {"bad": "no such layer"}
-        file = tmp_path / "key"
-        backend = TritonBackend(together(a), lookup_every=0, key_file=file)
-        assert await backend.is_ready("m")
-        assert not await backend.is_ready("bad")
-        assert "says why only with its key" in await backend.why_not_ready("bad")
-        assert "" == await backend.refusal("bad")
-        asked = a.surveys
-        assert await backend.is_ready("m")
-        assert asked + 1 == a.surveys
-        file.write_text(a.key)
-        assert "Triton refuses the model: no such layer" == await backend.refusal("bad")
-        assert await backend.is_ready("m")
         await backend.close()
 
 
@@ -441,12 +422,12 @@ async def test_a_triton_that_still_loads_models_delays_no_version() -> None:
 
         b.models = {"m", "n", "o"}
         async with asyncio.timeout(LIMIT_S):
-            while backend._replicas.all[1].held is None or "n" not in backend._replicas.all[1].held.ready:
+            while backend._replicas.all[1].held is None or "n" not in backend._replicas.all[1].held:
                 await backend.is_ready("n")
                 await asyncio.sleep(0.01)
         a.models = {"m", "n", "o", "few", "new"}
         async with asyncio.timeout(LIMIT_S):
-            while backend._replicas.all[0].held is None or "new" not in backend._replicas.all[0].held.ready:
+            while backend._replicas.all[0].held is None or "new" not in backend._replicas.all[0].held:
                 assert not await backend.is_ready("new")
                 await asyncio.sleep(0.01)
         assert not await backend.is_ready("new")
