@@ -161,7 +161,7 @@ class Gateway:
         access = None if self._callers is None else self._callers.access
         self.plane = DataPlane(
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
-            access_log=settings.access_log, access=access, key_header=settings.routing_key_header,
+            access_log=settings.access_log, access=access, key_header=settings.routing_key,
             allows_pins=settings.allows_pins,
         )  # fmt: skip
         self._mirror = Mirror(
@@ -173,15 +173,10 @@ class Gateway:
         )
         self._gateways = Gateways(settings.gateways)
         self._gate = Gate(access, settings.admin_port, local_names)
-        tei_endpoints = [normalize_url(name.strip()) for name in settings.tei_endpoints.split(",") if name.strip("/ ")]
-        self._addresses = Addresses(
-            self.table, prefix=self._prefix,
-            key_field=settings.routing_key_field,
-            tei_endpoints=tei_endpoints, max_body_bytes=settings.max_body_bytes,
-        )  # fmt: skip
+        self._addresses = Addresses(self.table, prefix=self._prefix, max_body_bytes=settings.max_body_bytes)
         self._models = ModelRoutes(
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
-            most=settings.max_in_flight, tei_endpoints=tei_endpoints, access=access,
+            most=settings.max_in_flight, access=access,
         )  # fmt: skip
         self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access)
         self.connections = Connections(

@@ -47,7 +47,7 @@ LEAST_UNLOAD_S = 10.0
 _PLACE = re.compile(
     r"((\[[0-9a-fA-F:.]+\]|[\w.-]+):)?(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
 )
-_ROUTING_KEY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+(\s+\S+)?$")
+_ROUTING_KEY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 _REPLICAS = re.compile(r"([0-9]+|(?=.*[A-Za-z])\w[\w.-]*)$", re.ASCII)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
@@ -104,7 +104,7 @@ def _place(value: object) -> str:
 def _routing_key(value: object) -> str:
     text = str(value).strip()
     if not _ROUTING_KEY.match(text):
-        raise ValueError(f"{value!r} is no header: write x-account, or x-account user.id with a field of the body")
+        raise ValueError(f"{value!r} is no header: write x-account")
     return text
 
 
@@ -322,14 +322,7 @@ class Settings(BaseSettings):
     routing_key: RoutingKey = Field(
         "x-routing-key", validation_alias=_names("routing_key"),
         description="Request header with the routing key: requests with the same key go to the same version of a "
-        "canary. After a space, the field of a JSON body that holds it if the header is missing, e.g. "
-        "`x-account user.id`.",
-    )  # fmt: skip
-    tei_endpoints: str = Field(
-        "", validation_alias=_names("tei_endpoints"),
-        description="Endpoints for Text Embeddings Inference routes that do not name one (`/embed`, `/rerank`, …, "
-        "and a rerank request without `model`), comma separated. Each route uses the first endpoint with its task, "
-        "e.g. `minilm,reranker`. Empty: the only served endpoint.",
+        "canary.",
     )  # fmt: skip
     max_body_bytes: Bytes = Field(
         0, ge=0, validation_alias=_names("max_body_bytes"),
@@ -475,16 +468,6 @@ class Settings(BaseSettings):
     def tls_key(self) -> str:
         """The file of its private key; empty without TLS."""
         return str(Path(self.tls) / "tls.key") if self.tls else ""
-
-    @property
-    def routing_key_header(self) -> str:
-        """The header with the routing key."""
-        return self.routing_key.split()[0]
-
-    @property
-    def routing_key_field(self) -> tuple[str, ...]:
-        """The way to the field of a body with the routing key; empty for none."""
-        return tuple(part for field in self.routing_key.split()[1:] for part in field.split("."))
 
     @property
     def allows_pins(self) -> bool:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from gateway.callers.access import Access
@@ -34,8 +34,7 @@ _JSON: Final = b"application/json"
 class ModelRoutes:
     """Answers the paths that list or describe models; ``takes`` says which.
 
-    ``started``: the process's start in Unix seconds. ``most``: requests that a worker takes at once. ``tei_endpoints``:
-    see ``Addresses``.
+    ``started``: the process's start in Unix seconds. ``most``: requests that a worker takes at once.
     """
 
     def __init__(
@@ -46,12 +45,10 @@ class ModelRoutes:
         started: int,
         version: str = "",
         most: int = 0,
-        tei_endpoints: Sequence[str] = (),
         access: Access | None = None,
     ) -> None:
         self._version = version
         self._most = most
-        self._tei_endpoints = tei_endpoints
         self._table = table
         self._access = access
         self._statistics = statistics
@@ -106,7 +103,7 @@ class ModelRoutes:
     def _info(self, path: str, caller: Caller | None) -> dict[str, Any]:
         snapshot = self._table.current
         if path == INFO:
-            name = tei.chosen(snapshot_for(caller, snapshot), self._tei_endpoints, (), path)
+            name = tei.only(snapshot_for(caller, snapshot), path)
         else:
             name = normalize_url(path[len(TEI) : -len(INFO)])
         self._require(caller, name)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
@@ -72,7 +72,7 @@ ADDRESSES: Final = (
     Address("Cohere", "/v2/rerank", "ranking, named by `model`"),
     *(
         Address("Text Embeddings Inference", route, f"{', '.join(call.tasks) or 'every text task'}; {whom}")
-        for start, whom in (("", "named by the setting"), ("/tei/{endpoint}", "named by the path"))
+        for start, whom in (("", "the only served endpoint"), ("/tei/{endpoint}", "named by the path"))
         for route, call in ((start + route, call) for route, call in tei.ROUTES.items())
         if route != "/predict"
     ),
@@ -103,19 +103,13 @@ class Reading(NamedTuple):
 class Addresses:
     """All inference addresses.
 
-    ``prefix``: start of the endpoints' own addresses. ``key_field``: the path to the routing key in a body.
-    ``tei_endpoints``: endpoints for the addresses of Text Embeddings Inference that name none. ``max_body_bytes``: the
-    most bytes of every body; 0: the limits of the addresses.
+    ``prefix``: start of the endpoints' own addresses. ``max_body_bytes``: the most bytes of every body; 0: the limits
+    of the addresses.
     """
 
-    def __init__(
-        self, table: RoutingTable, *, prefix: str, key_field: Sequence[str] = (), tei_endpoints: Sequence[str] = (),
-        max_body_bytes: int = 0,
-    ) -> None:  # fmt: skip
+    def __init__(self, table: RoutingTable, *, prefix: str, max_body_bytes: int = 0) -> None:
         self._table = table
         self._prefix = prefix
-        self._key_field = key_field
-        self._tei_endpoints = tei_endpoints
         self._max_body_bytes = max_body_bytes
         self._recent: dict[str, Reading | None] = {}
         """What was found at recent paths without a query."""
@@ -147,7 +141,7 @@ class Addresses:
             name, _, task = name.partition(_PIPELINE)
             url = normalize_url(name, version)
             # A partial function with a keyword takes three times as long, and this is called for every request.
-            parse = partial(ServeCall, url, self._key_field)
+            parse = partial(ServeCall, url)
             parse = partial(parse, task=task) if task else parse
             return Reading(parse, problem, url, TEXT_BYTES, LARGEST_BYTES)
         if path in _OPENAI:
@@ -179,7 +173,7 @@ class Addresses:
 
     def _only(self, raw: bytes, headers: ByName) -> Call:
         """Return a call of the only endpoint. Raises ``EndpointNotFound`` if there are several or none."""
-        return ServeCall(tei.only(self._table.current, _PREDICT), (), raw, headers)
+        return ServeCall(tei.only(self._table.current, _PREDICT), raw, headers)
 
     def _tei(self, rest: str) -> Reading | None:
         """What follows ``/tei/``: an endpoint, and a route of Text Embeddings Inference, or one that it shares."""
@@ -204,14 +198,14 @@ class Addresses:
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
         call = tei.ROUTES[route]
         body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
-        return call(body, tei.chosen(self._table.current, self._tei_endpoints, call.tasks, route))
+        return call(body, tei.only(self._table.current, route))
 
     def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
         """Read a body without ``model`` as at a bare route; one with ``texts`` has Text Embeddings Inference's form."""
         body = decode(raw, _type_of(headers), takes_bytes=False, form=rerank.RerankCall.form)
         if isinstance(body, dict) and body.get("model") is not None:
             return rerank.RerankCall(body, _RERANK[route])
-        path = tei.chosen(self._table.current, self._tei_endpoints, tei.RerankCall.tasks, route)
+        path = tei.only(self._table.current, route)
         if isinstance(body, dict) and "texts" in body:
             return tei.RerankCall(body, path)
         return rerank.RerankCall(body, _RERANK[route], path)

@@ -46,8 +46,8 @@ class Call:
     """What is asked, parsed by a protocol and used once. A protocol subclasses it and sets ``path``.
 
     ``serve`` sets what comes with the transport (``key``, ``pin``), and then calls, in this order, from the event loop:
-    ``body_key``, if a canary needs a key and ``key`` is None; ``question``, once for each version that is tried
-    (again for the stable one if a canary fails); ``piece``, for each piece of a streamed answer; and ``render``.
+    ``question``, once for each version that is tried (again for the stable one if a canary fails); ``piece``, for each
+    piece of a streamed answer; and ``render``.
     """
 
     path = ""
@@ -64,10 +64,6 @@ class Call:
     """The bytes that end a successful stream."""
     needs_outputs = False
     """Whether ``render`` needs the model's own outputs, which a cached answer does not have."""
-
-    def body_key(self) -> str | None:
-        """Return the routing key inside the body, if there is one."""
-        return None
 
     def question(self, endpoint: Endpoint) -> Any:
         """Return the request for ``endpoint``: a body, ``Prepared`` rows or ``RawTensors``; see its handler.

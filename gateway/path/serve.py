@@ -241,10 +241,7 @@ class DataPlane:
         snapshot = self._table.current
         if call.pin:
             return snapshot.pinned(call.pin), PINNED, None
-        key = call.key
-        if key is None and call.path in snapshot.canaries:
-            key = call.body_key()
-        return snapshot.resolve(call.path, key)
+        return snapshot.resolve(call.path, call.key)
 
     def hold(self, ask: Ask, call: Call) -> Endpoint:
         """Choose a version and hold it (and a spare one) until the request ends; from now on it has a deadline."""

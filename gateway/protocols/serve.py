@@ -5,12 +5,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
 
-from gateway.errors import GatewayError
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.path.call import Call, Reply
 from gateway.protocols import huggingface
@@ -37,46 +36,23 @@ def own_piece(event: Event) -> bytes:
 class ServeCall(Call):
     """A body for the endpoint at ``path``.
 
-    ``key_field``: the path of names to the routing key in the body, empty if there is none. ``task``: the task that the
-    address asks for, by Hugging Face's name.
+    ``task``: the task that the address asks for, by Hugging Face's name.
     """
 
-    _decoded: tuple[object, ...] = ()
-    """The body, if ``body_key`` has decoded it. Used only once, because a hook may change its body in place."""
     _convert: huggingface.Convert | None = None
     _piece: Callable[[Event], bytes] = staticmethod(own_piece)
 
-    def __init__(
-        self, path: str, key_field: Sequence[str], raw: bytes, headers: Mapping[bytes, bytes], *, task: str = ""
-    ) -> None:
+    def __init__(self, path: str, raw: bytes, headers: Mapping[bytes, bytes], *, task: str = "") -> None:
         self.path = path
         self._task = task
         self._raw = raw
         self._content_type = headers.get(b"content-type", b"")
-        self._key_field = key_field
-
-    def body_key(self) -> str | None:
-        """See ``Call.body_key``."""
-        if not self._key_field:
-            return None
-        try:
-            found = decode(self._raw, self._content_type, takes_bytes=True)
-        except GatewayError:
-            return None  # the endpoint that is chosen refuses the body
-        if found is not self._raw:
-            self._decoded = (found,)
-        for name in self._key_field:
-            if not isinstance(found, dict):
-                return None
-            found = found.get(name)
-        return str(found) or None if isinstance(found, str | int) else None
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
         if self._task:
             huggingface.expect_task(endpoint.task, self._task)
-        decoded, self._decoded = self._decoded, ()
-        body = decoded[0] if decoded else decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
+        body = decode(self._raw, self._content_type, takes_bytes=endpoint.takes_bytes)
         if type(body) is dict:
             if "inputs" in body and endpoint.task and huggingface.is_huggingface_body(body):
                 body, self._convert = huggingface.read(endpoint.task, body)

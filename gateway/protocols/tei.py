@@ -1,16 +1,15 @@
 """Text Embeddings Inference's API: its routes, bodies and answers, and the endpoint that a route calls.
 
 Each route calls an endpoint of its task. Features that do not exist here are refused by name. The path names the
-endpoint (``/tei/NAME/embed``); the bare routes (``/embed``) call the endpoints that a setting names. Pure: bodies in,
-bodies out.
+endpoint (``/tei/NAME/embed``); the bare routes (``/embed``) call the only endpoint. Pure: bodies in, bodies out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway.errors import EndpointNotFound, GatewayError, InputRefused
+from gateway.errors import EndpointNotFound, InputRefused
 from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.path.call import Call
 from gateway.path.routing.snapshot import Snapshot
@@ -347,30 +346,6 @@ ROUTES: Final[Mapping[str, type[TeiCall]]] = {
     "/similarity": SimilarityCall, "/tokenize": TokenizeCall, "/decode": DecodeCall,
 }  # fmt: skip
 """The path behind an endpoint's name → its call."""
-
-
-def chosen(snapshot: Snapshot, names: Sequence[str], tasks: Sequence[str], route: str) -> str:
-    """Return the path that a bare ``route`` calls. Raises ``EndpointNotFound``.
-
-    ``names`` are the endpoints of the setting, ``tasks`` the route's tasks by preference. The first task that any of
-    them does decides, then the first name with that task. If none does, the first that is not loaded yet is returned,
-    so that the caller learns its state, or else the first. Without ``names`` it is the only endpoint that is served.
-    """
-    if not names:
-        return only(snapshot, route)
-    known = {name: _task(snapshot, name) for name in names}
-    for task in tasks:
-        for name in names:
-            if known[name] == task:
-                return name
-    return next((name for name in names if known[name] is None and tasks), names[0])
-
-
-def _task(snapshot: Snapshot, name: str) -> str | None:
-    try:
-        return snapshot.resolve(name)[0].task
-    except GatewayError:
-        return None
 
 
 def only(snapshot: Snapshot, route: str) -> str:

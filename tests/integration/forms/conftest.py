@@ -178,7 +178,7 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
         "canaries": {"live": {"sentiment/1": 0.5, "sentiment/2": 0.5}},
         "settings": {
             "state_dir": str(folder / "state"), "triton_grpc": embedded_triton.grpc, "port": http, "grpc_port": rpc,
-            "poll_frequency": "200ms", "tei_endpoints": "vectors,rank",
+            "poll_frequency": "200ms",
         },
     }  # fmt: skip
     names: dict[str, str] = {}

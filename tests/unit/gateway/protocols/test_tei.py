@@ -37,15 +37,19 @@ def features(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"last_hidden_state": np.repeat(inputs["input_ids"][..., None], 2, axis=2).astype(np.float32)}
 
 
-async def serve_all(stack: Any) -> Any:
-    """A classifier, an embedder with prompts, a re-ranker and an encoder."""
-    stack.deploy("labels")
+async def serve_all(stack: Any, *urls: str) -> Any:
+    """A classifier, an embedder with prompts, a re-ranker and an encoder; or only those of ``urls``."""
+    urls = urls or ("labels", "vectors", "rank", "tokens")
+    if "labels" in urls:
+        stack.deploy("labels")
     prompts = {"prompts": {"query": "good "}, "default_prompt_name": None}
     for url, run, output, config, auxiliary in (
         ("vectors", embed, "sentence_embedding", {"architecture": "BertModel"}, {}),
         ("rank", rank, "logits", {"id2label": {"0": "LABEL_0"}}, {"task": "ranking"}),
         ("tokens", features, "last_hidden_state", {"architecture": "BertModel"}, {"task": "feature-extraction"}),
     ):
+        if url not in urls:
+            continue
         bundle = text_bundle(stack.folder / f"bundle-{url}", max_position_embeddings=32, hidden_size=SIZE, **config)
         if url == "vectors":
             tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
@@ -57,7 +61,7 @@ async def serve_all(stack: Any) -> Any:
         stack.backend.add(
             stack.triton_name(url), {"input_ids": "int64", "attention_mask": "int64"}, {output: "float32"}, run
         )
-    await stack.served("labels", "vectors", "rank", "tokens")
+    await stack.served(*urls)
     return stack
 
 
@@ -299,22 +303,6 @@ def test_versions_behind_one_recorded_default_count_as_one_endpoint(
     else:
         with pytest.raises(EndpointNotFound, match="serves only one endpoint"):
             only(snapshot, "/embed")
-
-
-async def test_bare_routes_call_the_first_endpoint_of_their_task_in_the_setting(make_stack: Any) -> None:
-    """One gateway can have an embedder and a re-ranker. A caller without rights does not learn their names."""
-    stack = make_stack(tei_endpoints="rank, vectors")
-    async with stack.gateway.running(), stack.client:
-        await serve_all(stack)
-        assert 1 == len(await ask(stack, "/embed", {"inputs": "good"}))
-        assert 0 == (await ask(stack, "/rerank", {"query": "a", "texts": ["film"]}))[0]["index"]
-        assert [pytest.approx(1)] == await ask(
-            stack, "/similarity", {"inputs": {"source_sentence": "film", "sentences": ["film"]}}
-        )
-        assert ["film"] == await ask(stack, "/decode", {"ids": [FILM]})
-        assert "rank" == (await stack.client.get("/info")).json()["served_model_name"]
-        status, kind, _ = await refused(stack, "/embed_all", {"inputs": "good"})
-        assert (424, "Backend") == (status, kind)
 
 
 async def test_openai_and_rerank_routes_exist_below_an_endpoint(served: Any) -> None:
