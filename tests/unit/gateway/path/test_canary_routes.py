@@ -172,9 +172,9 @@ async def test_a_tensor_endpoint_answers_502_if_a_shared_call_returns_other_rows
 @pytest.mark.parametrize(
     ("fields", "shares", "shown"),
     [
-        ({}, (0.1, 0.9), "1.7e+09"), ({"phase": "paused", "guard": "", "guarded_until": 0.0}, (0.1, 0.9), "0.0"),
+        ({}, (0.1, 0.9), "1.7e+09"), ({"guard": "", "guarded_until": 0.0}, (0.1, 0.9), "0.0"),
         ({"phase": "promoted"}, (1.0, 0.0), "NaN"), ({"phase": "rolled_back"}, (0.0, 1.0), "NaN"),
-        ({"phase": "paused"}, (0.0, 1.0), "NaN"), ({"guarded_until": "odd"}, (0.1, 0.9), "NaN"),
+        ({"phase": "running"}, (0.0, 1.0), "NaN"), ({"guarded_until": "odd"}, (0.1, 0.9), "NaN"),
     ],
     ids=["running", "nobody guards it", "promoted", "rolled back", "without weight", "unreadable"],
 )  # fmt: skip
