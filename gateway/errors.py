@@ -1,71 +1,33 @@
 """All errors that the gateway reports, as one tree; each has a stable ``kind`` and says whether a retry can help.
 
-Raised anywhere in the gateway. ``gateway/http/problems.py`` turns them into HTTP responses, with the statuses of
-``STATUS``. Adapters translate foreign exceptions into these with ``raise … from``. Public: ``deploy`` may import it.
-
-::
-
-    GatewayError
-    ├── RequestError                the request is at fault; sending it again unchanged fails again
-    │   ├── MalformedRequest        not HTTP
-    │   ├── AddressTooLong
-    │   ├── HeadTooLarge            more bytes or lines before the body than the limit
-    │   ├── HeadTimeout             the head came too slowly
-    │   ├── MalformedBody           not JSON, not UTF-8, not gzip, truncated
-    │   ├── PayloadTooLarge
-    │   ├── UnsupportedMedia        content type or content encoding
-    │   ├── MethodNotAllowed
-    │   ├── BodyTimeout             the body came too slowly
-    │   ├── NotAuthenticated        no credentials, or invalid ones
-    │   ├── NotPermitted            an authenticated caller lacks a right
-    │   ├── QuotaExceeded           the caller's tenant has used up its quota
-    │   ├── InputRefused            the task or the hook refused well-formed input
-    │   │   └── ContextLengthExceeded  more tokens than the model reads, in input that must not be cut
-    │   ├── EndpointNotFound
-    │   └── VersionNotFound
-    ├── ClientGone                  the caller left before the answer
-    ├── Overloaded                  more work than the gateway may hold
-    ├── Unavailable                 no capacity at all
-    │   ├── Draining
-    │   ├── ModelNotReady
-    │   └── BackendUnavailable      no Triton answers (``triton.errors.TransportError``: one server does not)
-    ├── DeadlineExceeded
-    ├── BackendRefused              Triton rejected tensors that a hook or caller made
-    │   └── ModelFailed             the model raised, or rejected tensors that the gateway made
-    ├── BackendGarbage              Triton's answer is invalid
-    ├── HookFailed                  user code raised
-    ├── ControlError                configuration and registry; never reaches a request
-    │   ├── SpecFault               one entry of the serving Task cannot be served
-    │   ├── RegistryUnavailable
-    │   ├── RegistryRefused         wrong credentials, unknown Task or model
-    │   ├── ArtifactCorrupt         a download that does not match its hash
-    │   ├── ContentChanged          a model's file has changed since it was first seen
-    │   ├── AnswersDisagree         a version does not answer its own samples as recorded
-    │   └── FailsOnRequests         a version fails on a request that the version before it answered
-    └── InternalError               a bug of ours
+Raised anywhere in the gateway. ``gateway/http/problems.py`` turns them into HTTP responses. Adapters translate foreign
+exceptions into these with ``raise … from``. Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar, Final
 
 
 class GatewayError(Exception):
-    """Base of every error above.
+    """Base of every error below.
 
     ``kind`` is the machine-readable name that appears as ``code`` in answers and as ``outcome``/``reason`` in metrics;
     ``hint`` says what the reader can do about it.
     """
 
     kind: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    """HTTP status."""
     retryable: ClassVar[bool] = False
-    because = ""
-    """The reason of a refusal, in one word for programs; empty if the kind says enough."""
 
-    def __init__(self, message: str, *, hint: str = "", retry_after: float | None = None) -> None:
+    def __init__(self, message: str, *, because: str = "", hint: str = "", retry_after: float | None = None) -> None:
+        """``because``: the reason of a refusal, in one word for programs; empty if the kind says enough."""
         self.message = _as_utf8(message)
         self.hint = _as_utf8(hint)
         super().__init__(self.message)
+        self.because = because
         self.retry_after = retry_after
 
     @property
@@ -83,6 +45,7 @@ class RequestError(GatewayError):
     """The gateway cannot serve the request in this form: correct it before you send it again."""
 
     kind = "bad_request"
+    status = 400
 
 
 class MalformedRequest(RequestError):
@@ -95,18 +58,14 @@ class AddressTooLong(RequestError):
     """The URL (path and query) is longer than the gateway accepts: send a shorter one."""
 
     kind = "address_too_long"
+    status = 414
 
 
 class HeadTooLarge(RequestError):
     """The request line and headers exceed the limit on bytes or lines: send fewer or shorter headers."""
 
     kind = "head_too_large"
-
-
-class HeadTimeout(RequestError):
-    """The request line and headers did not arrive in time: send them faster, in a new connection."""
-
-    kind = "head_timeout"
+    status = 431
 
 
 class MalformedBody(RequestError):
@@ -119,18 +78,21 @@ class PayloadTooLarge(RequestError):
     """The body, compressed or unpacked, exceeds the limit on bytes or values: send less in one request."""
 
     kind = "payload_too_large"
+    status = 413
 
 
 class UnsupportedMedia(RequestError):
     """The endpoint does not accept this content type or content encoding: correct it as `hint` says."""
 
     kind = "unsupported_media"
+    status = 415
 
 
 class MethodNotAllowed(RequestError):
     """The path does not support this HTTP method: use the one that `hint` names."""
 
     kind = "method_not_allowed"
+    status = 405
 
     def __init__(self, message: str, *, allow: str = "", hint: str = "") -> None:
         """``allow``: the method that the path supports."""
@@ -142,17 +104,25 @@ class BodyTimeout(RequestError):
     """The body did not arrive in time: send it faster, or send less."""
 
     kind = "body_timeout"
+    status = 408
+
+
+class HeadTimeout(RequestError):
+    """The request line and headers did not arrive in time: send them faster, in a new connection."""
+
+    kind = "head_timeout"
+    status = 408
 
 
 class NotAuthenticated(RequestError):
     """The credentials are missing or not valid, as `x-refused-because` says: send valid ones."""
 
     kind = "unauthenticated"
+    status = 401
 
     def __init__(self, message: str, *, because: str, hint: str = "", ask_again: str = "") -> None:
         """``ask_again`` names the source of keys that may know the caller by now."""
-        super().__init__(message, hint=hint)
-        self.because = because
+        super().__init__(message, because=because, hint=hint)
         self.ask_again = ask_again
 
 
@@ -160,27 +130,22 @@ class NotPermitted(RequestError):
     """The caller lacks a right, which `x-refused-because` names: ask the operator for it."""
 
     kind = "permission_denied"
-
-    def __init__(self, message: str, *, because: str, hint: str = "") -> None:
-        super().__init__(message, hint=hint)
-        self.because = because
+    status = 403
 
 
 class QuotaExceeded(RequestError):
     """The caller's tenant has used up the quota that `x-refused-because` names: retry after `Retry-After` seconds."""
 
     kind = "quota_exceeded"
+    status = 429
     retryable = True
-
-    def __init__(self, message: str, *, because: str, retry_after: float, hint: str = "") -> None:
-        super().__init__(message, hint=hint, retry_after=retry_after)
-        self.because = because
 
 
 class InputRefused(RequestError):
     """The task or the hook refused well-formed input: correct what the message names."""
 
     kind = "input_refused"
+    status = 422
 
 
 class ContextLengthExceeded(InputRefused):
@@ -193,36 +158,36 @@ class EndpointNotFound(RequestError):
     """No configuration names this endpoint: check the name in the URL."""
 
     kind = "endpoint_not_found"
+    status = 404
 
 
 class VersionNotFound(RequestError):
     """The endpoint has no such version: call one that exists, or omit the version."""
 
     kind = "version_not_found"
+    status = 404
 
 
 class ClientGone(GatewayError):
     """The caller disconnected before the answer was ready, so only metrics and logs show this error."""
 
     kind = "client_gone"
+    status = 499
 
 
 class Overloaded(GatewayError):
     """The gateway has as much work as it may hold: retry after `Retry-After` seconds."""
 
     kind = "overloaded"
+    status = 429
     retryable = True
-
-    def __init__(self, message: str, *, because: str = "", hint: str = "", retry_after: float | None = None) -> None:
-        """``because``: what is full."""
-        super().__init__(message, hint=hint, retry_after=retry_after)
-        self.because = because
 
 
 class Unavailable(GatewayError):
     """Nothing can serve the request at the moment: retry after `Retry-After` seconds."""
 
     kind = "unavailable"
+    status = 503
     retryable = True
 
 
@@ -248,30 +213,35 @@ class DeadlineExceeded(GatewayError):
     """The gateway could not answer before the request's deadline: retry, or raise `x-request-timeout-ms`."""
 
     kind = "deadline_exceeded"
+    status = 504
     retryable = True
-
-    def __init__(self, message: str, *, because: str = "", hint: str = "", retry_after: float | None = None) -> None:
-        """``because``: why the request ends before its deadline."""
-        super().__init__(message, hint=hint, retry_after=retry_after)
-        self.because = because
-
-
-class BackendRefused(GatewayError):
-    """Triton refused the tensors, because their names, types or shapes do not match the loaded model: correct them."""
-
-    kind = "backend_refused"
-
-
-class ModelFailed(BackendRefused):
-    """The model raised an error, or refused tensors that the gateway made: report it to the operator."""
-
-    kind = "model_failed"
 
 
 class BackendGarbage(GatewayError):
     """Triton's answer has wrong shapes or names, or numbers that are not finite: report it to the operator."""
 
     kind = "backend_garbage"
+    status = 502
+
+
+class BackendRefused(GatewayError):
+    """Triton refused the tensors, because their names, types or shapes do not match the loaded model: correct them."""
+
+    kind = "backend_refused"
+    status = 422
+
+
+class ModelFailed(BackendRefused):
+    """The model raised an error, or refused tensors that the gateway made: report it to the operator."""
+
+    kind = "model_failed"
+    status = 502
+
+
+class InternalError(GatewayError):
+    """The gateway has a bug: report the request id to the operator."""
+
+    kind = "internal"
 
 
 class HookFailed(GatewayError):
@@ -312,6 +282,12 @@ class ArtifactCorrupt(ControlError):
     retryable = True
 
 
+class AnswersDisagree(ControlError):
+    """A new version answers the samples of its bundle differently than recorded."""
+
+    kind = "answers_disagree"
+
+
 class ContentChanged(ControlError):
     """Another upload has overwritten the file of a model since it was first seen; ``found`` is the hash of its file."""
 
@@ -322,63 +298,19 @@ class ContentChanged(ControlError):
         self.found = found
 
 
-class AnswersDisagree(ControlError):
-    """A new version answers the samples of its bundle differently than recorded."""
-
-    kind = "answers_disagree"
-
-
 class FailsOnRequests(ControlError):
     """A new version fails on a request that the version before it answered."""
 
     kind = "fails_on_requests"
 
 
-class InternalError(GatewayError):
-    """The gateway has a bug: report the request id to the operator."""
+def _tree(error: type[GatewayError]) -> Iterator[type[GatewayError]]:
+    yield error
+    for one in error.__subclasses__():
+        yield from _tree(one)
 
-    kind = "internal"
 
-
-STATUS: Final[dict[str, int]] = {
-    "bad_request": 400,
-    "malformed_request": 400,
-    "malformed_body": 400,
-    "unauthenticated": 401,
-    "permission_denied": 403,
-    "endpoint_not_found": 404,
-    "version_not_found": 404,
-    "method_not_allowed": 405,
-    "body_timeout": 408,
-    "head_timeout": 408,
-    "payload_too_large": 413,
-    "address_too_long": 414,
-    "unsupported_media": 415,
-    "input_refused": 422,
-    "context_length_exceeded": 422,
-    "backend_refused": 422,
-    "quota_exceeded": 429,
-    "overloaded": 429,
-    "head_too_large": 431,
-    "client_gone": 499,
-    "internal": 500,
-    "hook_failed": 500,
-    "control": 500,
-    "spec_fault": 500,
-    "registry_unavailable": 500,
-    "registry_refused": 500,
-    "artifact_corrupt": 500,
-    "answers_disagree": 500,
-    "content_changed": 500,
-    "fails_on_requests": 500,
-    "backend_garbage": 502,
-    "model_failed": 502,
-    "unavailable": 503,
-    "draining": 503,
-    "model_not_ready": 503,
-    "backend_unavailable": 503,
-    "deadline_exceeded": 504,
-}
+STATUS: Final = {error.kind: error.status for error in sorted(_tree(GatewayError), key=lambda error: error.status)}
 """HTTP status by ``kind``. The gRPC edge and the count of a version's failures use it as well."""
 
 
