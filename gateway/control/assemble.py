@@ -11,10 +11,11 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from gateway import manifest, samples
 from gateway.batching.entries import BatchLimits
@@ -158,12 +159,14 @@ class Assembler:
         call: TritonCall | None = None
         info: ModelInfo | None = None
         triton_name = ""
-        async with _Cleanup() as opened:
+        leave = _nothing
+        async with AsyncExitStack() as opened:
             if spec.engine == "triton" and record is not None:
                 triton_name = triton_model_name(spec, record)
                 backend = self._backend_for(plan.triton_address)
                 if spec.option("unload_after"):
-                    opened.leave = backend.expect_cold(triton_name)
+                    leave = backend.expect_cold(triton_name)
+                    opened.callback(leave)
                 progress("Loaded", "waiting for Triton to load the model")
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
@@ -176,9 +179,9 @@ class Assembler:
             stored = bundle.samples if bundle is not None else None
             async with self._places.taken():
                 validating()
-                await new.validate(recent)
+                await new.validate(stored, recent)
                 details = {**new.details, **await validate.example(new.plain, stored, new.details, runs=runs)}
-            leave = opened.keep()
+            opened.pop_all()
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
             model_id=record.id if record else "", model_name=record.name if record else "",
@@ -208,9 +211,9 @@ class Assembler:
 
     async def _make_handler(
         self, spec: EndpointSpec, bundle: _Bundle | None, code_path: Path | None, call: TritonCall | None,
-        info: ModelInfo | None, opened: _Cleanup,
+        info: ModelInfo | None, opened: AsyncExitStack,
     ) -> _NewHandler:  # fmt: skip
-        """Make the handler; whatever must be closed is added to ``opened`` at once."""
+        """Make the handler; whatever must be closed if it is not used is added to ``opened`` at once."""
         options = {name: value for name, value in spec.options if name not in (*PLACEMENT, *OBJECTIVE)}
         hook_settings = self._hooks.take_options(options, spec.engine)
         remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
@@ -241,16 +244,10 @@ class Assembler:
             hooks, details = await self._hooks.build(
                 parts, hook_settings, lambda path: self._load_code(spec, path, model)
             )
-            opened.add(hooks)
-
-            async def validate_hooks(recent: Sequence[bytes]) -> None:
-                # The samples hold for the bundle with its own code, not for other code in front of it.
-                if stored is not None and bundle is not None and code_path == bundle.code:
-                    await validate.check(hooks, stored)
-                if validates and recent:
-                    await validate.replay(hooks, recent)
-
-            return _NewHandler(hooks, hooks, details, validate_hooks)
+            opened.push_async_callback(_close, hooks)
+            # The samples hold for the bundle with its own code, not for other code in front of it.
+            is_own = bundle is not None and code_path == bundle.code
+            return _NewHandler(hooks, hooks, details, checked=hooks if is_own else None, replays=validates)
         if processor is not None and call is not None and info is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
@@ -259,48 +256,25 @@ class Assembler:
                 generator = GenerationHandler(
                     processor, call.backend, call.model, threads=self._threads, permits=self._permits
                 )
-                opened.add(generator)
-
-                async def validate_generator(_seen: Sequence[bytes]) -> None:
-                    await validate.warm_up(generator, (example,))
-                    if stored is not None:
-                        await validate.check(generator, stored)
-
-                return _NewHandler(generator, generator, processor.describe(), validate_generator)
+                opened.push_async_callback(_close, generator)
+                return _NewHandler(generator, generator, processor.describe(), (example,), generator)
             counts = self._observer.text_calls(spec.endpoint, spec.version)
             text = self._text(processor, call, info, counts.called)
-            opened.add(text)
-
-            async def validate_text(_seen: Sequence[bytes]) -> None:
-                await validate.warm_up(text, (example, *validate.TEXT_BODIES))
-                await text.try_highest_token(validate.TIMEOUT_S)
-                if stored is None:
-                    return
-                # The samples were recorded without this endpoint's options, which can change the answers' form.
-                own = {"task": options["task"]} if "task" in options else {}
-                if own == options:
-                    await validate.check(text, stored)
-                    return
-                plain = self._text(await self._processor(bundle, info, own, 0), call, info, _uncounted)
-                try:
-                    await validate.check(plain, stored)
-                finally:
-                    await plain.close()
-
-            handler: Handler = text
-            if remembered:
-                handler = CachedHandler(text, remembered, counts.cached)
-            return _NewHandler(handler, text, {**processor.describe(), **token_vectors(processor, info)}, validate_text)
+            opened.push_async_callback(_close, text)
+            checked = text
+            # The samples were recorded without this endpoint's options, which can change the answers' form.
+            own = {"task": options["task"]} if "task" in options else {}
+            if stored is not None and own != options:
+                checked = self._text(await self._processor(bundle, info, own, 0), call, info, _uncounted)
+                opened.push_async_callback(_close, checked)
+            handler = CachedHandler(text, remembered, counts.cached) if remembered else text
+            details = {**processor.describe(), **token_vectors(processor, info)}
+            return _NewHandler(handler, text, details, (example, *validate.TEXT_BODIES), checked)
         if call is not None:
             tensors = TensorHandler(call, called)
-            opened.add(tensors)
-
-            async def validate_tensors(_seen: Sequence[bytes]) -> None:
-                if stored is not None:
-                    await validate.check(tensors, stored)
-
+            opened.push_async_callback(_close, tensors)
             inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
-            return _NewHandler(tensors, tensors, {"task": "tensors", "inputs": inputs}, validate_tensors)
+            return _NewHandler(tensors, tensors, {"task": "tensors", "inputs": inputs}, checked=tensors)
         raise SpecFault("has neither a model for Triton nor preprocess code")
 
     async def _processor(
@@ -404,38 +378,35 @@ class _NewHandler:
     plain: Handler
     """The same handler without the response cache."""
     details: Mapping[str, object]
-    validate: Callable[[Sequence[bytes]], Coroutine[Any, Any, None]]
+    bodies: Sequence[object] = ()
+    """What warms it up."""
+    checked: Handler | None = None
+    """Answers the bundle's samples; None if they were not recorded with it."""
+    replays: bool = False
+    """Whether it must answer what the version before has answered."""
+
+    async def validate(self, stored: samples.Samples | None, recent: Sequence[bytes]) -> None:
+        """Send its first requests. Raises ``GatewayError``."""
+        await validate.warm_up(self.plain, self.bodies)
+        if isinstance(self.plain, TextHandler):
+            await self.plain.try_highest_token(validate.TIMEOUT_S)
+        if stored is not None and self.checked is not None:
+            await validate.check(self.checked, stored)
+            if self.checked is not self.plain:
+                await self.checked.close()
+        if self.replays:
+            await validate.replay(self.plain, recent)
 
 
-class _Cleanup:
-    """Closes its handlers and gives back the model's place at the end of the block, unless ``keep`` was called."""
+_closing: Final[set[asyncio.Future[None]]] = set()
 
-    _closing: ClassVar[set[asyncio.Future[Any]]] = set()
 
-    def __init__(self) -> None:
-        self._handlers: list[Handler] = []
-        self.leave: Callable[[], None] = lambda: None
-
-    def add(self, handler: Handler) -> None:
-        self._handlers.append(handler)
-
-    def keep(self) -> Callable[[], None]:
-        """Close nothing; return the function that gives back the model's place."""
-        self._handlers.clear()
-        leave, self.leave = self.leave, lambda: None
-        return leave
-
-    async def __aenter__(self) -> _Cleanup:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.leave()
-        if self._handlers:
-            # Shielded: a cancelled build may be cancelled a second time while its handlers close.
-            closing = asyncio.gather(*(handler.close() for handler in self._handlers), return_exceptions=True)
-            self._closing.add(closing)
-            closing.add_done_callback(self._closing.discard)
-            await asyncio.shield(closing)
+async def _close(handler: Handler) -> None:
+    # Shielded: a cancelled build may be cancelled a second time while its handlers close.
+    closing = asyncio.ensure_future(handler.close())
+    _closing.add(closing)
+    closing.add_done_callback(_closing.discard)
+    await asyncio.shield(closing)
 
 
 def token_vectors(processor: TextProcessor, info: ModelInfo) -> dict[str, bool]:
@@ -548,6 +519,10 @@ def _refuse_without_tokenizer(bundle: Path, info: ModelInfo) -> None:
             hint="save the tokenizer beside the model (tokenizer.save_pretrained), or add the endpoint with "
             "--aux-config gateway.task=tensors to send token ids yourself",
         )
+
+
+def _nothing() -> None:
+    """Give nothing back."""
 
 
 def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:

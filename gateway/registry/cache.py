@@ -26,6 +26,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from pydantic import TypeAdapter
+
 from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
 from gateway.registry import parts
@@ -312,6 +314,9 @@ class Saved(NamedTuple):
     served: frozenset[str]
 
 
+_SAVED: Final = TypeAdapter(Saved)
+
+
 class SpecStore:
     """The last serving Task and model records that were fetched, for a start without the registry."""
 
@@ -340,18 +345,9 @@ class SpecStore:
     def load(self) -> Saved | None:
         """Return what was saved; None without a readable state."""
         try:
-            state = json.loads(self._path.read_text())
-            artifacts = {key: ArtifactRef(**ref) for key, ref in state["task"]["artifacts"].items()}
-            task = ServingTask(**{**state["task"], "artifacts": artifacts})
-            models = {model_id: model_from(stored) for model_id, stored in state["models"].items()}
-            return Saved(task, models, dict(state["last_good"]), frozenset(map(str, state["served"])))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return _SAVED.validate_python(json.loads(self._path.read_text()))
+        except (OSError, ValueError):
             return None
-
-
-def model_from(stored: Mapping[str, Any]) -> ModelRecord:
-    """Return a model from its fields, as ``asdict`` has them. Raises ``KeyError`` and ``TypeError``."""
-    return ModelRecord(**{**stored, "tags": tuple(stored["tags"])})
 
 
 def _in_pieces(state: Mapping[str, Mapping[str, Any]], served: Sequence[str]) -> str:
