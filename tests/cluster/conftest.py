@@ -1,4 +1,4 @@
-"""One control plane for each Kubernetes that is promised: the newest, and the oldest."""
+"""One control plane for all tests."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """A running one, newest unless its parameter is oldest, with custom resource definitions; pods are ready soon."""
-    kubernetes = {"newest": "kubernetes", "oldest": "kubernetes-oldest"}[getattr(request, "param", "newest")]
+def cluster() -> Iterator[Cluster]:
+    """A running one, with custom resource definitions; pods are ready soon."""
     with tempfile.TemporaryDirectory(prefix="cluster-", ignore_cleanup_errors=True) as folder:
         played = Played(gateway_ready=1, triton_ready=2, gone=1)
-        with started(Path(folder), kubernetes=kubernetes, played=played) as running:
+        with started(Path(folder), played=played) as running:
             running.define(*programs.MADE_OF)
             yield running

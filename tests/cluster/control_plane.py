@@ -185,17 +185,15 @@ def _text(path: Path) -> str:
 def started(
     folder: Path,
     *,
-    kubernetes: str = "kubernetes",
     machines: Machines = _MACHINES,
     played: Played = _PLAYED,
     autoscaled_every: str = "5s",
 ) -> Iterator[Cluster]:
     """Start a cluster in an empty folder, and end it with the context.
 
-    ``kubernetes`` is the folder of ``programs/`` that pins its version; ``autoscaled_every`` is how often an HPA is
-    looked at (15 s by Kubernetes' default). Raises CannotBuild and NotStarted.
+    ``autoscaled_every``: how often an HPA is looked at (Kubernetes: 15 s). Raises CannotBuild and NotStarted.
     """
-    paths = programs.paths("etcd", kubernetes, "kwok")
+    paths = programs.paths("etcd", "kubernetes", "kwok")
     authority = Authority(folder / "pki")
     cluster = Cluster(folder, authority, f"https://127.0.0.1:{free_port()}", paths)
     try:

@@ -25,10 +25,6 @@ from typing import Any, Final
 
 FOLDER: Final = Path(__file__).parent / "programs"
 
-_KUBERNETES: Final = {
-    name: f"cmd/{name}" for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
-}  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Module:
@@ -40,8 +36,10 @@ class Module:
 
 MODULES: Final = {
     "etcd": Module("go.etcd.io/etcd/server/v3", {"etcd": ""}),
-    "kubernetes": Module("k8s.io/kubernetes", _KUBERNETES),
-    "kubernetes-oldest": Module("k8s.io/kubernetes", _KUBERNETES),
+    "kubernetes": Module(
+        "k8s.io/kubernetes",
+        {name: f"cmd/{name}" for name in ("kube-apiserver", "kube-controller-manager", "kube-scheduler")},
+    ),
     "kwok": Module("sigs.k8s.io/kwok", {"kwok": "cmd/kwok"}),
     "prometheus-adapter": Module("sigs.k8s.io/prometheus-adapter", {"prometheus-adapter": "cmd/adapter"}),
     "keda": Module(
@@ -54,7 +52,7 @@ MODULES: Final = {
 }
 """By folder of ``programs/``; the last three are for tests of object storage (``tests/integration/object_storage``)."""
 
-INSTALLS: Final = ("etcd", "kubernetes", "kubernetes-oldest", "kwok")
+INSTALLS: Final = ("etcd", "kubernetes", "kwok")
 CLUSTER: Final = (*INSTALLS, "prometheus-adapter", "keda")
 """What ``.ci/run installs`` and ``.ci/run cluster`` run."""
 
@@ -125,8 +123,7 @@ def _path(name: str, program: str) -> Path:
 
     In the folder that KUBEBUILDER_ASSETS names, as the tests of Kubernetes controllers have it, or in our own cache.
     """
-    assets = os.environ.get("OLDEST_KUBEBUILDER_ASSETS" if name.endswith("-oldest") else "KUBEBUILDER_ASSETS")
-    given = Path(assets or "/nonexistent") / program
+    given = Path(os.environ.get("KUBEBUILDER_ASSETS") or "/nonexistent") / program
     return given if given.is_file() else _folder(name) / program
 
 

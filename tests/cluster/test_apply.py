@@ -13,7 +13,7 @@ from tests.cluster.autoscalers import ROOT
 from tests.cluster.control_plane import Cluster
 from tests.kube_tools import rendered
 
-pytestmark = pytest.mark.xdist_group("newest-server, newest-helm")
+pytestmark = pytest.mark.xdist_group("half 0")
 NAMESPACE: Final = "forgets"
 
 

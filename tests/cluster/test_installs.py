@@ -24,24 +24,13 @@ EXPLAINED: Final = {
 """Warnings that are as they should be, as patterns, and why."""
 
 
-CASES: Final = [
-    *(("newest", form) for form in FORMS),
-    # the same objects in all three forms: what the oldest one has to know is their fields
-    *(("oldest", form) for form in FORMS if form.endswith("-server")),
-]
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run every test of this file for each Kubernetes and form, in two processes of as many forms."""
-    halves = {True: "newest-client, oldest", False: "newest-server, newest-helm"}
+    """Run every test of this file for each form, in two processes of as many forms."""
     cases = [
-        pytest.param(
-            kubernetes, form, id=f"{kubernetes}-{form}",
-            marks=pytest.mark.xdist_group(halves[kubernetes == "oldest" or form.endswith("-client")]),
-        )
-        for kubernetes, form in CASES
-    ]  # fmt: skip
-    metafunc.parametrize(("cluster", "install"), cases, indirect=True)
+        pytest.param(form, id=form, marks=pytest.mark.xdist_group(f"half {number % 2}"))
+        for number, form in enumerate(FORMS)
+    ]
+    metafunc.parametrize("install", cases, indirect=True)
 
 
 @pytest.fixture(scope="module")

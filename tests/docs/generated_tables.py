@@ -100,7 +100,8 @@ def versions_table() -> str:
          "recorded exchanges of server 2.3.0, and the embedded server ([how](clearml.md#the-embedded-server))"),
         ("`clearml` SDK", next(one for one in project["dependencies"] if one.startswith("clearml")), pins["clearml"]),
         ("`clearml-serving` CLI", cli.replace("==", " ").partition(" ")[2] + ", unmodified", pins["clearml-serving"]),
-        ("Kubernetes", chart["kubeVersion"].replace("-0", ""), "the oldest and a recent version (`.ci/run cluster`)"),
+        ("Kubernetes", chart["kubeVersion"].replace("-0", ""),
+         "a recent version (`.ci/run cluster`), and the schemas of the oldest"),
     ]  # fmt: skip
     table = ["| part | compatible | tested with |", "|---|---|---|"]
     return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])

@@ -12,6 +12,7 @@ from typing import Any
 import click
 import kubernetes_validate
 import pytest
+import yaml
 
 from dashboards import boards, rules
 from deploy.cli.main import group
@@ -22,6 +23,7 @@ from gateway import settings
 from gateway.app import Gateway
 from gateway.settings import Settings, parse_duration
 from tests.fakes import FakeBackend, FakeRegistry
+from tests.kube_tools import CHART
 
 VALUES = ("default", "gpu", "dev", "existing", "sync")
 
@@ -88,6 +90,14 @@ def test_every_object_is_valid_in_every_supported_version(objects: Objects, vers
         if each["kind"] in CUSTOM.get(each["apiVersion"], ()):
             continue
         kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_the_oldest_version_is_the_one_that_is_promised() -> None:
+    """By the chart and its page."""
+    oldest = VERSIONS[0].removesuffix(".0")
+    page = Path(__file__).parents[3] / "docs" / "kubernetes.md"
+    assert f">={oldest}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
+    assert f"Kubernetes {oldest} or newer" in page.read_text()
 
 
 def test_objects_are_named_once(objects: Objects) -> None:
