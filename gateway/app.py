@@ -21,7 +21,6 @@ import urllib.request
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from functools import partial
 from types import FrameType
 from typing import Any, Final, Protocol
@@ -417,7 +416,7 @@ class Gateway:
     def _learned(self, url: str) -> dict[str, Any] | None:
         if url not in self.table.current.endpoints:
             return None
-        words, mean = (None if one is None else asdict(one) for one in self.observer.watch.learned(url))
+        words, mean = self.observer.watch.learned(url)
         return {"url": url, "words": words, "mean": mean}
 
     async def _lineage(self, url: str) -> dict[str, Any] | None:

@@ -69,7 +69,7 @@ def serve(form: str, state: Path) -> None:
             "predicted_label": {"GOOD": 60.0, "BAD": 40.0}, "language": {"en": 1_900.0, "none": 100.0},
             "letter_case": {"mixed": 1_800.0, "lower": 200.0}, "unusual_word_ratio": {"0.2": 800.0, "+Inf": 1_200.0},
         }  # fmt: skip
-        (folder / drift.FILE).write_text(drift.encode(reference, words=corpus.usual_words()))
+        (folder / drift.FILE).write_text(drift.encode(drift.Reference(reference, corpus.usual_words())))
         registry.sections["metric_logging"] = json.dumps({"e/*": {"endpoint": "e/*", "metrics": {
             "score": {"type": "scalar", "buckets": [0.1 * i for i in range(1, 10)]},
             "label": {"type": "enum", "buckets": ["GOOD", "BAD"]},

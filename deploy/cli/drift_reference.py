@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import urllib.parse
+from collections.abc import Sequence
 from typing import Any
 
 from deploy.controller.counters import Numbers
@@ -22,12 +23,8 @@ def of_counts(numbers: Numbers, endpoint: str, version: str) -> dict[str, drift.
     return found
 
 
-def learned(gateway: str, url: str) -> tuple[drift.Words | None, drift.Mean | None]:
-    """Return the usual words and the mean vector that a gateway counts one version with; None if it does not say."""
+def learned(gateway: str, url: str) -> tuple[Sequence[str], Sequence[float]]:
+    """Return the usual words and the mean vector that a gateway counts one version with; empty if it does not say."""
     answer = http_client.call_gateway(f"{gateway}/v1/endpoints/{urllib.parse.quote(url)}/learned", timeout=30.0)
     found: Any = answer.content if answer is not None and answer.status == 200 else {}
-    words, mean = found.get("words"), found.get("mean")
-    return (
-        drift.Words(float(words["texts"]), tuple(words["usual"])) if words and words["usual"] else None,
-        drift.Mean(float(mean["vectors"]), tuple(mean["values"])) if mean else None,
-    )
+    return found.get("words", ()), found.get("mean", ())

@@ -157,11 +157,10 @@ class RoutePublisher:
         assert endpoint is not None  # noqa: S101 - it serves
         identity = endpoint.identity
         labels = identity.details.get("labels")
-        reference = self._references.of(version.url).over(identity.reference)
         return Served(
             identity.endpoint, identity.version, is_text=endpoint.is_text,
             labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
-            reference=reference, words=reference.words, mean=reference.mean,
+            reference=self._references.of(version.url) or identity.reference,
         )  # fmt: skip
 
     async def close(self) -> None:

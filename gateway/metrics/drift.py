@@ -9,6 +9,7 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -146,49 +147,16 @@ def unusable(bins: Bins, bounds: Sequence[float] | None) -> str:
     return f"has the bound {strange[0]}, which the variable does not have" if strange else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The usual words, the most frequent first, of the ``texts`` texts that they were learned from."""
-
-    texts: float
-    usual: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Mean:
-    """The mean of the directions of a number of embeddings."""
-
-    vectors: float
-    values: tuple[float, ...]
-
-
 class Reference(dict[str, Bins]):
-    """The bins of each variable by name, the words of the reference's texts, and the mean of its embeddings.
-
-    Words and mean are None if unknown.
+    """The bins of each variable by name, the usual words of the reference's texts (the most frequent first), and the
+    mean of the directions of its embeddings; empty if unknown.
     """
 
     def __init__(
-        self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Words | None = None, mean: Mean | None = None
+        self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Sequence[str] = (), mean: Sequence[float] = ()
     ) -> None:
         super().__init__(bins)
-        self.words, self.mean = words, mean
-
-    def over(self, other: Reference) -> Reference:
-        """Return this reference, completed by what only ``other`` has.
-
-        A variable that is counted with words, or with a mean, is that of the reference whose words or mean are used.
-        """
-        found = {**other, **self}
-        of_words = self if self.words is not None else other
-        of_mean = self if self.mean is not None else other
-        for name, has_it, of in (
-            (UNUSUAL, of_words.words is not None, of_words), (COSINE, of_mean.mean is not None, of_mean)
-        ):  # fmt: skip
-            if has_it:
-                found.pop(name, None)
-                found |= {name: of[name]} if name in of else {}
-        return Reference(found, of_words.words, of_mean.mean)
+        self.words, self.mean = tuple(words), tuple(mean)
 
 
 def shares(counts: Sequence[float] | Floats) -> Floats:
@@ -282,25 +250,13 @@ def right_in_words(one: Mapping[str, Any]) -> str:
     )
 
 
-def encode(
-    variables: Mapping[str, Bins], *, words: Words | None = None, mean: Mean | None = None, **about: object
-) -> str:  # fmt: skip
+def encode(reference: Reference, **about: object) -> str:
     """Return the text of a reference file; ``about`` is additional information for people."""
-    return json.dumps(
-        {
-            "format": FORMAT,
-            **about,
-            "variables": {name: {**bins} for name, bins in sorted(variables.items())},
-            **({"words": {"texts": words.texts, "usual": words.usual}} if words is not None else {}),
-            **(
-                {"mean": {"vectors": mean.vectors, "values": [float(f"{value:.6g}") for value in mean.values]}}
-                if mean is not None
-                else {}
-            ),
-        },
-        indent=2,
-        ensure_ascii=False,
-    )
+    found = {
+        "format": FORMAT, **about, "variables": {name: {**bins} for name, bins in sorted(reference.items())},
+        "words": reference.words, "mean": [float(f"{value:.6g}") for value in reference.mean],
+    }  # fmt: skip
+    return json.dumps({name: value for name, value in found.items() if value}, indent=2, ensure_ascii=False)
 
 
 def decode(text: str) -> Reference:
@@ -311,42 +267,25 @@ def decode(text: str) -> Reference:
         raise BadReference(f"{FILE} is not JSON: {error}") from error
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise BadReference(f'{FILE} must be an object with "format": {FORMAT}')
-    variables = content.get("variables")
-    if not isinstance(variables, dict):
+    if not isinstance(variables := content.get("variables"), dict):
         raise BadReference(f"{FILE} has no variables")
-    found = {}
-    for name, item in variables.items():
-        try:
-            found[str(name)] = _decode_bins(item)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise BadReference(f"{FILE}: variable {name}: {error}") from error
+    found = Reference()
+    what = ""
     try:
-        words = _decode_words(content["words"]) if "words" in content else None
-        if UNUSUAL in found and words is None:
-            raise BadReference(f"the variable {UNUSUAL} needs them")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadReference(f"{FILE}: words: {error}") from error
-    try:
-        mean = _decode_mean(content["mean"]) if "mean" in content else None
-        if COSINE in found and mean is None:
-            raise BadReference(f"the variable {COSINE} needs it")
-        return Reference(found, words, mean)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadReference(f"{FILE}: mean: {error}") from error
-
-
-def _decode_words(item: Mapping[str, Any]) -> Words:
-    words = Words(float(item["texts"]), tuple(str(word) for word in item["usual"]))
-    if not 0 < len(words.usual) <= MAX_WORDS or not words.texts > 0:
-        raise BadReference(f"1 to {MAX_WORDS} usual words are needed, and the number of texts that they are of")
-    return words
-
-
-def _decode_mean(item: Mapping[str, Any]) -> Mean:
-    mean = Mean(float(item["vectors"]), tuple(float(value) for value in item["values"]))
-    if not mean.values or not all(math.isfinite(value) for value in mean.values) or not any(mean.values):
-        raise BadReference("values must be finite numbers, at least one of them not 0")
-    return mean
+        for name, item in variables.items():
+            what = f"variable {name}"
+            found[name] = _decode_bins(item)
+        what = "words"
+        found.words = tuple(str(word) for word in content.get("words", ()))
+        if len(found.words) > MAX_WORDS or (UNUSUAL in found and not found.words):
+            raise BadReference(f"at most {MAX_WORDS} are allowed, and the variable {UNUSUAL} needs some")
+        what = "mean"
+        found.mean = tuple(float(value) for value in content.get("mean", ()))
+        if not all(map(math.isfinite, found.mean)) or (COSINE in found and not any(found.mean)):
+            raise BadReference(f"finite numbers are allowed, and the variable {COSINE} needs some, not all 0")
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadReference(f"{FILE}: {what}: {error}") from error
+    return found
 
 
 def _decode_bins(item: Mapping[str, Any]) -> dict[str, float]:
@@ -367,31 +306,26 @@ class References:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[Path, tuple[int, int]] = {}
         self._found: dict[str, Reference] = {}
 
     def read(self) -> bool:
-        """Read changed files; True if anything changed. Never raises: an unusable file is logged once."""
-        seen: dict[str, tuple[int, int]] = {}
-        found: dict[str, Reference] = {}
-        try:
-            files = sorted(self._folder.glob("**/*.json"))
-        except OSError:
-            files = []
-        for file in files:
-            url = file.relative_to(self._folder).with_suffix("").as_posix()
-            try:
+        """Read all files if any has changed; True if so. Never raises: unusable files are logged then."""
+        seen: dict[Path, tuple[int, int]] = {}
+        with contextlib.suppress(OSError):  # a file that went meanwhile is missed, and seen to be gone the next time
+            for file in sorted(self._folder.glob("**/*.json")):
                 stat = file.stat()
-                seen[url] = (stat.st_mtime_ns, stat.st_size)
-                if self._seen.get(url) != seen[url]:
-                    found[url] = decode(file.read_text(encoding="utf-8"))
-                elif url in self._found:
-                    found[url] = self._found[url]
+                seen[file] = stat.st_mtime_ns, stat.st_size
+        if seen == self._seen:
+            return False
+        self._seen, self._found = seen, {}
+        for file in seen:
+            try:
+                url = file.relative_to(self._folder).with_suffix("").as_posix()
+                self._found[url] = decode(file.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
                 _log.warning("reference %s cannot be used: %s", file, error)
-        is_new = seen != self._seen
-        self._seen, self._found = seen, found
-        return is_new
+        return True
 
     def of(self, url: str) -> Reference:
         """Return the reference of an endpoint url; empty if there is none."""

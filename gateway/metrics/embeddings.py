@@ -11,8 +11,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.metrics.drift import Mean
-
 LEARNED: Final = 1000
 """Vectors whose mean is used if there is no reference."""
 
@@ -28,12 +26,12 @@ def vectors_of(answer: object) -> Sequence[Any]:
 class Cosines:
     """Counts the vectors of one version. For use by one event loop."""
 
-    def __init__(self, reference: Mean | None, take: Callable[[list[float]], object]) -> None:
+    def __init__(self, reference: tuple[float, ...], take: Callable[[list[float]], object]) -> None:
         """``take`` counts cosines."""
         self.mean = reference
         self._take = take
         self._learned = 0
-        self._sum: Any = None if reference is None else np.array(reference.values)
+        self._sum: Any = np.array(reference) if reference else None
 
     def see(self, vectors: Sequence[Any]) -> None:
         """Count vectors; zero vectors and those of another length than the first one (truncated) are skipped."""
@@ -41,11 +39,11 @@ class Cosines:
         units = [unit for unit in units if len(unit) == np.size(units[0] if self._sum is None else self._sum)]
         if not units:
             return
-        if self.mean is None:
+        if not self.mean:
             self._sum = (0 if self._sum is None else self._sum) + np.sum(units, axis=0)
             self._learned += len(units)
             if self._learned >= LEARNED:
-                self.mean = Mean(float(self._learned), tuple((self._sum / self._learned).tolist()))
+                self.mean = tuple((self._sum / self._learned).tolist())
             return
         direction = self._sum / max(float(np.linalg.norm(self._sum)), 1e-300)
         self._take(np.clip(np.stack(units) @ direction, -1, 1).tolist())

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from gateway.metrics import embeddings, variables
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
-from gateway.metrics.drift import MAX_WORDS, Mean, Words
+from gateway.metrics.drift import MAX_WORDS
 from gateway.metrics.variable_counts import Enum, Scalar, Served, VariableSeries
 from gateway.trace import TextRow, Trace
 
@@ -185,18 +185,18 @@ def _votes() -> Mapping[tuple[str, str], Mapping[str, int]]:
 class UsualWords:
     """The usual words of one version's texts: those of the reference, else the most frequent of the first texts."""
 
-    def __init__(self, reference: Words | None) -> None:
+    def __init__(self, reference: tuple[str, ...]) -> None:
         self.words = reference
         self._usual: frozenset[str] | None = None
         self._counts, self._texts = Counter[str](), 0
 
     def unusual(self, words: Set[str]) -> float | None:
         """Return the share of a text's words that are not usual; None without words, and while words are learned."""
-        if self.words is None:
+        if not self.words:
             self._learn(words)
             return None
         if self._usual is None:  # made with the first text: there may be hundreds of other versions
-            self._usual = frozenset(self.words.usual)
+            self._usual = frozenset(self.words)
         return len(words - self._usual) / len(words) if words else None
 
     def _learn(self, words: Set[str]) -> None:
@@ -205,8 +205,9 @@ class UsualWords:
         if self._texts >= LEARNED:
             often = [word for word, times in self._counts.items() if times >= _LEAST]
             often.sort(key=lambda word: (-self._counts[word], word))
-            self.words = Words(float(self._texts), (*often[:MAX_WORDS],))
+            self.words = (*often[:MAX_WORDS],)
             self._counts.clear()
+            self._texts = 0
 
 
 class Budget:
@@ -274,11 +275,11 @@ class TextVariables:
         self._language = enum(variables.LANGUAGE, (), LANGUAGES)
         self._case = enum(variables.CASE, (), CASES)
         self._unusual = scalar(variables.UNUSUAL, is_late=True)
-        self._words = UsualWords(served.words)
+        self._words = UsualWords(served.reference.words)
         self._label = enum(variables.LABEL, labels) if labels else None
         self._score = scalar(variables.SCORE) if labels else None
         self._cosine = scalar(variables.COSINE, is_late=True)
-        self._cosines = embeddings.Cosines(served.mean, self._take_cosines)
+        self._cosines = embeddings.Cosines(served.reference.mean, self._take_cosines)
         self._texts, self._vectors = Draw(budget, chance), Draw(budget, chance)
 
     @property
@@ -289,20 +290,20 @@ class TextVariables:
         return [one for one in every if one is not None]
 
     @property
-    def words(self) -> Words | None:
-        """The usual words; None until they are known."""
+    def words(self) -> tuple[str, ...]:
+        """The usual words; empty until they are known."""
         return self._words.words
 
     @property
-    def mean(self) -> Mean | None:
-        """The mean that embeddings are compared with; None until it is known."""
+    def mean(self) -> tuple[float, ...]:
+        """The mean that embeddings are compared with; empty until it is known."""
         return self._cosines.mean
 
     def forget(self, served: Served) -> None:
         """Reset what means nothing beside the words or the mean of ``served``, which replaces this version."""
-        if served.words != self._served.words and self._unusual is not None:
+        if served.reference.words != self._served.reference.words and self._unusual is not None:
             self._unusual.begin()
-        if served.mean != self._served.mean and self._cosine is not None:
+        if served.reference.mean != self._served.reference.mean and self._cosine is not None:
             self._cosine.begin()
 
     def see(self, traces: Sequence[Trace]) -> None:

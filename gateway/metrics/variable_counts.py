@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,7 +15,7 @@ import numpy as np
 from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Accumulator, Count, Distribution, Gauge
 from gateway.metrics.declared import category_of, spelled_as_a_value
-from gateway.metrics.drift import OTHER, Bins, Mean, Words
+from gateway.metrics.drift import OTHER, Bins, Reference
 from gateway.spec import MetricVariable
 
 Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
@@ -33,11 +33,7 @@ class Served:
     version: str
     is_text: bool = False
     labels: tuple[str, ...] = ()
-    reference: Mapping[str, Bins] = field(default_factory=dict)
-    words: Words | None = None
-    """The usual words of the reference's texts."""
-    mean: Mean | None = None
-    """The mean of the reference's embeddings."""
+    reference: Reference = field(default_factory=Reference)
 
 
 class VariableSeries:

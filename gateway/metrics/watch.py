@@ -19,7 +19,7 @@ from typing import Final
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import Declared, declared_for, find, split
-from gateway.metrics.drift import Bins, Mean, Words
+from gateway.metrics.drift import Bins
 from gateway.metrics.texts import MAX_A_SECOND, Budget, TextVariables
 from gateway.metrics.variable_counts import Served, Variable, VariableSeries, declared_variable
 from gateway.spec import MetricSpec
@@ -83,11 +83,11 @@ class Watch:
             self._has_complained = True
             _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
 
-    def learned(self, url: str) -> tuple[Words | None, Mean | None]:
-        """Return the usual words of one version's texts, and the mean of its embeddings; None if unknown."""
+    def learned(self, url: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return the usual words of one version's texts, and the mean of its embeddings; empty if unknown."""
         watched = self._watched.get(url)
         text = None if watched is None else watched.text
-        return (None, None) if text is None else (text.words, text.mean)
+        return ((), ()) if text is None else (text.words, text.mean)
 
 
 class WatchedVersion:

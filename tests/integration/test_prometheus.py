@@ -85,7 +85,9 @@ def write_bundle(folder: Path) -> Path:
     """A text classification model of two labels: how often 'bad' and 'good' occur."""
     counting_bundle(folder, max_position_embeddings=16)
     lengths, labels = {"4": 100.0, "8": 100.0, "+Inf": 0.0}, {"GOOD": 90.0, "BAD": 10.0}
-    (folder / drift.FILE).write_text(drift.encode({"token_length": lengths, "predicted_label": labels}))
+    (folder / drift.FILE).write_text(
+        drift.encode(drift.Reference({"token_length": lengths, "predicted_label": labels}))
+    )
     return folder
 
 

@@ -39,4 +39,4 @@ def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, A
 
 def encode(found: Distributions, *, source: str) -> str:
     """Return the text of ``reference.json``."""
-    return drift.encode(found, source=source)
+    return drift.encode(drift.Reference(found), source=source)

@@ -6,7 +6,7 @@ import json
 import sys
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -75,20 +75,20 @@ def capture(
     of = _named(now, url)
     url, found = _url(*of), drift_reference.of_counts(now, *of)
     is_learned = bool({variables.UNUSUAL, variables.COSINE} & found.keys())
-    words, mean = drift_reference.learned(gateway, url) if is_learned else (None, None)
+    words, mean = drift_reference.learned(gateway, url) if is_learned else ((), ())
     _write(url, found, words, mean, least=least, output=output)
     return 0
 
 
 def _write(
-    url: str, found: Mapping[str, drift.Bins], words: drift.Words | None, mean: drift.Mean | None, *, least: int,
+    url: str, found: Mapping[str, drift.Bins], words: Sequence[str], mean: Sequence[float], *, least: int,
     output: Path | None,
 ) -> None:  # fmt: skip
     """Write the references that have enough values: of words only with the words, of embeddings with their mean."""
     enough = {
         name: bins for name, bins in sorted(found.items())
-        if sum(bins.values()) >= least and not (name == variables.UNUSUAL and words is None)
-        and not (name == variables.COSINE and mean is None)
+        if sum(bins.values()) >= least and (words or name != variables.UNUSUAL)
+        and (mean or name != variables.COSINE)
     }  # fmt: skip
     if not enough:
         most = max((sum(bins.values()) for bins in found.values()), default=0)
@@ -98,8 +98,8 @@ def _write(
             hint="send more requests, wait longer, or use a lower --least. Text tasks have built-in variables; declare "
             "others with `clearml-serving metrics add`",
         )  # fmt: skip
-    words = words if variables.UNUSUAL in enough else None
-    text = drift.encode(enough, words=words, mean=mean if variables.COSINE in enough else None, endpoint=url)
+    words = words if variables.UNUSUAL in enough else ()
+    text = drift.encode(drift.Reference(enough, words, mean if variables.COSINE in enough else ()), endpoint=url)
     *above, last = url.split("/")
     below = Path(*map(folders.file_name, above), f"{folders.file_name(last)}.json")
     path = output or chosen_state_dir().root / "references" / below
@@ -109,8 +109,8 @@ def _write(
         raise DeployError(f"{path} cannot be written: {error}") from error
     for name, bins in enough.items():
         click.echo(f"{name}: {sum(bins.values()):.0f} values in {len(bins)} bins")
-    if words is not None:
-        click.echo(f"{len(words.usual)} words of {words.texts:.0f} texts")
+    if words:
+        click.echo(f"{len(words)} usual words")
     click.echo(f"written to {path}; gateways read the folder references of their state folder at each poll", err=True)
 
 

@@ -310,7 +310,7 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
     lengths = drift.reference_of({"4": 200, "8": 400, "12": 300, "+Inf": 0})
     labels = drift.reference_of({"GOOD": 900, "BAD": 100})
     scores = drift.reference_of(drift.buckets(variables.BOUNDS["top_score"], np.linspace(0.5, 1.0, 500).tolist()))
-    text = drift.encode({"token_length": lengths, "predicted_label": labels, "top_score": scores})
+    text = drift.encode(drift.Reference({"token_length": lengths, "predicted_label": labels, "top_score": scores}))
     for version in ("1", "2"):
         (references / f"{version}.json").write_text(text)
     stack.registry.canary["sentiment"] = {

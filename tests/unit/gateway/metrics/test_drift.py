@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import drift
-from gateway.metrics.drift import BadReference, References, Shares, folded, reference_of
+from gateway.metrics.drift import BadReference, Reference, References, Shares, folded, reference_of
 
 COUNTS = st.lists(st.integers(0, 10_000), min_size=2, max_size=30).filter(lambda counts: sum(counts) > 0)
 
@@ -104,7 +104,7 @@ def test_reference_file_is_read_as_it_was_written() -> None:
     out.
     """
     variables = {"x": reference_of({"1": 2, "2": 1, "+Inf": 3}), "label": reference_of({"a": 1, "b": 2})}
-    read = drift.decode(drift.encode(variables, endpoint="e", note="hello"))
+    read = drift.decode(drift.encode(Reference(variables), endpoint="e", note="hello"))
     assert [[*bins.items()] for bins in variables.values()] == [[*read[name].items()] for name in variables]
     by_hand = drift.decode('{"format": 1, "variables": {"x": {"+Inf": 1, "10": 1, "2.0": 3}, "a": {"dog": 2}}}')
     assert ["2", "10", "+Inf", "missing"] == [*by_hand["x"]]
@@ -121,6 +121,10 @@ def test_reference_file_is_read_as_it_was_written() -> None:
         ('{"format": 1, "variables": {"x": {"a": -1}}}', "at least 0"),
         ('{"format": 1, "variables": {"x": {"low": 1, "+Inf": 1}}}', "variable x"),
         ('{"format": 1, "variables": {"x": {"a": "many"}}}', "variable x"),
+        ('{"format": 1, "variables": {"unusual_word_ratio": {"1": 1, "+Inf": 0}}}', "words: "),
+        ('{"format": 1, "variables": {}, "words": 3}', "words: "),
+        ('{"format": 1, "variables": {"embedding_cosine": {"1": 1, "+Inf": 0}}, "mean": [0, 0]}', "mean: "),
+        ('{"format": 1, "variables": {}, "mean": ["x"]}', "mean: "),
         ('{"format": 1, "variables": {"x": 5}}', "variable x"),
     ],
 )
@@ -137,39 +141,12 @@ def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
     assert (False, {}) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e").mkdir()
     bins = {"x": reference_of({"1": 1, "+Inf": 1})}
-    (tmp_path / "e" / "1.0.json").write_text(drift.encode(bins))
+    (tmp_path / "e" / "1.0.json").write_text(drift.encode(Reference(bins)))
     (tmp_path / "broken.json").write_text(json.dumps({}))
     assert (True, bins, {}) == (references.read(), references.of("e/1.0"), references.of("broken"))
     assert (False, bins) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e" / "1.0.json").unlink()
     assert (True, {}) == (references.read(), references.of("e/1.0"))
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        '"none"', '{"texts": 10}', '{"texts": 10, "usual": []}', '{"texts": 0, "usual": ["a"]}',
-        '{"texts": "x", "usual": ["a"]}', '{"texts": 10, "usual": 3}',
-    ],
-)  # fmt: skip
-def test_invalid_words_are_refused_with_the_reason(words: str) -> None:
-    """A reference without words is valid."""
-    with pytest.raises(drift.BadReference, match="words"):
-        drift.decode(f'{{"format": 1, "variables": {{}}, "words": {words}}}')
-    assert drift.decode('{"format": 1, "variables": {}}').words is None
-
-
-def test_a_captured_reference_overrides_the_models_own() -> None:
-    """Variable by variable, and its words if it has some."""
-    one, other = {"a": 1.0}, {"b": 1.0}
-    words = drift.Words(2.0, ("w",))
-    found = drift.Reference({"x": one}).over(drift.Reference({"x": other, "y": other}, words))
-    assert ({"x": one, "y": other}, words) == (found, found.words)
-    # Shares of unusual words mean something only beside the words that they were counted with.
-    counted = drift.Reference({"x": other, "unusual_word_ratio": other}, words)
-    renewed = drift.Reference({"x": one}, drift.Words(2.0, ("v",)))
-    assert {"x": one} == renewed.over(counted)
-    assert {**counted, "y": one} == drift.Reference({"y": one}).over(counted)
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,7 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
     observer, recent = Observer(later=lambda drain, _: None), Recent(FAILURES)
     declared = MetricSpec("e/1", None, (MetricVariable("animal", "enum", ("cat", "dog")),))
     reference = {"animal": drift.reference_of({"cat": 500, "dog": 500})}
-    observer.watch.configure({"e/1": Served("e", "1", reference=reference)}, {"e/1": declared}, 1.0)
+    observer.watch.configure({"e/1": Served("e", "1", reference=drift.Reference(reference))}, {"e/1": declared}, 1.0)
     recent.sample(0.0, observer.snapshot())
     for i in range(400):
         trace = Trace("id")
@@ -140,7 +140,7 @@ def test_values_outside_the_reference_are_named() -> None:
     now = itertools.count(step=100).__next__  # so much time that every text is looked at
     observer, recent = Observer(later=lambda drain, _: None, clock=now), Recent(FAILURES)
     reference = {"language": drift.reference_of({"en": 1000})}
-    observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=reference)}, {}, 1.0)
+    observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=drift.Reference(reference))}, {}, 1.0)
     recent.sample(0.0, observer.snapshot())
 
     def see(text: str, times: int) -> None:
@@ -164,7 +164,7 @@ def test_the_last_hour_is_compared_with_the_reference_that_there_is_now() -> Non
 
     def accept(bound: float, **reference: Mapping[str, float]) -> None:
         variables = (MetricVariable("animal", "enum", ("cat", "dog")), MetricVariable("x", "scalar", (bound,)))
-        served = {"e/1": Served("e", "1", reference=reference)}
+        served = {"e/1": Served("e", "1", reference=drift.Reference(reference))}
         observer.watch.configure(served, {"e/1": MetricSpec("e/1", None, variables)}, 1)
 
     def see(cats: int, dogs: int) -> list[list[float]]:

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import drift, texts
-from gateway.metrics.drift import BadReference, Words
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Budget, Draw, UsualWords
 from gateway.metrics.variable_counts import Served
@@ -119,33 +118,26 @@ def drawn(number: int, seed: int, words: int = 3000) -> list[str]:
                      for n in source.choices(range(words), weights, k=12)) for _ in range(number)]  # fmt: skip
 
 
-def test_usual_words_are_learned_from_the_first_texts_and_say_from_how_many() -> None:
+def test_usual_words_are_learned_from_the_first_texts() -> None:
     """Only later texts are measured. What a capture takes measures them alike."""
-    usual = UsualWords(None)
+    usual = UsualWords(())
     assert [None] * LEARNED == [usual.unusual(texts.words_of(text)) for text in drawn(LEARNED, 1)]
-    assert usual.words is not None
-    assert LEARNED == usual.words.texts
+    learned = usual.words
+    assert learned
     later = drawn(3000, 2)
     shares = [usual.unusual(texts.words_of(text)) for text in later]
-    assert LEARNED == usual.words.texts, "the size of what was learned does not grow with what was measured"
+    assert learned == usual.words, "what was learned does not change with what was measured"
     again = UsualWords(usual.words)
     assert shares == [again.unusual(texts.words_of(text)) for text in later]
     assert usual.unusual(frozenset()) is None
     assert 1.0 == usual.unusual(frozenset({"unheard"}))
 
 
-def test_a_reference_keeps_its_words_and_needs_them() -> None:
-    bins = {"unusual_word_ratio": drift.reference_of({"0.1": 1, "0.2": 2, "+Inf": 0})}
-    words = Words(1000.0, ("the", "schön"))
-    decoded = drift.decode(drift.encode(bins, words=words))
-    assert (words, bins) == (decoded.words, decoded)
-    for wrong in (
-        drift.encode(bins),
-        drift.encode(bins, words=Words(0.0, ("a",))),
-        drift.encode(bins, words=Words(1.0, ())),
-    ):
-        with pytest.raises(BadReference, match=r"reference.json: words: "):
-            drift.decode(wrong)
+def test_a_reference_keeps_its_words() -> None:
+    """A variable that is counted with them means nothing without."""
+    reference = drift.Reference({"unusual_word_ratio": {"0.1": 1, "+Inf": 0, "missing": 0}}, ("the", "schön"))
+    decoded = drift.decode(drift.encode(reference))
+    assert (("the", "schön"), reference) == (decoded.words, decoded)
 
 
 def test_all_texts_are_looked_at_while_few_come_and_a_share_by_chance_when_many_do() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.metrics import declared
-from gateway.metrics.drift import Mean, Words
+from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
@@ -299,7 +299,7 @@ def test_the_references_counts_are_shown(caplog: pytest.LogCaptureFixture) -> No
     """Until there is another one; values are counted alike with and without."""
     declared = spec(V("x", "scalar", (1.0, 5.0)), V("a", "enum", ("cat", "dog")), V("n", "value"))
     reference = {"x": {"5": 20.0, "+Inf": 10.0, "missing": 1.0}, "a": {"cat": 30.0, "other": 0.0, "missing": 0.0}}
-    watched = Watched(declared, Served("e", "1", reference=reference))
+    watched = Watched(declared, Served("e", "1", reference=Reference(reference)))
     watched.answer({"x": 1, "a": "dog"}, {})
     found = watched.read()
     shown = {name: value for name, value in found.items() if name.startswith("drift")}
@@ -310,7 +310,7 @@ def test_the_references_counts_are_shown(caplog: pytest.LogCaptureFixture) -> No
     assert (1, 1) == (found["scalar_bucket{x,1.0}"], found["enum_total{a,dog}"])
     assert not caplog.records
     changed = {"a": reference["a"], "x": {"2": 20.0, "+Inf": 10.0, "missing": 0.0}, "n": reference["a"]}
-    watched.served = Served("e", "1", reference=changed)
+    watched.served = Served("e", "1", reference=Reference(changed))
     watched.configure(declared)
     found = watched.read()
     assert all(math.isnan(value) for name, value in found.items() if name.startswith("drift_reference_observations{x"))
@@ -396,13 +396,13 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
     assert (19, 1) == (found["enum_total{language,de}"], found["enum_total{language,none}"])
     assert 20 == found["scalar_count{token_length}"]
     learned = (await stack.client.get("/v1/endpoints/t/learned")).json()
-    assert {"url": "t", "words": None, "mean": None} == learned
+    assert {"url": "t", "words": [], "mean": []} == learned
     assert 404 == (await stack.client.get("/v1/endpoints/none/learned")).status_code
 
 
 def test_an_embedding_is_counted_by_its_cosine_to_the_mean() -> None:
     """For one text and for several; truncated vectors are skipped, and other tasks have no such variable."""
-    served = Served("e", "1", is_text=True, mean=Mean(5000.0, (*np.linspace(-1, 1, 16).tolist(),)))
+    served = Served("e", "1", is_text=True, reference=Reference(mean=np.linspace(-1, 1, 16).tolist()))
     watched = Watched({}, served, chance=lambda: 0.0)
     vector = np.linspace(-1, 1, 16, dtype=np.float32)
     short = Prepared([], ParsedRequest(["a"], is_batch=False, options={"truncate_dim": 8}))
@@ -434,11 +434,10 @@ def test_words_are_counted() -> None:
     found = read(content)
     assert b"flimmer" not in content
     usual, _ = observer.watch.learned("e/1")
-    assert usual is not None
-    assert {"good", "film", "flimmer"} == set(usual.usual)
+    assert {"good", "film", "flimmer"} == set(usual)
     assert "scalar_count{unusual_word_ratio}" in found
     assert 3000 < found["enum_total{language,none}"]
-    assert (None, None) == observer.watch.learned("none")
+    assert ((), ()) == observer.watch.learned("none")
 
 
 async def test_a_callers_parameters_do_not_change_what_is_counted(stack: Any) -> None:
@@ -474,8 +473,8 @@ async def test_an_invalid_declaration_is_reported_and_affects_nothing_else(stack
 
 def test_a_version_without_texts_has_no_set_of_words() -> None:
     """A gateway may have hundreds of versions with little traffic; a reference's words are known all the same."""
-    reference = Words(10.0, tuple(f"word{number}" for number in range(1000)))
-    served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, words=reference) for n in range(50)}
+    words = tuple(f"word{number}" for number in range(1000))
+    served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True, reference=Reference(words=words)) for n in range(50)}
     observer = Observer(later=lambda drain, _: None)
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
@@ -483,4 +482,4 @@ def test_a_version_without_texts_has_no_set_of_words() -> None:
     held = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert held / len(served) < 30_000
-    assert (reference, None) == observer.watch.learned("e7/1")
+    assert (words, ()) == observer.watch.learned("e7/1")

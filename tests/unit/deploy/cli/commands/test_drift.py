@@ -6,7 +6,6 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +242,7 @@ class OfTexts(Gateway):
     """A gateway of a text endpoint."""
 
     def watch_texts(self, reference: drift.Reference) -> None:
-        self.observer.watch.configure(
-            {"e/1": Served("e", "1", True, (), reference, reference.words, reference.mean)}, {}, 1.0
-        )
+        self.observer.watch.configure({"e/1": Served("e", "1", True, (), reference)}, {}, 1.0)
 
     def read(self, texts: list[str]) -> None:
         for number, text in enumerate(texts):
@@ -267,7 +264,7 @@ class OfTexts(Gateway):
         if path == "/metrics":
             return 200, self.page
         if path == "/v1/endpoints/e/1/learned":
-            words, mean = (None if one is None else asdict(one) for one in self.observer.watch.learned("e/1"))
+            words, mean = self.observer.watch.learned("e/1")
             return 200, json.dumps({"words": words, "mean": mean}).encode()
         return 404, b""
 
@@ -292,10 +289,10 @@ def test_a_reference_of_words_keeps_the_words_that_they_were_counted_with(tmp_pa
         gateway.watch_texts(drift.Reference())
         gateway.read(spoken(random, captured_after))
         captured = run("capture", "--url", url, "--endpoint", "e/1", "--output", path)
-        assert re.search(r"\d+ words of 1000 texts", captured.output)
+        assert re.search(r"\d+ usual words", captured.output)
         reference = drift.decode(path.read_text())
-        assert reference.words is not None
-        assert (1000, captured_after - 1000) == (reference.words.texts, sum(reference["unusual_word_ratio"].values()))
+        assert reference.words
+        assert captured_after - 1000 == sum(reference["unusual_word_ratio"].values())
         assert {"unusual_word_ratio", "language", "letter_case"} == set(reference)
         gateway.watch_texts(reference)
         gateway.read(spoken(random, 1000, nonsense=0.05))
@@ -324,8 +321,8 @@ def test_a_reference_of_embeddings_keeps_the_mean_that_they_were_counted_with(tm
         vectors(3000, 2.0)
         assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
         reference = drift.decode(path.read_text())
-        assert reference.mean is not None
-        assert (1000, 2000) == (reference.mean.vectors, sum(reference["embedding_cosine"].values()))
+        assert 8 == len(reference.mean)
+        assert 2000 == sum(reference["embedding_cosine"].values())
         gateway.watch_texts(reference)
         vectors(1000, 2.0)
         assert not gateway.moved(reference, "embedding_cosine")
@@ -343,5 +340,5 @@ def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gat
     path = tmp_path / "reference.json"
     assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
     reference = drift.decode(path.read_text())
-    assert reference.words is None
+    assert not reference.words
     assert {"language", "letter_case"} == set(reference)
