@@ -229,10 +229,6 @@ LATENCY: Final = Board(
                   (Query(f"1 - {rules.late_ratio('5m')}{{{_BY_ENDPOINT}}}", "{{endpoint}} within {{within}} s"),
                    Query(f"{rules.LATENCY}{{{_BY_ENDPOINT}}}", "{{endpoint}} promised")),
                   unit="percentunit", width=12, most=1.0),
-            _lines("Time of failed requests, p95",
-                   "p95 of failed requests by outcome. Timeouts take long; refusals should be "
-                   "fast.", _quantile(0.95, catalog.FAILURE_SECONDS, ("outcome",)), "{{outcome}}", "s",
-                   width=12),
         )),
     ),
 )  # fmt: skip

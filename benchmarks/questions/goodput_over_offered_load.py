@@ -10,8 +10,7 @@ fifths of the capacity come for some seconds: the system has recovered when 19 o
 times the p99 that it has at four fifths.
 
 The server under test has one core; the sender, Triton and everything else share the other. Two gateways and an ensemble
-have both. A load that could not be sent, or was sent late, is marked. How long the gateway takes for a refusal, from
-when it could read the request, is read from its metrics.
+have both. A load that could not be sent, or was sent late, is marked.
 """
 
 from __future__ import annotations
@@ -19,11 +18,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -51,30 +48,14 @@ _CRITICAL: Final = 0.05
 _LATE_MS: Final = 20.0
 _HEADS: Final = (
     "in front of Triton", "load", "offered/s", "answers/s", "share of peak", "answered p50, ms", "p99, ms",
-    "critical answered", "refused p99, ms", "refused within 2 ms in the server", "no reply in time",
+    "critical answered", "refused p99, ms", "no reply in time",
     "memory growth, MB", "recovered after, s",
 )  # fmt: skip
-_QUICK: Final = "0.002"
-"""Seconds: a bucket of the gateway's."""
-_REFUSED: Final = re.compile(
-    r'^gateway_request_failure_duration_seconds_bucket\{[^}]*le="([^"]+)",outcome="overloaded"[^}]*\} (\S+)$', re.M
-)
-
-
-def refusals(url: str) -> Counter[str]:
-    """Return the gateway's refusals by duration bucket (seconds); empty if ``url`` is no gateway."""
-    found: Counter[str] = Counter()
-    with contextlib.suppress(OSError):
-        text = processes.ask(f"{url.partition('/serve/')[0]}/metrics").decode()
-        for within, count in _REFUSED.findall(text):
-            found[within] += int(float(count))
-    return found
 
 
 def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: float, seconds: float,
          within: float) -> dict[str, Any]:  # fmt: skip
     """Send ``times`` the capacity in callers, and return what happened to them and during the recovery."""
-    before = refusals(running.url)
     roots = running.pids or [bench.triton.pid]
     seen, is_over = [machine.rss_mb(roots)], threading.Event()
 
@@ -103,9 +84,7 @@ def bear(bench: Bench, running: Running, bodies: Path, capacity: float, times: f
     if done.returncode:
         raise processes.ServerFailed(f"the load failed: {done.stderr.strip().splitlines()[-1:]}")
     load, afterwards = json.loads(done.stdout.splitlines()[-1])["phases"]
-    refused = refusals(running.url) - before
     return {
-        "refused_within": {le: round(count / refused["+Inf"], 5) for le, count in refused.items()},
         "times": times, "capacity": round(capacity, 1), "load": load, "afterwards": afterwards,
         "cpu": round((machine.cpu_seconds(roots) - spent) / (seconds + _AFTERWARDS_S), 3),
         "before_mb": round(seen[0], 1), "more_mb": round(max(seen) - seen[0], 1),
@@ -127,7 +106,6 @@ def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             *(f"{load['answered'][p]:,.0f}" if load["answers"] else "–" for p in ("p50_ms", "p99_ms")),
             f"{critical['answered'] / max(critical['due'], 1):.1%}",
             f"{load['refused']['p99_ms']:,.0f}" if load["refusals"] else "–",
-            f"{one['refused_within'][_QUICK]:.1%}" if one.get("refused_within") else "–",
             f"{(load['gave_up'] + load['lost']) / max(load['offered'], 1):.1%}",
             f"{one['more_mb']:.0f}",
             _recovered(one),

@@ -50,11 +50,6 @@ REQUEST_SECONDS: Final = Metric(
     "gateway_request_duration_seconds", "histogram",
     "Time of successful requests, from the first byte of the body to the finished answer.", _SERVED, LATENCY_BUCKETS,
 )  # fmt: skip
-FAILURE_SECONDS: Final = Metric(
-    "gateway_request_failure_duration_seconds", "histogram",
-    "Time of requests that failed, by outcome: for example a refusal, a timeout or a disconnect.",
-    (*_SERVED, "outcome"), LATENCY_BUCKETS,
-)  # fmt: skip
 OBJECTIVE: Final = Metric(
     "gateway_objective_ratio", "gauge",
     "What an endpoint promises: the share of requests that are answered (objective availability), or of answers that "
@@ -360,7 +355,7 @@ JUDGED: Final = (
 )  # fmt: skip
 """What the controller judges, and shows itself."""
 CATALOG: Final = (
-    REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS, FAILURE_SECONDS,
+    REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS,
     STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, TRUNCATED,
     BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
     WORK_LIMIT, QUEUED,

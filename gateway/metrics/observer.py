@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, cast
 
 from gateway.metrics import catalog
-from gateway.metrics.accumulator import Accumulator, Count, Distribution, Snapshot
+from gateway.metrics.accumulator import Accumulator, Count, Snapshot
 from gateway.metrics.catalog import Metric
 from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
@@ -84,7 +84,7 @@ class Observer:
         self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _Later()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
-        self._failed: dict[tuple[str, str, str, str], tuple[Count, Distribution]] = {}
+        self._failed: dict[tuple[str, str, str, str], Count] = {}
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
         self._begun = self._ended = self._sampled = 0
@@ -118,12 +118,8 @@ class Observer:
         key = (trace.endpoint, trace.version, trace.route, trace.outcome)
         failed = self._failed.get(key)
         if failed is None:
-            failed = self._failed[key] = (
-                self._numbers.count(catalog.REQUESTS, *key),
-                self._numbers.distribution(catalog.FAILURE_SECONDS, *key),
-            )
-        failed[0].value += 1
-        failed[1].observe((trace.total_ns * _NS,))
+            failed = self._failed[key] = self._numbers.count(catalog.REQUESTS, *key)
+        failed.value += 1
 
     def settle(self) -> None:
         """Count everything collected so far."""
