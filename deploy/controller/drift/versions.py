@@ -20,10 +20,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from deploy.controller.counters import BUCKETS, Numbers
+from deploy.controller.counters import Numbers
+from deploy.controller.drift import references
 from deploy.controller.registry import metrics
 
 catalog = metrics.catalog
+drift = metrics.drift
 variables = metrics.variables
 
 _MEANINGS: Final = {
@@ -79,13 +81,13 @@ class Versions:
         self._asked_at = {pair: at for pair, at in self._asked_at.items() if now - at < _OVER_S}
         self._pairs = {pair: self._pairs.get(pair, {}) for pair in self._asked_at}
         self._cached |= {key[1] for key in grown if key[0] == catalog.CACHE.name and key[3] == "hit"}
-        counted = _counts(grown) if self._pairs else {}
+        counted = references.variables(grown) if self._pairs else {}
         for pair, known in self._pairs.items():
-            ours, theirs = (counted.get((pair.endpoint, version), {}) for version in (pair.canary, pair.stable))
-            for name in ours.keys() | theirs.keys():
+            for name, kind in variables.KINDS.items():
+                sides = [counted.get((pair.endpoint, version, name), {}) for version in (pair.canary, pair.stable)]
                 # For an answer from the response cache only the answer's variables are counted, once per version.
-                if variables.KINDS[name] == "answers" or pair.endpoint not in self._cached:
-                    known.setdefault(name, _Variable()).take(ours.get(name, Counter()), theirs.get(name, Counter()))
+                if any(sides) and (kind == "answers" or pair.endpoint not in self._cached):
+                    known.setdefault(name, _Variable()).take(*map(_values, sides))
         return {pair: _found(known) for pair, known in self._pairs.items()}
 
 
@@ -103,19 +105,14 @@ def _asked(grown: Numbers) -> list[Pair]:
     ]  # fmt: skip
 
 
-def _counts(grown: Numbers) -> dict[tuple[str, str], dict[str, Counter[str]]]:
-    """Return the new values of each version's built-in variables."""
-    found: dict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
-    for (name, *labels), news in grown.items():
-        if (
-            name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name, BUCKETS)
-            and labels[2] in variables.KINDS
-        ):
-            endpoint, version, variable, value = labels
-            named = {BUCKETS: f"up to {value}", catalog.VARIABLE_IGNORED.name: metrics.drift.MISSING}.get(name, value)
-            counts = found[endpoint, version][variable]
-            counts[named] += round(news)
-            counts[_ALL] += round(news) if name != BUCKETS or value == "+Inf" else 0
+def _values(bins: drift.Bins) -> Counter[str]:
+    """Return how often each value came, of a number how often one up to each bound, and how many came in all."""
+    found = Counter({_ALL: round(sum(bins.values()))})
+    up_to = 0.0
+    for name, count in drift.in_order(bins).items():
+        if drift.ABOVE in bins and name != drift.MISSING:
+            name, count = f"up to {name}", (up_to := up_to + count)
+        found[name] = round(count)
     return found
 
 

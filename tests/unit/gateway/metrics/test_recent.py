@@ -184,6 +184,8 @@ def test_the_last_hour_is_compared_with_the_reference_that_there_is_now() -> Non
     assert [[90, 10, 0, 0], [100, 0, 0]] == see(90, 10)
     accept(2.0, animal=drift.reference_of({"dog": 9}), x={"2": 9.0, "+Inf": 0.0, "missing": 0.0})
     assert [[11, 90, 0, 0], [1, 0, 0]] == see(0, 1)
+    accept(5.0, x=numbers)
+    assert [[1, 0, 0]] == see(0, 1)
 
 
 def test_requests_that_fell_back_are_failures_of_the_canary() -> None:

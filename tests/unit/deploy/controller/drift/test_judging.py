@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from deploy.controller.counters import Reading, parse
 from deploy.controller.drift.judging import EVERY_S, Families, Judging
+from deploy.controller.drift.references import references
 from deploy.controller.gateways import Gateways
 from gateway.control.reports import Reports
 from gateway.metrics import catalog, drift
@@ -142,6 +144,13 @@ def test_a_new_reference_starts_anew_and_a_removed_one_is_dropped(world: World) 
         days = world.look(60.0, 90, 10)
     assert days < 1
     assert 1 == len(world.record["variables"])
+
+
+def test_a_bin_in_which_a_reference_has_no_values_is_a_bin() -> None:
+    """What falls into it is the strongest evidence."""
+    counts = {"5": 9.0, "+Inf": 0.0, "missing": 0.0}
+    page = "".join(f'gateway_drift_reference_observations{{{OF},bin="{name}"}} {n}\n' for name, n in counts.items())
+    assert {ANIMAL: counts} == references(Reading({"http://a": parse(page)}))
 
 
 def test_the_next_controller_continues_from_the_records(world: World) -> None:
