@@ -14,12 +14,13 @@ from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
 from deploy.bundles.model_files import copy_texts, kept_files
 from deploy.bundles.options import BeyondTolerance, Judged, Options, Outcome
-from deploy.bundles.pack import manifest, reference, report
+from deploy.bundles.pack import manifest, report
 from deploy.bundles.speed import Timing
 from deploy.bundles.work_folder import link
 from deploy.sync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.folders import aside, file_name
+from gateway.metrics import drift
 
 GRAPH: Final = "model.onnx"
 LEAST_REFERENCE: Final = 100
@@ -45,7 +46,7 @@ class Made:
     outputs: Sequence[Tensor]
     lengths: Sequence[int]
     """Tokens of the judged samples."""
-    drifts: reference.Distributions
+    drifts: drift.Reference
     notes: Sequence[str]
 
 
@@ -75,8 +76,8 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
         (folder / execution.FILE).write_text(execution.encode(made.wanted), encoding="utf-8")
         (folder / "warmup.json").write_text(warm_up(folder), encoding="utf-8")
         if is_users and count >= LEAST_REFERENCE:
-            text = reference.encode(made.drifts, source=f"{count} texts given to triton-gateway optimize")
-            (folder / "reference.json").write_text(text, encoding="utf-8")
+            text = drift.encode(made.drifts, source=f"{count} texts given to triton-gateway optimize")
+            (folder / drift.FILE).write_text(text, encoding="utf-8")
         added = serving.add_arguments("ENDPOINT", "MODEL_ID", made.inputs, made.outputs, made.tuned)
         page = report.render(values, [parity for _, parity in made.judged], made.timings, serving.command_line(added))
         (folder / "report.md").write_text(page, encoding="utf-8")

@@ -13,11 +13,8 @@ from typing import Any
 from gateway.metrics import drift, texts, variables
 from preprocessing.types import Prepared
 
-Distributions = Mapping[str, drift.Bins]
-"""The bins of each variable, by name."""
 
-
-def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]]) -> dict[str, drift.Bins]:
+def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, Any]]) -> drift.Reference:
     """Return the bins of every variable that these requests and answers have."""
     rows = [row for request in prepared for row in request.rows]
     beginnings = [texts.beginning(text) for request in prepared for text in request.request.texts]
@@ -34,9 +31,4 @@ def distributions(prepared: Sequence[Prepared], answers: Sequence[Mapping[str, A
         variables.LABEL: Counter(str(answer["label"]) for answer in labelled),
         variables.SCORE: buckets(variables.SCORE, [float(answer["score"]) for answer in labelled]),
     }
-    return {name: drift.reference_of(of) for name, of in counts.items() if any(of.values())}
-
-
-def encode(found: Distributions, *, source: str) -> str:
-    """Return the text of ``reference.json``."""
-    return drift.encode(drift.Reference(found), source=source)
+    return drift.Reference({name: drift.reference_of(of) for name, of in counts.items() if any(of.values())})
