@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from deploy.cli import drift_reference
 from deploy.cli.commands import status
 from deploy.cli.commands._options import DURATION, Group, chosen_state_dir, gateway_options
 from deploy.cli.terminal import Terminal, table
 from deploy.controller import counters
 from deploy.controller.counters import Numbers
+from deploy.controller.drift import references
 from deploy.tools import folders, http_client
 from deploy.tools.errors import DeployError
 from gateway.metrics import catalog, drift, variables
@@ -73,9 +74,9 @@ def capture(
         terminal.clear()
     now = _grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
     of = _named(now, url)
-    url, found = _url(*of), drift_reference.of_counts(now, *of)
+    url, found = _url(*of), of_counts(now, *of)
     is_learned = bool({variables.UNUSUAL, variables.COSINE} & found.keys())
-    words, mean = drift_reference.learned(gateway, url) if is_learned else ((), ())
+    words, mean = _learned(gateway, url) if is_learned else ((), ())
     _write(url, found, words, mean, least=least, output=output)
     return 0
 
@@ -185,6 +186,23 @@ def from_prometheus(url: str, window: str) -> Numbers:
         for one in answer.content["data"]["result"]:
             found[counters.series(name, one["metric"])] = float(one["value"][1])
     return found
+
+
+def of_counts(numbers: Numbers, endpoint: str, version: str) -> dict[str, drift.Bins]:
+    """Return a reference of each variable of one version that has values."""
+    found: dict[str, drift.Bins] = {}
+    for key, counts in references.variables(numbers).items():
+        if key[:2] == (endpoint, version):
+            with contextlib.suppress(drift.BadReference):  # it was only missing
+                found[key[2]] = drift.reference_of(counts)
+    return found
+
+
+def _learned(gateway: str, url: str) -> tuple[Sequence[str], Sequence[float]]:
+    """Return the usual words and the mean vector that a gateway counts one version with; empty if it does not say."""
+    answer = http_client.call_gateway(f"{gateway}/v1/endpoints/{urllib.parse.quote(url)}/learned", timeout=30.0)
+    found: Any = answer.content if answer is not None and answer.status == 200 else {}
+    return found.get("words", ()), found.get("mean", ())
 
 
 def _grown(now: Numbers, before: Numbers) -> Numbers:

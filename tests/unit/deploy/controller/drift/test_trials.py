@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from deploy.cli.drift_reference import of_counts
+from deploy.cli.commands.drift import of_counts
 from deploy.controller.counters import parse
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.gateways import Gateways
