@@ -404,8 +404,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
-        description="Longest time for a new version to become ready in Triton and for its code to load. After that "
-        "it is reported as failed.",
+        description="Longest time for a new version to become ready in Triton, and for its code to load in a process. "
+        "After that it is reported as failed.",
     )  # fmt: skip
     drain_delay: Seconds = Field(
         1.0, ge=0, validation_alias=_names("drain_delay"),

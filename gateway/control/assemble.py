@@ -20,10 +20,9 @@ from typing import Any, Final
 from gateway import manifest, samples
 from gateway.batching.entries import BatchLimits
 from gateway.batching.pressure import Pressure
-from gateway.control import validate
+from gateway.control import loading, validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts, HookSettings
-from gateway.control.loading import CodeLoader
 from gateway.control.places import Places
 from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
@@ -112,12 +111,7 @@ class Assembler:
         self._asking = 0
         """Number of builds that wait for Triton."""
         self._places = Places(_AT_A_TIME, _PLACE_S)
-        self._code = CodeLoader(ready_timeout)
         self._hooks = HookBuilder(hooks, send_request, threads, control.builds)
-
-    def give_up(self, plan: EndpointPlan) -> None:
-        """Drop what builds of ``plan`` have left behind, since it is no longer wanted."""
-        self._code.give_up(plan.spec)
 
     async def build(
         self,
@@ -305,10 +299,8 @@ class Assembler:
     async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
         send = self._sender(is_async=spec.engine == "custom_async")
         endpoint = SimpleNamespace(**_model_endpoint(spec))
-        return await self._code.load(
-            spec,
-            path,
-            lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=model_path),
+        return await loading.load(
+            lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=model_path)
         )
 
     def _sender(self, *, is_async: bool) -> Callable[..., Any]:

@@ -95,8 +95,6 @@ class Builds:
         task = self._tasks.pop(version, None)
         if task is not None:
             task.cancel()
-        if version.plan is not None:
-            self._assembler.give_up(version.plan)
 
     async def stop(self) -> None:
         """Cancel all builds and wait for their end."""

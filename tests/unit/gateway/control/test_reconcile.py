@@ -55,16 +55,12 @@ class FakeAssembler:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.given_up: list[str] = []
         self.made: list[Handler] = []
         self.fails: dict[str, Exception] = {}
         self.waits: dict[str, asyncio.Event] = {}
         self.recent: list[Sequence[bytes]] = []
         self.tick = 0
         self.ticks: dict[int, int] = {}
-
-    def give_up(self, plan: EndpointPlan) -> None:
-        self.given_up.append(plan.spec.url)
 
     async def build(
         self, plan: EndpointPlan, progress: Progress, *, validating: Callable[[], None] = lambda: None,
@@ -192,7 +188,6 @@ async def test_a_version_that_is_no_longer_wanted_is_given_up(world: World) -> N
         del world.assembler.waits["a"]
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
         await world.until(lambda: "a" in world.table.current.endpoints)
-        assert ["a"] == world.assembler.given_up
         assert 1 == len(world.assembler.made)
 
 
