@@ -27,11 +27,9 @@ _log = logging.getLogger("triton_gateway.request")
 
 SHARE: Final = 8
 """If several endpoints are served, one may hold 8 times as many requests as there are free places."""
-_MOST_REFUSED: Final = 0.5
-"""The path of a canary is full if half of its requests or more would be refused."""
 _LOG_EVERY_S: Final = 1.0
 _PRESS_EVERY_S: Final = 0.1
-"""While the process is full, it looks every 0.1 s which endpoints fill it."""
+"""While the process is full, the limits of all endpoints come into force, at most every 0.1 s."""
 
 
 def flow_of(asked: bytes, caller: Caller | None) -> Flow:
@@ -242,7 +240,8 @@ class AdmissionControl:
         now = time.monotonic()
         if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:
             self._press_at = now + _PRESS_EVERY_S
-            self._permits.press((one for endpoint in self._filling() for one in endpoint.pressure), now)
+            endpoints = self._table.current.endpoints.values()
+            self._permits.press((one for endpoint in endpoints for one in endpoint.pressure), now)
         if now >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             _log.info(
@@ -263,22 +262,14 @@ class AdmissionControl:
         )
 
     def _is_overloaded(self, path: str, found: Sequence[Endpoint], rank: int, tenant: str) -> bool:
-        """Return whether a request for one of the versions ``found`` at a path is refused for the work in hand.
+        """Return whether a request for ``path`` is refused for the work in hand: of a canary, the stable version's.
 
-        The version of a canary is drawn later. If one of them is full, the stable version answers for it.
+        The version is drawn later. If another one is full, the stable version answers for it.
         """
         snapshot = self._table.current
         canary = snapshot.canaries.get(path)
-        if canary is None:
-            return bool(found) and found[0].is_overloaded(rank, tenant)
-        stable = snapshot.endpoints.get(canary.stable)
-        if stable is None or not stable.is_overloaded(rank, tenant):
-            return False
-        endpoints = snapshot.endpoints
-        return sum(
-            share for url, share in canary.shares.items()
-            if url == canary.stable or endpoints[url].is_overloaded(rank, tenant)
-        ) >= _MOST_REFUSED  # fmt: skip
+        one = next(iter(found), None) if canary is None else snapshot.endpoints.get(canary.stable)
+        return one is not None and one.is_overloaded(rank, tenant)
 
     def _at(self, path: str) -> Sequence[Endpoint]:
         """Return the endpoint versions that may answer ``path``: one, or all of a canary."""
@@ -297,9 +288,3 @@ class AdmissionControl:
             sum(one.leases for one in found) >= max(SHARE * (permits.ceilings[rank] - permits.in_flight), 1)
             and len(self._table.current.endpoints) > len(found)
         )  # fmt: skip
-
-    def _filling(self) -> list[Endpoint]:
-        """Return the endpoints that fill the process: those with an eighth of the requests, else the largest."""
-        endpoints = self._table.current.endpoints.values()
-        least = min(self._permits.in_flight / SHARE, max((one.leases for one in endpoints), default=0))
-        return [one for one in endpoints if one.leases >= least]

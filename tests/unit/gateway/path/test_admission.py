@@ -77,7 +77,7 @@ async def test_limits_of_work_are_in_force_from_the_first_refusal_until_some_sec
 
 
 async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: list[float]) -> None:
-    """Whether its share of the process is full or the whole process: an endpoint with little work is not limited."""
+    """If its share of the process is full. If the whole process is, the limits of all are in force."""
     made, pressures = pressed("flooded", "quiet")
     for _ in range(16):
         made.ask(InternalCall("flooded", {}))
@@ -90,7 +90,7 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
     assert not any(one.look(clock[0]) for one in pressures.values())
     made.permits.in_flight = 18
     assert "gateway_full" == refuse(made, "quiet").because
-    assert {"flooded": True, "quiet": False} == {url: one.is_on for url, one in pressures.items()}
+    assert all(one.is_on for one in pressures.values())
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ async def test_refusals_limit_the_endpoint_with_much_work_and_no_other(clock: li
         ({"old": 0.5, "new": 0.5}, "old", True),
         ({"old": 0.9, "new": 0.1}, "new", False),  # the stable version answers for it
         ({"old": 0.1, "new": 0.9}, "new", False),
-        ({"old": 0.1, "new": 0.9}, "old", False),  # most requests are answered
+        ({"old": 0.1, "new": 0.9}, "old", True),
         ({"old": 0.1, "new": 0.9}, "old new", True),
         ({"old": 0.9, "new": 0.1}, "", False),
     ],
 )  # fmt: skip
-async def test_the_name_of_a_canary_is_full_if_most_of_its_requests_would_be_refused(
+async def test_the_name_of_a_canary_is_full_if_its_stable_version_is(
     clock: list[float], weights: dict[str, float], full: str, refuses: bool
 ) -> None:
     """Else each of them is read and tokenized before it is refused: on a busy machine 256
@@ -120,18 +120,6 @@ async def test_the_name_of_a_canary_is_full_if_most_of_its_requests_would_be_ref
     made.permits.pressure.press(100.0)
     assert refuses is is_full(made, "canary")
     assert not is_full(made, "nothing")
-
-
-async def test_of_many_small_endpoints_the_one_with_most_work_is_limited(clock: list[float]) -> None:
-    """The process is full, but no endpoint has an eighth of it."""
-    del clock
-    urls = [f"e{number}" for number in range(17)]
-    made, pressures = pressed(*urls)
-    for url in (*urls, "e3"):
-        made.ask(InternalCall(url, {}))
-    made.permits.in_flight = 18
-    refuse(made, "e5")
-    assert ["e3"] == [url for url, one in pressures.items() if one.is_on]
 
 
 async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_is_full() -> None:
