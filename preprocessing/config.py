@@ -387,37 +387,25 @@ _NOT_GENERATED: Final[Mapping[str, tuple[object, ...]]] = {
     "forced_decoder_ids": ([],), "token_healing": (False,), "watermarking_config": (),
 }  # fmt: skip
 """Settings of `generate` that change texts and that the runtime does not have → their values that change nothing."""
-_NOT_OF_TEXTS: Final = frozenset({
-    "transformers_version", "eos_token_id", "bos_token_id", "pad_token_id", "decoder_start_token_id", "max_length",
-    "use_cache", "low_memory", "max_cache_len", "return_legacy_cache", "disable_compile", "prefill_chunk_size",
-    "early_stopping", "length_penalty", "diversity_penalty", "remove_invalid_values", "renormalize_logits",
-    "return_dict_in_generate", "prompt_lookup_num_tokens", "max_matching_ngram_size", "speculation_type", "use_mtp",
-    "is_assistant", "num_assistant_tokens", "num_assistant_tokens_schedule", "target_lookbehind",
-})  # fmt: skip
-"""Settings of `generate` that are read here, are for beams, or change only how a text is made."""
-_NOT_OF_TEXTS_BEGIN: Final = ("_", "output_", "cache_", "assistant_", "compile_", "continuous_batching_")
 
 
 def _generation(folder: Path, model: Mapping[str, Any]) -> dict[str, Any]:
     """Return sampling parameters and end tokens from generation_config.json, or else from config.json.
 
-    Raises InvalidBundle for a setting that the runtime does not have. A key that is not known is refused, too: it may
-    be a setting of a newer transformers.
+    Raises InvalidBundle for a setting that the runtime does not have.
     """
     name, own = "generation_config.json", _read_json(folder / "generation_config.json")
     if not own:
-        name, known = "config.json", {"eos_token_id", *_SAMPLING, *_NOT_GENERATED}
-        own = {key: value for key, value in model.items() if key in known}
+        name, own = "config.json", dict(model)
     for key, value in own.items():
-        if value is None or key in _NOT_OF_TEXTS or key.startswith(_NOT_OF_TEXTS_BEGIN):
+        if value is None:
             continue
         if key in _SAMPLING:
             if isinstance(value, bool) is not (key == "do_sample") or not isinstance(value, int | float):
                 kind = "true or false" if key == "do_sample" else "a number"
                 raise InvalidBundle(f"{name}: {key} must be {kind}, not {value!r}")
-        elif not any(
-            value == neutral and isinstance(value, bool) is isinstance(neutral, bool)
-            for neutral in _NOT_GENERATED.get(key, ())
+        elif key in _NOT_GENERATED and not any(
+            value == neutral and isinstance(value, bool) is isinstance(neutral, bool) for neutral in _NOT_GENERATED[key]
         ):
             raise InvalidBundle(
                 f"{name}: {key} is {value!r}, which text generation here does not do",

@@ -343,10 +343,8 @@ def test_what_text_generation_does_not_do_is_refused_by_name(
         assert "text-generation" == read(folder(accepted)).task
 
 
-def test_a_setting_of_a_newer_transformers_is_refused_by_name(make_folder: MakeFolder) -> None:
-    """It may change texts. What only makes them faster, or is for beams, is accepted."""
-    with pytest.raises(InvalidBundle, match=r"^generation_config\.json: top_q is 2, which"):
-        read(make_folder({"generation_config.json": {"top_q": 2}}, **GENERATOR))
+def test_sampling_parameters_and_end_tokens_are_read(make_folder: MakeFolder) -> None:
+    """What only makes texts faster, or is for beams, has no effect."""
     usual = {
         "_from_model_config": True, "bos_token_id": 1, "eos_token_id": [3, 4], "pad_token_id": 0, "max_length": 4096,
         "cache_implementation": "hybrid", "use_cache": False, "transformers_version": "4.57.0", "length_penalty": 2.0,
