@@ -7,11 +7,12 @@ ClearML's names; empty ones are left out. Models are named by id and, for use on
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple, Protocol
@@ -40,7 +41,6 @@ _NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canarie
                  "defaults": "default", "objectives": "objective"}  # fmt: skip
 _KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
                      "metrics": "endpoint"}  # fmt: skip
-_MAX_CODE_BYTES: Final = 1 << 20
 _SHOWN: Final = 80
 """Characters of a value that are shown in a line."""
 
@@ -93,11 +93,6 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
         if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
             versions = found["auto_update"][one.endpoint].setdefault("versions", {})
             versions[one.version] = models[one.model_id]
-    for name, canary in serving.canaries.items():
-        found["canaries"][name] = _fields({
-            "weights": [float(weight) for weight in canary.weights], "load_endpoints": list(canary.load_endpoints),
-            "load_endpoint_prefix": canary.prefix,
-        })  # fmt: skip
     found["defaults"] = dict(sorted(serving.defaults.items()))
     found["objectives"] = {
         name: parts for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
@@ -158,7 +153,9 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
         if not paths.isdisjoint((path, *path.parents)) or any(path in other.parents for other in paths):
             raise DeployError(f"{where} has the code file {file} twice, or as a file and as a folder")
         paths.add(path)
-    for number in _mapping(fields.get("versions") or {}, f"versions of {where}"):
+    if versions := _mapping(fields.get("versions") or {}, f"versions of {where}"):
+        fields = {**fields, "versions": {str(number): model for number, model in versions.items()}}
+    for number in versions:
         if not str(number).isdecimal():
             raise DeployError(f"{where} has the version {number}, which is not a number")
     if kind == "objectives":
@@ -173,7 +170,6 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
             raise DeployError(f"{where} must have weights, a list of numbers")
         if not isinstance(urls, list) or (urls and len(urls) != len(weights)):
             raise DeployError(f"{where} must have as many load_endpoints as weights")
-        fields = {**fields, "weights": [float(one) for one in weights]}
     if kind == "endpoints" and "version" in fields and not key.strip("/").endswith(f"/{fields['version']}"):
         raise DeployError(f"{where} must be named after its version: …/{fields['version']}")
     return _fields(fields)
@@ -184,7 +180,9 @@ def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
 
 def resolved(store: Store, document: Document) -> Document:
     """Return ``document`` with the model ids of this registry. Raises ``DeployError`` for a model that it lacks."""
-    wanted = {str(m.get("id") or "") for m in _models_in(document)} - {""}
+    found = copy.deepcopy(document)
+    places = [*_places(found)]
+    wanted = {str(_mapping(holder[key], where).get("id") or "") for where, holder, key in places} - {""}
     known = store.records(wanted) if wanted else {}
 
     def model(of: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -205,18 +203,8 @@ def resolved(store: Store, document: Document) -> Document:
             hint="upload the model to this ClearML server, or write the id of a model there into the file",
         )
 
-    found: Document = {kind: dict(document[kind]) for kind in KINDS}
-    for kind in ("endpoints", "auto_update"):
-        for key, fields in found[kind].items():
-            where, changed = f"{_NAMED[kind]} {key}", dict(fields)
-            if "model" in fields:
-                changed["model"] = model(_mapping(fields["model"], where), where)
-            if "versions" in fields:
-                changed["versions"] = {
-                    str(number): model(_mapping(one, where), where)
-                    for number, one in _mapping(fields["versions"], where).items()
-                }
-            found[kind][key] = changed
+    for where, holder, key in places:
+        holder[key] = model(holder[key], where)
     return found
 
 
@@ -343,7 +331,7 @@ def apply(store: Store, task: spec.ServingTask, changes: Sequence[Change], wante
         for key, files in writes.code.items():
             _attach(store, key, files)
         again = store.task()
-        if _said(again) != _said(task):
+        if (again.sections, again.records) != (task.sections, task.records):
             raise DeployError(
                 "someone else has just changed this serving Task", hint="see the changes with `diff`, and apply again"
             )
@@ -405,12 +393,6 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _said(task: spec.ServingTask) -> list[object]:
-    """Return the parts of a Task that a document covers, to detect changes; without artifacts, which `apply` adds."""
-    texts = [registry.section_text(task, name) for name in (*_SECTIONS.values(), _VERSIONS)]
-    return [*texts, task.records]
-
-
 def _entries(task: spec.ServingTask, kind: str) -> Entries:
     found: Entries = {}
     for key, fields in sorted(record.section(task, _SECTIONS[kind]).items()):
@@ -455,10 +437,6 @@ def read_code(path: Path, key: str, *, is_archive: bool) -> dict[str, str]:
 
 
 def _text(file: Path, key: str) -> str:
-    if file.stat().st_size > _MAX_CODE_BYTES:
-        raise DeployError(
-            f"the code {key} has more than {_MAX_CODE_BYTES} bytes", hint="move data from the code into the model"
-        )
     try:
         return file.read_bytes().decode()
     except UnicodeDecodeError as error:
@@ -484,14 +462,14 @@ def _models(store: Store, serving: spec.ServingSpec, found: Document) -> dict[st
     return named
 
 
-def _models_in(document: Document) -> list[Mapping[str, Any]]:
-    found = []
+def _places(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the place of each model in a document: the name of its entry, and what holds it under which key."""
     for kind in ("endpoints", "auto_update"):
-        for key, fields in document[kind].items():
+        for name, fields in document[kind].items():
             if "model" in fields:
-                found.append(_mapping(fields["model"], key))
-            found += [_mapping(one, key) for one in _mapping(fields.get("versions") or {}, key).values()]
-    return found
+                yield f"{_NAMED[kind]} {name}", fields, "model"
+            for number in fields.get("versions", {}):
+                yield f"{_NAMED[kind]} {name}", fields["versions"], number
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:
