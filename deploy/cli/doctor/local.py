@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from deploy.cli import serving_task
 from deploy.cli.doctor import Finding
@@ -21,8 +20,6 @@ from deploy.tools.errors import GatewayError, RegistryRefused
 from deploy.tritonserver.launcher import PathServer, TritonMissing, Wheel, detect_server
 from gateway import triton
 
-NEEDS_SHM_MB: Final = 64
-"""Shared memory that Triton's python backend needs."""
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
 
@@ -57,9 +54,7 @@ def version_of(server: str, version: str) -> Finding:
     return Finding(f"version of {server}", "ok" if version else "note", f"{version or 'unknown'}. {where}")
 
 
-def triton_server(
-    environ: Mapping[str, str], shm: Path = Path("/dev/shm")  # noqa: S108 - the kernel's name
-) -> Iterator[Finding]:  # fmt: skip
+def triton_server(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check which Triton would be used, and whether the one from the wheel could run here."""
     try:
         server = detect_server()
@@ -74,10 +69,10 @@ def triton_server(
         wheel = f"nvidia-pytriton {_version('nvidia-pytriton')}"
         yield Finding("Triton server", "ok", f"{wheel} (CPU, ONNX models)")
         yield version_of("the embedded Triton", f"that of {wheel}")
-        yield from _wheel(server.wheel, shm)
+        yield from _wheel(server.wheel)
 
 
-def _wheel(wheel: Wheel, shm: Path) -> Iterator[Finding]:
+def _wheel(wheel: Wheel) -> Iterator[Finding]:
     numpy = _version("numpy")
     if int(numpy.partition(".")[0] or 0) >= 2:
         yield Finding(
@@ -89,12 +84,6 @@ def _wheel(wheel: Wheel, shm: Path) -> Iterator[Finding]:
         yield Finding(
             "Triton's python backend", "missing", f"cannot find {', '.join(lacking)}: loading a model would hang",
             "install the shared library of this Python (Debian: apt install libpython3.11)",
-        )  # fmt: skip
-    free = shutil.disk_usage(shm).free >> 20 if shm.is_dir() else 0
-    if free < NEEDS_SHM_MB:
-        yield Finding(
-            "shared memory", "missing", f"{free} MB are free in {shm}; Triton's python backend needs {NEEDS_SHM_MB} MB",
-            "docker run --shm-size=1g, or in Kubernetes an emptyDir with medium Memory",
         )  # fmt: skip
 
 
