@@ -31,7 +31,7 @@ _COMMANDS = {
     "doctor": "Check this machine or a cluster for missing parts.",
     "deploy": "Serve a model as an endpoint: export, register, wait, ask.",
     "optimize": "Make the fastest bundle that still answers correctly.",
-    "keys": "Create, list, rotate and revoke API keys, and set quotas.",
+    "keys": "Create, list and revoke API keys, and set quotas.",
     "history": "Show who changed endpoints, weights, keys and quotas.",
     "drift": "Detect drift: capture references, report changes.",
     "boards": "Put the boards into a Grafana.",

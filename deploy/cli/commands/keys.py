@@ -1,4 +1,4 @@
-"""``triton-gateway keys``: create, list, rotate and revoke API keys, and set quotas."""
+"""``triton-gateway keys``: create, list and revoke API keys, and set quotas."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from deploy.cli import key_file
 from deploy.cli.commands._options import Group, OpenRegistry, registry_options, who
 from deploy.cli.key_file import callers
 from deploy.tools.errors import DeployError
-
-_MAKE_KEYS = ("create", "rotate")
-"""Commands that hash a new key and therefore need the pepper. The others only read or end keys."""
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -43,7 +40,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
         *args: Any, path: Path | None, registry: bool, pepper_file: Path | None,
         open_registry: OpenRegistry, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        if registry and pepper_file is None and function.__name__ in _MAKE_KEYS:
+        if registry and pepper_file is None and function.__name__ == "create":  # the others only read or end keys
             raise DeployError("keys in the registry need a pepper", hint="give the gateways' one with --pepper-file")
         if registry:
             return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
@@ -56,7 +53,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(name="keys", cls=Group)
 def command() -> None:
-    """Create, list, rotate and revoke API keys, and set quotas.
+    """Create, list and revoke API keys, and set quotas.
 
     A key is shown once, when it is created. The file holds only a hash of it, made with a secret (the pepper) in a
     file of its own. Mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. Each worker uses a changed
@@ -67,7 +64,6 @@ def command() -> None:
       triton-gateway keys create --file keys.json --tenant search-team --endpoints 'embed*' --expires 90d
       triton-gateway keys create --file keys.json --tenant prometheus --operations metrics
       triton-gateway keys list --file keys.json
-      triton-gateway keys rotate --file keys.json abcd2345 --grace 24h
       triton-gateway keys revoke --file keys.json abcd2345
       triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
       triton-gateway keys create --registry --pepper-file pepper --tenant search-team
@@ -109,7 +105,12 @@ def create(
     ))  # fmt: skip
     with store.editing() as keys:
         keys.append(key)
-    _show(text, key, store, as_json=as_json)
+    if as_json:
+        click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
+        return 0
+    click.echo(text)
+    end = f" and expires {key.expires}" if key.expires else ""
+    click.echo(f"{key.id} of {key.tenant} is in {store}{end}; the key is shown only this once", err=True)
     return 0
 
 
@@ -131,33 +132,6 @@ def list_(store: key_file.KeyStore, as_json: bool) -> int:
             f"{key.id}  {state:8}  {key.tenant} ({key.priority})  {','.join(key.operations)} on "
             f"{','.join(key.endpoints)}{end}{f'  {key.note}' if key.note else ''}"
         )
-    return 0
-
-
-@command.command(name="rotate")
-@click.argument("key_id", metavar="ID")
-@click.option("--grace", default="24h", show_default=True, help="How long the old key still works; 0m ends it at once.")
-@click.option("--expires", default="", help="When the new key expires, as for `create`, or never.  [default: when the "
-              "old one would]")  # fmt: skip
-@_store_options
-@_JSON
-def rotate(store: key_file.KeyStore, key_id: str, grace: str, expires: str, as_json: bool) -> int:
-    """Create a new key with the rights of key ID. Key ID expires after --grace."""
-    now = time.time()
-    end = key_file.time_of(grace, now)
-    _place_of(store.keys(), key_id)
-    with store.editing() as keys:
-        place = _place_of(keys, key_id)
-        old = keys[place]
-        if old.revoked:
-            raise DeployError(f"key {key_id} is revoked", hint="create a new one with `triton-gateway keys create`")
-        until = "" if expires == "never" else _end_of(expires or old.expires, now)
-        text, new = key_file.new_key(store, replace(old, created=callers.written(now), by=who(), expires=until))
-        if not old.expires or callers.seconds(end) < callers.seconds(old.expires):
-            keys[place] = old = replace(old, expires=end)
-        keys.append(new)
-    _show(text, new, store, as_json=as_json)
-    click.echo(f"the old key {key_id} expires at {old.expires}", err=True)
     return 0
 
 
@@ -222,15 +196,6 @@ def _place_of(keys: list[key_file.Key], key_id: str) -> int:
             return place
     known = ", ".join(key.id for key in keys[:10]) or "none"
     raise DeployError(f"there is no key {key_id}", hint=f"known keys: {known} (see `triton-gateway keys list`)")
-
-
-def _show(text: str, key: key_file.Key, store: key_file.KeyStore, *, as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
-        return
-    click.echo(text)
-    end = f" and expires {key.expires}" if key.expires else ""
-    click.echo(f"{key.id} of {key.tenant} is in {store}{end}; the key is shown only this once", err=True)
 
 
 def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:

@@ -88,31 +88,6 @@ def test_every_right_is_written(keyring: Keyring) -> None:
     assert "infer,metrics on a,b/*,c until 2030-01-31" in line
 
 
-def test_rotation_leaves_time_to_change_the_key(keyring: Keyring) -> None:
-    """The new one has the rights of the old one, which ends after the grace, and never later than it would have."""
-    old = keyring.create("--tenant", "acme", "--endpoints", "a")
-    new = json.loads(keyring.run("rotate", old["id"], "--grace", "2h", "--json").stdout)
-    assert ["acme", "acme"] == [keyring.ask(old["key"]), keyring.ask(new["key"])]
-    later = time.time() + 2 * 3600 + 5
-    assert ["expired", "acme"] == [keyring.ask(old["key"], later), keyring.ask(new["key"], later)]
-    assert [["a"], ["a"]] == [row["endpoints"] for row in keyring.listed()]
-    keyring.run("rotate", old["id"], "--grace", "9d", "--expires", "never")
-    assert "expired" == keyring.ask(old["key"], later)
-
-
-def test_a_rotated_key_expires_when_the_old_one_would_have_or_when_it_is_told_to(keyring: Keyring) -> None:
-    """The grace of the old key does not limit the new one."""
-    old = keyring.create("--tenant", "acme", "--expires", "90d")
-    [before] = keyring.listed()
-    result = keyring.run("rotate", old["id"])
-    _, row = keyring.listed()
-    assert before["expires"] == row["expires"]
-    assert f"expires {row['expires']}" in result.stderr
-    keyring.run("rotate", old["id"], "--expires", "2999-01-31")
-    keyring.run("rotate", old["id"], "--expires", "never")
-    assert ["2999-01-31T00:00:00Z", None] == [row.get("expires") for row in keyring.listed()[2:]]
-
-
 def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
     """Other keys keep working; a second revocation keeps the first time."""
     first, second = keyring.create("--tenant", "a"), keyring.create("--tenant", "b")
@@ -162,7 +137,6 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
         (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
         (["create", "--tenant", "a", "--expires", "2020-01-01"], "would have expired already"),
         (["revoke", "nobody"], "there is no key nobody"),
-        (["rotate", "nobody"], "there is no key nobody"),
         (["quota", "--tenant", "a"], "no limit is given"),
         (["quota", "--requests-per-minute", "1"], "no tenant is given"),
     ],
@@ -237,12 +211,11 @@ def test_keys_in_the_registry_need_a_pepper_that_is_named(
 ) -> None:
     """The error comes before the registry is called."""
     monkeypatch.delenv("TRITON_GATEWAY_PEPPER_FILE", raising=False)
-    for arguments in (["create", "--tenant", "a"], ["rotate", "a"]):
-        assert 1 == main(["keys", arguments[0], "--registry", *arguments[1:]])
-        assert "--pepper-file" in capsys.readouterr().err
+    assert 1 == main(["keys", "create", "--registry", "--tenant", "a"])
+    assert "--pepper-file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["revoke", "a"], ["rotate", "a"]])
+@pytest.mark.parametrize("arguments", [["list"], ["revoke", "a"]])
 def test_a_file_that_is_not_there_is_named_and_nothing_is_made(
     keyring: Keyring, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
