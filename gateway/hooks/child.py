@@ -24,7 +24,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter_ns
@@ -43,7 +43,6 @@ from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadErro
 from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
 
 _CHUNK: Final = 1 << 18
-_MAX_KEPT: Final = 1024
 _SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
 """Texts of GPU errors. A process that had one is unreliable and must be replaced."""
 
@@ -62,8 +61,6 @@ class _Process:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived: asyncio.Event | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._kept: dict[bytes, MutableMapping[str, Any]] | None = None
-        """States between two stages that are more than plain values; None if another process may get the next stage."""
         self._code: UserCode | None = None
         self._model: Any = None
         self._engine = ""
@@ -100,7 +97,6 @@ class _Process:
 
     def _load(self, head: Mapping[str, Any]) -> None:
         self._engine = head["engine"]
-        self._kept = {} if head["is_only"] else None
         model_path = Path(head["model_path"]) if head["model_path"] else None
         if self._engine in engines.ENGINES and (missing := engines.missing_package(self._engine)):
             raise UserCodeLoadError(
@@ -190,7 +186,7 @@ class _Process:
             end = middle + next(sizes)
             data, own = values[place:middle], values[middle:end]
             place = end
-            state, lost = self._state(own)
+            state, lost = _state(own)
             collected.append({})
             statistics = functools.partial(_collect, collected[-1])
             jobs.append(Job(decode_body(kind, data), state, statistics, lost))
@@ -221,13 +217,7 @@ class _Process:
         error = job.error
         if error is None:
             try:
-                return _answer_form(job.data) if is_answer else self._stage_form(job)
-            except _UnfitState as unfit:
-                error = UserCodeError(f"its state cannot leave its process: {unfit}", stage="preprocess")
-                error.hint = (
-                    "keep numbers, text, arrays, lists, tuples and mappings in it, or run the code in one process "
-                    "(gateway.hook_processes=1) or in threads (gateway.hook_isolation=thread)"
-                )
+                return _answer_form(job.data) if is_answer else _stage_form(job)
             except (TypeError, ValueError, RecursionError, AttributeError) as unfit:
                 what = "the answer cannot be written as JSON" if is_answer else "its result cannot go to the model"
                 error = UserCodeFailed(f"{what}: {unfit}", stage="postprocess", original=unfit)
@@ -237,27 +227,6 @@ class _Process:
                 )  # fmt: skip
         kind = "refused" if isinstance(error, UserCodeRefused) else "failed"
         return {"is": kind, "message": error.message, "hint": error.hint or ""}, []
-
-    def _stage_form(self, job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
-        data = encode(job.data)
-        try:
-            return {"is": "stage"}, [data, encode(dict(job.state), is_exact=True) if job.state else []]
-        except (TypeError, ValueError, RecursionError) as error:
-            if self._kept is None:
-                raise _UnfitState(error) from error
-        name = os.urandom(16)
-        self._kept[name] = job.state
-        while len(self._kept) > _MAX_KEPT:  # of requests that have ended between the stages
-            self._kept.pop(next(iter(self._kept)))
-        return {"is": "stage"}, [data, encode(name)]
-
-    def _state(self, encoded: Buffer) -> tuple[Any, UserCodeError | None]:
-        state = decode(encoded) if encoded else {}
-        if type(state) is not bytes:
-            return state, None
-        kept = (self._kept or {}).pop(state, None)
-        lost = UserCodeError("the process that held the request's state has ended", stage="postprocess")
-        return kept, lost if kept is None else None
 
     def _send_request(self, endpoint: str, version: str | None = None, data: Any = None) -> Any:
         """The hook's ``self.send_request``, answered by the gateway.
@@ -354,8 +323,21 @@ async def _awaiting(awaitable: Any) -> Any:
     return await awaitable
 
 
-class _UnfitState(Exception):
-    """A request's state is more than plain values."""
+def _stage_form(job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
+    try:
+        state = encode(dict(job.state), is_exact=True) if job.state else []
+    except (TypeError, ValueError, RecursionError) as error:  # it is missed only if there is a next stage
+        state = encode(f"the state that preprocess left cannot go to another process: {error}")
+    return {"is": "stage"}, [encode(job.data), state]
+
+
+def _state(encoded: Buffer) -> tuple[dict[str, Any], UserCodeError | None]:
+    """Return a state that ``_stage_form`` has written, and why it is missing."""
+    state = decode(encoded) if encoded else {}
+    if type(state) is dict:
+        return state, None
+    hint = "keep numbers, text and arrays in it, or run the code in threads (gateway.hook_isolation=thread)"
+    return {}, UserCodeError(str(state), stage="postprocess", hint=hint)
 
 
 def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:

@@ -370,7 +370,6 @@ class HookPool:
         try:
             loaded = await process.start(
                 self._program, threads=limits.threads, memory=limits.memory, timeout=limits.start,
-                is_only=limits.processes == 1,
             )  # fmt: skip
         except BaseException:
             process.kill("it could not be used")

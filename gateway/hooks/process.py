@@ -147,10 +147,10 @@ class HookProcess(asyncio.Protocol):
         """Whether it runs no request."""
         return self.is_free and not self.running
 
-    async def start(self, program: Program, *, threads: int, memory: int, timeout: float, is_only: bool) -> Loaded:
+    async def start(self, program: Program, *, threads: int, memory: int, timeout: float) -> Loaded:
         """Start it, wait until it has loaded and return its description of the code. Raises ``HookFailed``.
 
-        ``memory``: bytes it may hold. ``timeout``: seconds to load. ``is_only``: it gets all stages of its requests.
+        ``memory``: bytes it may hold. ``timeout``: seconds to load.
         """
         if sys.platform != "linux":
             raise HookFailed(
@@ -180,7 +180,7 @@ class HookProcess(asyncio.Protocol):
             self._write({
                 "k": "load", "name": program.name, "engine": program.engine, "threads": threads,
                 "code": str(program.code) if program.code else None, "endpoint": dict(program.endpoint),
-                "model_path": str(program.model) if program.model else None, "memory": memory, "is_only": is_only,
+                "model_path": str(program.model) if program.model else None, "memory": memory,
             })  # fmt: skip
             async with asyncio.timeout(timeout):
                 loaded = await asyncio.shield(self._loaded)

@@ -210,7 +210,7 @@ async def test_what_a_process_said_last_is_read_although_its_end_is_noticed_firs
     code.write_text("class Preprocess:\n    def process(self, body:\n")
     process = Loading()
     program = Program("h", "custom", code, None, {})
-    starting = asyncio.create_task(process.start(program, threads=1, memory=0, timeout=LIMIT_S, is_only=True))
+    starting = asyncio.create_task(process.start(program, threads=1, memory=0, timeout=LIMIT_S))
     await process.was_told.wait()
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the loop stands still meanwhile
     process.check_ended()

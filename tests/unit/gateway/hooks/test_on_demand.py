@@ -184,37 +184,20 @@ async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, t
 
 
 async def test_a_state_of_plain_values_continues_in_any_process(code: Path, tmp_path: Path) -> None:
-    """Other values are refused, with what to do."""
+    """Other values do not reach it: the next stage fails, and says what to do."""
     async with opened(code) as pool:
         plain = await ask(pool, {"state": "plain"}, ["preprocess"])
         slow = asyncio.create_task(ask(pool, {"until": str(tmp_path / "go-on")}))
         await soon(lambda: works(pool))
         elsewhere = (await ask(pool, 1, ["postprocess"], plain.state)).answer
         assert ("tuple", "(1, {'a': 2.5})", False) == (elsewhere["kind"], elsewhere["value"], elsewhere["same"])
-        refused = await ask(pool, {"state": "own"}, ["preprocess"])
-        assert isinstance(refused.error, HookFailed)
-        assert "gateway.hook_processes=1" in refused.error.hint
+        own = await ask(pool, {"state": "own"}, ["preprocess"])
+        error = (await ask(pool, 1, ["postprocess"], own.state)).error
+        assert isinstance(error, HookFailed)
+        assert "Own is not a plain value" in error.message
+        assert "gateway.hook_isolation=thread" in error.hint
         (tmp_path / "go-on").touch()
         await slow
-
-
-async def test_the_only_process_keeps_every_state(code: Path) -> None:
-    """Each request gets its own. One that ended with its process is reported."""
-    pool = HookPool(Program("h", "custom", code, None, {}), PoolLimits(processes=1), no_other_endpoints)
-    await pool.start()
-    try:
-        first, second, lost = [await ask(pool, {"state": "own"}, ["preprocess"]) for _ in range(3)]
-        assert 3 == len({first.state, second.state, lost.state})
-        for own in (second, first):
-            answer = (await ask(pool, 1, ["postprocess"], own.state)).answer
-            assert ("Own", True) == (answer["kind"], answer["same"])
-        with pytest.raises(HookFailed, match="exited with code 3"):
-            await ask(pool, {"exit": True})
-        error = (await ask(pool, 1, ["postprocess"], lost.state)).error
-        assert isinstance(error, HookFailed)
-        assert "held the request's state has ended" in error.message
-    finally:
-        await pool.close()
 
 
 async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
