@@ -337,10 +337,6 @@ _VAR: Final = f'{_PICK},variable=~"$variable"'
 _NAMED: Final = "{{endpoint}} {{version}} {{variable}}"
 
 
-def _recorded(name: str) -> str:
-    return f"{name}{{{_PICK}}}"
-
-
 _ONE_ENDPOINT: Final = replace(ENDPOINT, one=True)
 _ONE_VERSION: Final = replace(VERSION_PICK, one=True)
 
@@ -353,6 +349,12 @@ def _bin_in_order(expr: str) -> str:
     return ordered
 
 
+_DAYS: Final = catalog.DRIFT_EVIDENCE.name
+_CAUSES: Final = f'{_DAYS}{{state="drift"}} >= 0'
+"""The variables that are causes of their endpoint's alarm."""
+_MOVED: Final = f"{catalog.DRIFT_MOVED.name} and on (namespace, release, endpoint, version, variable) ({_CAUSES})"
+
+
 def _table(name: str, *more: str) -> Query:
     return Query(f"sort_desc(max by ({', '.join(('endpoint', 'version', 'variable', *more))}) ({name}))")
 
@@ -363,19 +365,19 @@ DRIFT: Final = Board(
     (
         Section("What has drifted, all endpoints", (
             Panel("Variables", "The variables that the alert lists, most certain first. Empty if nothing has drifted.",
-                  (_table(rules.FOUND),), "table", "suffix:days", width=12, height=6, values=("evidence",)),
+                  (_table(_CAUSES),), "table", "suffix:days", width=12, height=6, values=("evidence",)),
             Panel("Categories", "Bins of these variables whose share moved by more than noise.",
-                  (_table(rules.FOUND_SHIFT, "bin"),), "table", "percentunit", width=12, height=6,
+                  (_table(_MOVED, "bin"),), "table", "percentunit", width=12, height=6,
                   values=("moved by",)),
         )),
         Section("How sure it is", (
             Panel("Evidence of the endpoint", "Chance alone gives as much at most once in that many days. At the red "
                   "line the alert fires.",
-                  (Query(f'{rules.EVIDENCE}{{endpoint=~"$endpoint"}}', "{{endpoint}}"),
-                   Query(f"max({rules.ALARM})", "alarm")),
+                  (Query(by(("endpoint",), f"{_DAYS}{{{_BY_ENDPOINT}}} >= 0", "avg"), "{{endpoint}}"),
+                   Query(f"max({catalog.DRIFT_ALARM.name})", "alarm")),
                   unit="suffix:days", thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by variable", "The endpoint's evidence is the mean over all variables and versions.",
-                   _recorded(rules.VARIABLE_EVIDENCE), "{{variable}}", "suffix:days"),
+                   by(("variable",), f"{_DAYS}{{{_PICK}}} >= 0", "avg"), "{{variable}}", "suffix:days"),
             _lines("Smallest visible change", "How far a share of one half must move to be found within a day, at "
                    "today's traffic and with this reference.",
                    f"avg by (variable) ({catalog.DRIFT_VISIBLE.name}{{{_PICK}}} >= 0)", "{{variable}}", "percentunit",

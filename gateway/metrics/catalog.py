@@ -310,7 +310,8 @@ CONTROLLER_LAST_CONTACT: Final = Metric(
 DRIFT_EVIDENCE: Final = Metric(
     "controller_drift_evidence_days", "gauge",
     "Evidence of drift over all gateways, in days: chance alone gives as much at most once in that many days. An "
-    "endpoint's evidence is the mean over its versions and variables.", _VARIABLE,
+    "endpoint's evidence is the mean over its versions and variables. State: drift (the endpoint alarms, and this "
+    "variable is a cause), moved (alone it would alarm), steady or too few.", (*_VARIABLE, "state"),
 )  # fmt: skip
 DRIFT_VISIBLE: Final = Metric(
     "controller_drift_visible_ratio", "gauge",

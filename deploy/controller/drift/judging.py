@@ -189,9 +189,12 @@ def _families(found: Mapping[Key, Followed], labels: Mapping[tuple[str, str], La
             shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, values.tolist(), strict=True)}
         moved |= {(*key, beside.named(name)): by for name, by in beside.moved}
     judged = {key: followed.last for key, followed in found.items()}
+    endpoints = of_endpoints(found)
     return {
         catalog.DRIFT_ALARM: {(): alarm_days},
-        catalog.DRIFT_EVIDENCE: {key: last.days for key, last in judged.items()},
+        catalog.DRIFT_EVIDENCE: {
+            (*key, state(last, endpoints[key[0]], alarm_days)): last.days for key, last in judged.items()
+        },
         catalog.DRIFT_VISIBLE: {key: last.visible for key, last in judged.items()},
         catalog.DRIFT_SINCE: {key: last.since for key, last in judged.items() if last.days >= 1},
         catalog.DRIFT_SHARE: shares,

@@ -79,7 +79,12 @@ class World:
         if values:
             self.see(*values)
         assert self.judging({}) is False
-        return float(self.shown[catalog.DRIFT_EVIDENCE].get(ANIMAL, 0.0))
+        return self.days
+
+    @property
+    def days(self) -> float:
+        """The evidence that is shown."""
+        return sum(days for key, days in self.shown[catalog.DRIFT_EVIDENCE].items() if key[:3] == ANIMAL)
 
     @property
     def record(self) -> Any:
@@ -105,6 +110,7 @@ def test_a_change_becomes_evidence_and_stationary_traffic_does_not(world: World)
         days = world.look(60.0, 9, 1)
     assert days > drift.ALARM_DAYS == world.shown[catalog.DRIFT_ALARM][()]
     (told,) = world.record["variables"]
+    assert {(*ANIMAL, "drift")} == world.shown[catalog.DRIFT_EVIDENCE].keys()
     assert ("1", "animal", "drift") == tuple(told[k] for k in ("version", "variable", "state"))
     assert (
         abs(told["since"] - (world.now - 3_600))
@@ -164,7 +170,7 @@ def test_the_next_controller_continues_from_the_records(world: World) -> None:
     world.judging = world.another()
     world.label("http://a", "A", "A", 100)  # while no controller leads: nobody knows when
     world.look()
-    assert drift.ALARM_DAYS < world.shown[catalog.DRIFT_EVIDENCE][ANIMAL]
+    assert drift.ALARM_DAYS < world.days
     assert 0.9 == world.shown[catalog.ACCURACY]["e", "1", "value"]
     world.label("http://b", "B", "B", 10)
     world.look(60.0, 90, 10)
