@@ -41,7 +41,7 @@ class Snapshot:
     All arrays are float64. ``counts`` has one number per counter, ``values`` and ``times`` one per gauge, ``buckets``
     the numbers of all histograms one after another (``Series.width`` each), ``since`` one per histogram. Times are
     seconds of the monotonic clock, which all processes of a machine share. A time of 0 means: a gauge that was never
-    set, or a histogram whose bounds are no longer in use.
+    set.
     """
 
     counters: tuple[Series, ...]
@@ -68,12 +68,12 @@ class Snapshot:
                 yield series, value
 
     def distributed(self) -> Iterator[tuple[Series, Floats]]:
-        """Yield every histogram in use with its numbers; of histograms that differ in bounds only, the newest."""
+        """Yield every histogram with its numbers; of those that differ in bounds only, the newest."""
         newest: dict[tuple[str, tuple[str, ...]], int] = {}
         since = self.since.tolist()
         for at, series in enumerate(self.histograms):
             key = series.metric, series.labels
-            if since[at] and (key not in newest or since[at] > since[newest[key]]):
+            if key not in newest or since[at] >= since[newest[key]]:
                 newest[key] = at
         starts = np.cumsum([0, *(series.width for series in self.histograms)]).tolist()
         for at in newest.values():
@@ -131,11 +131,6 @@ class Distribution:
         """Reset to zero."""
         self._numbers = array("d", bytes(8 * len(self._numbers)))
         self.since = time.monotonic()
-
-    def end(self) -> None:
-        """Reset and take out of use."""
-        self.begin()
-        self.since = 0.0
 
 
 class Accumulator:
@@ -198,12 +193,8 @@ class Accumulator:
         series = _series(metric, labels, bounds or metric.buckets)
         found = self._known.get(series)
         former = self._holds.get(series[:2])
-        if former is not None and former != series.bounds:
-            ended = self._known[series.metric, series.labels, former]
-            if isinstance(ended, Distribution):
-                ended.end()
-            if isinstance(found, Distribution):
-                found.begin()
+        if former is not None and former != series.bounds and isinstance(found, Distribution):
+            found.begin()
         self._holds[series[:2]] = series.bounds
         if not isinstance(found, Distribution):
             found = self._known[series] = Distribution(series.bounds)

@@ -185,6 +185,8 @@ def _families(found: Mapping[Key, Followed], labels: Mapping[tuple[str, str], La
     moved: dict[tuple[str, ...], float] = {}
     for key, followed in found.items():
         beside = followed.shares()
+        if not beside.n:  # an idle one has no shares
+            continue
         for of_it, values in (("now", beside.now), ("reference", beside.then)):
             shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, values.tolist(), strict=True)}
         moved |= {(*key, beside.named(name)): by for name, by in beside.moved}

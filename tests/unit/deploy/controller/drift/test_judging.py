@@ -245,6 +245,7 @@ def test_a_canary_that_gets_other_texts_is_told_beside_its_stable_version(world:
 def test_the_shares_of_the_last_hour_are_shown_beside_the_references(world: World) -> None:
     """Over all gateways; a category that the reference does not have has a bin of its own."""
     world.look()
+    assert {} == world.shown[catalog.DRIFT_SHARE]
     world.look(60.0, 5_000, 5_000)
     world.look(3_600.0, 80, 0)
     world.counters["http://b"][COUNTED.format("eel")] += 20
