@@ -39,7 +39,7 @@ from gateway.callers.siblings import follow_siblings
 from gateway.callers.sources import shared_quotas_of, sources_of
 from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
-from gateway.control.hooks import HookSettings
+from gateway.control.hooks import HookBuilder
 from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
@@ -273,13 +273,15 @@ class Gateway:
                 self._gateways,
             ),
             word_cache_words=settings.word_cache_words,
-            hooks=HookSettings(
-                all_processes=settings.max_hook_processes,
+            hooks=HookBuilder(
+                self._send_request,
+                threads,
+                control.builds,
+                processes=settings.max_hook_processes,
                 start=settings.ready_timeout,
-                batch_rows=settings.max_batch_rows,
+                rows=settings.max_batch_rows,
             ),
             ready_timeout=settings.ready_timeout,
-            send_request=self._send_request,
             threads=threads,
             control=control,
         )

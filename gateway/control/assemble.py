@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import MappingProxyType, SimpleNamespace
-from typing import Any, Final
+from types import MappingProxyType
+from typing import Final
 
 from gateway import manifest, samples
 from gateway.batching.entries import BatchLimits
 from gateway.batching.pressure import Pressure
-from gateway.control import loading, validate
+from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
-from gateway.control.hooks import HookBuilder, HookParts, HookSettings
+from gateway.control.hooks import HookBuilder, HookParts
 from gateway.control.places import Places
 from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
@@ -50,7 +50,6 @@ from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 from preprocessing.model_files import read_limited
 from preprocessing.processor import TextProcessor
-from preprocessing.user_code import UserCode
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -88,9 +87,8 @@ class Assembler:
         observer: Observer,
         limits: BatchLimits,
         word_cache_words: int,
-        hooks: HookSettings,
+        hooks: HookBuilder,
         ready_timeout: float,
-        send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]],
         threads: ThreadPoolExecutor,
         control: ControlThreads,
         permits: Permits,
@@ -104,14 +102,13 @@ class Assembler:
         self._limits = limits
         self._word_cache_words = word_cache_words
         self._ready_timeout = ready_timeout
-        self._send_request = send_request
         self._threads = threads
         """The threads in which handlers prepare requests."""
         self._control = control
         self._asking = 0
         """Number of builds that wait for Triton."""
         self._places = Places(_AT_A_TIME, _PLACE_S)
-        self._hooks = HookBuilder(hooks, send_request, threads, control.builds)
+        self._hooks = hooks
 
     async def build(
         self,
@@ -209,7 +206,7 @@ class Assembler:
     ) -> _NewHandler:  # fmt: skip
         """Make the handler; whatever must be closed if it is not used is added to ``opened`` at once."""
         options = {name: value for name, value in spec.options if name not in (*PLACEMENT, *OBJECTIVE)}
-        hook_settings = self._hooks.take_options(options, spec.engine)
+        isolation, hook_limits = self._hooks.take_options(options, spec.engine)
         remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
         # The option keeps the name that validation had first.
         validates = _flag(options.pop("rehearse", True), "rehearse")
@@ -235,9 +232,7 @@ class Assembler:
             model = bundle.model if bundle is not None else None
             folder = bundle.folder if bundle is not None else None
             parts = HookParts(spec, code_path, model, folder, _model_endpoint(spec), call, info, processor, called)
-            hooks, details = await self._hooks.build(
-                parts, hook_settings, lambda path: self._load_code(spec, path, model)
-            )
+            hooks, details = await self._hooks.build(parts, isolation, hook_limits)
             opened.push_async_callback(_close, hooks)
             # The samples hold for the bundle with its own code, not for other code in front of it.
             is_own = bundle is not None and code_path == bundle.code
@@ -295,29 +290,6 @@ class Assembler:
             tokens = max(_MAX_SCORES // config.vocab_size, 1)
             limits = replace(limits, max_padded_tokens=min(limits.max_padded_tokens, tokens))
         return limits
-
-    async def _load_code(self, spec: EndpointSpec, path: Path, model_path: Path | None) -> UserCode:
-        send = self._sender(is_async=spec.engine == "custom_async")
-        endpoint = SimpleNamespace(**_model_endpoint(spec))
-        return await loading.load(
-            lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=model_path)
-        )
-
-    def _sender(self, *, is_async: bool) -> Callable[..., Any]:
-        """Return ``send_request`` for hooks: it blocks in threads, and is awaited on the event loop."""
-        loop = asyncio.get_running_loop()
-        request = self._send_request
-
-        def send(endpoint: str, version: str | None = None, data: Any = None) -> Any:
-            try:
-                on_loop = asyncio.get_running_loop() is loop
-            except RuntimeError:
-                on_loop = False
-            if on_loop or is_async:
-                return request(endpoint, version, data)
-            return asyncio.run_coroutine_threadsafe(request(endpoint, version, data), loop).result()
-
-        return send
 
     async def _ready(self, backend: Backend, model: str, progress: Progress) -> ModelInfo:
         loop = asyncio.get_running_loop()

@@ -6,16 +6,17 @@ executes code. Hooks in front of Triton run in threads unless the endpoint says 
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import math
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from gateway.control import packages
-from gateway.control.loading import unload
+from gateway.control.loading import load, unload
 from gateway.control.threads import run_in
 from gateway.errors import SpecFault
 from gateway.handlers.endpoint import Handler
@@ -24,7 +25,7 @@ from gateway.handlers.tensors import TritonCall
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor
-from gateway.hooks.pool import HookPool, PoolLimits, SendRequest
+from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
@@ -34,25 +35,8 @@ from preprocessing.user_code import STAGES, UserCode
 
 _log = logging.getLogger("triton_gateway.control")
 
-LoadCode = Callable[[Path], Awaitable[UserCode]]
-
-_DEFAULT_ISOLATION: Final = {"triton": "thread"}
-
-
-@dataclass(frozen=True, slots=True)
-class HookSettings:
-    """The gateway's settings for user code; an endpoint's ``gateway.hook_…`` options override them."""
-
-    isolation: str = "auto"
-    threads: int = 8
-    processes: int = 4
-    min_processes: int = 0
-    all_processes: int = 32
-    idle_timeout: float = 900.0
-    memory: int = 0
-    timeout: float = 0.0
-    start: float = 300.0
-    batch_rows: int = 64
+_WORKER_THREADS: Final = 8
+"""Threads of a worker for one endpoint's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +62,22 @@ class HookBuilder:
     """
 
     def __init__(
-        self, settings: HookSettings, send_request: SendRequest, threads: ThreadPoolExecutor,
-        builds: ThreadPoolExecutor,
+        self, send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]], threads: ThreadPoolExecutor,
+        builds: ThreadPoolExecutor, *, processes: int = 32, start: float = 300.0, rows: int = 64,
     ) -> None:  # fmt: skip
-        self._settings = settings
+        """``processes``: the most of a worker. ``start``: seconds to load code. ``rows``: most requests in one run."""
+        self._start = start
+        self._rows = rows
         self._send_request = send_request
         self._threads = threads
         self._builds = builds
-        self._bound = ProcessBound(settings.all_processes, settings.idle_timeout or math.inf)
+        self._bound = ProcessBound(processes)
 
-    def take_options(self, options: MutableMapping[str, str], engine: str) -> HookSettings:
-        """Remove the ``hook_…`` options from ``options`` and apply them. Raises ``SpecFault`` for an invalid value."""
+    def take_options(self, options: MutableMapping[str, str], engine: str) -> tuple[str, PoolLimits]:
+        """Remove the ``hook_…`` options; return where the code runs (``thread``, ``process``) and its limits.
+
+        Raises ``SpecFault`` for an invalid value.
+        """
         found: dict[str, Any] = {}
         readers: dict[str, Callable[[str], Any]] = {
             "isolation": _isolation, "threads": _count, "processes": _count, "memory": parse_size,
@@ -101,48 +90,57 @@ class HookBuilder:
                     found[name] = read(text)
                 except ValueError as error:
                     raise SpecFault(f"gateway.hook_{name}: {error}") from error
-        settings = replace(self._settings, **found)
-        if settings.isolation == "auto":
-            settings = replace(settings, isolation=_DEFAULT_ISOLATION.get(engine, "process"))
-        if engine in ENGINES and settings.isolation == "thread":
-            if "isolation" in found:
-                raise SpecFault(f"engine {engine} runs in processes only; leave out gateway.hook_isolation")
-            settings = replace(settings, isolation="process")
-        if settings.isolation == "process" and "threads" not in found:
-            settings = replace(settings, threads=1)  # the setting counts threads of a worker, not of a hook process
-        return settings
+        isolation = found.pop("isolation", "auto")
+        if isolation == "auto":
+            isolation = "thread" if engine == "triton" else "process"
+        elif isolation == "thread" and engine in ENGINES:
+            raise SpecFault(f"engine {engine} runs in processes only; leave out gateway.hook_isolation")
+        threads = found.pop("threads", _WORKER_THREADS if isolation == "thread" else 1)
+        return isolation, PoolLimits(threads=threads, start=self._start, **found)
 
-    async def build(
-        self, parts: HookParts, settings: HookSettings, load: LoadCode
-    ) -> tuple[Handler, Mapping[str, object]]:
-        """Start the code and return its handler and details; ``load`` loads the code into this process.
-
-        Raises ``SpecFault`` and ``HookFailed``.
-        """
+    async def build(self, parts: HookParts, isolation: str, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
+        """Start the code and return its handler and details. Raises ``SpecFault`` and ``HookFailed``."""
         await self._check_packages(parts)
-        if settings.isolation == "process":
-            return await self._in_processes(parts, settings)
-        assert parts.code is not None  # noqa: S101 - only Python engines lack code, and they run in processes
-        code = await load(parts.code)
+        if isolation == "process":
+            return await self._in_processes(parts, limits)
+        path, spec = parts.code, parts.spec
+        assert path is not None  # noqa: S101 - only Python engines lack code, and they run in processes
+        send = self._sender(is_async=spec.engine == "custom_async")
+        endpoint = SimpleNamespace(**parts.endpoint)
+        code = await load(
+            lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=parts.model)
+        )
         if parts.spec.engine != "triton" and "process" not in code.stages:
             unload(code)
             raise SpecFault(_no_process(parts.spec.engine))
-        executor = ThreadExecutor(code, threads=settings.threads, timeout=settings.timeout)
+        executor = ThreadExecutor(code, threads=limits.threads, timeout=limits.timeout)
         # With batches of its own, code is waited for too: that wait must not ask for Tritons.
         handler = self._handler(executor, parts, None if executor.batches else parts.on_call)
         return handler, _details(parts.spec, "thread", executor, {})
 
-    async def _in_processes(self, parts: HookParts, settings: HookSettings) -> tuple[Handler, Mapping[str, object]]:
+    def _sender(self, *, is_async: bool) -> Callable[..., Any]:
+        """Return ``send_request`` for hooks: it blocks in threads, and is awaited on the event loop."""
+        loop = asyncio.get_running_loop()
+        request = self._send_request
+
+        def send(endpoint: str, version: str | None = None, data: Any = None) -> Any:
+            try:
+                on_loop = asyncio.get_running_loop() is loop
+            except RuntimeError:
+                on_loop = False
+            if on_loop or is_async:
+                return request(endpoint, version, data)
+            return asyncio.run_coroutine_threadsafe(request(endpoint, version, data), loop).result()
+
+        return send
+
+    async def _in_processes(self, parts: HookParts, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
         engine = parts.spec.engine
         program = Program(parts.spec.url, engine, parts.code, parts.model, parts.endpoint)
-        limits = PoolLimits(
-            settings.processes, settings.threads, settings.memory, settings.timeout, settings.start,
-            settings.min_processes,
-        )  # fmt: skip
-        if settings.processes > self._bound.limit:
+        if limits.processes > self._bound.limit:
             _log.warning(
                 "%s: gateway.hook_processes is %d, but TRITON_GATEWAY_MAX_HOOK_PROCESSES allows a worker %d in all",
-                parts.spec.url, settings.processes, self._bound.limit,
+                parts.spec.url, limits.processes, self._bound.limit,
             )  # fmt: skip
         pool = HookPool(program, limits, self._send_request, self._bound)
         await pool.start()
@@ -165,7 +163,7 @@ class HookBuilder:
         self, executor: Executor, parts: HookParts, on_call: Callable[[int], None] | None = None
     ) -> HookHandler:
         return HookHandler(
-            executor, call=parts.call, default=parts.default, threads=self._threads, max_rows=self._settings.batch_rows,
+            executor, call=parts.call, default=parts.default, threads=self._threads, max_rows=self._rows,
             model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=on_call,
         )  # fmt: skip
 

@@ -53,8 +53,8 @@ Item = tuple[Any, bytes | None]
 class PoolLimits:
     """The limits of one pool.
 
-    ``processes``: the most processes; ``minimum`` of them stay although they are idle. ``threads``: requests at a time
-    in one process, if the hook is not async. ``memory``: bytes per process, 0 for half of the machine's memory.
+    ``processes``: the most processes; ``min_processes`` of them stay although they are idle. ``threads``: requests at a
+    time in one process, if the hook is not async. ``memory``: bytes per process, 0 for half of the machine's memory.
     ``timeout``: seconds for one request, 0 for the request's own time-out. ``start``: seconds to load the code.
     """
 
@@ -63,7 +63,7 @@ class PoolLimits:
     memory: int = 0
     timeout: float = 0.0
     start: float = 300.0
-    minimum: int = 0
+    min_processes: int = 0
 
 
 class HookPool:
@@ -80,7 +80,7 @@ class HookPool:
         self.is_async = False
         self.loaded = Loaded(is_async=False, stages=[], batches=[], details={})
         """The description that the code gave when it was loaded."""
-        self.minimum = min(limits.minimum, limits.processes)
+        self.minimum = min(limits.min_processes, limits.processes)
         self.processes: list[HookProcess] = []
         self._program = program
         self._limits = limits if limits.memory else replace(limits, memory=_machine_memory() // 2)

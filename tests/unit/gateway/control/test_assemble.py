@@ -17,7 +17,7 @@ from gateway.batching.entries import BatchLimits
 from gateway.control import assemble
 from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
-from gateway.control.hooks import HookSettings
+from gateway.control.hooks import HookBuilder
 from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads
@@ -68,8 +68,8 @@ class Hooks:
     def __init__(self) -> None:
         self.started: list[Handler] = []
 
-    def take_options(self, *_: object) -> HookSettings:
-        return HookSettings()
+    def take_options(self, *_: object) -> tuple[str, None]:
+        return "process", None
 
     async def build(self, *_: object) -> tuple[Handler, dict[str, object]]:
         await asyncio.sleep(0)
@@ -77,14 +77,15 @@ class Hooks:
         return self.started[-1], {"task": "preprocess code"}
 
 
-def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend) -> Assembler:
+def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend, hooks: Hooks | None = None) -> Assembler:
     return Assembler(
         records=ModelRecords(registry), reports=Reports(registry.reports, Inline()),
         cache=ArtifactCache(cache, registry),
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
-        word_cache_words=0, hooks=HookSettings(),
+        word_cache_words=0,
+        hooks=cast("Any", hooks or HookBuilder(cast("Any", None), cast("Any", Inline()), cast("Any", Inline()))),
         ready_timeout=1,
-        send_request=cast("Any", None), threads=cast("Any", Inline()), control=Threads(), permits=Permits(8, 1 << 20),
+        threads=cast("Any", Inline()), control=Threads(), permits=Permits(8, 1 << 20),
     )  # fmt: skip
 
 
@@ -101,9 +102,8 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
         packed.write(folder / "warmup.json", "warmup.json")
     registry.add_model("m", folder / "m.zip", is_package=True)
     registry.add_endpoint("h", "m", engine="custom")
-    assembler = assembler_of(registry, folder / "cache", FakeBackend())
     hooks = Hooks()
-    assembler._hooks = cast("Any", hooks)
+    assembler = assembler_of(registry, folder / "cache", FakeBackend(), hooks)
     plan = compile_spec(decode(registry.task()), default_triton="t:8001").endpoints["h"]
     return assembler, plan, hooks
 
@@ -174,8 +174,7 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
     registry, backend = FakeRegistry(), FakeBackend()
     registry.add_model("m", tmp_path / "m.zip", is_package=True)
     registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m"}})
-    assembler = assembler_of(registry, tmp_path / "cache-2", backend)
-    assembler._hooks = cast("Any", hooks)
+    assembler = assembler_of(registry, tmp_path / "cache-2", backend, hooks)
     spec = decode(registry.task())
     plan = compile_spec(spec, default_triton="t:8001").endpoints["t"]
     name = triton_model_name(spec.endpoints["t"], registry.model("m"))

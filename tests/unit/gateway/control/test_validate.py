@@ -162,7 +162,7 @@ async def test_code_that_never_finishes_loading_delays_nothing_else(make_stack: 
             stack.add_hook(f"stuck{number}", f"# {number}\n{stuck}")
         stack.add_hook("h", stuck)
         await stack.until(lambda: 13 == sum(thread.name == "load-code" for thread in threading.enumerate()))
-        assert ("pending", "loading and warming up") == stack.state("h")
+        await stack.until(lambda: stack.state("h") == ("pending", "loading and warming up"))
         stack.add_hook("fine", VERSION.format(line="pass", version=7))
         await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
         assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()

@@ -129,7 +129,7 @@ async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(c
 async def test_a_minimum_of_processes_stays(code: Path) -> None:
     """For users who do not want to wait for a start."""
     bound = ProcessBound(4, idle=0.1)
-    async with opened(code, bound=bound, minimum=2) as pool:
+    async with opened(code, bound=bound, min_processes=2) as pool:
         await soon(lambda: len(pool.pids) == 2)
         pids = pool.pids
         await full_ticks(bound, 2)
