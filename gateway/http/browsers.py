@@ -16,17 +16,10 @@ import orjson
 from gateway.http.replies import HeaderList
 from gateway.path.call import Headers
 
-_STYLE: Final = """
-:root{--ink:#1d2330;--dim:#5b6576;--card:#f7f8fb;--paper:#fff;--link:#1f5fbf;--bad:#a3162a}
-@media(prefers-color-scheme:dark){:root{--ink:#e4e8f0;--dim:#a3adbf;--card:#1d222d;--paper:#161a22;--link:#8ab8ff;
---bad:#ff8594}}
-body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;padding:0 1rem;color:var(--ink);
-background:var(--paper)}
-a{color:var(--link)}h1{font-size:1.3rem;margin:0}p{margin:.3rem 0;overflow-wrap:anywhere}
-code{font:13px ui-monospace,monospace;background:var(--card);padding:.1rem .3rem;border-radius:3px}
-.bad{color:var(--bad)}.dim{color:var(--dim)}
-"""
-
+_STYLE: Final = (
+    ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;"
+    "padding:0 1rem}h1{font-size:1.3rem}p{overflow-wrap:anywhere}"
+)
 POLICY: Final = (
     "default-src 'none'; style-src 'sha256-" + base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
     + "'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -69,7 +62,6 @@ def _drawn(status: str, error: str, hint: str, code: str) -> str:
     return (
         "<!doctype html><html lang=en><head><meta charset=utf-8><meta name=viewport content='width=device-width'>"
         f"<title>{html.escape(status)}</title><style>{_STYLE}</style></head><body><h1>{html.escape(status)}</h1>"
-        f"<main><p class=bad>{html.escape(error)}</p>{todo}"
-        f"<p class=dim>code <code>{html.escape(code)}</code></p></main>"
+        f"<main><p>{html.escape(error)}</p>{todo}<p>code <code>{html.escape(code)}</code></p></main>"
         "<footer><p><a href=/>served endpoints</a> · <a href=/docs>API</a></p></footer></body></html>"
     )

@@ -21,10 +21,6 @@ Convert = Callable[[Any], Any]
 """Converts an endpoint's answer to Hugging Face's form."""
 
 _FIELDS: Final = ("inputs", "parameters", "options", "stream")
-_TOP_LEVEL_PARAMETERS: Final = (
-    "normalize", "prompt_name", "truncate", "truncation_direction", "dimensions", "encoding_format", "raw_scores",
-)  # fmt: skip
-"""Parameters that Text Embeddings Inference and huggingface_hub put beside ``inputs``."""
 _SERVER_OPTIONS: Final = ("use_cache", "wait_for_model", "use_gpu")
 
 
@@ -36,14 +32,9 @@ def is_huggingface_body(body: object) -> bool:
 def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
     """Return the endpoint's own body for ``task``, and a function that converts its answer. Raises ``InputRefused``."""
     parameters = parameters_of(body)
-    for name in body:
-        if name in _FIELDS:
-            continue
-        if name not in _TOP_LEVEL_PARAMETERS:
-            raise InputRefused(
-                f"unknown field {escaped(name)} beside inputs", hint='send {"inputs": …, "parameters": {…}}'
-            )
-        parameters = {**parameters, name: body[name]}
+    # Text Embeddings Inference and huggingface_hub put some parameters beside the inputs.
+    if beside := {name: value for name, value in body.items() if name not in _FIELDS}:
+        parameters = {**parameters, **beside}
     options = body.get("options")
     if options is not None and (not isinstance(options, dict) or any(name not in _SERVER_OPTIONS for name in options)):
         raise InputRefused(f"options takes only {', '.join(_SERVER_OPTIONS)}, which have no effect here")

@@ -28,7 +28,7 @@ async def test_hugging_face_pairs_reach_the_head(served: Any) -> None:
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        ({"inputs": "good", "nonsense": 1}, "unknown field nonsense"),
+        ({"inputs": "good", "nonsense": 1}, "Unknown parameter nonsense"),
         ({"inputs": "good", "parameters": []}, "parameters must be an object"),
         ({"inputs": "good", "options": {"x": 1}}, "options takes"),
         ({"inputs": 7}, "text"),
