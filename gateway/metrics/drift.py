@@ -158,6 +158,13 @@ class Reference(dict[str, Bins]):
         super().__init__(bins)
         self.words, self.mean = tuple(words), tuple(mean)
 
+    def __eq__(self, other: object) -> bool:
+        learned = getattr(other, "words", ()), getattr(other, "mean", ())
+        return super().__eq__(other) and (self.words, self.mean) == learned
+
+    def __ne__(self, other: object) -> bool:  # dict has one of its own
+        return not self == other
+
 
 def shares(counts: Sequence[float] | Floats) -> Floats:
     """Return smoothed shares of counts: ``(count + 0.5) / (total + 0.5·B)``."""

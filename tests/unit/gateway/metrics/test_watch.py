@@ -417,6 +417,29 @@ def test_an_embedding_is_counted_by_its_cosine_to_the_mean() -> None:
     assert (0, 3) == tuple(found[f"scalar_bucket{{embedding_cosine,{le}}}"] for le in ("0.99", "1.0"))
 
 
+def test_other_words_begin_other_counts() -> None:
+    """Also if the reference's counts are the same; so does another mean."""
+    clock = itertools.count(step=100).__next__  # so slowly that every text is looked at
+    bins = {"unusual_word_ratio": {"0.5": 1.0, "+Inf": 1.0, "missing": 0.0}}
+    watched = Watched({}, Served("e", "1", is_text=True, reference=Reference(bins, ["good"])), clock=clock)
+
+    def counted() -> tuple[float, float]:
+        watched.answer({}, {"embedding": [1.0, 0.0]}, prepared=Prepared([], ParsedRequest(["good film"], False)))
+        found = watched.read()
+        return found["scalar_count{unusual_word_ratio}"], found.get("scalar_count{embedding_cosine}", 0)
+
+    assert [(1, 0), (2, 0)] == [counted(), counted()]
+    for words, mean, expected in (
+        (["film"], (), (1, 0)),
+        (["film"], (1.0, 0.0), (2, 1)),
+        (["film"], (0.0, 1.0), (3, 1)),
+    ):
+        watched.served = Served("e", "1", is_text=True, reference=Reference(bins, words, mean))
+        watched.configure({})
+        assert (tuple(words), mean) == watched.observer.watch.learned("e/1")
+        assert expected == counted()
+
+
 def test_words_are_counted() -> None:
     """No metric contains words, and usual words are known by url."""
     clock = itertools.count().__next__  # so slowly that every text is looked at
