@@ -29,12 +29,11 @@ from typing import Final
 from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
-from deploy.cli import remaining
-from deploy.controller import default_versions
+from deploy.cli import remaining, until_live
 from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import Screen, run_ours
-from deploy.tools import http_client, proxies
+from deploy.tools import proxies
 from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import manifest, registry, spec
@@ -43,6 +42,7 @@ from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 SENTENCE: Final = "A man is playing the guitar on stage."
 NOTHING: Final = "stopped: nothing was registered"
 """Said after Ctrl-C."""
+_SERVED_WITHIN_S: Final = 180.0
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
@@ -64,6 +64,10 @@ class Wanted:
     name: str
     by: str
     trusts_code: bool = False
+
+
+class _Refused(DeployError):
+    """The endpoint is refused for good: it will not be served unless it is changed."""
 
 
 class Deployment:
@@ -106,11 +110,11 @@ class Deployment:
             there = self._served_already(serving_spec, tag)
             if there:
                 screen.say(f"{there} already serves exactly these files")
-                self._ask(there, serving_spec.endpoints[there].model_id or "")
+                self._ask(there)
                 return there
             version = next_version(serving_spec, wanted.endpoint, wanted.version)
             url = spec.normalize_url(wanted.endpoint, version)
-            model_id, arguments = self._made(tag, scratch)
+            arguments = self._made(tag, scratch)
             at = arguments.index("--endpoint") + 1
             arguments[at : at + 1] = [wanted.endpoint, "--version", version]
             self._live(f"clearml-serving model add --endpoint {url}")
@@ -123,8 +127,8 @@ class Deployment:
                     screen.say(NOTHING)
             raise
         try:
-            self._ask(url, model_id)
-        except first_answer.Refused as error:
+            self._ask(url)
+        except _Refused as error:
             # otherwise a version that cannot be served would become the default version
             with _uninterrupted():
                 self._take_back(url, tag)
@@ -133,7 +137,6 @@ class Deployment:
             remove = serving.command_line(["--id", self._task_id, "model", "remove", "--endpoint", url])
             screen.say(f"stopped waiting: {url} stays registered; to remove it: {remove}")
             raise
-        self._await_name(wanted.endpoint, url)
         default = self._store.spec().defaults.get(wanted.endpoint)
         if default not in (None, url):
             name, _, number = url.rpartition("/")
@@ -143,23 +146,10 @@ class Deployment:
             )
         return url
 
-    def _await_name(self, endpoint: str, url: str) -> None:
-        """Wait until the gateway answers the bare name: the controller records a first version at its next look."""
-        until = time.monotonic() + default_versions.RECORDED_S
-        while url != endpoint and time.monotonic() < until:
-            answer = http_client.call_gateway(f"{self._wanted.gateway}/v1/status")
-            content = answer.content if answer is not None and answer.status == 200 else None
-            if not isinstance(content, Mapping):
-                return  # a key without the right to see it
-            if endpoint in {**content.get("defaults", {}), **content.get("canaries", {})}:
-                return
-            self._live(f"the controller records which version answers {endpoint}")
-            time.sleep(0.3)
-
     # --- making and uploading -----------------------------------------------------------------------------------
 
-    def _made(self, tag: str, scratch: Path) -> tuple[str, list[str]]:
-        """Register the model. Return its id, and the arguments of ``clearml-serving model add``, with ENDPOINT."""
+    def _made(self, tag: str, scratch: Path) -> list[str]:
+        """Register the model. Return the arguments of ``clearml-serving model add``, with ENDPOINT."""
         wanted, given = self._wanted, self._wanted.given
         if given.kind == "transformers":
             # a separate process: torch's memory is freed with it
@@ -189,8 +179,8 @@ class Deployment:
             self._screen.say(f"model {model_id} has exactly these files: it is used again")
         self._typed([*upload, str(folder)])
         if given.kind in IN_PYTHON:
-            return model_id, ["model", "add", "--engine", given.kind, "--endpoint", "ENDPOINT", "--model-id", model_id]
-        return model_id, model_add("ENDPOINT", model_id, inputs, outputs, pairs)
+            return ["model", "add", "--engine", given.kind, "--endpoint", "ENDPOINT", "--model-id", model_id]
+        return model_add("ENDPOINT", model_id, inputs, outputs, pairs)
 
     def _optimize(self) -> list[str]:
         wanted, given = self._wanted, self._wanted.given
@@ -269,11 +259,22 @@ class Deployment:
     def _typed(self, arguments: Sequence[str]) -> None:
         self._screen.show(f"$ {serving.command_line(['--id', self._task_id, *arguments])}")
 
-    def _ask(self, url: str, model_id: str) -> None:
+    def _ask(self, url: str) -> None:
         """Wait until the endpoint is served, and print a request that can be copied, with its answer."""
-        wanted, live = self._wanted, self._screen.live
-        there = asyncio.run(first_answer.served(wanted.gateway, url, model_id, live=live))
-        details = there.get("details", {})
+        wanted, live, until = self._wanted, self._screen.live, time.monotonic() + _SERVED_WITHIN_S
+
+        def left() -> str:
+            return f" (at most {max(0.0, until - time.monotonic()):.0f} s more)"
+
+        def waiting(reason: str) -> None:
+            live(f"waiting for {url}: {reason}", left=left)
+
+        found = until_live.follow([wanted.gateway], _SERVED_WITHIN_S, self._store, waiting, url)
+        if found.reason:
+            failure = _Refused if found.outlook == "final" else DeployError
+            hint = "see the logs of model sync, Triton and the gateway"
+            raise failure(f"{url} cannot be served: {found.reason}", hint=hint)
+        details = next(one for one in found.status["endpoints"] if one["url"] == url).get("details", {})
         self._screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if details.get("example") is None:
             rows, note = "…", "the body depends on the model: docs/http-api.md"
@@ -282,9 +283,9 @@ class Deployment:
             self._tell(f"  {curl(wanted.gateway, url, rows)}  # {note}")
             return
         body = single(details["example"], str(details.get("task")))
-        found = asyncio.run(first_answer.answer(wanted.gateway, url, body, live=live))
+        answer = asyncio.run(first_answer.answer(wanted.gateway, url, body, live=live))
         self._tell(f"$ {curl(wanted.gateway, url, json.dumps(body, ensure_ascii=False))}")
-        self._tell(json.dumps(shortened(found.content), ensure_ascii=False))
+        self._tell(json.dumps(shortened(answer.content), ensure_ascii=False))
 
 
 def recognised(model: str, task: str, tokenizer: Path | None = None) -> Given:

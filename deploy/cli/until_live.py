@@ -1,12 +1,12 @@
-"""Waits until every gateway serves the current serving Task: ``status --wait``."""
+"""Waits until gateways serve the current serving Task: ``status --wait``, and ``deploy`` for its one endpoint."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
@@ -31,23 +31,36 @@ Outlook = Literal["open", "failing", "final"]
 """``open``: the version may still become live. ``failing``: it failed and is retried. ``final``: waiting is useless."""
 
 
-def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
-    """Wait until every gateway serves the serving Task, including changes made meanwhile. Return an exit code.
+class Waited(NamedTuple):
+    """The end of a wait. Without a ``reason``, all is live; else ``outlook`` says whether it may still become so."""
 
-    It is 0 if the change is live and 3 if a gateway reports a failed version. Raises ``DeployError`` if the time is
-    over or a section of the Task cannot be read.
+    reason: str
+    outlook: Outlook
+    spec: ServingSpec
+    status: Mapping[str, Any]
+    """What the last gateway said of itself."""
+
+
+def follow(
+    gateways: Sequence[str], timeout: float, registry: Registry, live: Callable[[str], None], only: str = ""
+) -> Waited:
+    """Wait until every gateway serves the serving Task (or of it the endpoint ``only``), including later changes.
+
+    ``live`` gets what is waited for. Raises ``DeployError`` if a section of the Task cannot be read, or a gateway shows
+    its status only to others.
     """
-    terminal = Terminal(sys.stderr)
     spec, read_at = _spec(registry), time.monotonic()
-    defaults_until = read_at + min(default_versions.RECORDED_S, timeout / 2)
+    began, defaults_until = read_at, read_at + min(default_versions.RECORDED_S, timeout / 2)
     agreed = dict.fromkeys(gateways, 0)
     failing: dict[str, float] = {}
     while True:
-        reasons = {}
+        reasons, content = {}, None
         for address in gateways:
             answer = http_client.call_gateway(f"{address}/v1/status")
+            if answer is not None:
+                check_key(address, answer.status)
             content = answer.content if answer is not None and answer.status == 200 else None
-            reason, outlook = missing(content, spec.revision)
+            reason, outlook = missing(content, spec.revision, only)
             now = time.monotonic()
             is_other = isinstance(content, Mapping) and content.get("spec_revision") != spec.revision
             awaited = default_versions.awaited(spec) if now < defaults_until else []
@@ -55,36 +68,59 @@ def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
                 # The gateway is behind, or the Task was changed again: by model sync, by auto-update or a person.
                 with contextlib.suppress(RegistryUnavailable):
                     spec = _spec(registry)
-                    reason, outlook = missing(content, spec.revision)
+                    reason, outlook = missing(content, spec.revision, only)
                 read_at = now
             if awaited and not reason:
                 reason = f"the controller records which version answers {', '.join(awaited)}"
             # Builds are retried, so only a failure that lasts counts.
             failing[address] = failing.get(address, now) if outlook != "open" else now
             if outlook == "final" or now - failing[address] > _FAILING_S:
-                terminal.clear()
-                click.echo(f"{address}: {reason}", err=True)
-                return 3
+                return Waited(f"{address}: {reason}", outlook, spec, content or {})
             agreed[address] = 0 if reason else agreed[address] + 1
             if reason:
                 reasons[address] = reason
-        if all(count >= _LOOKS for count in agreed.values()):
-            terminal.clear()
-            click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
-            for name in default_versions.awaited(spec):
-                click.echo(
-                    f"no version answers the name {name} yet: the controller, which records the first, has not done "
-                    f"so. Start it, or choose one: triton-gateway default {name} VERSION", err=True,
-                )  # fmt: skip
-            return 0
+        if all(count >= (1 if only else _LOOKS) for count in agreed.values()):
+            return Waited("", "open", spec, content or {})
         shown = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
-        if terminal.elapsed() > timeout:
-            terminal.clear()
-            raise DeployError(
-                f"not live after {timeout:g} s: {shown}", hint="`triton-gateway status` shows all versions and faults"
-            )
-        terminal.live(shown or "checking again")
+        if time.monotonic() - began > timeout:
+            return Waited(shown, "open", spec, content or {})
+        live(shown or "checking again")
         time.sleep(0.3)
+
+
+def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
+    """Wait until every gateway serves the serving Task, and say so. Return an exit code.
+
+    It is 0 if the change is live and 3 if a gateway reports a failed version. Raises ``DeployError`` if the time is
+    over, and those of ``follow``.
+    """
+    terminal = Terminal(sys.stderr)
+    found = follow(gateways, timeout, registry, terminal.live)
+    terminal.clear()
+    if found.outlook != "open":
+        click.echo(found.reason, err=True)
+        return 3
+    if found.reason:
+        raise DeployError(
+            f"not live after {timeout:g} s: {found.reason}",
+            hint="`triton-gateway status` shows all versions and faults",
+        )
+    click.echo(f"live on {', '.join(gateways)} after {terminal.elapsed():.1f} s")
+    for name in default_versions.awaited(found.spec):
+        click.echo(
+            f"no version answers the name {name} yet: the controller, which records the first, has not done "
+            f"so. Start it, or choose one: triton-gateway default {name} VERSION", err=True,
+        )  # fmt: skip
+    return 0
+
+
+def check_key(gateway: str, status: int) -> None:
+    """Raise ``DeployError`` if a gateway has answered that it shows its status only to callers with a key."""
+    if status in (401, 403):
+        raise DeployError(
+            f"{gateway} shows its status only to callers with a key",
+            hint="set TRITON_GATEWAY_KEY to a key that allows the operation status (`keys create --operations status`)",
+        )
 
 
 def _spec(registry: Registry) -> ServingSpec:
@@ -99,14 +135,21 @@ def _spec(registry: Registry) -> ServingSpec:
     return spec
 
 
-def missing(status: Mapping[str, Any] | None, revision: str) -> tuple[str, Outlook]:
-    """Return why a gateway does not serve ``revision`` (empty: it does), and whether that may change by itself."""
+def missing(status: Mapping[str, Any] | None, revision: str, only: str = "") -> tuple[str, Outlook]:
+    """Return why a gateway does not serve ``revision`` (empty: it does), and whether that may change by itself.
+
+    ``only``: the endpoint that matters; empty: all of them.
+    """
     if not isinstance(status, Mapping):
         return "does not answer", "open"
     if status.get("spec_revision") != revision:
         return "has not seen the change yet", "open"
     waiting = [(p["url"], p) for p in status.get("pending", ())]
     waiting += [(e["url"], e["successor"]) for e in status.get("endpoints", ()) if e.get("successor")]
+    if only:
+        waiting = [(url, one) for url, one in waiting if url == only]
+        if not waiting and only not in {e["url"] for e in status.get("endpoints", ())}:
+            return f"{only} is not in the serving Task", "final"
     failed = [(url, one) for url, one in waiting if one["state"] in ("failed", "refused")]
     if failed:
         is_final = any(one["state"] == "refused" or one.get("is_final") for _, one in failed)

@@ -366,7 +366,7 @@ class Stack:
             screen.say(f"endpoint {minilm.ENDPOINT} is already registered (model {endpoints[minilm.ENDPOINT]})")
         else:
             await minilm.register(cli, task_id, bundle, say=screen.say, live=screen.live)
-        await first_answer.served(gateway, minilm.ENDPOINT, "", live=screen.live)
+        await first_answer.answer(gateway, minilm.ENDPOINT, {"text": "Hello there"}, live=screen.live, timeout_s=180.0)
         screen.say(f"{minilm.ENDPOINT} is served")
 
     async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:

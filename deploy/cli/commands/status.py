@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from deploy.cli import until_live
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.cli.terminal import Terminal, table
@@ -59,8 +60,6 @@ def command(
     if waits:
         if plans or as_json:
             raise click.UsageError("--wait cannot be used with --plan or --json")
-        from deploy.cli import until_live
-
         return until_live.wait(gateways, timeout, open_registry())
     if len(gateways) > 1:
         raise click.UsageError("several --url need --wait")
@@ -102,11 +101,7 @@ def asked(gateway: str) -> Mapping[str, Any]:
             f"no gateway answers at {gateway}",
             hint="start one with `triton-gateway up`, or give the address of another with --url",
         )
-    if answer.status in (401, 403):
-        raise DeployError(
-            f"{gateway} shows its status only to callers with a key",
-            hint="set TRITON_GATEWAY_KEY to a key that allows the operation status (`keys create --operations status`)",
-        )
+    until_live.check_key(gateway, answer.status)
     if answer.status != 200 or not isinstance(answer.content, dict):
         raise DeployError(
             f"{gateway}/v1/status answered {answer.status} instead of a status",

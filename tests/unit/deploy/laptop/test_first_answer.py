@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.laptop.first_answer import answer, why_not_served
+from deploy.laptop.first_answer import answer
 from deploy.tools.errors import DeployError
 from tests.sites import Asked, site
 
@@ -41,11 +41,3 @@ async def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
     ):
         await answer(url, "e/1", {"text": "x"}, live=lambda *_, **__: None)
     assert "send a text" == refused.value.hint
-
-
-def test_what_is_in_the_way_is_told() -> None:
-    """As the gateway says it, or that it has not seen the endpoint or does not answer."""
-    waiting = {"pending": [{"url": "e/1", "state": "building", "reason": "not loaded"}]}
-    assert why_not_served("e/1", waiting) == "building: not loaded"
-    assert why_not_served("e/2", waiting) == "the gateway has not seen it yet"
-    assert why_not_served("e/1", {}) == "the gateway does not answer"

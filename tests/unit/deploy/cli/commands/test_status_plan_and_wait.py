@@ -104,6 +104,15 @@ def test_a_change_is_live_when_it_was_seen_and_everything_is_built(status, reaso
     assert (reason, outlook) == missing(status, "r")
 
 
+def test_of_one_endpoint_only_its_own_state_counts():
+    """`deploy` does not fail because of others; one that was removed meanwhile will not come."""
+    status = {"spec_revision": "r", "endpoints": [{"url": "e"}],
+              "pending": [{"url": "f", "state": "refused", "reason": "no model"}]}  # fmt: skip
+    assert ("", "open") == missing(status, "r", "e")
+    assert ("f failed: no model", "final") == missing(status, "r", "f")
+    assert ("g is not in the serving Task", "final") == missing(status, "r", "g")
+
+
 class Following:
     """A serving Task that changes while `status --wait` waits, and a gateway that follows one look later."""
 
