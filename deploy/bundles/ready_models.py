@@ -1,4 +1,4 @@
-"""Packs models that need no export: an ONNX graph, TorchScript or a pickle becomes a folder that can be uploaded.
+"""Packs models that need no export: an ONNX graph or a pickle becomes a folder that can be uploaded.
 
 There is no original to judge them against. Needs no torch.
 """
@@ -37,9 +37,7 @@ def pack(given: Given, output: Path, name: str) -> Path:
         raise DeployError(f"{given.given} has no file to upload")
     final = output / file_name(f"{name}-{given.kind}-{digest(given.path)[:10]}")
     with work_folder(output) as work, aside(work, final) as folder:
-        if given.kind == "torchscript":
-            shutil.copyfile(given.file, folder / "model.pt")
-        elif given.kind != "onnx":
+        if given.kind != "onnx":
             shutil.copyfile(given.file, folder / given.file.name)
         else:
             for name_of_weights in onnx_signature(given.file).external_files:

@@ -34,7 +34,7 @@ from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import Screen, run_ours
 from deploy.tools import proxies
-from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
+from deploy.tools.clearml_serving import ClearMLServing, model_add
 from deploy.tools.errors import DeployError, GatewayError
 from gateway import manifest, registry, spec
 from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
@@ -160,20 +160,20 @@ class Deployment:
         framework = IN_PYTHON.get(given.kind, "onnx")
         upload = ["model", "upload", "--name", wanted.name, "--project", wanted.project, "--tags", tag,
                   "--framework", framework, "--publish", "--path"]  # fmt: skip
-        inputs, outputs, pairs = self._described(given)
-        folder = given.path
-        if given.kind != "bundle" or folder is None:
-            folder = ready_models.pack(given, wanted.output, wanted.name)
-        if given.kind == "onnx" and (folder / "model.onnx").is_file():
-            inputs, outputs = ready_models.declared(folder / "model.onnx")
+        if given.kind == "bundle" and given.path is not None:
+            values = json.loads((given.path / manifest.FILE).read_text(encoding="utf-8"))
+            folder, pairs = given.path, values["chosen"].get("aux_config", ())
+            trained = self._trained_by(str(values["source"]["given"]))
+        else:
+            folder, trained = ready_models.pack(given, wanted.output, wanted.name), ""
+            pairs = [f"gateway.task={given.task}"] if given.task != "auto" else []
+        inputs, outputs = ((), ()) if given.kind in IN_PYTHON else ready_models.declared(folder / "model.onnx")
         os.environ.setdefault("TQDM_DISABLE", "1")  # the SDK's own progress would be on the same line
         logging.getLogger("clearml.storage").setLevel("WARNING")
         self._screen.live("uploading to ClearML", topic="upload", left=remaining.of_upload(scratch))
         comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
         model_id = self._store.register(
-            registry.Upload(
-                folder, wanted.project, wanted.name, framework, (tag,), comment, self._trained_by(folder), scratch
-            )
+            registry.Upload(folder, wanted.project, wanted.name, framework, (tag,), comment, trained, scratch)
         )
         if not self._is_ours(model_id):
             self._screen.say(f"model {model_id} has exactly these files: it is used again")
@@ -189,27 +189,15 @@ class Deployment:
         options += ["--task", given.task] if given.task != "auto" else []
         return [*options, *(["--trust-remote-code"] if wanted.trusts_code else [])]
 
-    def _described(self, given: Given) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[str]]:
-        """Return inputs, outputs and ``--aux-config`` pairs of a model that needs no export."""
-        task = [f"gateway.task={given.task}"] if given.task != "auto" else []
-        if given.kind in IN_PYTHON or given.file is None:
-            return (), (), task
-        inputs, outputs = ready_models.declared(given.file)
-        if given.kind == "bundle" and given.path is not None:
-            chosen = json.loads((given.path / "manifest.json").read_text(encoding="utf-8"))["chosen"]
-            task = [*(pair for pair in chosen.get("aux_config", ()))]
-        return inputs, outputs, task
-
     # --- the registry -------------------------------------------------------------------------------------------
 
     def _tag(self) -> str:
         given = self._wanted.given
         return f"source-{digest(given.path)[:16]}" if given.path is not None else f"source-{given.given}"
 
-    def _trained_by(self, folder: Path) -> str:
+    def _trained_by(self, source: str) -> str:
         """Return the Task that trained the registered model of which a bundle was made, so that lineage leads to it."""
-        with contextlib.suppress(OSError, ValueError, KeyError, GatewayError):  # no bundle, or its origin is away
-            source = str(json.loads((folder / manifest.FILE).read_text(encoding="utf-8"))["source"]["given"])
+        with contextlib.suppress(GatewayError):  # the model is away
             return self._store.model(source).task if registry.is_id(source) else ""
         return ""
 
