@@ -307,26 +307,28 @@ class Gateway:
             threads=control,
             learn=self._callers.learn if self._callers is not None else None,
         )
-        following = [asyncio.create_task(follow_siblings(settings.replicas, self._are_gateways))]
+        background = [
+            asyncio.create_task(work)
+            for work in (
+                follow_siblings(settings.replicas, self._are_gateways), self.publisher.run(), self._sample_waits(),
+                self._publish_models(), self._publish_work(),
+            )
+        ]  # fmt: skip
         if self._callers is not None:
             await self._callers.look()
-            following.append(asyncio.create_task(self._callers.run()))
+            background.append(asyncio.create_task(self._callers.run()))
             self.plane.records.subscribe(Usage(self.observer.used).finished)
             shared = self._callers.access.shared_quotas = shared_quotas_of(
                 settings, lambda address, is_good: self.observer.publish(catalog.QUOTA_STORE, is_good, address)
             )
             if shared is not None:
-                following.append(asyncio.create_task(shared.run()))
+                background.append(asyncio.create_task(shared.run()))
         if self._payloads is not None:
             self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
             self.plane.keeps_pieces = True
             self.plane.records.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
-        publishing = asyncio.create_task(self.publisher.run())
         rpc: RpcServer | None = None
-        waits = asyncio.create_task(self._sample_waits())
-        models = asyncio.create_task(self._publish_models())
-        work = asyncio.create_task(self._publish_work())
         try:
             if self._is_whole_process:
                 self._leave_in_order()
@@ -345,13 +347,9 @@ class Gateway:
             await asyncio.gather(loop, return_exceptions=True)
             await self._mirror.close()
             await reconciler.close()
-            for task in following:
+            for task in background:
                 task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
-            publishing.cancel()
-            waits.cancel()
-            models.cancel()
-            work.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
             self.publisher.close()
             if self._payloads is not None:
                 await asyncio.to_thread(self._payloads.close)

@@ -12,12 +12,14 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gateway import default_version, hocon, pools, version_numbers
 from gateway.errors import SpecFault
+
+T = TypeVar("T")
 
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 """Engine types of clearml-serving; ``control.compile`` decides which of them a gateway can run."""
@@ -356,33 +358,12 @@ def decode(task: ServingTask) -> ServingSpec:
     auto = _auto_versions(task, _section(task, "model_monitoring_eps", faults), rules, faults)
     # Static endpoints win over auto-update ones of the same url, as in clearml-serving.
     for entries, is_auto in ((auto, True), (_section(task, "endpoints", faults), False)):
-        for key, value in entries.items():
-            try:
-                spec = _decode_endpoint(key, value, artifacts, is_auto=is_auto)
-            except SpecFault as fault:
-                faults.append(Fault(f"endpoint {key}", fault.message))
-                continue
-            endpoints[spec.url] = spec
-    canaries: dict[str, CanarySpec] = {}
-    for key, value in _section(task, "canary", faults).items():
-        try:
-            canary = _decode_canary(key, value)
-        except SpecFault as fault:
-            faults.append(Fault(f"canary {key}", fault.message))
-            continue
-        canaries[canary.endpoint] = canary
-    monitoring: dict[str, MonitoringSpec] = {}
-    for key, value in rules.items():
-        try:
-            monitoring[key.strip("/")] = _decode_monitoring(key, value, artifacts)
-        except SpecFault as fault:
-            faults.append(Fault(f"auto-update {key}", fault.message))
-    metrics: dict[str, MetricSpec] = {}
-    for key, value in _section(task, "metric_logging", faults).items():
-        try:
-            metrics[key.strip("/")] = _decode_metrics(key, value)
-        except SpecFault as fault:
-            faults.append(Fault(f"metrics {key}", fault.message))
+        read = functools.partial(_decode_endpoint, artifacts=artifacts, is_auto=is_auto)
+        endpoints |= {one.url: one for one in _each("endpoint", entries, read, faults).values()}
+    found_canaries = _each("canary", _section(task, "canary", faults), _decode_canary, faults)
+    canaries = {one.endpoint: one for one in found_canaries.values()}
+    monitoring = _each("auto-update", rules, functools.partial(_decode_monitoring, artifacts=artifacts), faults)
+    metrics = _each("metrics", _section(task, "metric_logging", faults), _decode_metrics, faults)
     broken = tuple(faults)
     shadows = _decode_shadows(task, endpoints, faults)
     faults.extend(_overwritten(task, endpoints))
@@ -391,8 +372,8 @@ def decode(task: ServingTask) -> ServingSpec:
         name=task.name,
         endpoints=endpoints,
         canaries=canaries,
-        monitoring=monitoring,
-        metrics=metrics,
+        monitoring={key.strip("/"): one for key, one in monitoring.items()},
+        metrics={key.strip("/"): one for key, one in metrics.items()},
         settings=task.settings,
         stables=_decode_stables(task),
         shadows=shadows,
@@ -401,6 +382,19 @@ def decode(task: ServingTask) -> ServingSpec:
         faults=tuple(faults),
     )
     _ = found.revision  # hashed here, in the thread that decodes, and kept
+    return found
+
+
+def _each(
+    kind: str, entries: Mapping[str, dict[str, Any]], read: Callable[[str, dict[str, Any]], T], faults: list[Fault]
+) -> dict[str, T]:
+    """Return the entries that can be read, by key; the others are in ``faults``."""
+    found = {}
+    for key, fields in entries.items():
+        try:
+            found[key] = read(key, fields)
+        except SpecFault as fault:
+            faults.append(Fault(f"{kind} {key}", fault.message))
     return found
 
 
