@@ -63,9 +63,6 @@ def describe(found: Mapping[str, Any]) -> list[str]:
         lines += [f"  {name} = {value}" for name, value in task["hyperparameters"].items()]
     for parent in found["parents"]:
         lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
-        for step in parent.get("steps", ()):
-            own = "  ← made the model" if step["is_own"] else ""
-            lines += [f"    step   {step['name']}  {step['id']}  ({step['status']}){own}", f"           {step['link']}"]
     for dataset in found["datasets"]:
         version = f" {dataset['version']}" if dataset.get("version") else ""
         lines += [f"  data     {dataset.get('name') or dataset['as']}{version}  {dataset['id']}"]

@@ -8,7 +8,7 @@ secrets are hidden, because the route is no better protected than inference.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from gateway.errors import RegistryRefused
@@ -30,10 +30,6 @@ class LineageSource(Protocol):
 
     def task_of(self, task_id: str) -> Mapping[str, Any]:
         """Return any Task."""
-        ...
-
-    def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
-        """Return a bounded number of Tasks whose parent is this one, oldest first."""
         ...
 
     def project_name(self, project_id: str) -> str:
@@ -96,22 +92,9 @@ def _parents(source: LineageSource, task: Mapping[str, Any], notes: list[str]) -
         if above is None:
             break
         role = "pipeline" if "pipeline" in (above.get("system_tags") or ()) else "parent"
-        described = {"role": role, **_described(source, above)}
-        if role == "pipeline":
-            described["steps"] = _steps(source, parent, seen, notes)
-        found.append(described)
+        found.append({"role": role, **_described(source, above)})
         parent = str(above.get("parent") or "")
     return found
-
-
-def _steps(source: LineageSource, pipeline: str, seen: set[str], notes: list[str]) -> list[dict[str, Any]]:
-    """Return the steps of a pipeline; ``is_own`` marks those that led to the model."""
-    try:
-        children = source.children_of(pipeline)
-    except RegistryRefused as error:
-        notes.append(f"the steps of pipeline {pipeline} cannot be read: {error.message}")
-        return []
-    return [{**_described(source, child), "is_own": str(child["id"]) in seen} for child in children]
 
 
 def _code(task: Mapping[str, Any]) -> dict[str, Any]:

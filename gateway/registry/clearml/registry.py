@@ -8,9 +8,10 @@ the stock CLI does by writing all sections at once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -138,34 +139,22 @@ class ClearMLRegistry:
 
     def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
         """See ``RegistryWriter.models_at``."""
-        found: list[ModelRecord] = []
-        asked = sorted(set(uris))
-        for start in range(0, len(asked), PAGE // 2):
-            body = {
-                "uri": asked[start : start + PAGE // 2], "only_fields": list(MODEL_FIELDS), "page_size": PAGE,
-            }  # fmt: skip
-            page = 0
-            while True:
-                models = self.call("models", "get_all", {**body, "page": page})["models"]
-                found += map(model_record, models)
-                if len(models) < PAGE:
-                    break
-                page += 1
-        return found
+        return list(self._models_with("uri", uris))
 
     def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
         """Return the models that exist among these, a few hundred per call."""
-        found: dict[str, ModelRecord] = {}
-        asked = sorted(set(model_ids))
+        return {one.id: one for one in self._models_with("id", model_ids)}
+
+    def _models_with(self, field: str, values: Collection[str]) -> Iterator[ModelRecord]:
+        """Yield the models that have one of these values in a field."""
+        asked = sorted(set(values))
         for start in range(0, len(asked), PAGE):
-            body = {
-                "id": asked[start : start + PAGE],
-                "only_fields": list(MODEL_FIELDS),
-                "page": 0,
-                "page_size": PAGE,
-            }
-            found |= {str(one["id"]): model_record(one) for one in self.call("models", "get_all", body)["models"]}
-        return found
+            body = {field: asked[start : start + PAGE], "only_fields": list(MODEL_FIELDS), "page_size": PAGE}
+            for page in itertools.count():
+                models = self.call("models", "get_all", {**body, "page": page})["models"]
+                yield from map(model_record, models)
+                if len(models) < PAGE:
+                    break
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
@@ -179,14 +168,6 @@ class ClearMLRegistry:
         """Return any Task."""
         task: Mapping[str, Any] = self.call("tasks", "get_by_id", {"task": task_id})["task"]
         return task
-
-    def children_of(self, task_id: str) -> Sequence[Mapping[str, Any]]:
-        """Return at most a hundred Tasks whose parent is this one, oldest first."""
-        fields = ["id", "name", "type", "status", "project"]
-        asked = {"parent": task_id, "only_fields": fields, "order_by": ["created"], "page": 0, "page_size": 100,
-                 "search_hidden": True}  # fmt: skip
-        found: Sequence[Mapping[str, Any]] = self.call("tasks", "get_all", asked)["tasks"]
-        return found
 
     def project_name(self, project_id: str) -> str:
         """Return a project's name."""

@@ -29,9 +29,6 @@ class Source:
             raise RegistryRefused(f"Invalid task id {task_id}")
         return self.tasks[task_id]
 
-    def children_of(self, task_id: str) -> list[dict[str, Any]]:
-        return [task for task in self.tasks.values() if task.get("parent") == task_id]
-
     def project_name(self, project_id: str) -> str:
         return f"project {project_id}"
 
@@ -49,8 +46,7 @@ TRAIN = {
     },
 }  # fmt: skip
 TASKS = {
-    "train": TRAIN, "step": {"parent": "pipe"}, "other step": {"parent": "pipe", "status": "failed"},
-    "pipe": {"system_tags": ["pipeline"], "type": "controller"},
+    "train": TRAIN, "step": {"parent": "pipe"}, "pipe": {"system_tags": ["pipeline"], "type": "controller"},
     DATA: {"name": "reviews", "runtime": {"version": "1.2.0"}},
 }  # fmt: skip
 
@@ -62,8 +58,6 @@ def test_lineage_lists_all_sources_with_links() -> None:
     assert ("train", "http://web/p/task/train") == (found["task"]["id"], found["task"]["link"])
     assert ("abc123", True) == (found["task"]["code"]["commit"], found["task"]["code"]["has_uncommitted_changes"])
     assert [("parent", "step"), ("pipeline", "pipe")] == [(p["role"], p["id"]) for p in found["parents"]]
-    steps = [(s["name"], s["is_own"], s["link"]) for s in found["parents"][1]["steps"]]
-    assert [("step", True, "http://web/p/task/step"), ("other step", False, "http://web/p/task/other step")] == steps
     assert [("train", "reviews", "1.2.0")] == [(d["as"], d["name"], d["version"]) for d in found["datasets"]]
     assert [] == found["notes"]
 
