@@ -8,13 +8,13 @@ what is left, for the headers of answers and for the time that it is away.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from redis.asyncio import Redis
@@ -23,9 +23,12 @@ from redis.backoff import NoBackoff
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisError
 
-from gateway.callers.quotas import REQUESTS, TOKENS, Limits, Quota, estimate_of, seconds_of
+from gateway.callers.keys import written
+from gateway.callers.quotas import REQUESTS, TOKENS, Quota, estimate_of, seconds_of
 
 _log = logging.getLogger("triton_gateway.callers")
+
+Reply = TypeVar("Reply")
 
 CHECK_S: Final = 1.0
 """Seconds between two questions whether the store is there."""
@@ -66,102 +69,6 @@ return {lacks, left[1], left[2]}
 """
 
 
-class StoreAway(Exception):
-    """The store does not answer, or not as it should; the message says why and holds no secret."""
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The store's reply. ``lacks``: the limit for which nothing was taken; empty if a request was. ``requests`` and
-    ``tokens``: what the tenant has left.
-    """
-
-    lacks: str
-    requests: float
-    tokens: float
-
-
-@dataclass(slots=True)
-class _State:
-    is_good: bool | None = None
-    problem: str = ""
-    since: float = field(default_factory=time.time)
-
-
-class SharedQuotas:
-    """Admits requests through a store, for one event loop.
-
-    ``report(address, is_good)`` is called when the store was asked: whether it answered.
-    """
-
-    def __init__(
-        self, store: RedisStore, report: Callable[[str, bool], None] = lambda _address, _is_good: None
-    ) -> None:  # fmt: skip
-        self._store = store
-        self._report = report
-        self._state = _State()
-
-    async def admit(self, quota: Quota, size: int) -> int:
-        """As ``Quota.admit``, of what the tenant has left over all workers."""
-        if not self._state.is_good:
-            quota.owed = 0.0
-            return quota.admit(size, time.monotonic())
-        estimate, owed, quota.owed = estimate_of(size), quota.owed, 0.0
-        try:
-            taken = await self._store.take(quota.tenant, quota.limits, estimate, owed)
-        except StoreAway as error:
-            self._tell(str(error))
-            return quota.admit(size, time.monotonic())
-        now = time.monotonic()
-        quota.requests.fill(taken.requests, now)
-        quota.tokens.fill(taken.tokens, now)
-        if taken.lacks:
-            needed, left, limit = (
-                (1, taken.requests, quota.limits.requests_per_minute) if taken.lacks == REQUESTS
-                else (estimate, taken.tokens, quota.limits.tokens_per_minute)
-            )  # fmt: skip
-            return quota.refuse(taken.lacks, seconds_of(max(min(needed, limit), 1.0) - left, limit))
-        return estimate
-
-    async def run(self) -> None:
-        """Ask again and again whether the store is there, until cancelled. A request that it does not answer ends its
-        use, and only this begins it, so that requests do not wait for a store that is away.
-        """
-        try:
-            while True:
-                try:
-                    await self._store.check()
-                except StoreAway as error:
-                    self._tell(str(error))
-                else:
-                    self._tell("")
-                await asyncio.sleep(CHECK_S)
-        finally:
-            await self._store.close()
-
-    def _tell(self, problem: str) -> None:
-        state, is_good = self._state, not problem
-        if is_good != state.is_good:
-            state.since = time.time()
-            if is_good:
-                _log.info("quotas are shared by all gateways through %s", self._store.address)
-            else:
-                _log.warning(
-                    "the store of quotas at %s is away (%s): each gateway admits its share until it is back",
-                    self._store.address, problem,
-                )  # fmt: skip
-        state.is_good, state.problem = is_good, problem
-        self._report(self._store.address, is_good)
-
-    def status(self) -> dict[str, Any]:
-        """Return for the status where the store is, whether it is in use, since when, and its problem."""
-        state = self._state
-        return {
-            "address": self._store.address, "in_use": bool(state.is_good),
-            "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(state.since)), "problem": state.problem or None,
-        }  # fmt: skip
-
-
 class _Password(CredentialProvider):
     """Reads the password for every new connection, so that a replaced file is used."""
 
@@ -173,16 +80,19 @@ class _Password(CredentialProvider):
         return (self._user, password) if self._user else (password,)
 
 
-class RedisStore:
-    """The buckets of all tenants, on the server at ``url`` (``redis``, ``rediss``, ``valkey`` or ``valkeys``).
+class SharedQuotas:
+    """Admits requests through the store at ``url`` (``redis``, ``rediss``, ``valkey``, ``valkeys``), on one event loop.
 
-    ``password_file``: read for each connection; empty for none.
+    ``password_file``: read for each connection; empty for none. ``report(address, is_good)`` is called when the store
+    was found there or away.
     """
 
-    def __init__(self, url: str, password_file: str = "") -> None:
+    def __init__(
+        self, url: str, password_file: str = "", report: Callable[[str, bool], None] = lambda _address, _is_good: None
+    ) -> None:  # fmt: skip
         parts = urlsplit(url)
         self._place = parts.hostname or "", parts.port or 6379
-        self.address = f"{self._place[0]}:{self._place[1]}"
+        self._address = f"{self._place[0]}:{self._place[1]}"
         scheme = _SCHEMES.get(parts.scheme, parts.scheme)
         options: dict[str, Any] = {}
         if password_file:
@@ -192,46 +102,96 @@ class RedisStore:
             f"{scheme}://{host}{parts.path}", socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S,
             retry=Retry(NoBackoff(), 0), protocol=2, **options,
         )  # fmt: skip
-        self._run = self._client.register_script(SCRIPT)
+        self._script = self._client.register_script(SCRIPT)
         self._places = asyncio.Semaphore(_MAX_CONNECTIONS)
+        self._report = report
+        self._is_good: bool | None = None
+        self._problem, self._since = "", time.time()
 
-    async def take(self, tenant: str, limits: Limits, tokens: int, owed: float) -> Taken:
-        """Take ``owed`` tokens in any case, and if there is enough one request and ``tokens``.
+    async def admit(self, quota: Quota, size: int) -> int:
+        """As ``Quota.admit``, of what the tenant has left over all workers; of the worker's share without the store.
 
-        Bounded in time. Raises ``StoreAway``.
+        The store takes what the tenant owes in any case, and if there is enough one request and its tokens.
         """
-        requests_limit, tokens_limit = (
-            limit if limit < math.inf else _NONE for limit in (limits.requests_per_minute, limits.tokens_per_minute)
+        estimate, owed, quota.owed = estimate_of(size), quota.owed, 0.0
+        taken = await self._ask(lambda: self._take(quota, estimate, owed)) if self._is_good else None
+        if taken is None:
+            return quota.admit(size, time.monotonic())
+        lacks, requests, tokens = taken
+        quota.requests.fill(requests, time.monotonic())
+        quota.tokens.fill(tokens, time.monotonic())
+        if not lacks:
+            return estimate
+        needed, left, limit = (
+            (1, requests, quota.limits.requests_per_minute) if lacks == REQUESTS
+            else (estimate, tokens, quota.limits.tokens_per_minute)
+        )  # fmt: skip
+        return quota.refuse(lacks, seconds_of(max(min(needed, limit), 1.0) - left, limit))
+
+    async def _take(self, quota: Quota, tokens: int, owed: float) -> tuple[str, float, float]:
+        """Return the limit for which nothing was taken, empty if a request was, and the requests and tokens left."""
+        limits = quota.limits.requests_per_minute, quota.limits.tokens_per_minute
+        requests_limit, tokens_limit = (limit if limit < math.inf else _NONE for limit in limits)
+        lacks, *left = await self._script(
+            keys=[f"triton-gateway:quota:{quota.tenant}"],
+            args=[requests_limit, 1, 0, tokens_limit, tokens, owed, _KEEP_S],
         )
-        arguments = [requests_limit, 1, 0, tokens_limit, tokens, owed, _KEEP_S]
+        requests_left, tokens_left = (float(one) if one else math.inf for one in left)
+        return ("", REQUESTS, TOKENS)[lacks], requests_left, tokens_left
+
+    async def run(self) -> None:
+        """Check again and again whether the store is there, until cancelled. A request that it does not answer ends its
+        use, and only this begins it, so that requests do not wait for a store that is away.
+        """
+        task = asyncio.current_task()
         try:
-            async with asyncio.timeout(TIMEOUT_S), self._places:
-                lacks, *left = await self._run(keys=[f"triton-gateway:quota:{tenant}"], args=arguments)
-            requests_left, tokens_left = (float(one) if one else math.inf for one in left)
-            return Taken(("", REQUESTS, TOKENS)[lacks], requests_left, tokens_left)
-        except (RedisError, OSError, TimeoutError, ValueError, TypeError, IndexError) as error:
-            raise _away(error) from error
+            while task is not None and not task.cancelling():  # the client may swallow a cancellation
+                await self.check()
+                await asyncio.sleep(CHECK_S)
+        finally:
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                await self._client.connection_pool.disconnect()
 
     async def check(self) -> None:
-        """Raise ``StoreAway`` unless the store answers.
+        """Find out whether the store is there.
 
         It looks up the server's name first. A look-up cannot be ended: while name servers do not answer, every attempt
         to connect would occupy one more of the process's threads, which others need. Here it is one.
         """
         try:
             await asyncio.get_running_loop().getaddrinfo(*self._place)
-            async with asyncio.timeout(TIMEOUT_S):
-                await self._client.ping()
-        except (RedisError, OSError, TimeoutError, ValueError) as error:
-            raise _away(error) from error
-
-    async def close(self) -> None:
-        """Close connections. Raises nothing."""
-        try:
-            await self._client.connection_pool.disconnect()
-        except (RedisError, OSError, TimeoutError):
+        except (OSError, ValueError) as error:
+            self._tell(f"{type(error).__name__}: {error}")
             return
+        if await self._ask(self._client.ping):
+            self._tell("")
 
+    async def _ask(self, ask: Callable[[], Awaitable[Reply]]) -> Reply | None:
+        """Return the store's reply; None, and it counts as away, if there is none within ``TIMEOUT_S``."""
+        try:
+            async with asyncio.timeout(TIMEOUT_S), self._places:
+                return await ask()
+        except (RedisError, OSError, TimeoutError, ValueError, TypeError, IndexError) as error:
+            self._tell(f"{type(error).__name__}: {error or f'no reply within {TIMEOUT_S:g} s'}")
+            return None
 
-def _away(error: Exception) -> StoreAway:
-    return StoreAway(f"{type(error).__name__}: {error or f'no reply within {TIMEOUT_S:g} s'}")
+    def _tell(self, problem: str) -> None:
+        is_good = not problem
+        if is_good != self._is_good:
+            self._since = time.time()
+            if is_good:
+                _log.info("quotas are shared by all gateways through %s", self._address)
+            else:
+                _log.warning(
+                    "the store of quotas at %s is away (%s): each gateway admits its share until it is back",
+                    self._address, problem,
+                )  # fmt: skip
+        self._is_good, self._problem = is_good, problem
+        self._report(self._address, is_good)
+
+    def status(self) -> dict[str, Any]:
+        """Return for the status where the store is, whether it is in use, since when, and its problem."""
+        return {
+            "address": self._address, "in_use": bool(self._is_good), "since": written(self._since),
+            "problem": self._problem or None,
+        }  # fmt: skip

@@ -97,13 +97,13 @@ def shared_quotas_of(
         _check_readable("QUOTA_STORE_PASSWORD_FILE", Path(password).read_bytes)
     try:
         # Imported here, because the library is an extra.
-        from gateway.callers.shared_quotas import RedisStore, SharedQuotas
+        from gateway.callers.shared_quotas import SharedQuotas
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"TRITON_GATEWAY_QUOTA_STORE is set, but {error.name} is not installed; run `pip install "
             '".[redis]"`, or unset it'
         ) from error
-    return SharedQuotas(RedisStore(address, password), report)
+    return SharedQuotas(address, password, report)
 
 
 def _check_readable(setting: str, look: Callable[[], object]) -> None:

@@ -1,21 +1,27 @@
-"""The store of quotas on a real Redis server."""
+"""Quotas that several workers share through a real Redis server."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 
-from gateway.callers.quotas import REQUESTS, TOKENS, Limits
-from gateway.callers.shared_quotas import RedisStore, StoreAway, Taken
+from gateway.callers import shared_quotas
+from gateway.callers.quotas import Limits, Quota, Quotas
+from gateway.callers.shared_quotas import SharedQuotas
+from gateway.errors import QuotaExceeded
 from tests.stores import RedisServer
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, soon
 
 pytestmark = [pytest.mark.integration, pytest.mark.redis]
 
@@ -37,94 +43,189 @@ async def client(server: RedisServer) -> AsyncIterator[Redis]:
         yield client
 
 
+class Worker:
+    """One of four workers that share a store, and the quota of one tenant in it."""
+
+    def __init__(self, store: SharedQuotas, tenant: str, limits: Limits) -> None:
+        self.store, self.over = store, []  # type: tuple[SharedQuotas, list[str]]
+        quotas = Quotas(lambda _tenant, reason: self.over.append(reason))
+        quotas.configure({tenant: limits}, 0.25, 0.0)
+        quota = quotas.of(tenant, 0.0)
+        assert quota is not None
+        self.quota: Quota = quota
+
+    async def ask(self, tokens: int = 1) -> str:
+        """Ask with a body of about so many tokens; why it was refused, else empty."""
+        try:
+            await self.store.admit(self.quota, 4 * (tokens - 1))
+        except QuotaExceeded as error:
+            return error.because
+        return ""
+
+    @property
+    def left(self) -> tuple[float, float]:
+        """What the store has said is left."""
+        return self.quota.requests.total(), self.quota.tokens.total()
+
+
+@contextlib.asynccontextmanager
+async def running(url: str, *more: Any) -> AsyncIterator[SharedQuotas]:
+    """Use the store at ``url`` as a worker does."""
+    store = SharedQuotas(url, *more)
+    task = asyncio.create_task(store.run())
+    try:
+        yield store
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def checks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits a second for the next check."""
+    monkeypatch.setattr(shared_quotas, "CHECK_S", 0.01)
+
+
+class Workers:
+    """Two workers of the same store."""
+
+    def __init__(self, *stores: SharedQuotas) -> None:
+        self._stores = stores
+
+    def __call__(self, tenant: str = "t", *, number: int = 0, **limits: float) -> Worker:
+        return Worker(self._stores[number], tenant, Limits(**limits))  # type: ignore[arg-type]
+
+
 @pytest.fixture
-async def store(
+async def worker(
     server: RedisServer, client: Redis, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[RedisStore]:
-    """An empty store; ``client`` has emptied it. It waits for a server that a busy machine keeps from answering."""
-    monkeypatch.setattr("gateway.callers.shared_quotas.TIMEOUT_S", LIMIT_S)
-    password = tmp_path / "password"
-    password.write_text(f"{PASSWORD}\n")
-    made = RedisStore(server.url, str(password))
-    yield made
-    await made.close()
+) -> AsyncIterator[Workers]:
+    """Make workers of an empty store; ``client`` has emptied it. They wait for it on a busy machine too."""
+    monkeypatch.setattr(shared_quotas, "TIMEOUT_S", LIMIT_S)
+    (tmp_path / "password").write_text(f"{PASSWORD}\n")
+    told = server.url, str(tmp_path / "password")
+    async with running(*told) as first, running(*told) as second:
+        await soon(lambda: first.status()["in_use"] and second.status()["in_use"])
+        yield Workers(first, second)
 
 
-async def test_a_request_takes_from_both_buckets_or_from_none(store: RedisStore) -> None:
+def passed() -> Callable[[], float]:
+    """Return what gives the seconds since now."""
+    began = time.monotonic()
+    return lambda: time.monotonic() - began
+
+
+async def test_a_limit_holds_over_all_workers(worker: Workers) -> None:
+    """However the requests are spread; headers tell what is left of the whole."""
+    since = passed()
+    workers = [worker(number=number, requests_per_minute=40) for number in range(2)]
+    found = [await workers[number % 5 == 0].ask() for number in range(60)]
+    assert 40 <= found.count("") <= 41 + since() * 40 / 60
+    assert found.count("quota_requests") == 60 - found.count("") == sum(len(one.over) for one in workers)
+    for one in workers:
+        assert b"remaining-requests: %d\r" % max(one.left[0], 0) in one.quota.head()
+
+
+async def test_a_refusal_says_when_to_ask_again(worker: Workers) -> None:
+    """When the store has enough for the request."""
+    one = worker(tokens_per_minute=100)
+    assert "" == await one.ask(1000)
+    with pytest.raises(QuotaExceeded) as refused:
+        await one.store.admit(one.quota, 4 * 79)
+    assert pytest.approx((80 - one.left[1]) * 60 / 100, abs=1) == refused.value.retry_after
+
+
+async def test_a_request_takes_from_both_buckets_or_from_none(worker: Workers) -> None:
     """The first limit that lacks is named, and nothing is taken."""
-    limits = Limits(requests_per_minute=3, tokens_per_minute=100)
-    assert Taken("", 2, 40) == await store.take("t", limits, 60, 0.0)
-    lacks = await store.take("t", limits, 60, 0.0)
-    assert TOKENS == lacks.lacks
-    assert pytest.approx(2, abs=0.5) == lacks.requests
-    assert "" == (await store.take("t", limits, 1, 0.0)).lacks
-    assert "" == (await store.take("t", limits, 1, 0.0)).lacks
-    assert REQUESTS == (await store.take("t", limits, 1, 0.0)).lacks
+    one = worker(requests_per_minute=3, tokens_per_minute=100)
+    assert "" == await one.ask(160)
+    assert pytest.approx((2, -60)) == one.left
+    assert "quota_tokens" == await one.ask(100)
+    assert one.left[0] >= 2
+    assert one.left[1] >= -60
 
 
-async def test_what_is_owed_is_taken_in_any_case(store: RedisStore) -> None:
-    """Also by a request that is refused; and what was estimated too high comes back, up to the limit."""
-    limits = Limits(tokens_per_minute=100)
-    assert Taken(TOKENS, math.inf, -400.0) == await store.take("t", limits, 1, 500.0)
-    assert (await store.take("t", limits, 1, -700.0)).tokens == pytest.approx(99, abs=0.1)
+async def test_the_tokens_of_an_answer_are_told_with_the_next_request(worker: Workers) -> None:
+    """Also by one that is refused; and what was estimated too high comes back, up to the limit."""
+    since = passed()
+    one = worker(tokens_per_minute=600)
+    one.quota.settle(await one.store.admit(one.quota, 400), 500)
+    assert "" == await one.ask()
+    assert 98.9 <= one.left[1] <= 99.1 + 10 * since()
+    one.quota.owed = 50_000
+    assert "quota_tokens" == await one.ask()
+    assert one.left[1] <= -49_000 + 10 * since()
+    one.quota.owed = -90_000
+    assert "" == await one.ask()
+    assert pytest.approx(599) == one.left[1]
 
 
-async def test_a_request_larger_than_its_bucket_is_admitted_when_it_is_full(store: RedisStore) -> None:
+async def test_a_request_larger_than_its_bucket_is_admitted_when_it_is_full(worker: Workers) -> None:
     """A limit of 0 admits none."""
-    assert Taken("", math.inf, -900.0) == await store.take("t", Limits(tokens_per_minute=100), 1000, 0.0)
-    assert REQUESTS == (await store.take("u", Limits(requests_per_minute=0), 1, 0.0)).lacks
-    assert TOKENS == (await store.take("v", Limits(tokens_per_minute=0), 1, 0.0)).lacks
+    one = worker(tokens_per_minute=100)
+    assert "" == await one.ask(1000)
+    assert -900 == one.left[1]
+    assert "quota_requests" == await worker("u", requests_per_minute=0).ask()
+    assert "quota_tokens" == await worker("v", tokens_per_minute=0).ask()
 
 
-async def test_many_requests_at_once_take_no_more_than_there_is(store: RedisStore) -> None:
+async def test_a_shadow_limit_refuses_nothing(worker: Workers) -> None:
+    """It is counted."""
+    one = worker(tokens_per_minute=10, is_shadow=True)
+    assert [""] * 3 == [await one.ask(1000) for _ in range(3)]
+    assert ["quota_tokens"] * 2 == one.over
+
+
+async def test_many_requests_at_once_take_no_more_than_there_is(worker: Workers) -> None:
     """Over a few connections."""
-    limits = Limits(requests_per_minute=100)
+    one = worker(requests_per_minute=100)
     began = asyncio.get_running_loop().time()
-    found = await asyncio.gather(*(store.take("t", limits, 1, 0.0) for _ in range(300)))
+    found = await asyncio.gather(*(one.ask() for _ in range(300)))
     come_back = (asyncio.get_running_loop().time() - began) * 100 / 60
-    assert 100 <= sum(not one.lacks for one in found) <= 101 + come_back
+    assert 100 <= found.count("") <= 101 + come_back
 
 
-async def test_buckets_refill_by_the_servers_clock(store: RedisStore, client: Redis) -> None:
+async def test_buckets_refill_by_the_servers_clock(worker: Workers, client: Redis) -> None:
     """At the limit's rate, to a minute's worth. A clock that goes back takes nothing away."""
-    limits = Limits(requests_per_minute=60)
+    one = worker(requests_per_minute=60)
     began = asyncio.get_running_loop().time()
     for _ in range(10):
-        await store.take("t", limits, 1, 0.0)
+        await one.ask()
     [key] = await client.keys()
     at = float(await client.hget(key, "at") or 0)
     left = float(await client.hget(key, "requests") or 0)
     for seconds, wanted in ((5.0, left + 4), (-5.0, left - 1), (1e6, 59.0)):
         await client.hset(key, mapping={"at": at - seconds, "requests": left})
-        found = (await store.take("t", limits, 1, 0.0)).requests
-        assert wanted - 0.001 <= found <= wanted + 0.001 + asyncio.get_running_loop().time() - began
+        await one.ask()
+        assert wanted - 0.001 <= one.left[0] <= wanted + 0.001 + asyncio.get_running_loop().time() - began
     assert 0 < await client.ttl(key) <= 3600
 
 
-async def test_a_limit_that_is_added_begins_full(store: RedisStore) -> None:
+async def test_a_limit_that_is_added_begins_full(worker: Workers) -> None:
     """Before it there was none to take from."""
-    await store.take("t", Limits(requests_per_minute=10), 500, 0.0)
-    found = await store.take("t", Limits(requests_per_minute=10, tokens_per_minute=100), 30, 0.0)
-    assert ("", 70.0) == (found.lacks, found.tokens)
+    await worker(requests_per_minute=10).ask(500)
+    one = worker(requests_per_minute=10, tokens_per_minute=100)
+    assert "" == await one.ask(30)
+    assert 70 == one.left[1]
 
 
-async def test_tenants_are_apart(store: RedisStore) -> None:
+async def test_tenants_are_apart(worker: Workers) -> None:
     """Whatever their names are."""
     for name in ("a", "ä ö/:{}*", "b" * 100):
-        assert Taken("", 9, math.inf) == await store.take(name, Limits(requests_per_minute=10), 1, 0.0)
+        one = worker(name, requests_per_minute=10)
+        assert "" == await one.ask()
+        assert pytest.approx(9) == one.left[0]
 
 
 async def test_a_wrong_password_is_no_secret_in_the_message(server: RedisServer, tmp_path: Path) -> None:
     """The file is read for each connection: with the right one in it, the same store works."""
     password = tmp_path / "password"
     password.write_text("hunter2-wrong")
-    store = RedisStore(server.url, str(password))
-    with pytest.raises(StoreAway) as away:
-        await store.check()
-    assert "hunter2" not in str(away.value)
-    password.write_text(PASSWORD)
-    await store.check()
-    await store.close()
+    async with running(server.url, str(password)) as store:
+        await soon(lambda: store.status()["problem"])
+        assert "hunter2" not in str(store.status())
+        password.write_text(PASSWORD)
+        await soon(lambda: store.status()["in_use"])
 
 
 async def test_a_name_server_that_does_not_answer_occupies_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,40 +238,38 @@ async def test_a_name_server_that_does_not_answer_occupies_one_thread(monkeypatc
         raise socket.gaierror(socket.EAI_AGAIN, "name servers are back, and know nothing")
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    store = RedisStore("redis://quotas.example")
-    check = asyncio.create_task(store.check())
-    assert await asyncio.to_thread(asked.acquire, timeout=LIMIT_S)
-    assert not check.done()
-    release.set()
-    with pytest.raises(StoreAway, match="know nothing"):
-        await check
-    await store.close()
+    async with running("redis://quotas.example") as store:
+        assert await asyncio.to_thread(asked.acquire, timeout=LIMIT_S)
+        assert not asked.acquire(blocking=False)
+        assert not store.status()["problem"]
+        release.set()
+        await soon(lambda: store.status()["problem"])
+        assert "know nothing" in store.status()["problem"]
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
-async def test_a_server_that_does_not_answer_is_away_soon_and_usable_again(how: str, tmp_path: Path) -> None:
-    """No late reply is taken for another one's; a server without its script gets it again."""
-    limits, others = Limits(requests_per_minute=600), Limits(tokens_per_minute=600)
+async def test_without_its_store_a_worker_admits_its_share(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of what was left. No late reply is taken for another one's, and a server without its script gets it again."""
+    monkeypatch.setattr(shared_quotas, "time", SimpleNamespace(time=lambda: 7.0, monotonic=lambda: 7.0))
+    reports: list[bool] = []
     with RedisServer(tmp_path) as server:
-        store = RedisStore(server.url)
-        await _take(store, "t", limits)
-        (server.freeze if how == "frozen" else server.kill)()
-        for _ in range(2):
-            with pytest.raises(StoreAway):
-                async with asyncio.timeout(LIMIT_S):
-                    await store.take("late", limits, 1, 0.0)
-        (server.thaw if how == "frozen" else server.start)()
-        found = await _take(store, "other", others)
-        assert ("", math.inf) == (found.lacks, found.requests)
-        assert 590 < found.tokens < 600
-        await store.close()
-
-
-async def _take(store: RedisStore, tenant: str, limits: Limits) -> Taken:
-    """Take one token as soon as the server answers in time."""
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            try:
-                return await store.take(tenant, limits, 1, 0.0)
-            except StoreAway:
-                await asyncio.sleep(0.01)
+        async with running(server.url, "", lambda _address, is_good: reports.append(is_good)) as store:
+            await soon(lambda: store.status()["in_use"])
+            one, other = Worker(store, "t", Limits(80)), Worker(store, "other", Limits(tokens_per_minute=600))
+            (server.freeze if how == "frozen" else server.kill)()
+            await one.ask()
+            assert not store.status()["in_use"]
+            one.quota.requests.fill(40, 7.0)
+            assert 10 == [await one.ask() for _ in range(20)].count("")
+            assert (False, True) == (reports[-1], bool(store.status()["problem"]))
+            assert "each gateway admits its share" in caplog.text
+            (server.thaw if how == "frozen" else server.start)()
+            async with asyncio.timeout(LIMIT_S):
+                while other.left[1] == 600:
+                    await soon(lambda: store.status()["in_use"])
+                    await other.ask()
+            assert math.inf == other.left[0]
+            assert 500 < other.left[1] < 600
+            await soon(lambda: (True, None) == (reports[-1], store.status()["problem"]))
