@@ -80,7 +80,7 @@ class Small:
         try:
             self.registry = Registry(state, cores=_CORES)
             self._open.append(self.registry)
-            # one key for all Tritons, which the gateways send to each of them
+            # one key for all Tritons, which their model syncs send
             key = {"TRITON_GATEWAY_TRITON_KEY_FILE": str(state / "triton-key")}
             self.env = {**self.registry.env, **key, "PYTHONPATH": str(processes.ROOT)}
             self.cli = ClearMLServing(env=self.env, log=state / "logs" / "clearml-serving.log")
