@@ -6,10 +6,12 @@ never answers, so each run is ended in exactly that moment. An export: tests/int
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,3 +142,39 @@ def test_ctrl_c_before_anything_was_registered_says_so(
     assert f"ClearML server: {environment['CLEARML_API_HOST']} (named by CLEARML_API_HOST)" in said
     assert "Traceback" not in said
     assert before == registered(server, environment["CLEARML_SERVING_TASK_ID"])
+
+
+def deploy(environment: Mapping[str, str], place: Path, model: Path, endpoint: str) -> str:
+    """Deploy until the endpoint is added, as no gateway answers; return what was said. Ctrl-C then leaves it, and says
+    so with the command that removes it.
+    """
+    argv = [*command(), "deploy", str(model), "--endpoint", endpoint, "--url", "http://127.0.0.1:9"]
+    said = ""
+    with subprocess.Popen(argv, env=environment, cwd=place, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if f"waiting for {endpoint}/1" in line and f"waiting for {endpoint}/1" not in said:
+                running.send_signal(signal.SIGINT)  # once: another one would stop what it then says
+            said += line
+        running.wait(LIMIT_S)
+    assert 130 == running.returncode, said
+    assert f"{endpoint}/1 stays registered" in said
+    assert f"model remove --endpoint {endpoint}/1" in said
+    return said
+
+
+def test_the_same_files_of_another_time_are_one_model_under_any_endpoint(
+    server: RunningControlPlane, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Both endpoints stay, and have the model that was registered first."""
+    before = {one["id"] for one in registered(server, environment["CLEARML_SERVING_TASK_ID"])[0]}
+    for number, endpoint in enumerate(("first", "second")):
+        folder = tmp_path / endpoint / "own_words"
+        shutil.copytree(WORDS, folder)
+        (folder / "vocab.txt").write_text("own\n")
+        os.utime(folder / "vocab.txt", (1_500_000_000 + 1000 * number,) * 2)
+        said = deploy(environment, tmp_path, folder, endpoint)
+    models, endpoints = registered(server, environment["CLEARML_SERVING_TASK_ID"])
+    (model,) = {one["id"] for one in models} - before
+    assert f"model {model} has exactly these files: it is used again" in said
+    assert 2 == endpoints.count(model)

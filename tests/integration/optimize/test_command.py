@@ -28,7 +28,7 @@ from gateway.registry import ArtifactCache, ClearMLRegistry, Upload, lineage_of
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
-from tests.integration.test_deploy_again import deploy
+from tests.integration.test_interrupted_deploy import deploy
 from tests.stock import Client
 from tests.waiting import LIMIT_S
 
@@ -93,7 +93,7 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
     assert all(processor.prepare(sample.body).rows for sample in kept.samples)
     assert "fp32" in (bundle / "report.md").read_text()
     # the registry
-    deploy(client, bundle, "tiny")
+    deploy({**client.environment, "CLEARML_SERVING_TASK_ID": client.task}, place, bundle, "tiny")
     with client.here():
         registry = ClearMLRegistry(client.task)
         served = registry.spec().endpoints["tiny/1"]

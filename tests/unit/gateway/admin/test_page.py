@@ -216,26 +216,6 @@ def test_the_policy_allows_only_the_pages_own_style_and_script() -> None:
     assert not re.search(r"<[^>]*\s(style|on\w+)=", page)
 
 
-def luminance(colour: str) -> float:
-    """Return WCAG 2.2's relative luminance of ``#rrggbb`` or ``#rgb``."""
-    digits = colour[1:] if len(colour) == 7 else "".join(c * 2 for c in colour[1:])
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_every_text_colour_has_enough_contrast_in_light_and_dark() -> None:
-    """At least 4.5 to 1 on the paper and on cards (WCAG 2.2, 1.4.3)."""
-    page = render_page(status_of(), "/serve/")
-    schemes = [dict(re.findall(r"--(\w+):(#\w+)", block)) for block in re.findall(r":root\{([^}]*)\}", page)]
-    assert 2 == len(schemes)
-    for scheme in schemes:
-        for name in ("ink", "dim", "link", "ok", "wait", "bad"):
-            for ground in ("paper", "card"):
-                light, dark = sorted((luminance(scheme[name]), luminance(scheme[ground])), reverse=True)
-                assert (light + 0.05) / (dark + 0.05) >= 4.5, f"{name} on {ground}"
-
-
 async def test_the_page_is_compressed_and_has_security_headers(stack: Any) -> None:
     """They prevent framing and other content types."""
     reply = await stack.client.get("/", headers={"accept-encoding": "gzip"})
