@@ -69,7 +69,7 @@ class BadReference(ValueError):
 
 def bin_of(bound: float) -> str:
     """Return the name of a number's bin by its upper bound."""
-    return f"{bound:g}" if bound < math.inf else ABOVE
+    return f"{bound:.12g}" if bound < math.inf else ABOVE
 
 
 def buckets(bounds: Sequence[float], values: Sequence[float]) -> dict[str, float]:

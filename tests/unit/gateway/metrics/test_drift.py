@@ -50,6 +50,13 @@ def test_a_reference_of_categories_has_those_that_occurred() -> None:
             reference_of(nothing)
 
 
+def test_bins_of_numbers_are_named_by_their_bounds() -> None:
+    """As people write them; bounds that differ have names that differ."""
+    assert ["0.3", "1e-05", "1234567", "1234568", "+Inf"] == [
+        *map(drift.bin_of, (0.1 + 0.2, 1e-5, 1_234_567.0, 1_234_568.0, math.inf))
+    ]
+
+
 @given(st.lists(st.integers(0, 1_000), min_size=6, max_size=6).filter(lambda counts: sum(counts[:5]) > 0))
 def test_counts_are_folded_into_a_references_bins(counts: list[int]) -> None:
     """None is lost; those that it was made of give the reference itself."""
