@@ -21,7 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -73,7 +73,6 @@ class Wheel:
     libraries: Path
     site: Path
     stub: Path | None
-    stub_versions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +132,7 @@ def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, sys
         raise TritonMissing(f"no Triton found: install one for CPUs with {install}", hint=f"or {ELSEWHERE}")
     if wheel.stub is None:
         raise TritonMissing(
-            f"the nvidia-pytriton wheel has no python backend for Python {python} "
-            f"(it has {', '.join(wheel.stub_versions) or 'none'}): use one of those",
+            f"the nvidia-pytriton wheel has no python backend for Python {python}: use 3.11, 3.12 or 3.13",
             hint=f"or {ELSEWHERE}",
         )
     return WheelServer(wheel)
@@ -160,41 +158,14 @@ def find_wheel(python: str) -> Wheel | None:
     server = home / "bin" / "tritonserver"
     if not server.exists():
         return None
-    stubs = home / "python_backend_stubs"
-    stub = stubs / python / "triton_python_backend_stub"
-    versions = sorted((p.name for p in stubs.iterdir()), key=lambda v: [int(n) for n in re.findall(r"\d+", v)])
+    stub = home / "python_backend_stubs" / python / "triton_python_backend_stub"
     return Wheel(
         server=server,
         python_backend=home / "backends" / "python",
         libraries=package.parent / "nvidia_pytriton.libs",
         site=package.parent,
         stub=stub if stub.exists() else None,
-        stub_versions=tuple(versions),
     )
-
-
-def trace_arguments(environ: Mapping[str, str]) -> tuple[str, ...]:
-    """Return arguments that make Triton join the gateway's traces, if ``OTEL_*`` variables select spans over HTTP.
-
-    Triton exports over OTLP/HTTP only, so with OTLP/gRPC it gets none.
-    """
-    if not any(name.startswith("OTEL_") for name in environ):
-        return ()
-    # Imported here, because a killed Triton waits for its launcher's imports.
-    from gateway.settings import trace_protocol
-
-    try:
-        if trace_protocol(environ) != "http/protobuf":
-            return ()
-    except ValueError:  # the gateway reads the same variables and reports what is wrong with them
-        return ()
-    whole = environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-    url = whole or f"{environ['OTEL_EXPORTER_OTLP_ENDPOINT'].rstrip('/')}/v1/traces"
-    settings = (
-        "mode=opentelemetry", f"opentelemetry,url={url.removeprefix('http://')}",
-        "opentelemetry,resource=service.name=triton", "rate=1", "level=TIMESTAMPS",
-    )  # fmt: skip
-    return tuple(f"--trace-config={setting}" for setting in settings)
 
 
 class TritonLauncher:
@@ -390,18 +361,9 @@ class TritonLauncher:
             return None
         wheel, folder = self._server.wheel, self._state / "triton" / "backends"
         target = folder / "python"
-        sources = [*(p for p in wheel.python_backend.iterdir() if p.is_file()), self._server.wheel.stub]
-        target.mkdir(parents=True, exist_ok=True)
-        for source in sources:
-            copy = target / source.name
-            known = copy.stat() if copy.exists() else None
-            fresh = source.stat()
-            if known is None or (known.st_size, int(known.st_mtime)) != (fresh.st_size, int(fresh.st_mtime)):
-                aside = copy.with_name(f".{copy.name}.{os.getpid()}")
-                shutil.copy2(source, aside)
-                aside.replace(copy)
-        stub = target / "triton_python_backend_stub"
-        stub.chmod(0o755)
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(wheel.python_backend, target, ignore=shutil.ignore_patterns("__pycache__"))
+        Path(shutil.copy2(self._server.wheel.stub, target)).chmod(0o755)
         return folder
 
     @property

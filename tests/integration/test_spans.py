@@ -23,7 +23,7 @@ from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import ModelRepository, OnDisk
-from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server, trace_arguments
+from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spans import exporting
@@ -125,7 +125,10 @@ async def test_gateway_and_triton_are_one_trace(
     name = triton_model_name(spec, registry.model("m"))
     repository = ModelRepository(tmp_path / "models")
     repository.open()
-    arguments = (*trace_arguments(environ), "--trace-config=opentelemetry,bsp_schedule_delay=200")
+    arguments = [f"--trace-config={setting}" for setting in (
+        "mode=opentelemetry", f"opentelemetry,url={address.removeprefix('http://')}/v1/traces", "rate=1",
+        "opentelemetry,resource=service.name=triton", "level=TIMESTAMPS", "opentelemetry,bsp_schedule_delay=200",
+    )]  # fmt: skip
     with TritonLauncher(
         server, state_dir=tmp_path, repository=repository.root, extra_arguments=arguments, exit_timeout_s=1.0
     ) as launcher:  # fmt: skip

@@ -7,7 +7,6 @@ a container, restarts it and says so.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from pathlib import Path
@@ -53,7 +52,6 @@ def command(
         Ports,
         TritonLauncher,
         detect_server,
-        trace_arguments,
     )
 
     stop = stop_on_signal()
@@ -65,7 +63,7 @@ def command(
     launcher = TritonLauncher(
         server, key=key, state_dir=state_dir.absolute(), repository=repository.absolute(), host=host,
         ports=Ports(grpc=grpc_port, http=http_port, metrics=metrics_port),
-        extra_arguments=(*trace_arguments(os.environ), *arguments),
+        extra_arguments=arguments,
     )  # fmt: skip
     try:
         addresses = launcher.start()
