@@ -24,7 +24,6 @@ from gateway.metrics import catalog
 
 log = logging.getLogger("triton_gateway.sync")
 
-_HELD = frozenset({"ready", "leaving", "cold"})
 _STUCK_S = 120.0
 
 
@@ -55,22 +54,16 @@ class Readiness:
         if not status["revision"]:
             error = status["registry"]["error"]
             return [f"the serving Task has not been read yet{f': {error}' if error else ''}"]
-        states: dict[str, set[str]] = {}
-        reasons: dict[str, str] = {}
-        for model in status["models"]:
-            is_refused = model["state"] == "failed" and model["is_final"]
-            state = "ready" if model.get("is_loaded") else model["state"]
-            states.setdefault(model["endpoint"], set()).add("refused" if is_refused else state)
-            if model["state"] == "failed":
-                reasons[model["endpoint"]] = model["reason"]
+        models = status["models"]
+        held = {m["url"] for m in models if m["is_loaded"] or m["state"] in ("loaded", "retiring")}
+        refused = {m["url"] for m in models if m["state"] == "refused"}
+        reasons = {m["url"]: m["reason"] for m in models if m["state"] == "failed"}
+        urls = {m["url"] for m in models}
         with self._lock:
-            waiting = [
-                url for url, found in states.items()
-                if not found & _HELD and "refused" not in found and (not self._is_filled or url in self._held)
-            ]  # fmt: skip
+            waiting = urls - held - refused if not self._is_filled else (urls & self._held) - held - refused
             before = self._is_filled, self._held
             self._is_filled = self._is_filled or not waiting
-            self._held = (self._held | {url for url, found in states.items() if found & _HELD}) & states.keys()
+            self._held = (self._held | held) & urls
             if self._is_filled and before != (self._is_filled, self._held):
                 self._save()
         if waiting and (refusal := status["triton"].get("error")):

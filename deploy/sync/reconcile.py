@@ -27,11 +27,13 @@ from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Action, Observed, Situation, dispensable, plan
 from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.settings import Retry, SyncSettings
-from deploy.sync.status import ModelStatus, Reporter, State, StatusBoard, iso
+from deploy.sync.status import Reporter, StatusBoard, iso
 from deploy.sync.stubs import count_stubs
 from gateway import errors, registry, spec
 
 log = logging.getLogger("triton_gateway.sync")
+
+_Report = registry.reports.ModelReport
 
 _AWAY_S = 0.2
 """Seconds between looks at a Triton that does not answer: it may come back empty."""
@@ -99,11 +101,9 @@ class ModelSync:
         """Models that were unloaded because they got no requests, with the gateways' last load request at that time."""
         self._board = StatusBoard(settings.status_path, wall)
         self._reporter = Reporter(
-            lambda rows: source.reports.write([
-                registry.reports.record(me or settings.triton_grpc, registry.reports.models(rows), at=wall())
-            ]),
+            lambda told: source.reports.write([registry.reports.record(me or settings.triton_grpc, told, at=wall())]),
             clock=clock,
-        )  # fmt: skip
+        )
         self._triton_answers = False
         self._triton_error = ""
         self._is_refused = False
@@ -182,10 +182,10 @@ class ModelSync:
                     self._cold[name] = wishes.get(name)
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
         self._board.publish(self.status())
-        models = self._rows()
-        if self._desired is not None and self._reporter.is_due(models):
+        told = self._told()
+        if self._desired is not None and self._reporter.is_due(told):
             # An unexpected failure is logged by the callback that raises it.
-            self._registry_pool.submit(self._reporter.write, models).add_done_callback(lambda done: done.result())
+            self._registry_pool.submit(self._reporter.write, told).add_done_callback(lambda done: done.result())
         return actions
 
     def status(self) -> dict[str, Any]:
@@ -203,17 +203,18 @@ class ModelSync:
                 "error": self._registry_error,
             },
             # Triton has it, though perhaps in an earlier build.
-            "models": [{**model, "is_loaded": model["name"] in self._loaded} for model in self._board.models()],
+            "models": [{**model, "is_loaded": model["name"] in self._loaded} for model in self._board.shown()],
         }  # fmt: skip
 
-    def _rows(self) -> list[dict[str, Any]]:
-        """Return what is reported: the status of each model, and the hashes of its file."""
+    def _told(self) -> list[registry.reports.ModelReport]:
+        """Return what is reported of each model, with the hashes of its file."""
         targets = self._desired.targets if self._desired is not None else {}
         self._hashes = {name: hashes for name, hashes in self._hashes.items() if name in targets}
         for name, target in targets.items():
             if not self._hashes.get(name):
                 self._hashes[name] = self._cache.hashes(target.record)
-        return [{**model, **self._hashes.get(model["name"], {})} for model in self._board.models()]
+        known = [(model, self._hashes.get(model.name, {})) for model in self._board.models()]
+        return [replace(m, sha256=of.get("sha256", ""), parts=of.get("parts", "")) for m, of in known]
 
     # --- registry -----------------------------------------------------------------------------------------------
 
@@ -339,14 +340,14 @@ class ModelSync:
             if self._stopping.is_set():
                 return
             if action.kind == "write" and target is not None:
-                self._progress(target, "downloading")
+                self._set(target, doing="downloading")
                 folder = self._cache.model(target.record)
                 files = self._builder.build(name, target.endpoint, target.record, folder)
                 marker = OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances)
                 self._repository.write(marker, files.config, folder, files.linked, files.texts)
             elif action.kind == "load":
                 if target is not None:
-                    self._progress(target, "loading")
+                    self._set(target, doing="loading")
                 self._load(name)
             elif action.kind == "wait_ready":
                 self._wait(lambda: self._triton.is_ready(name), f"{name} was loaded but does not become ready")
@@ -391,7 +392,7 @@ class ModelSync:
                 # Triton is away, which is not this model's fault: no back-off once Triton is back.
                 self._triton_answers = False
                 if target is not None:
-                    self._set(target, "pending", str(error))
+                    self._set(target, doing=str(error))
                 continue
             except errors.GatewayError as error:
                 if isinstance(error, errors.ContentChanged):
@@ -413,7 +414,7 @@ class ModelSync:
         retry.at = self._clock() + delay
         log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)
         if target is not None:
-            self._set(target, "failed", verdict.reason, is_final=verdict.is_final)
+            self._set(target, verdict.reason, is_final=verdict.is_final)
 
     # --- status -------------------------------------------------------------------------------------------------
 
@@ -428,32 +429,32 @@ class ModelSync:
                 and seen.recipe == target.wanted.recipe
                 and not seen.is_damaged
             ):
-                self._set(target, "ready")
+                self._set(target, phase="loaded")
             elif name in self._cold:
-                self._set(target, "cold", "idle; the next request loads it")
-            elif name not in self._retries:
+                self._set(target, phase="loaded", doing="idle; the next request loads it")
+            else:
                 why = self._triton_error if self._is_refused else "Triton does not answer"
-                self._set(target, "pending", "" if self._triton_answers else why)
+                self._set(target, doing="" if self._triton_answers else why)
         for url, (model_id, why_not) in desired.unresolved.items():
-            self._set_entry(ModelStatus(url, "", model_id, "failed", why_not.reason, is_final=why_not.is_final))
+            self._publish(_Report(url, model_id, "", "pending", why_not.reason, why_not.is_final))
         leaving = {a.name: a.reason for a in actions if a.name not in desired.targets}
         for name, reason in leaving.items():
-            self._set_entry(ModelStatus(observed[name].url, name, "", "leaving", reason))
+            self._publish(_Report(observed[name].url, "", name, "retiring"), reason)
         current = {(t.wanted.url, n) for n, t in desired.targets.items()}
         current |= {(url, "") for url in desired.unresolved} | {(observed[n].url, n) for n in leaving}
         self._board.keep_only(current)
 
-    def _progress(self, target: Target, state: State) -> None:
-        # A failed model stays failed, with its reason, until a retry succeeds: readers need that reason.
-        if target.wanted.name not in self._retries:
-            self._set(target, state)
-
-    def _set(self, target: Target, state: State, reason: str = "", *, is_final: bool = False) -> None:
+    def _set(
+        self, target: Target, reason: str = "", *, phase: registry.reports.Phase = "pending", doing: str = "",
+        is_final: bool = False,
+    ) -> None:  # fmt: skip
         wanted = target.wanted
-        self._set_entry(ModelStatus(wanted.url, wanted.name, target.record.id, state, reason, is_final=is_final))
+        if phase == "pending" and not reason and wanted.name in self._retries:
+            return  # a failed model stays failed, with its reason, until a retry succeeds: readers need that reason
+        self._publish(_Report(wanted.url, target.record.id, wanted.name, phase, reason, is_final), doing)
 
-    def _set_entry(self, status: ModelStatus) -> None:
-        if self._board.set(status):
+    def _publish(self, model: registry.reports.ModelReport, doing: str = "") -> None:
+        if self._board.set(model, doing):
             self._wake.set()
 
     def _pause(self) -> float:

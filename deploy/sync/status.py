@@ -12,13 +12,13 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from deploy.tools.errors import GatewayError
 from deploy.tools.folders import replace_file
+from gateway.registry import reports
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -26,61 +26,51 @@ LEAST_S: Final = 10.0
 FAILING_S: Final = 60.0
 """The report of a model that fails is repeated: an old one does not count."""
 MOST_S: Final = 3600.0
-_PHASES: Final = {"ready": "loaded", "cold": "loaded", "leaving": "retiring"}
 
-Rows = Sequence[Mapping[str, Any]]
-State = Literal["pending", "downloading", "loading", "ready", "failed", "leaving", "cold"]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelStatus:
-    """One endpoint's model as published. ``since`` is when this state began."""
-
-    url: str
-    name: str
-    model_id: str
-    state: State
-    reason: str = ""
-    since: str = ""
-    is_final: bool = False
-    """Of a failed model: it would fail on every Triton. False if its files could not be fetched."""
+Told = Sequence[reports.ModelReport]
 
 
 class StatusBoard:
-    """The state of every model, by endpoint and name. ``wall`` returns Unix seconds."""
+    """What is said of every model, by endpoint and name. ``wall`` returns Unix seconds."""
 
     def __init__(self, path: Path, wall: Callable[[], float]) -> None:
         self._path = path
         self._wall = wall
-        self._models: dict[tuple[str, str], ModelStatus] = {}
+        self._models: dict[tuple[str, str], tuple[reports.ModelReport, str, str]] = {}
+        """What is reported, what is being done about it, and since when both hold."""
         self._lock = threading.Lock()
         self._published = ""
 
-    def set(self, status: ModelStatus) -> bool:
-        """Record one model's state. Return False if it did not change."""
-        key = (status.url, status.name)
+    def set(self, model: reports.ModelReport, doing: str = "") -> bool:
+        """Record what is known of one model, and what is being done about it. Return False if nothing changed."""
+        key = (model.url, model.name)
         with self._lock:
-            old = self._models.get(key)
-            if old is not None and replace(old, since="") == status:
+            old, was_doing, _ = self._models.get(key, (None, "", ""))
+            if (model, doing) == (old, was_doing):
                 return False
-            self._models[key] = replace(status, since=iso(self._wall()))
-        if status.state in ("ready", "failed") and (old is None or old.state != status.state):
-            log.info("endpoint %s model %s is %s%s", status.url, status.name or status.model_id, status.state,
-                     f": {status.reason}" if status.reason else "")  # fmt: skip
+            self._models[key] = model, doing, iso(self._wall())
+        if model.state in ("loaded", "failed", "refused") and (old is None or old.state != model.state):
+            log.info("endpoint %s model %s is %s%s", model.url, model.name or model.model, model.state,
+                     f": {model.reason}" if model.reason else "")  # fmt: skip
         return True
 
     def keep_only(self, current: Collection[tuple[str, str]]) -> None:
         """Forget every other (endpoint, name)."""
         with self._lock:
-            self._models = {key: status for key, status in self._models.items() if key in current}
+            self._models = {key: model for key, model in self._models.items() if key in current}
 
-    def models(self) -> list[dict[str, Any]]:
-        """Return every model's state in its published form."""
+    def models(self) -> list[reports.ModelReport]:
+        """Return what is reported of each model."""
         with self._lock:
-            models = sorted(self._models.values(), key=lambda s: (s.url, s.name))
+            return [model for _, (model, _, _) in sorted(self._models.items())]
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return every model in its published form."""
+        with self._lock:
+            models = [one for _, one in sorted(self._models.items())]
         return [
-            {"name": m.name, "endpoint": m.url, "model_id": m.model_id, "state": m.state, "reason": m.reason,
-             "is_final": m.is_final, "since": m.since} for m in models
+            {"url": m.url, "name": m.name, "model": m.model, "state": m.state, "reason": m.reason, "doing": doing,
+             "since": since} for m, doing, since in models
         ]  # fmt: skip
 
     def publish(self, status: Mapping[str, Any]) -> None:
@@ -97,28 +87,27 @@ class StatusBoard:
 
 
 class Reporter:
-    """Reports with ``send``, which gets the fields of ``ModelReport``. ``clock``: seconds. One thread at a time.
+    """Reports with ``send``. ``clock``: seconds. One thread at a time.
 
     A registry that is away is asked again ten seconds later.
     """
 
-    def __init__(self, send: Callable[[Rows], None], *, clock: Callable[[], float]) -> None:
+    def __init__(self, send: Callable[[Told], None], *, clock: Callable[[], float]) -> None:
         self._send = send
         self._clock = clock
-        self._sent: Rows | None = None
+        self._sent: Told | None = None
         self._tried_at = -math.inf
         self._said = ""
 
-    def is_due(self, models: Rows) -> bool:
-        """Return whether ``models`` (``StatusBoard.models``) should be reported now."""
-        since, told = self._clock() - self._tried_at, _told(models)
-        most = FAILING_S if any(one["reason"] for one in told) else MOST_S
+    def is_due(self, told: Told) -> bool:
+        """Return whether ``told`` should be reported now."""
+        since = self._clock() - self._tried_at
+        most = FAILING_S if any(one.reason for one in told) else MOST_S
         return since >= most or (since >= LEAST_S and told != self._sent)
 
-    def write(self, models: Rows) -> None:
-        """Report ``models``. Never raises for a registry that refuses or is away."""
+    def write(self, told: Told) -> None:
+        """Report ``told``. Never raises for a registry that refuses or is away."""
         self._tried_at = self._clock()
-        told = _told(models)
         try:
             self._send(told)
         except GatewayError as error:
@@ -127,16 +116,6 @@ class Reporter:
             self._said = error.message
             return
         self._sent, self._said = told, ""
-
-
-def _told(models: Rows) -> Rows:
-    return [
-        {
-            "url": one["endpoint"], "model": one["model_id"], "name": one["name"],
-            "phase": _PHASES.get(one["state"], "pending"), "reason": one["reason"] if one["state"] == "failed" else "",
-            "is_final": one["is_final"], "sha256": one.get("sha256", ""), "parts": one.get("parts", ""),
-        } for one in models
-    ]  # fmt: skip
 
 
 def iso(seconds: float) -> str:

@@ -292,7 +292,7 @@ BUILD_INFO: Final = Metric(
     "gateway_build_info", "gauge", "Always 1; the label is the version of the software.", ("version",)
 )
 
-SYNC_STATES: Final = ("pending", "downloading", "loading", "ready", "failed", "leaving", "cold")
+SYNC_STATES: Final = ("pending", "failed", "refused", "loaded", "retiring")
 SYNC_MODELS: Final = Metric(
     "model_sync_models", "gauge",
     f"Models that this model sync keeps in its Triton, by state: {', '.join(SYNC_STATES)}.", ("state",),

@@ -40,6 +40,11 @@ class ModelReport:
     parts: str = ""
     """Of what gateways read of a folder; empty for a single file."""
 
+    @property
+    def state(self) -> str:
+        """``failed`` or ``refused`` (finally), else its phase: the words of gateways' status."""
+        return ("refused" if self.is_final else "failed") if self.reason else self.phase
+
 
 @dataclass(frozen=True, slots=True)
 class Missing:
@@ -64,13 +69,8 @@ def read(records: Records) -> dict[str, tuple[ModelReport, ...]]:
     found = {}
     for sync, value in records.get("report", {}).items():
         with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[sync] = models(value["models"])
+            found[sync] = tuple(_model(row) for row in value["models"])
     return found
-
-
-def models(rows: Iterable[Mapping[str, Any]]) -> tuple[ModelReport, ...]:
-    """Return models from their fields. Raises ``KeyError`` and ``ValueError``."""
-    return tuple(_model(row) for row in rows)
 
 
 def why_missing(records: Records, model: str, *, now: float) -> Missing:

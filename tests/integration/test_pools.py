@@ -72,7 +72,10 @@ def states(pair: Any, host: str) -> dict[str, tuple[str, str]]:
     """Endpoint → state and name of its model, as the sync of one Triton says."""
     if host not in pair.syncs:
         return {}
-    return {m["endpoint"]: (m["state"], m["name"]) for m in pair.syncs[host].status()["models"]}
+    return {
+        m["url"]: ("cold" if "idle" in m["doing"] else m["state"], m["name"])
+        for m in pair.syncs[host].status()["models"]
+    }
 
 
 def held(pair: Any) -> dict[str, set[str]]:
@@ -80,7 +83,7 @@ def held(pair: Any) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for host in HOSTS:
         for url, (state, _) in states(pair, host).items():
-            if state in ("ready", "cold"):
+            if state in ("loaded", "cold"):
                 found.setdefault(url, set()).add(host)
     return found
 

@@ -147,7 +147,7 @@ def world(tmp_path, make_token_model):
 
     def models():
         path = w.settings.status_path
-        return {m["endpoint"]: m for m in json.loads(path.read_text())["models"]} if path.exists() else {}
+        return {m["url"]: m for m in json.loads(path.read_text())["models"]} if path.exists() else {}
 
     def wait(holds):
         until = time.monotonic() + LIMIT_S
@@ -158,7 +158,7 @@ def world(tmp_path, make_token_model):
             time.sleep(0.05)
 
     def ready(url):
-        return models().get(url, {}).get("state") == "ready" and holds(models()[url]["name"])
+        return models().get(url, {}).get("state") == "loaded" and holds(models()[url]["name"])
 
     def holds(name):
         try:
@@ -263,7 +263,7 @@ def test_a_slow_download_does_not_delay_another_model(world):
     world.registry.add("slow", slow)
     world.registry.add("fast", world.make("fast"))
     world.wait(lambda: world.ready("fast"))
-    world.wait(lambda: world.models()["slow"]["state"] == "downloading")
+    world.wait(lambda: world.models()["slow"]["doing"] == "downloading")
     gate.set()
     world.wait(lambda: world.ready("slow"))
 

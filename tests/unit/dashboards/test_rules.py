@@ -357,8 +357,8 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
             'controller_leads{job="controller",release="two",instance="e"}': "1x60",
             'up{job="model-sync",instance="s"}': "1 0x60", 'up{job="model-sync",instance="well"}': "1x60",
             'model_sync_models{state="failed",instance="behind"}': "1x60",
-            'model_sync_models{state="ready",instance="well"}': "3x60",
-            'model_sync_models{state="loading",instance="well"}': "1x5 0x60",
+            'model_sync_models{state="loaded",instance="well"}': "3x60",
+            'model_sync_models{state="pending",instance="well"}': "1x5 0x60",
         },
         promql_expr_test=[
             {"expr": 'count by (backend) (ALERTS{alertname="GatewayBackendDown",alertstate="firing"})',

@@ -15,13 +15,13 @@ from deploy.sync.health import Readiness, exposition, serve
 from tests.expositions import parse
 
 
-def status(*models: tuple[str, str, *tuple[bool, ...]], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
+def status(*models: tuple[str, str], answers: bool = True, revision: str = "r1") -> dict[str, Any]:
     """What ``ModelSync.status()`` returns, as far as readiness reads it."""
     return {
         "revision": revision, "triton": {"address": "t:8001", "answers": answers}, "registry": {"error": ""},
         "models": [
-            {"endpoint": url, "state": state, "reason": "away" if state == "failed" else "", "is_final": any(is_final)}
-            for url, state, *is_final in models
+            {"url": url, "state": state, "reason": "away" if state == "failed" else "", "is_loaded": state == "loaded"}
+            for url, state in models
         ],
     }  # fmt: skip
 
@@ -34,73 +34,73 @@ def test_not_ready_before_the_serving_task_was_read() -> None:
 
 def test_not_ready_without_triton() -> None:
     """Whatever was loaded."""
-    assert ["Triton at t:8001 does not answer"] == Readiness().reasons(status(("a", "ready"), answers=False))
+    assert ["Triton at t:8001 does not answer"] == Readiness().reasons(status(("a", "loaded"), answers=False))
 
 
 def test_ready_once_everything_wanted_is_loaded() -> None:
     """Not before: a call would reach a Triton without the model."""
     rule = Readiness()
-    assert ["waiting for b to be loaded"] == rule.reasons(status(("a", "ready"), ("b", "loading")))
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert ["waiting for b to be loaded"] == rule.reasons(status(("a", "loaded"), ("b", "pending")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
 
 
 def test_a_triton_that_refuses_the_key_serves_what_it_holds() -> None:
     """Nothing new can be loaded, which takes nobody out; one that is empty is not ready, and says why."""
     rule = Readiness()
-    refused = status(("a", "ready"))
+    refused = status(("a", "loaded"))
     refused["triton"]["error"] = "Triton at t:8001 refuses the key"
     assert [] == rule.reasons(refused)
-    refused["models"][0]["state"] = "pending"
+    refused["models"][0] |= {"state": "pending", "is_loaded": False}
     assert ["Triton at t:8001 refuses the key"] == rule.reasons(refused)
 
 
 def test_a_model_that_is_refused_holds_nobody_up() -> None:
     """It would be refused in every pod and take the healthy models with it."""
-    assert [] == Readiness().reasons(status(("a", "ready"), ("b", "failed", True)))
-    assert [] == Readiness().reasons(status(("a", "failed", True)))
+    assert [] == Readiness().reasons(status(("a", "loaded"), ("b", "refused")))
+    assert [] == Readiness().reasons(status(("a", "refused")))
 
 
 def test_a_model_that_could_not_be_fetched_keeps_a_new_triton_out() -> None:
     """A rolling update would replace full pods by empty ones. Once filled, only what is lost counts."""
     rule = Readiness()
     away = ["waiting for b, which could not be fetched: away"]
-    assert away == rule.reasons(status(("a", "ready"), ("b", "failed")))
-    assert away == rule.reasons(status(("a", "failed", True), ("b", "failed")))
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
-    assert away == rule.reasons(status(("a", "ready"), ("b", "failed"), ("new", "failed")))
+    assert away == rule.reasons(status(("a", "loaded"), ("b", "failed")))
+    assert away == rule.reasons(status(("a", "refused"), ("b", "failed")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
+    assert away == rule.reasons(status(("a", "loaded"), ("b", "failed"), ("new", "failed")))
 
 
 def test_an_endpoint_that_is_added_later_changes_nothing() -> None:
     """Otherwise every Triton would leave rotation at once."""
     rule = Readiness()
-    assert [] == rule.reasons(status(("a", "ready")))
-    assert [] == rule.reasons(status(("a", "ready"), ("new", "downloading")))
+    assert [] == rule.reasons(status(("a", "loaded")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("new", "pending")))
 
 
 def test_a_version_being_replaced_stays_ready() -> None:
     """The old one answers while the new one is loaded."""
     rule = Readiness()
-    assert [] == rule.reasons(status(("a", "ready")))
-    assert [] == rule.reasons(status(("a", "leaving"), ("a", "loading")))
+    assert [] == rule.reasons(status(("a", "loaded")))
+    assert [] == rule.reasons(status(("a", "retiring"), ("a", "pending")))
 
 
 def test_a_restarted_triton_is_not_ready_until_it_is_filled_again() -> None:
     """It lost what it held."""
     rule = Readiness()
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
     assert ["waiting for a to be loaded", "waiting for b to be loaded"] == rule.reasons(
-        status(("a", "loading"), ("b", "pending"))
+        status(("a", "pending"), ("b", "pending"))
     )
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
 
 
 def test_what_is_removed_is_forgotten() -> None:
     """And may come back as something new."""
     rule = Readiness()
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "ready")))
-    assert [] == rule.reasons(status(("a", "ready")))
-    assert [] == rule.reasons(status(("a", "ready"), ("b", "loading")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
+    assert [] == rule.reasons(status(("a", "loaded")))
+    assert [] == rule.reasons(status(("a", "loaded"), ("b", "pending")))
 
 
 def test_no_models_wanted_is_ready() -> None:
@@ -134,23 +134,23 @@ def test_probes_answer_over_http(path: str, last_round: float, code: int) -> Non
 def test_a_model_sync_that_starts_again_takes_nothing_out_that_its_triton_still_holds(tmp_path: Path) -> None:
     """It may end again and again: Triton serves on. What is new, refused or away counts as little as before its end."""
     before = Readiness(tmp_path / "filled.json")
-    assert [] == before.reasons(status(("a", "ready"), ("b", "ready")))
-    assert [] == before.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
+    assert [] == before.reasons(status(("a", "loaded"), ("b", "loaded")))
+    assert [] == before.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
     after = Readiness(tmp_path / "filled.json")
-    assert [] == after.reasons(status(("a", "ready"), ("b", "ready"), ("new", "failed")))
-    assert ["waiting for b to be loaded"] == after.reasons(status(("a", "ready"), ("b", "loading"), ("new", "failed")))
+    assert [] == after.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
+    assert ["waiting for b to be loaded"] == after.reasons(status(("a", "loaded"), ("b", "pending"), ("new", "failed")))
     (tmp_path / "filled.json").write_text("{")
     assert ["waiting for new, which could not be fetched: away"] == Readiness(tmp_path / "filled.json").reasons(
-        status(("a", "ready"), ("new", "failed"))
+        status(("a", "loaded"), ("new", "failed"))
     )
     unwritable = Readiness(tmp_path / "filled.json" / "below")
-    assert [] == unwritable.reasons(status(("a", "ready")))
+    assert [] == unwritable.reasons(status(("a", "loaded")))
 
 
 def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> None:
     """Written anew by another release, or not fetched for that: the model that is loaded answers meanwhile."""
     rule = Readiness()
-    for state in ("failed", "downloading", "loading"):
+    for state in ("failed", "downloading", "pending"):
         found = status(("a", state))
         found["models"][0]["is_loaded"] = True
         assert [] == rule.reasons(found)
@@ -158,12 +158,12 @@ def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> N
 
 def test_what_model_sync_lacks_is_a_metric() -> None:
     """Of a Triton that serves on, the alert and not the readiness says that nothing new comes."""
-    found = status(("a", "ready"), ("b", "failed"), ("c", "failed", True), ("d", "cold"))
+    found = status(("a", "loaded"), ("b", "failed"), ("c", "refused"), ("d", "loaded"))
     found["registry"] = {"last_contact": "2026-11-23T02:00:00+00:00", "error": "away"}
     text = exposition(found)
     for line in (
-        'model_sync_models{state="ready"} 1', 'model_sync_models{state="failed"} 2',
-        'model_sync_models{state="cold"} 1', 'model_sync_models{state="pending"} 0', "model_sync_triton_answers 1",
+        'model_sync_models{state="loaded"} 2', 'model_sync_models{state="failed"} 1',
+        'model_sync_models{state="refused"} 1', 'model_sync_models{state="pending"} 0', "model_sync_triton_answers 1",
         "model_sync_registry_last_contact_timestamp_seconds 1795399200",
     ):  # fmt: skip
         assert line in text.splitlines()
@@ -176,12 +176,12 @@ def test_what_model_sync_lacks_is_a_metric() -> None:
 
 def test_metrics_are_served_beside_the_probes() -> None:
     """On the same port: Prometheus asks where the kubelet does."""
-    found = {**status(("a", "ready")), "registry": {"last_contact": None, "error": ""}}
+    found = {**status(("a", "loaded")), "registry": {"last_contact": None, "error": ""}}
     server = serve(0, lambda: found, time.monotonic, time.monotonic, host="127.0.0.1")
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{server.server_address[1]}/metrics", timeout=60) as reply:
             assert reply.headers["content-type"].startswith("text/plain")
-            assert b'model_sync_models{state="ready"} 1' in reply.read()
+            assert b'model_sync_models{state="loaded"} 1' in reply.read()
     finally:
         server.shutdown()
         server.server_close()

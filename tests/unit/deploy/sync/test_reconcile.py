@@ -217,7 +217,7 @@ def world(tmp_path):
         for _ in range(count):
             w.sync.step()
             w.now += apart
-        return {m["endpoint"]: (m["state"], m["reason"]) for m in w.sync.status()["models"]}
+        return {m["url"]: (m["state"], m["reason"] or m["doing"]) for m in w.sync.status()["models"]}
 
     w.start, w.rounds = start, rounds
     start()
@@ -227,15 +227,15 @@ def world(tmp_path):
 
 def name_of(world, url):
     """Return the Triton name of an endpoint's model."""
-    return next(m["name"] for m in world.sync.status()["models"] if m["endpoint"] == url)
+    return next(m["name"] for m in world.sync.status()["models"] if m["url"] == url)
 
 
 def test_a_wanted_model_is_written_loaded_ready_and_published(world):
     """The whole way, and the file that tells it."""
     world.registry.add("a/1", "m1")
-    assert {"a/1": ("ready", "")} == world.rounds()
+    assert {"a/1": ("loaded", "")} == world.rounds()
     status = json.loads(world.settings.status_path.read_text())
-    assert ("ready", "m1", "a/1") == tuple(status["models"][0][k] for k in ("state", "model_id", "endpoint"))
+    assert ("loaded", "m1", "a/1") == tuple(status["models"][0][k] for k in ("state", "model", "url"))
     assert [("load", status["models"][0]["name"])] == world.triton.calls
 
 
@@ -275,7 +275,8 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
         case "load":
             world.triton.errors["bad-"] = ModelNotReady(expected)
     told = world.rounds()
-    assert (("ready", ""), "failed") == (told["good"], told["bad"][0])
+    assert ("loaded", "") == told["good"]
+    assert ("failed" if breaks == "download" else "refused") == told["bad"][0]
     assert expected in told["bad"][1]
 
 
@@ -288,7 +289,7 @@ def test_another_release_writes_and_loads_its_models_again(world, tmp_path, monk
     world.triton.calls.clear()
     monkeypatch.setattr(build, "FORMAT", 99)
     world.start()
-    assert {"a": ("ready", "")} == world.rounds(4)
+    assert {"a": ("loaded", "")} == world.rounds(4)
     assert [("load", name_of(world, "a"))] == world.triton.calls
     assert recipes.isdisjoint(one.recipe for one in world.repository.models().values())
 
@@ -315,7 +316,7 @@ def test_a_failed_model_is_retried_with_growing_delays_and_recovers(world):
     world.rounds(60, apart=1.0)
     assert 5 == len(world.cache.asked)  # at about 0, 2, 6, 14, 30 s
     del world.cache.errors["m1"]
-    assert {"a": ("ready", "")} == world.rounds(40)
+    assert {"a": ("loaded", "")} == world.rounds(40)
 
 
 def test_a_change_of_the_task_retries_at_once(world):
@@ -325,7 +326,7 @@ def test_a_change_of_the_task_retries_at_once(world):
     world.rounds(20, apart=10.0)
     world.triton.errors.clear()
     world.registry.add("b", "m2")
-    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds(3)
+    assert {"a": ("loaded", ""), "b": ("loaded", "")} == world.rounds(3)
 
 
 def test_what_failed_is_due_at_once_when_triton_answers_again(world):
@@ -337,7 +338,7 @@ def test_what_failed_is_due_at_once_when_triton_answers_again(world):
     world.triton.is_up = False
     world.rounds(2)
     world.triton.is_up = True
-    assert {"a": ("ready", "")} == world.rounds(3)
+    assert {"a": ("loaded", "")} == world.rounds(3)
 
 
 def test_an_upload_that_finishes_later_is_found(world):
@@ -345,7 +346,7 @@ def test_an_upload_that_finishes_later_is_found(world):
     world.registry.add("a", "m1", uri="http://files/uploading_file")
     world.rounds()
     world.registry.models["m1"] = replace(world.registry.models["m1"], uri="file:///m1/net.onnx")
-    assert {"a": ("ready", "")} == world.rounds(5)
+    assert {"a": ("loaded", "")} == world.rounds(5)
 
 
 def test_a_new_model_is_loaded_beside_the_old_one_which_leaves_after_grace(world):
@@ -413,7 +414,7 @@ def test_a_restarted_triton_gets_everything_back_without_the_registry(world):
     world.cache.asked.clear()
     world.triton.restart()
     told = world.rounds(2)
-    assert ({"a": ("ready", "")}, []) == (told, world.cache.asked)
+    assert ({"a": ("loaded", "")}, []) == (told, world.cache.asked)
 
 
 def test_a_triton_that_refuses_the_key_is_left_alone_and_said_so(world):
@@ -424,11 +425,11 @@ def test_a_triton_that_refuses_the_key_is_left_alone_and_said_so(world):
     world.triton.refuses_key = True
     world.registry.add("b", "m2")
     told = world.rounds(5)
-    assert ("ready", "pending", calls) == (told["a"][0], told["b"][0], world.triton.calls)
+    assert ("loaded", "pending", calls) == (told["a"][0], told["b"][0], world.triton.calls)
     seen = world.sync.status()["triton"]
     assert (True, "Triton refuses the key") == (seen["answers"], seen["error"])
     world.triton.refuses_key = False
-    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds(3)
+    assert {"a": ("loaded", ""), "b": ("loaded", "")} == world.rounds(3)
     assert "" == world.sync.status()["triton"]["error"]
 
 
@@ -440,7 +441,7 @@ def test_a_start_without_registry_serves_the_last_good_state(world):
     world.triton.restart()
     world.registry.fails = RegistryUnavailable("nobody answers", hint="check the address")
     world.start()
-    assert {"a": ("ready", "")} == world.rounds(2)
+    assert {"a": ("loaded", "")} == world.rounds(2)
     assert "nobody answers; check the address" == world.sync.status()["registry"]["error"]
 
 
@@ -450,7 +451,7 @@ def test_models_wait_for_a_triton_that_is_away_without_being_blamed(world):
     world.registry.add("a", "m1")
     assert {"a": ("pending", "Triton does not answer")} == world.rounds(20)
     world.triton.is_up = True
-    assert {"a": ("ready", "")} == world.rounds(2)
+    assert {"a": ("loaded", "")} == world.rounds(2)
 
 
 def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
@@ -461,7 +462,7 @@ def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
     seen, served = [], 0
     for _ in range(120):
         seen = world.rounds(1)
-        served += seen["a"][0] == seen["b"][0] == "ready"
+        served += seen["a"][0] == seen["b"][0] == "loaded"
         world.triton.is_up = True  # its supervisor starts it again
     attempts = [name for kind, name in world.triton.calls if kind == "load" and "killer" in name]
     assert 3 <= len(attempts) <= 12
@@ -469,7 +470,7 @@ def test_a_model_that_ends_triton_is_tried_less_and_less_often(world):
     assert ("failed", "Triton exited while loading this model (no Triton answers)") == seen["killer"]
     world.triton.kills = ""
     world.now += 300
-    assert {"a": ("ready", ""), "b": ("ready", ""), "killer": ("ready", "")} == world.rounds(5)
+    assert {"a": ("loaded", ""), "b": ("loaded", ""), "killer": ("loaded", "")} == world.rounds(5)
 
 
 class Later(Inline):
@@ -552,12 +553,12 @@ def test_a_restarted_triton_does_not_wait_for_the_next_look_at_the_task(world):
     world.rounds()
     world.registry.fails = AssertionError("the registry was asked")
     world.triton.restart()
-    assert ({"a": ("ready", "")}, "") == (world.rounds(2), world.sync.status()["registry"]["error"])
+    assert ({"a": ("loaded", "")}, "") == (world.rounds(2), world.sync.status()["registry"]["error"])
 
 
 def finals(world):
     """Whether each endpoint that failed would fail everywhere."""
-    return {m["endpoint"]: m["is_final"] for m in world.sync.status()["models"] if m["state"] == "failed"}
+    return {m["url"]: m["state"] == "refused" for m in world.sync.status()["models"] if m["reason"]}
 
 
 @pytest.mark.parametrize(
@@ -588,7 +589,7 @@ def test_a_model_that_is_loaded_stays_while_its_next_build_fails(world):
     world.sync.close()
     world.start(tuning=Tuning(instances=2))
     world.cache.errors["m1"] = SpecFault("it holds no files")
-    assert "failed" == world.rounds()["a"][0]
+    assert "refused" == world.rounds()["a"][0]
     assert ("ready", True) == (world.triton.states[name], bool(world.repository.models()[name].recipe))
 
 
@@ -608,7 +609,7 @@ def test_only_what_its_pool_serves_is_loaded(world):
     world.registry.add("plain", "m3")
     world.registry.add("other", "m4", tags=["pool:a10"])
     on_pool(world, "other", "h100")
-    assert {"named": ("ready", ""), "tagged": ("ready", "")} == world.rounds()
+    assert {"named": ("loaded", ""), "tagged": ("loaded", "")} == world.rounds()
     assert {"m1", "m2"} == set(world.cache.asked)
     assert ["a10"] == world.sync.status()["pools"]
     world.sync.close()
@@ -619,9 +620,9 @@ def test_only_what_its_pool_serves_is_loaded(world):
 def test_what_moves_to_another_pool_stays_until_gateways_must_have_moved(world):
     """The other pool may load it for minutes, and nobody may call it meanwhile: gone is gone."""
     world.registry.add("a", "m1")
-    assert {"a": ("ready", "")} == world.rounds()
+    assert {"a": ("loaded", "")} == world.rounds()
     on_pool(world, "a", "h100")
-    assert {"a": "leaving"} == {url: state for url, (state, _) in world.rounds(100).items()}
+    assert {"a": "retiring"} == {url: state for url, (state, _) in world.rounds(100).items()}
     assert [] == [call for call in world.triton.calls if call[0] == "unload"]
     assert {} == world.rounds(250)
     assert ["unload"] == [kind for kind, _ in world.triton.calls if kind == "unload"]
@@ -674,11 +675,13 @@ def test_a_report_is_sent_on_change_at_most_every_ten_seconds():
     reporter = Reporter(sent.append, clock=lambda: now)
     for second in range(31):
         now = float(second)
-        rows = [{"endpoint": "a", "model_id": "m", "name": f"a-{second}", "state": "ready", "reason": "",
-                 "is_final": False}]  # fmt: skip
+        rows = [reports.ModelReport("a", "m", f"a-{second}", "loaded")]
         if reporter.is_due(rows):
             reporter.write(rows)
-    assert ["a-0", "a-10", "a-20", "a-30"] == [one["name"] for [one] in sent]
+    assert ["a-0", "a-10", "a-20", "a-30"] == [one.name for [one] in sent]
+
+
+COLD = "loaded", "idle; the next request loads it"
 
 
 def cold_world(world):
@@ -686,7 +689,7 @@ def cold_world(world):
     for url in ("a", "b"):
         world.registry.add(url, f"m-{url}")
     world.registry.endpoints["a"]["auxiliary_cfg"] = {"gateway": {"unload_after": "60s"}}
-    assert {"a": ("ready", ""), "b": ("ready", "")} == world.rounds()
+    assert {"a": ("loaded", ""), "b": ("loaded", "")} == world.rounds()
     return name_of(world, "a")
 
 
@@ -696,19 +699,19 @@ def test_a_model_that_nobody_calls_is_unloaded_and_comes_back_when_asked_for(wor
     world.rounds(20)
     assert [] == [call for call in world.triton.calls if call[0] == "unload"]
     found = world.rounds(15)
-    assert ("cold", "ready") == (found["a"][0], found["b"][0])
+    assert (COLD, ("loaded", "")) == (found["a"], found["b"])
     assert [("unload", name)] == [call for call in world.triton.calls if call[0] == "unload"]
     before = len(world.triton.calls)
     world.rounds(20)
     assert before == len(world.triton.calls)
     wish(world, name, 5.0)
-    assert "ready" == world.rounds()["a"][0]
+    assert ("loaded", "") == world.rounds()["a"]
     assert [("load", name)] == world.triton.calls[before:]
     assert ["m-a", "m-b"] == sorted(world.cache.asked)
     world.rounds(40)  # the same wish again is no wish: it is unloaded for want of requests, and stays so
-    assert "cold" == world.rounds(20)["a"][0]
+    assert COLD == world.rounds(20)["a"]
     wish(world, name, 6.0)
-    assert "ready" == world.rounds()["a"][0]
+    assert ("loaded", "") == world.rounds()["a"]
 
 
 def test_a_model_that_is_called_stays(world):
@@ -716,14 +719,14 @@ def test_a_model_that_is_called_stays(world):
     name = cold_world(world)
     for _ in range(40):
         world.triton.called = {name: world.now - 5}
-        assert "ready" == world.rounds(2)["a"][0]
+        assert ("loaded", "") == world.rounds(2)["a"]
     assert [] == [call for call in world.triton.calls if call[0] == "unload"]
 
 
 def test_a_triton_that_restarts_keeps_cold_models_unloaded(world):
     """And its readiness does not wait for them."""
     cold_world(world)
-    assert "cold" == world.rounds(40)["a"][0]
+    assert COLD == world.rounds(40)["a"]
     world.triton.restart()
-    assert {"a": "cold", "b": "ready"} == {url: state for url, (state, _) in world.rounds().items()}
+    assert {"a": COLD, "b": ("loaded", "")} == world.rounds()
     assert [] == Readiness().reasons(world.sync.status())
