@@ -32,7 +32,7 @@ def infer(embedded_triton):
     def call(name, feeds, outputs=()):
         tensors = []
         for key, value in feeds.items():
-            dtype = {"int64": "INT64", "int32": "INT32", "float32": "FP32", "object": "BYTES"}[value.dtype.name]
+            dtype = {"int64": "INT64", "float32": "FP32", "object": "BYTES"}[value.dtype.name]
             tensor = triton.InferInput(key, value.shape, dtype)
             tensor.set_data_from_numpy(value)
             tensors.append(tensor)
@@ -111,16 +111,14 @@ def test_only_the_outputs_asked_for_come_back(embedded_triton, make_token_model,
 def test_pbtxt_and_command_line_declarations_are_merged_in_the_loaded_model(
     embedded_triton, make_token_model, infer, token_inputs, tmp_path
 ):
-    """The real server accepts the merged config; one output is declared, int32 inputs are cast."""
+    """The real server accepts the merged config; one output is declared."""
     name = embedded_triton.serve(
         make_token_model(tmp_path / "model.onnx"),
-        inputs=[TensorSpec("input_ids", "int32", (-1,))],
+        inputs=[TensorSpec("input_ids", "int64", (-1,))],
         outputs=[TensorSpec("logits", "float32", (-1, 1))],
         pbtxt='max_batch_size: 4\ninput { name: "attention_mask" data_type: TYPE_INT64 dims: [-1] }',
     )
-    feeds = token_inputs([1, 2, 3])
-    feeds["input_ids"] = feeds["input_ids"].astype(np.int32)
-    assert {"logits": [[6.0]]} == {k: v.tolist() for k, v in infer(name, feeds).items()}
+    assert {"logits": [[6.0]]} == {k: v.tolist() for k, v in infer(name, token_inputs([1, 2, 3])).items()}
 
 
 def test_two_instances_answer(embedded_triton, make_token_model, infer, token_inputs, tmp_path):

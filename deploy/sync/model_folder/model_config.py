@@ -48,8 +48,6 @@ _NATIVE: Mapping[Kind, tuple[str, str]] = {
     "openvino": ("backend", "openvino"),
     "python": ("backend", "python"),
 }
-_WHOLE = ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL")
-_REAL = ("FP16", "FP32", "FP64")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +121,8 @@ def build_config(
         if config.WhichOneof("scheduling_choice") == "dynamic_batching":
             config.dynamic_batching.preferred_batch_size[:] = preferred
     if signature is not None:
-        inputs = _with_graph("input", inputs, signature.inputs, batch > 0, is_lenient=runs_here)
-        outputs = _with_graph("output", outputs, signature.outputs, batch > 0, is_lenient=runs_here)
+        inputs = _with_graph("input", inputs, signature.inputs, batch > 0)
+        outputs = _with_graph("output", outputs, signature.outputs, batch > 0)
     elif batch > 0 and not has_batch:
         for tensor in (*inputs, *outputs):
             tensor.dims = tensor.dims[1:]
@@ -283,8 +281,9 @@ def _decide_batch(config: Any, has_batch: bool, user_says: bool, inputs: Sequenc
     return tuning.max_batch_size if is_dynamic else 0
 
 
-def _with_graph(side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTensor], is_batched: bool, *,
-                is_lenient: bool) -> list[_Tensor]:  # fmt: skip
+def _with_graph(
+    side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTensor], is_batched: bool
+) -> list[_Tensor]:
     """Check the declared tensors against the graph and complete them. The result's dims leave out the batch."""
     by_name = {t.name: t for t in graph}
     unknown = [t.name for t in declared if t.name not in by_name]
@@ -295,7 +294,7 @@ def _with_graph(side: str, declared: Sequence[_Tensor], graph: Sequence[GraphTen
     for tensor in declared:
         actual = by_name[tensor.name]
         tensor.dtype = tensor.dtype or actual.dtype
-        if tensor.dtype != actual.dtype and not (is_lenient and _castable(tensor.dtype, actual.dtype)):
+        if tensor.dtype != actual.dtype:
             raise BadModel(f"{side} {tensor.name!r} is declared {tensor.dtype}, the model has {actual.dtype}",
                             hint=f"correct --{side}-type (or data_type in config.pbtxt)")  # fmt: skip
         tensor.dims = _joined(side, tensor, actual, is_batched)
@@ -406,10 +405,6 @@ def _run_here(config: Any, execution: Execution) -> None:
 def _is_token_ids(name: str) -> bool:
     lower = name.lower()
     return lower.endswith("ids") and not any(word in lower for word in ("type", "segment", "position"))
-
-
-def _castable(declared: str, actual: str) -> bool:
-    return any(declared in group and actual in group for group in (_WHOLE, _REAL))
 
 
 def _sizes(tensor: GraphTensor) -> tuple[int, ...]:

@@ -32,35 +32,6 @@ import numpy as np  # noqa: E402 - after the line above
 MAX_PADDING = 0.2
 """Padding all requests of a batch to the longest was 2-4 times slower on a CPU than groups of similar length."""
 
-_NUMPY_TYPES: Mapping[str, Any] = {
-    "TYPE_BOOL": np.bool_,
-    "TYPE_INT8": np.int8,
-    "TYPE_INT16": np.int16,
-    "TYPE_INT32": np.int32,
-    "TYPE_INT64": np.int64,
-    "TYPE_UINT8": np.uint8,
-    "TYPE_UINT16": np.uint16,
-    "TYPE_UINT32": np.uint32,
-    "TYPE_UINT64": np.uint64,
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
-}
-_ONNX_TYPES: Mapping[str, Any] = {
-    "tensor(bool)": np.bool_,
-    "tensor(int8)": np.int8,
-    "tensor(int16)": np.int16,
-    "tensor(int32)": np.int32,
-    "tensor(int64)": np.int64,
-    "tensor(uint8)": np.uint8,
-    "tensor(uint16)": np.uint16,
-    "tensor(uint32)": np.uint32,
-    "tensor(uint64)": np.uint64,
-    "tensor(float16)": np.float16,
-    "tensor(float)": np.float32,
-    "tensor(double)": np.float64,
-}
-
 NEEDS_NUMPY_1 = "start this Triton with Python 3.11 or 3.12 and 'numpy<2'"
 _USED = b"used_dltensor"
 """What the capsule of a tensor is called once somebody has taken it over."""
@@ -144,7 +115,7 @@ def cut(output: Any, start: int, item: Item, longest: int, dynamic_axes: Sequenc
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input or output as ONNX Runtime describes it: name, ``tensor(…)``, sizes and symbols."""
+    """An input or output as ONNX Runtime describes it: name, type (``tensor(string)``: texts), sizes and symbols."""
 
     name: str
     type: str
@@ -188,11 +159,7 @@ class OpenVino:
 def _port(port: Any) -> Port:
     # OpenVINO does not keep ONNX' names of dynamic dimensions; text inputs are as long as each other.
     shape = tuple(f"axis{i}" if d.is_dynamic else d.get_length() for i, d in enumerate(port.get_partial_shape()))
-    kinds = {"i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8", "u8": "uint8", "u16": "uint16",
-             "u32": "uint32", "u64": "uint64", "f16": "float16", "f32": "float", "f64": "double",
-             "boolean": "bool"}  # fmt: skip
-    kind = port.get_element_type().get_type_name()
-    return Port(port.get_any_name(), f"tensor({kinds.get(kind, kind)})", shape)
+    return Port(port.get_any_name(), f"tensor({port.get_element_type().get_type_name()})", shape)
 
 
 class Runner:
@@ -207,7 +174,7 @@ class Runner:
         self._max_length = int(parameters.get("max_length") or 0)
         self._inputs = {i.name: i for i in session.get_inputs()}
         self._outputs = {o.name: o for o in session.get_outputs()}
-        self._declared = {o["name"]: o["data_type"] for o in config.get("output") or ()}
+        self._answered = tuple(o["name"] for o in config.get("output") or ()) or tuple(self._outputs)
         pads = {k: int(v) for k, v in json.loads(parameters.get("pad_values") or "{}").items()}
         self._padded = self._paddable(pads) if self._is_batched else {}
         # Sizes of these axes come from the input; fixed sizes of the model are never cut, whatever their value.
@@ -226,33 +193,26 @@ class Runner:
         if self._pad_to <= 1 or not self._padded or set(self._padded) != set(self._inputs):
             return
         for length in range(self._pad_to, self._max_length + 1, self._pad_to):
-            ones = {n: np.ones((1, length), dtype=_ONNX_TYPES[i.type]) for n, i in self._inputs.items()}
-            feeds = {n: v * 0 if "type" in n else v for n, v in ones.items()}
+            ones = np.ones((1, length), dtype=np.int64)
+            feeds = {n: ones * 0 if "type" in n else ones for n in self._inputs}
             self._session.run(list(self._outputs), feeds)
 
     def read(self, index: int, feeds: Mapping[str, Any], outputs: Sequence[str]) -> Item:
-        """Check one request and bring its tensors to the graph's types. Raises ``Refused``."""
-        typed: dict[str, Any] = {}
+        """Check one request. Raises ``Refused``."""
+        given: dict[str, Any] = {}
         for name, feed in feeds.items():
-            graph_type = self._inputs[name].type
-            if graph_type == "tensor(string)":
-                typed[name] = _decoded(name, feed)
-            else:
-                typed[name] = feed.astype(_ONNX_TYPES[graph_type], copy=False) if graph_type in _ONNX_TYPES else feed
+            given[name] = _decoded(name, feed) if self._inputs[name].type == "tensor(string)" else feed
             if not self._is_batched and feed.shape == (1,) and not self._inputs[name].shape:
-                typed[name] = typed[name].reshape(())  # Triton has no tensors without dimensions
-        wanted = tuple(name for name in outputs if name in self._outputs) or tuple(self._declared or self._outputs)
+                given[name] = given[name].reshape(())  # Triton has no tensors without dimensions
+        wanted = tuple(name for name in outputs if name in self._outputs) or self._answered
         if not self._is_batched:
-            return Item(index, typed, 0, None, wanted)
-        rows = {feed.shape[0] for feed in typed.values()}
-        if len(rows) != 1:
-            shapes = ", ".join(f"{n} {list(f.shape)}" for n, f in typed.items())
-            raise Refused(f"all inputs must have the same number of rows, got {shapes}")
-        lengths = {feed.shape[1] for name, feed in typed.items() if name in self._padded}
+            return Item(index, given, 0, None, wanted)
+        lengths = {feed.shape[1] for name, feed in given.items() if name in self._padded}
         if len(lengths) > 1:
-            shapes = ", ".join(f"{n} {list(typed[n].shape)}" for n in typed if n in self._padded)
+            shapes = ", ".join(f"{n} {list(given[n].shape)}" for n in given if n in self._padded)
             raise Refused(f"these inputs must have the same length, got {shapes}")
-        return Item(index, typed, rows.pop(), lengths.pop() if lengths else None, wanted)
+        rows = next(iter(given.values())).shape[0]  # Triton takes only inputs of as many rows
+        return Item(index, given, rows, lengths.pop() if lengths else None, wanted)
 
     def run(self, items: Sequence[Item], answer: Callable[[int, dict[str, Any]], None],
             refuse: Callable[[int, str], None]) -> None:  # fmt: skip
@@ -274,7 +234,7 @@ class Runner:
                 continue
             start = 0
             for item in group:
-                answer(item.index, {n: self._typed(n, cut(outputs[n], start, item, longest, self._dynamic[n]))
+                answer(item.index, {n: _sent(cut(outputs[n], start, item, longest, self._dynamic[n]))
                                     for n in item.outputs})  # fmt: skip
                 start += item.rows
 
@@ -282,8 +242,8 @@ class Runner:
                    refuse: Callable[[int, str], None]) -> None:  # fmt: skip
         try:
             outputs, longest = self._call([item])
-            answers = {n: self._typed(n, cut(outputs[n], 0, item, longest, self._dynamic[n]) if item.length else
-                                      outputs[n]) for n in item.outputs}  # fmt: skip
+            answers = {n: _sent(cut(outputs[n], 0, item, longest, self._dynamic[n]) if item.length else outputs[n])
+                       for n in item.outputs}  # fmt: skip
         except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
             refuse(item.index, first_line(error))
             return
@@ -299,13 +259,6 @@ class Runner:
                 if output.ndim == 0 or output.shape[0] != rows:
                     raise Refused(f"output {name} has shape {list(output.shape)} for a batch of {rows} rows")
         return outputs, longest
-
-    def _typed(self, name: str, output: Any) -> Any:
-        if output.dtype.kind in "OU":
-            texts = np.array([str(v).encode() for v in output.reshape(-1)], dtype=np.object_)
-            return texts.reshape(output.shape or (1,))
-        declared = _NUMPY_TYPES.get(self._declared.get(name, ""))
-        return np.ascontiguousarray(output if declared is None else output.astype(declared, copy=False))
 
     def _paddable(self, pads: Mapping[str, int]) -> dict[str, int]:
         """Inputs may be padded together only when the graph says, by one shared symbol, that they are as long."""
@@ -431,6 +384,13 @@ def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:
         if found != expected:
             return f"{name} is not the file that was judged (hash {found[:12]} instead of {expected[:12]})"
     return ""
+
+
+def _sent(output: Any) -> Any:
+    if output.dtype.kind in "OU":
+        texts = np.array([str(v).encode() for v in output.reshape(-1)], dtype=np.object_)
+        return texts.reshape(output.shape or (1,))
+    return np.ascontiguousarray(output)
 
 
 def _decoded(name: str, feed: Any) -> Any:
