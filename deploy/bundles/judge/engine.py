@@ -53,18 +53,20 @@ class Engine:
         found: list[Any] = self.session.run(self.output_names, feeds)
         return found
 
-    def answer(self, requests: Sequence[Mapping[str, Any]], *, together: bool) -> list[dict[str, Any] | str]:
-        """Answer every request as the server would: its own outputs, or the reason why not.
+    def answer(self, requests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Answer every request as the server would. They share batches of different lengths, save the longest.
 
-        ``together``: requests share batches of different lengths, save the longest, else each runs alone.
+        Raises ``ExportFailed`` if the graph cannot answer one.
         """
-        answers: list[dict[str, Any] | str] = [""] * len(requests)
-        sharing = [i for i, feeds in enumerate(requests) if together and feeds["input_ids"].shape[1] <= _MAX_SHARED]
+        answers: list[dict[str, Any]] = [{}] * len(requests)
+        sharing = [i for i, feeds in enumerate(requests) if feeds["input_ids"].shape[1] <= _MAX_SHARED]
         # Every k-th text shares a batch: neighbours in the list are of similar length, these are not.
         step = max(1, -(-len(sharing) // _ROWS))
         groups = [sharing[start::step] for start in range(step)] if sharing else []
         for group in (*groups, *([i] for i in range(len(requests)) if i not in set(sharing))):
             for i, answer in zip(group, self.answer_together([requests[i] for i in group]), strict=True):
+                if isinstance(answer, str):
+                    raise ExportFailed(f"the graph cannot answer a text: {answer}")
                 answers[i] = answer
         return answers
 
