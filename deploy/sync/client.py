@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import tritonclient.grpc
 from tritonclient.utils import InferenceServerException
@@ -45,34 +45,6 @@ class IndexEntry:
     name: str
     state: ModelState
     reason: str = ""
-
-
-class TritonAdmin(Protocol):
-    """The calls that model sync makes to Triton. ``AdminClient`` is the real implementation."""
-
-    def index(self) -> dict[str, IndexEntry]:
-        """Return every model Triton knows. Raises ``BackendUnavailable`` or ``DeadlineExceeded``."""
-        ...
-
-    def load(self, name: str) -> None:
-        """Load a model and return when it is loaded. Raises ``ModelNotReady`` with Triton's reason."""
-        ...
-
-    def unload(self, name: str) -> None:
-        """Start to unload a model; Triton finishes requests in flight first."""
-        ...
-
-    def is_ready(self, name: str) -> bool:
-        """True when the model can be called now."""
-        ...
-
-    def last_inference(self) -> dict[str, float]:
-        """Return the time of each model's last inference, in seconds since the epoch; 0 if there was none."""
-        ...
-
-    def close(self) -> None:
-        """Release the connection; calls in flight end with ``BackendUnavailable``."""
-        ...
 
 
 class AdminClient:
@@ -127,14 +99,11 @@ class AdminClient:
 
     def is_ready(self, name: str) -> bool:
         """Return True if the model can be called now; raises ``BackendUnavailable`` if Triton does not answer."""
-        try:
-            return bool(self._client.is_model_ready(name, client_timeout=self._timeout))
-        except InferenceServerException as error:
-            raise self._translate(error) from error
+        return bool(self._ask("is_model_ready", name))
 
     def index(self) -> dict[str, IndexEntry]:
         """Return every model that Triton knows. For a model with several versions, the best state counts."""
-        reply = self._call("get_model_repository_index")
+        reply = self._ask("get_model_repository_index", headers=self._headers())
         found: dict[str, IndexEntry] = {}
         for model in reply.models:
             # A model that was never loaded, or was unloaded on request, is reported as absent.
@@ -148,21 +117,15 @@ class AdminClient:
 
     def load(self, name: str) -> None:
         """Load a model; return when Triton has loaded it."""
-        try:
-            self._client.load_model(name, headers=self._headers(), client_timeout=self._load_timeout)
-        except InferenceServerException as error:
-            raise self._translate(error, loading=name) from error
+        self._ask("load_model", name, headers=self._headers())
 
     def unload(self, name: str) -> None:
         """Start to unload a model. A model that is not loaded is not an error."""
-        try:
-            self._client.unload_model(name, headers=self._headers(), client_timeout=self._timeout)
-        except InferenceServerException as error:
-            raise self._translate(error) from error
+        self._ask("unload_model", name, headers=self._headers())
 
     def last_inference(self) -> dict[str, float]:
         """Return each model's last inference in seconds since the epoch; 0 if there was none."""
-        reply = self._call("get_inference_statistics")
+        reply = self._ask("get_inference_statistics")
         latest: dict[str, float] = {}
         for stats in reply.model_stats:
             latest[stats.name] = max(latest.get(stats.name, 0.0), stats.last_inference / 1000)
@@ -171,8 +134,8 @@ class AdminClient:
     def version(self) -> str:
         """Return the server's version, empty if it does not report one. Needs no key."""
         try:
-            return str(self._client.get_server_metadata(client_timeout=self._timeout).version)
-        except InferenceServerException:
+            return str(self._ask("get_server_metadata").version)
+        except errors.GatewayError:
             return ""
 
     def close(self) -> None:
@@ -189,13 +152,14 @@ class AdminClient:
             raise errors.BackendRefused(str(error)) from error
         return {triton.key.GRPC_HEADER: key} if key else {}
 
-    def _call(self, method: Literal["get_model_repository_index", "get_inference_statistics"]) -> Any:
+    def _ask(self, method: str, *model: str, **more: Any) -> Any:
+        """Call a method of tritonclient; ``load_model`` may take as long as a load."""
+        is_load = method == "load_model"
+        timeout = self._load_timeout if is_load else self._timeout
         try:
-            if method == "get_inference_statistics":
-                return self._client.get_inference_statistics(client_timeout=self._timeout)
-            return self._client.get_model_repository_index(headers=self._headers(), client_timeout=self._timeout)
+            return getattr(self._client, method)(*model, client_timeout=timeout, **more)
         except InferenceServerException as error:
-            raise self._translate(error) from error
+            raise self._translate(error, loading=model[0] if is_load else "") from error
 
     def _translate(self, error: InferenceServerException, *, loading: str = "") -> errors.GatewayError:
         status = str(error.status() or "").removeprefix("StatusCode.")

@@ -27,12 +27,14 @@ class Verdict:
     is_final: bool
 
 
-def verdict_of(error: Exception) -> Verdict:
+def verdict_of(error: BaseException) -> Verdict:
     """Return why a model failed, and whether that is final.
 
     A model that Triton refused, or that cannot be built, would fail on every Triton: final. A model that could not be
     fetched (file store away, file damaged, disk full) is not: other Tritons may have fetched it before.
     """
+    if isinstance(error, EndedWhileLoading):
+        return Verdict(str(error), is_final=False)
     if not isinstance(error, errors.GatewayError):
         return Verdict(f"internal error: {error!r}", is_final=True)
     reason = f"{error}" + (f" ({error.hint})" if error.hint else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,14 +133,16 @@ class Follower:
                 name = spec.triton_model_name(endpoint, record)
                 cold = _unload_after(endpoint)
                 targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
+        faults = [fault.subject for fault in serving.faults]
+        faulty = {one.removeprefix("endpoint ").strip("/") for one in faults if one.startswith("endpoint ")}
         return Desired(
             revision=serving.revision,
             targets=targets,
             unresolved=unresolved,
             elsewhere=frozenset(elsewhere),
             wishes=spec.records_of(self._task, "wish") if self._task is not None else {},
-            held_urls=frozenset(unresolved) | _faulty_urls(serving),
-            is_readable=not any(f.subject in _SECTIONS for f in serving.faults),
+            held_urls=frozenset(unresolved) | faulty,
+            is_readable=not any(subject in _SECTIONS for subject in faults),
         )
 
 
@@ -162,13 +164,3 @@ def _unload_after(endpoint: spec.EndpointSpec) -> float:
         return settings.unload_after(endpoint.option("unload_after"))
     except ValueError:  # a fault of the endpoint, which gateways and the command line report
         return 0.0
-
-
-def _faulty_urls(serving: spec.ServingSpec) -> frozenset[str]:
-    return frozenset(_urls_of_faults(serving))
-
-
-def _urls_of_faults(serving: spec.ServingSpec) -> Iterator[str]:
-    for fault in serving.faults:
-        if fault.subject.startswith("endpoint "):
-            yield fault.subject.removeprefix("endpoint ").strip("/")

@@ -13,13 +13,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from deploy.sync.client import IndexEntry, TritonAdmin
+from deploy.sync.client import AdminClient, IndexEntry
 from deploy.sync.daemon_threads import DaemonPool
 from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
@@ -29,7 +29,7 @@ from deploy.sync.repository import ModelRepository, OnDisk
 from deploy.sync.settings import Retry, SyncSettings
 from deploy.sync.status import Reporter, StatusBoard, iso
 from deploy.sync.stubs import count_stubs
-from gateway import errors, registry, spec
+from gateway import errors, registry
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -39,31 +39,11 @@ _AWAY_S = 0.2
 """Seconds between looks at a Triton that does not answer: it may come back empty."""
 
 
-class ModelCache(Protocol):
-    """The source of model files. ``gateway.registry.cache.ArtifactCache`` is the real implementation."""
-
-    def model(self, record: spec.ModelRecord) -> Path:
-        """Return an immutable folder with the model's files."""
-        ...
-
-    def hashes(self, record: spec.ModelRecord) -> Mapping[str, str]:
-        """Return the hashes of the model's file and of its parts; empty if it is not on disk."""
-        ...
-
-    def learn(self, task: spec.ServingTask) -> None:
-        """Take over what the registry just said about models' files."""
-        ...
-
-    def keep(self, models: Iterable[spec.ModelRecord]) -> None:
-        """Forget the files of all models but these."""
-        ...
-
-
 class ModelSync:
     """The reconciler. ``step`` is one round; ``run`` repeats it until it is stopped."""
 
-    def __init__(self, settings: SyncSettings, source: registry.Registry, *, cache: ModelCache,
-                 store: registry.SpecStore, triton: TritonAdmin, repository: ModelRepository,
+    def __init__(self, settings: SyncSettings, source: registry.Registry, *, cache: registry.ArtifactCache,
+                 store: registry.SpecStore, triton: AdminClient, repository: ModelRepository,
                  clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
                  pool: Executor | None = None, me: str = "",
                  stubs: Callable[[Path], Mapping[str, int]] = count_stubs) -> None:  # fmt: skip
@@ -382,29 +362,24 @@ class ModelSync:
                 continue
             del self._jobs[name]
             target = self._desired.targets.get(name) if self._desired else None
-            try:
-                job.result()
-            except EndedWhileLoading as error:
-                self._triton_answers = False
-                self._failed(name, target, Verdict(str(error), is_final=False), is_suspect=True)
+            error = job.exception()
+            if error is None:
+                self._retries.pop(name, None)
+                self._hashes.pop(name, None)
                 continue
-            except errors.BackendUnavailable as error:
-                # Triton is away, which is not this model's fault: no back-off once Triton is back.
+            is_suspect = isinstance(error, EndedWhileLoading)
+            if is_suspect or isinstance(error, errors.BackendUnavailable):
                 self._triton_answers = False
+            if isinstance(error, errors.BackendUnavailable):
+                # Triton is away, which is not this model's fault: no back-off once Triton is back.
                 if target is not None:
                     self._set(target, doing=str(error))
                 continue
-            except errors.GatewayError as error:
-                if isinstance(error, errors.ContentChanged):
-                    self._hashes[name] = {"sha256": error.found}
-                self._failed(name, target, verdict_of(error))
-                continue
-            except Exception as error:
-                log.exception("model %s: a step failed unexpectedly", name)
-                self._failed(name, target, verdict_of(error))
-                continue
-            self._retries.pop(name, None)
-            self._hashes.pop(name, None)
+            if isinstance(error, errors.ContentChanged):
+                self._hashes[name] = {"sha256": error.found}
+            elif not isinstance(error, errors.GatewayError) and not is_suspect:
+                log.error("model %s: a step failed unexpectedly", name, exc_info=error)
+            self._failed(name, target, verdict_of(error), is_suspect=is_suspect)
 
     def _failed(self, name: str, target: Target | None, verdict: Verdict, *, is_suspect: bool = False) -> None:
         retry = self._retries.setdefault(name, Retry())

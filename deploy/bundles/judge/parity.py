@@ -154,14 +154,14 @@ def judge(
         return Parity(candidate, texts, faults=tuple(wrong))
     probed = probes.judge(truth.probes, processor, opened, tolerance.difference, say)
     if probed.faults:
-        return Parity(candidate, texts, faults=probed.faults, rows=probed.rows, batches=probed.calls)
+        return Parity(candidate, texts, faults=probed.faults)
     try:
         answered = opened.answer([processor.collate_rows(p.rows) for p in prepared])
         found = _compared(candidate, truth, processor, prepared, answered, tolerance)
     except (PreprocessingError, DeployError) as error:
         return Parity(candidate, texts, faults=(error.message,))
-    together = (*found.excesses, *probed.excesses)
-    return replace(found, rows=probed.rows, batches=probed.calls, excesses=together)
+    asked, together = truth.probes, (*found.excesses, *probed.excesses)
+    return replace(found, rows=len(asked.rows), batches=len(asked.calls), excesses=together)
 
 
 def _compared(

@@ -93,21 +93,13 @@ class Probes:
         """Return True if ``row`` is one of the vocabulary rows."""
         return row >= len(self.rows) - self.vocabulary_rows
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest row."""
-        return max(row.n_tokens for row in self.rows)
-
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the probes showed: faults that are never accepted, excesses that may be, and the largest difference."""
+    """What the probes showed: faults that are never accepted, and excesses that may be."""
 
     faults: tuple[str, ...]
-    excesses: tuple[str, ...]
-    max_difference: float
-    rows: int
-    calls: int
+    excesses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,14 +209,14 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
                 continue  # no text can become such a row
             longest = max(probes.rows[i].n_tokens for i in call)
             fault = f"the graph cannot run {len(call)} row(s) of up to {longest} tokens: {found}"
-            return Finding((fault,), (), float("nan"), len(probes.rows), number)
+            return Finding((fault,))
         for position, (i, own) in enumerate(zip(call, found, strict=True)):
             true = probes.truths[i]
             shapes = [f"{n} has shape {list(own[n].shape)} instead of {list(true[n].shape)}"
                       for n in true if n not in own or own[n].shape != true[n].shape]  # fmt: skip
             if shapes:
                 fault = f"for {len(call)} row(s) of {probes.rows[i].n_tokens} tokens the output {shapes[0]}"
-                return Finding((fault,), (), float("nan"), len(probes.rows), number)
+                return Finding((fault,))
             answers.append(_compared(i, number, position, true, own, usual_size))
         if number % 50 == 49:
             say(f"{number + 1} of {len(probes.calls)} batches of every size and length")
@@ -235,14 +227,13 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
         (found_alone,) = engine.answer_together([{name: value[:1] for name, value in both.items()}])
         if isinstance(found_alone, str):
             fault = f"the graph cannot run a row of {probes.rows[i].n_tokens} tokens that is padded: {found_alone}"
-            return Finding((fault,), (), float("nan"), len(probes.rows), len(probes.calls))
+            return Finding((fault,))
         own = _cut(found_alone, 0, i, probes, processor, probes.rows[longer].n_tokens)
         padded.append(_compared(i, alone[i,], 0, probes.truths[i], own, usual_size))
     faults, excesses = _verdict(probes, answers, difference)
     for said, more in zip((faults, excesses), _verdict(probes, padded, difference), strict=True):
         said += [f"alone but padded, {text}" for text in more]
-    largest = max((a.difference for a in (*answers, *padded)), default=0.0)
-    return Finding(tuple(faults), tuple(excesses), largest, len(probes.rows), len(probes.calls))
+    return Finding(tuple(faults), tuple(excesses))
 
 
 class RowBuilder:
