@@ -150,7 +150,7 @@ def test_a_model_sync_that_starts_again_takes_nothing_out_that_its_triton_still_
 def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> None:
     """Written anew by another release, or not fetched for that: the model that is loaded answers meanwhile."""
     rule = Readiness()
-    for state in ("failed", "downloading", "pending"):
+    for state in ("failed", "pending"):
         found = status(("a", state))
         found["models"][0]["is_loaded"] = True
         assert [] == rule.reasons(found)
