@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from deploy.tools.errors import GatewayError
 from deploy.tools.folders import replace_file
-from gateway.registry import reports
+from gateway import registry
 
 log = logging.getLogger("triton_gateway.sync")
 
@@ -27,7 +27,7 @@ FAILING_S: Final = 60.0
 """The report of a model that fails is repeated: an old one does not count."""
 MOST_S: Final = 3600.0
 
-Told = Sequence[reports.ModelReport]
+Told = Sequence[registry.reports.ModelReport]
 
 
 class StatusBoard:
@@ -36,12 +36,12 @@ class StatusBoard:
     def __init__(self, path: Path, wall: Callable[[], float]) -> None:
         self._path = path
         self._wall = wall
-        self._models: dict[tuple[str, str], tuple[reports.ModelReport, str, str]] = {}
+        self._models: dict[tuple[str, str], tuple[registry.reports.ModelReport, str, str]] = {}
         """What is reported, what is being done about it, and since when both hold."""
         self._lock = threading.Lock()
         self._published = ""
 
-    def set(self, model: reports.ModelReport, doing: str = "") -> bool:
+    def set(self, model: registry.reports.ModelReport, doing: str = "") -> bool:
         """Record what is known of one model, and what is being done about it. Return False if nothing changed."""
         key = (model.url, model.name)
         with self._lock:
@@ -59,7 +59,7 @@ class StatusBoard:
         with self._lock:
             self._models = {key: model for key, model in self._models.items() if key in current}
 
-    def models(self) -> list[reports.ModelReport]:
+    def models(self) -> list[registry.reports.ModelReport]:
         """Return what is reported of each model."""
         with self._lock:
             return [model for _, (model, _, _) in sorted(self._models.items())]
