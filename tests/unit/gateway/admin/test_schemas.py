@@ -17,7 +17,12 @@ def test_every_task_has_schemas(task: str) -> None:
     details = {"task": task, "parameters": ["top_k"], "example_answer": {"label": "GOOD", "tokens": 3}}
     asked, (one, several) = request_schema(details), response_schema(details)["anyOf"]
     assert {*asked["required"], "parameters"} == set(asked["properties"])
-    assert (False, ["top_k"]) == (asked["additionalProperties"], [*asked["properties"]["parameters"]["properties"]])
+    texts = {"ranking": ["query", "documents"], "question-answering": ["question", "context"]}
+    assert texts.get(task, ["text"]) == asked["required"]
+    parameters = asked["properties"]["parameters"]
+    assert (False, False, ["top_k"]) == (
+        asked["additionalProperties"], parameters["additionalProperties"], [*parameters["properties"]],
+    )  # fmt: skip
     assert ({"type": "number"}, "array") == (
         one["properties"]["tokens"], several["properties"]["tokens"]["type"]
     )  # fmt: skip
