@@ -20,14 +20,11 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.settings import JOINS, SUPERVISOR, Settings, trace_protocol
-
-if TYPE_CHECKING:
-    from pydantic import AliasChoices
+from gateway.settings import JOINS, SUPERVISOR, Settings, trace_protocol, variables_of
 
 _BACKLOG: Final = 4096
 """The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
@@ -99,8 +96,7 @@ def misspelled(environ: Mapping[str, str]) -> list[str]:
     """Return a line for each variable that is nearly the name of a setting: otherwise the setting would silently keep
     its default. Other variables with our prefix are not ours to judge: Kubernetes sets some for each Service.
     """
-    fields = Settings.model_fields.values()
-    names = {str(name) for field in fields for name in cast("AliasChoices", field.validation_alias).choices}
+    names = {name for field in Settings.model_fields for name in variables_of(field)}
     ours = {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
     lines = []
     for variable in sorted(environ):

@@ -16,7 +16,6 @@ from typing import Final
 
 import click
 import yaml
-from pydantic import AliasChoices
 
 from dashboards import rules
 from deploy.cli.main import group
@@ -26,7 +25,7 @@ from gateway.errors import STATUS
 from gateway.http.addresses import ADDRESSES
 from gateway.metrics.catalog import CATALOG, JUDGED
 from gateway.metrics.variables import BUILT_IN
-from gateway.settings import Settings
+from gateway.settings import Settings, variables_of
 from tests.kube_tools import CHART
 
 _BLOCK: Final = "<!-- generated: {name} -->\n{text}\n<!-- end -->"
@@ -37,8 +36,7 @@ def settings_table() -> str:
     """Return every setting of the gateway: names, default, meaning."""
     rows = ["| variable | default | meaning |", "|---|---|---|"]
     for name, field in Settings.model_fields.items():
-        alias = field.validation_alias
-        names = [str(c) for c in alias.choices if str(c).isupper()] if isinstance(alias, AliasChoices) else [name]
+        names = variables_of(name)
         default = field.get_default()
         unit = " s" if isinstance(default, float) and name not in Settings.plain_numbers else ""
         shown = f"`{default}{unit}`" if default != "" else "–"
