@@ -48,10 +48,13 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class Grace:
-    """How long an unwanted model stays: ``settle_s``, then until it is idle, at most ``max_s`` in all."""
+    """How long an unwanted model stays: ``settle_s``, then until it is idle, at most ``max_s`` in all.
+
+    A gateway that restarts calls nothing meanwhile, and finds its last good version only if that is still loaded.
+    """
 
     settle_s: float = 30.0
-    idle_s: float = 10.0
+    idle_s: float = 60.0
     max_s: float = 600.0
 
 

@@ -223,7 +223,10 @@ class ArtifactCache:
             files.mkdir(parents=True)
             hashes = fill(part)
             self._check(what, hashes)
-            sizes = {str(p.relative_to(files)): p.stat().st_size for p in sorted(files.rglob("*")) if p.is_file()}
+            stored = sorted(path for path in files.rglob("*") if path.is_file())
+            for path in stored:
+                durable.sync(path)  # a machine that loses power must not find the right size with other bytes
+            sizes = {str(path.relative_to(files)): path.stat().st_size for path in stored}
             manifest = {"uri": what.uri, "hashes": hashes, "files": sizes}
             durable.replace(part / _MANIFEST, json.dumps(manifest, indent=1))
             if entry.exists():  # incomplete or damaged
