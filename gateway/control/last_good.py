@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -31,13 +31,8 @@ class LastGood:
 _STORED: Final = TypeAdapter(LastGood)
 
 
-def encode(versions: Mapping[str, LastGood]) -> dict[str, Any]:
-    """Return the versions, by url, as JSON values."""
-    return {url: asdict(one) for url, one in versions.items()}
-
-
 def decode(stored: Mapping[str, Any]) -> dict[str, LastGood]:
-    """Return what ``encode`` was given; an entry that cannot be read is left out."""
+    """Return the saved versions by url; an entry that cannot be read is left out."""
     found = {}
     for url, item in stored.items():
         with contextlib.suppress(ValidationError):

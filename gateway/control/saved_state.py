@@ -10,10 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from gateway.control import last_good
 from gateway.control.compile import Plan
 from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
@@ -21,7 +20,7 @@ from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.version import Versions
 from gateway.registry.cache import ArtifactCache, SpecStore
-from gateway.spec import ModelRecord, ServingTask
+from gateway.spec import ServingTask
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -106,20 +105,11 @@ class SavedState:
         served = sorted({*(self._served_urls.previously_served or ()), *self._versions.served()})
         former = self._versions.last_good()
         try:
-            await run_in(self._threads.local, self._store_all, task, self._records.known(), former, served)
+            await run_in(self._threads.local, self._store.save, task, self._records.known(), former, served)
         except OSError as error:
             _log.warning("the last-good state cannot be stored: %s", error)
         except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
             _log.exception("storing the last-good state failed unexpectedly")
-
-    def _store_all(
-        self,
-        task: ServingTask,
-        models: Mapping[str, ModelRecord],
-        former: Mapping[str, LastGood],
-        served: Sequence[str],
-    ) -> None:
-        self._store.save(task, models, last_good.encode(former), served)
 
     def _prune_if_due(self) -> None:
         """Begin to delete unneeded files if that is due; wanted, serving and last-good versions need theirs."""

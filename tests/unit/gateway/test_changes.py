@@ -119,7 +119,7 @@ async def test_sections_that_did_not_change_are_not_parsed_again(
 
 
 def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
-    """It is written in pieces, so that no thread holds the interpreter for long."""
+    """And is read as it was saved."""
     store = SpecStore(tmp_path)
     code = {"c": ArtifactRef("c", "u", None, is_archive=True)}
     task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"wish": {"m": {"at": 1.5}}})

@@ -234,7 +234,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
     world.want("a")
     monkeypatch.setattr(saved_state, "_LAST_SAVE_S", LIMIT_S)
     is_storing, may_store = threading.Event(), threading.Event()
-    store = world.follower._saved_state._store_all
+    store = world.follower._store.save
 
     def slow(*args: Any) -> None:
         is_storing.set()
@@ -248,7 +248,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         await world.until(
             lambda: world.follower.served_urls.unserved() == {} and "a" in world.follower.versions.last_good()
         )
-        monkeypatch.setattr(world.follower._saved_state, "_store_all", slow)
+        monkeypatch.setattr(world.follower._store, "save", slow)
         world.follower._saved_state.save_soon()
         await world.until(is_storing.is_set)
         world.follower._saved_state.save_soon()
