@@ -14,6 +14,7 @@ OUTSIDE: Final = (
     "benchmarks/", "dashboards/test_boards.py", "dashboards/test_rules.py", "dashboards/test_scaling.py",
     "deploy/bundles/judge/test_weights.py", "deploy/bundles/test_prerequisites.py",
     "deploy/bundles/test_ready_models.py", "deploy/cli/commands/test_boards.py",
+    "deploy/cli/commands/test_canary.py",
     "deploy/cli/commands/test_drift.py", "deploy/cli/commands/test_hook.py", "deploy/cli/commands/test_keys.py",
     "deploy/cli/commands/test_options.py", "deploy/cli/commands/test_status_plan_and_wait.py",
     "deploy/cli/commands/test_triton.py", "deploy/cli/doctor/",
@@ -31,7 +32,7 @@ OUTSIDE: Final = (
     "deploy/tools/test_ports.py", "deploy/tools/test_process_logs.py", "deploy/tools/test_proxies.py",
     "deploy/tools/test_sections.py", "deploy/tritonserver/", "gateway/admin/",
     "gateway/batching/test_batcher_overload.py", "gateway/callers/test_following.py",
-    "gateway/callers/test_quotas.py", "gateway/callers/test_shared_quotas.py", "gateway/callers/test_tokens.py",
+    "gateway/callers/test_quotas.py", "gateway/callers/test_registry_keys.py", "gateway/callers/test_tokens.py",
     "gateway/control/test_assemble.py", "gateway/control/test_hooks.py", "gateway/control/test_saved_state.py",
     "gateway/control/test_packages.py", "gateway/control/test_reconcile.py", "gateway/control/test_reports.py",
     "gateway/control/test_threads.py", "gateway/control/test_validate.py", "gateway/grpc/test_limits.py",
@@ -75,7 +76,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where they are left out, every other case that does such a thing fails."""
+    """Where they are left out, every other case that does such a thing fails. Raises UsageError if a file went."""
+    if gone := [one for one in OUTSIDE if not (Path(__file__).parent / one).exists()]:
+        raise pytest.UsageError(f"OUTSIDE of tests/unit/conftest.py names what is not there: {', '.join(gone)}")
     if "not outside" in config.getoption("markexpr"):
         config.pluginmanager.register(Guard())
 
