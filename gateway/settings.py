@@ -118,7 +118,7 @@ PollFrequency = Annotated[float, BeforeValidator(_clearml_poll)]
 
 
 def _names(name: str, *aliases: str) -> AliasChoices:
-    return AliasChoices(f"TRITON_GATEWAY_{name.upper()}", *aliases, name)
+    return AliasChoices(f"TRITON_GATEWAY_{name.upper()}", *aliases)
 
 
 class Settings(BaseSettings):
@@ -127,7 +127,7 @@ class Settings(BaseSettings):
     Raises pydantic's ``ValidationError`` naming the variable when a value is not usable.
     """
 
-    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True)
+    model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_prefix="TRITON_GATEWAY_")
 
     plain_numbers: ClassVar[frozenset[str]] = frozenset({"metric_log_frequency"})
     """Fields whose numbers are no durations."""
@@ -489,7 +489,7 @@ def variables_of(field: str) -> tuple[str, ...]:
     """Return the environment variables of a setting, ours first."""
     alias = Settings.model_fields[field].validation_alias
     choices = alias.choices if isinstance(alias, AliasChoices) else ()
-    return tuple(str(name) for name in choices if name != field)
+    return tuple(map(str, choices))
 
 
 def trace_protocol(environ: Mapping[str, str]) -> str:

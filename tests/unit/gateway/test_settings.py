@@ -68,6 +68,14 @@ def test_clearmls_variables_are_read_and_ours_take_precedence(monkeypatch: pytes
     assert ("abc", 7070, "triton:8001") == (settings.serving_task_id, settings.port, settings.triton_grpc)
 
 
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_variable_without_our_prefix_is_not_ours(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Conda sets ``HOST``, platforms set ``PORT``."""
+    for variable in {name, name.upper()} - {*Settings.model_fields[name].validation_alias.choices}:
+        monkeypatch.setenv(variable, "unusable")
+    Settings()
+
+
 def test_an_invalid_value_is_refused_with_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says which setting."""
     monkeypatch.setenv("TRITON_GATEWAY_PORT", "99999")
