@@ -7,6 +7,7 @@ import itertools
 import mmap
 import re
 import socket
+import time
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from gateway.app import Gateway
 from gateway.control.tritons import Tritons
 from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
+from gateway.registry.reports import ModelReport, record
 from gateway.workers import Link
 from tests.fakes import FakeBackend
 from tests.unit.gateway.conftest import starting
@@ -327,24 +329,36 @@ def overwrite(stack: Any) -> None:
     stack.registry.ledger.write([Record("content_hash", "m2", value)])
 
 
+def refuse(stack: Any, ago: float = 60.0) -> None:
+    """Report what the only model sync says of ``e``, and says again every minute."""
+    bad = ModelReport("e", "m2", stack.triton_name("e"), "pending", "no GPU", is_final=True)
+    stack.registry.reports.write([record("pod", [bad], at=time.time() - ago)])
+
+
 @pytest.mark.parametrize(
     ("spoil", "waits"),
     [
         (lambda stack: stack.registry.models.pop("m2"), False),
-        (lambda stack: stack.backend.refusals.update({stack.triton_name("e"): "no GPU"}), False),
+        (refuse, False),
         (overwrite, False),
         (lambda stack: (stack.folder / "m2.zip").rename(stack.folder / "away.zip"), True),
     ],
-    ids=["not registered", "refused by Triton", "overwritten", "cannot be fetched"],
+    ids=["not registered", "refused by model sync", "overwritten", "cannot be fetched"],
 )
-async def test_a_starting_gateway_does_not_wait_for_final_failures(make_stack: Any, spoil: Any, waits: bool) -> None:
+async def test_a_starting_gateway_does_not_wait_for_final_failures(
+    make_stack: Any, monkeypatch: pytest.MonkeyPatch, spoil: Any, waits: bool
+) -> None:
     """A refused endpoint fails everywhere. One that could not be downloaded is served by others, so it counts."""
+    monkeypatch.setattr("gateway.control.reports._EVERY_S", 0.1)
     stack = make_stack()
     stack.deploy("fine")
     stack.add_text_model("m2")
     stack.registry.add_endpoint("e", "m2")
     spoil(stack)
     async with stack.gateway.running():
+        if spoil is refuse:
+            await stack.until(lambda: "no GPU" in stack.state("e")[1])
+            refuse(stack, 0.0)
         await stack.until(lambda: stack.state("e")[0] == "failed")
         await stack.until(lambda: "fine" in stack.gateway.table.current.endpoints)
         code, body = await readyz(stack)
