@@ -20,6 +20,7 @@ import pytest
 
 from tests.docs.blocks import ROOT, Block, blocks
 from tests.e2e.test_up_demo import Up, clean_environment
+from tests.integration import tiny_generators, tiny_models
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 
@@ -99,6 +100,9 @@ class Reader:
                 for name in ("my-model", "my-classifier-1"):
                     config = place / name / "config.json"
                     config.write_text(config.read_text().replace("{", f'{{"of": "{place.name}-{name}",', 1))
+            if page == "docs/models.md":
+                tiny_generators.save("gpt2", place / "gpt2-onnx", tiny_models.families.gpt2())
+                tiny_generators.export(place / "gpt2-onnx")
             for name, text in FILES.get(page, {}).items():
                 (place / name).write_text(text)
         return place
