@@ -53,7 +53,7 @@ def test_clients_people_already_have(stack: Any) -> None:
             "summary of a classifier": "HfHubHTTPError", "summary with parameters": "HfHubHTTPError",
         },
         "langchain": {"same vectors": True, "query": True},
-        "llama_index": {"vectors": [8, 8], "same vectors": True, "query": True},
+        "llama_index": {"vectors": [8, 8], "query": True},
         "cohere": {
             "first": [[1, "film film"], [2, "film"], [0, "bad"]], "second": [1, 2], "scores": True,
             "wrong model": "BadRequestError", "no model": "NotFoundError",
