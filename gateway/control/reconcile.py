@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from gateway.callers import registry_keys
 from gateway.control import last_good, status
 from gateway.control.assemble import Assembler, refusals
 from gateway.control.builds import Builds
@@ -115,7 +116,7 @@ class Reconciler:
         )  # fmt: skip
         self._saved_state = SavedState(
             store, records, cache, threads, self.served_urls, self.versions,
-            task=lambda: self._task, plan=lambda: self._plan,
+            task=self._to_save, plan=lambda: self._plan,
         )  # fmt: skip
         self._builds = Builds(
             assembler, records, observer, self.versions,
@@ -227,6 +228,18 @@ class Reconciler:
         self._marker, self._newest = marker, task
         self._saved_state.save_soon()
         return "changed" if is_new else "unchanged"
+
+    def _to_save(self) -> ServingTask | None:
+        """Return the Task that is served, with the keys of callers as they were read last.
+
+        While a section cannot be read, the Task that is served is an older one; a key that was revoked since must not
+        come back with the next start.
+        """
+        served, newest = self._task, self._newest
+        if served is None or newest is None or newest.problem:
+            return served
+        keys = {kind: newest.records.get(kind, {}) for kind in (registry_keys.KEY, registry_keys.END)}
+        return replace(served, records={**served.records, **keys})
 
     async def _show_guards(self, task: ServingTask, spec: ServingSpec) -> None:
         found = await self._local(guarded_until, task, spec)

@@ -113,8 +113,11 @@ async def test_unreadable_records_leave_the_last_good_keys(fleet: Fleet) -> None
     assert None is fleet.gateways[0].status()["registry"]["problem"]
 
 
-async def test_keys_survive_a_restart_while_the_registry_is_away(make_stack: Any, tmp_path: Path) -> None:
-    """As they were read last, revocations too."""
+@pytest.mark.parametrize("sections", [{}, {"endpoints": "{"}], ids=["readable", "unreadable"])
+async def test_keys_survive_a_restart_while_the_registry_is_away(
+    make_stack: Any, tmp_path: Path, sections: dict[str, str]
+) -> None:
+    """As they were read last, revocations too; also those of a time when the rest of the Task could not be read."""
     pepper = tmp_path / "pepper"
     pepper.write_bytes(PEPPER)
     stack = make_stack(keys_from_registry=True, pepper_file=str(pepper))
@@ -134,11 +137,13 @@ async def test_keys_survive_a_restart_while_the_registry_is_away(make_stack: Any
         stack.deploy("e", "m1")
         await stack.until(lambda: "e" in stack.gateway.table.current.endpoints)
         assert [200, 200] == await answers(stack.client)
+        stack.registry.sections |= sections
         with store.editing() as keys:
             keys[0] = replace(keys[0], revoked=written(2))
         revoked = texts.index(next(text for text in texts if keys[0].id in text))
         access = stack.gateway._callers.access
         await stack.until(lambda: _answer_of(access, texts[revoked]) == "revoked")
+        await stack.until(lambda: any(END in path.read_text() for path in tmp_path.rglob("last-good.json")))
     stack.registry.is_up = stack.registry.ledger.is_up = False
     stack.backend.is_up = True
     stack.gateway = stack.new_gateway()
