@@ -46,7 +46,7 @@ _OPTIONS: Final = (
     ("grpc.enable_http_proxy", 0),  # a cluster's proxy for outside addresses does not lead to Triton
     # By default gRPC waits up to two minutes before it connects again. A restarted Triton must be found at once.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 1000),  # and how long an attempt may take: a busy machine needs some of it
     ("grpc.max_reconnect_backoff_ms", 1000),
     # If a server's node is lost, its connection is not closed. Pings end the calls before their deadline. gRPC sends
     # them only during calls, and at most two without data, which Triton's default tolerates.
