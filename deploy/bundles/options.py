@@ -56,18 +56,6 @@ class BeyondTolerance(DeployError):
     """No candidate is as exact as required, or the bundle would be wrong."""
 
 
-def judge_each(
-    tried: Sequence[Candidate], judge: Callable[[Candidate], Parity], say: Say
-) -> list[tuple[Candidate, Parity]]:
-    """Judge every candidate, and say what was found."""
-    judged: list[tuple[Candidate, Parity]] = []
-    for candidate in tried:
-        found = judge(candidate)
-        judged.append((candidate, found))
-        say(f"{candidate.name}: {_verdict(found)}")
-    return judged
-
-
 def acceptable(judged: Judged, accept: str) -> dict[str, tuple[Candidate, Parity]]:
     """Return the candidates that may be chosen, by name: those within tolerance.
 
@@ -86,14 +74,3 @@ def acceptable(judged: Judged, accept: str) -> dict[str, tuple[Candidate, Parity
         "Preprocess class that sends one text at a time can serve it" if is_wrong else
         'no bundle was made; --accept "REASON" takes the fastest anyway',
     )  # fmt: skip
-
-
-def _verdict(found: Parity) -> str:
-    if found.faults:
-        return f"refused: {found.faults[0]}"
-    nearest = "" if found.neighbours is None else f", same neighbour {found.neighbours:.1%}"
-    end = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
-    return (
-        f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}, same answer "
-        f"{found.decisions:.1%}{nearest}; {end}"
-    )

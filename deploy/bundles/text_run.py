@@ -20,7 +20,7 @@ from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.model_files import copy_texts
-from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable, judge_each
+from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable
 from deploy.bundles.pack import reference, warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
@@ -63,13 +63,7 @@ class TextRun:
             truth, self.named.weights(), texts, self.processor, exported, options=self.task_options,
             threads=self.cores, say=self.progress,
         )  # fmt: skip
-
-        def judge(candidate: Candidate) -> Parity:
-            # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
-            held_to: execution.Precision = "fp32" if self.options.target == "gpu" else candidate.precision
-            return self.gate.judge(candidate, self._execution(candidate), held_to)
-
-        judged = judge_each(tried, judge, self.say)
+        judged = [(candidate, self._judge(candidate)) for candidate in tried]
         usable = acceptable(judged, self.options.accept)
         timings = self._speed([c for c, p in judged if not p.faults], exported)
         name = max(usable, key=lambda name: speed.score(timings, name))
@@ -133,6 +127,14 @@ class TextRun:
             self.source.read_from(self.options.reads), self.processor, self.bodies, self.named.run, self.progress,
             reads=self.options.reads, files=self.source.kept(),
         )  # fmt: skip
+
+    def _judge(self, candidate: Candidate) -> Parity:
+        """Judge a candidate, and say what was found."""
+        # For a GPU target, only the fp32 graph can be judged here; TensorRT turns it into fp16 on the target.
+        held_to: execution.Precision = "fp32" if self.options.target == "gpu" else candidate.precision
+        found = self.gate.judge(candidate, self._execution(candidate), held_to)
+        self.say(f"{candidate.name}: {_verdict(found)}")
+        return found
 
     def _open(self, candidate: Candidate, graph: Path, threads: int) -> Engine:
         return self.gate.engine(graph, self._execution(candidate), threads)
@@ -209,3 +211,14 @@ class TextRun:
 
 def _bind(function: Callable[[Any], object], argument: Any) -> speed.Call:
     return lambda: function(argument)
+
+
+def _verdict(found: Parity) -> str:
+    if found.faults:
+        return f"refused: {found.faults[0]}"
+    nearest = "" if found.neighbours is None else f", same neighbour {found.neighbours:.1%}"
+    end = "within tolerance" if found.is_within else "beyond tolerance: " + "; ".join(found.excesses)
+    return (
+        f"mean cosine {found.mean_cosine:.5f}, largest difference {found.max_difference:.1e}, same answer "
+        f"{found.decisions:.1%}{nearest}; {end}"
+    )

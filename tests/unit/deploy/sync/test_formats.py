@@ -80,6 +80,6 @@ def test_what_is_written_for_triton_is_what_was_recorded_last(tmp_path: Path) ->
 
 
 def test_what_model_sync_says_of_itself_is_read(version: str, tmp_path: Path) -> None:
-    """Its status, which gateways' pages and `doctor` read, and what it remembers over a restart."""
+    """Its status, from which its readiness follows, and what it remembers over a restart."""
     status = json.loads((RECORDED / version / "status.json").read_text())
     assert [] == Readiness(RECORDED / version / "filled.json").reasons(status)
