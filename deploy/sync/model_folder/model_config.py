@@ -17,7 +17,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from deploy.sync.errors import BadModel
-from deploy.sync.model_folder.aux_config import apply_pairs, parse_pbtxt, unquote
+from deploy.sync.model_folder.aux_config import is_numbered, parse_pairs, parse_pbtxt, unquote
 from deploy.sync.model_folder.execution import MAX_ROWS, Execution
 from deploy.sync.model_folder.layout import Engine, Kind
 from deploy.sync.model_folder.native import finish_natively, run_natively
@@ -199,14 +199,15 @@ def _user_config(endpoint: EndpointSpec) -> tuple[Any, bool, bool]:
         config = parse_pbtxt(text)
         says = re.search(r"(?m)^[^#\n]*\bmax_batch_size\s*:", text) is not None
     else:
-        config = model_config_pb2.ModelConfig()
-        # input.0.format=… refers to the first declared input, so declared inputs are added before the pairs are
-        # applied.
         for side in ("input", "output"):
-            if side in pairs:
-                for tensor in getattr(endpoint, f"{side}s"):
-                    _fill(getattr(config, side).add(), tensor.name, _triton_type(tensor), tensor.shape)
-        apply_pairs(config, pairs)
+            if is_numbered(given := pairs.get(side, "")):  # input.0.format=… says more of the first declared input
+                numbered = {unquote(str(number)): one for number, one in given.items()}
+                for number, one in enumerate(getattr(endpoint, f"{side}s")):
+                    declared = {"name": one.name, "data_type": f"TYPE_{_triton_type(one)}", "dims": list(one.shape)}
+                    more = numbered.get(str(number), {})
+                    numbered[str(number)] = declared | more if isinstance(more, dict) else more
+                pairs = {**pairs, side: numbered}
+        config = parse_pairs(pairs)
         says = "max_batch_size" in pairs
     config.ClearField("name")
     return config, config.max_batch_size > 0, says

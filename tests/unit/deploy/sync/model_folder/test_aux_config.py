@@ -7,19 +7,11 @@ import contextlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tritonclient.grpc import model_config_pb2
 
-from deploy.sync.model_folder.aux_config import apply_pairs, parse_pbtxt, unquote
+from deploy.sync.model_folder.aux_config import parse_pairs, parse_pbtxt, unquote
 from gateway.errors import SpecFault
 
 WORDS = st.text(alphabet="abcxyz_0123456789 .-/", min_size=1, max_size=20).map(str.strip).filter(bool)
-
-
-def config(pairs):
-    """Apply pairs to an empty configuration."""
-    message = model_config_pb2.ModelConfig()
-    apply_pairs(message, pairs)
-    return message
 
 
 @given(WORDS, st.sampled_from(["{}", '"{}"', "'{}'", '\\"{}\\"', "\\'{}\\'", "\\{}\\", '"\\"{}\\""', "'\"{}\"'"]))
@@ -31,7 +23,7 @@ def test_every_way_of_quoting_means_the_bare_value(word, form):
 @given(WORDS, st.sampled_from(["{}", '"{}"', "'{}'", '\\"{}\\"', "\\'{}\\'", "\\{}\\"]))
 def test_a_string_field_is_the_same_in_every_quoting(word, form):
     """The same platform comes out however it was quoted."""
-    assert word == config({"platform": form.format(word)}).platform
+    assert word == parse_pairs({"platform": form.format(word)}).platform
 
 
 @pytest.mark.parametrize(
@@ -40,19 +32,19 @@ def test_a_string_field_is_the_same_in_every_quoting(word, form):
 def test_lists_may_be_written_in_every_form(value):
     """A list, a text that looks like one, or numbered elements."""
     assert [4, 8] == list(
-        config({"dynamic_batching": {"preferred_batch_size": value}}).dynamic_batching.preferred_batch_size
+        parse_pairs({"dynamic_batching": {"preferred_batch_size": value}}).dynamic_batching.preferred_batch_size
     )
 
 
 @pytest.mark.parametrize("value", [{}, [], "", "{}", "true", True])
 def test_an_empty_group_switches_it_on(value):
     """``dynamic_batching={}`` and its look-alikes say: batch dynamically, with Triton's defaults."""
-    assert config({"dynamic_batching": value}).WhichOneof("scheduling_choice") == "dynamic_batching"
+    assert parse_pairs({"dynamic_batching": value}).WhichOneof("scheduling_choice") == "dynamic_batching"
 
 
 def test_numbered_elements_enums_bools_and_maps_are_understood():
     """Every kind of protobuf field can be set from nested pairs."""
-    message = config(
+    message = parse_pairs(
         {
             "max_batch_size": "16",
             "instance_group": {"0": {"kind": "KIND_CPU", "count": 2}, "1": {"kind": '"KIND_GPU"', "gpus": "[0, 1]"}},
@@ -73,28 +65,27 @@ def test_numbered_elements_enums_bools_and_maps_are_understood():
 def test_an_unknown_field_is_named_with_the_nearest_known_one():
     """A typing error is told where it is made, at every depth."""
     with pytest.raises(SpecFault, match=r"has no field 'max_batchsize'; did you mean max_batch_size\?"):
-        config({"max_batchsize": 4})
-    with pytest.raises(SpecFault, match=r"dynamic_batching.prefered_batch_size.*did you mean preferred_batch_size\?"):
-        config({"dynamic_batching": {"prefered_batch_size": [1]}})
-    with pytest.raises(SpecFault, match=r"KIND_CUP: no such value; did you mean KIND_CPU\?"):
-        config({"instance_group": [{"kind": "KIND_CUP"}]})
+        parse_pairs({"max_batchsize": 4})
+    with pytest.raises(SpecFault, match=r"DynamicBatching.*prefered_batch_size.*did you mean preferred_batch_size\?"):
+        parse_pairs({"dynamic_batching": {"prefered_batch_size": [1]}})
+    with pytest.raises(SpecFault, match=r"--aux-config.*Kind\" has no value named KIND_CUP"):
+        parse_pairs({"instance_group": [{"kind": "KIND_CUP"}]})
 
 
 @pytest.mark.parametrize(
     ("pairs", "message"),
     [
-        ({"max_batch_size": "many"}, "max_batch_size must be a number, not 'many'"),
-        ({"max_batch_size": [1]}, "max_batch_size takes one value"),
-        ({"dynamic_batching": 5}, "dynamic_batching is a group of fields"),
-        ({"model_transaction_policy": {"decoupled": "maybe"}}, "decoupled must be true or false"),
-        ({"input": {"1": {"name": "x"}}}, r"input.1 is given without input.0"),
-        ({"instance_group": "KIND_CPU"}, r"instance_group.0 is a group of fields"),
+        ({"max_batch_size": "many"}, "max_batch_size: many.*Couldn't parse integer"),
+        ({"max_batch_size": [1]}, r"max_batch_size: \[1\].*Couldn't parse integer"),
+        ({"dynamic_batching": 5}, "dynamic_batching: 5"),
+        ({"model_transaction_policy": {"decoupled": "maybe"}}, 'decoupled: maybe.*Expected "true" or "false"'),
+        ({"instance_group": "KIND_CPU"}, r"instance_group: KIND_CPU"),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_refused_with_its_path(pairs, message):
+def test_a_value_of_the_wrong_kind_is_refused_with_what_was_said(pairs, message):
     """Nothing a user types ends in a Python traceback."""
     with pytest.raises(SpecFault, match=message):
-        config(pairs)
+        parse_pairs(pairs)
 
 
 @given(
@@ -114,7 +105,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_path(pairs, message):
 def test_any_value_is_applied_or_refused_never_worse(value):
     """Total: whatever was stored in the Task, the answer is a config or a SpecFault."""
     with contextlib.suppress(SpecFault):
-        config({"instance_group": value, "parameters": value, "dynamic_batching": value})
+        parse_pairs({"instance_group": value, "parameters": value, "dynamic_batching": value})
 
 
 def test_a_pbtxt_with_an_unknown_field_names_field_place_and_suggestion():
