@@ -131,22 +131,6 @@ def test_a_request_with_nothing_in_front_is_always_sent() -> None:
     assert [stack.ended[f"short {number}"][1] for number in range(3)] == [None] * 3
 
 
-@pytest.mark.parametrize(("rank", "most"), [(CRITICAL, 9), (DEFAULT, 8), (BATCH, 4)])
-def test_each_class_may_fill_its_share_of_two_full_calls(rank: int, most: int) -> None:
-    """Class batch has half of it, class critical a sixteenth more than all of it."""
-
-    async def story(loop: SimulatedLoop) -> Stack:
-        stack = limited(loop)
-        for number in range(40):
-            stack.ask(str(number), rank=rank)
-        stack.refused = [name for name in stack.ended if stack.because(name) == "work_full"]
-        await stack.batcher.close()
-        return stack
-
-    stack = simulate(story)
-    assert len(stack.refused) == 40 - most
-
-
 def limited(loop: SimulatedLoop, pressure: Pressure | None = None) -> Stack:
     """Return a stack whose limit is two calls of ``ROWS`` rows."""
     stack = Stack(loop, pressure or Pressure("always"))

@@ -12,8 +12,6 @@ from typing import Any
 import grpc
 import pytest
 import trustme
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import STATUS, ModelFailed
@@ -161,37 +159,6 @@ async def test_a_new_endpoint_does_not_make_the_server_unready(stack: Any, calle
     stack.registry.add_endpoint("new", "m2")  # Triton does not get it
     await stack.until(lambda: stack.state("new")[0] == "pending")
     assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
-
-
-async def test_no_message_causes_an_internal_error(caller: Caller) -> None:
-    """Any well-formed message gets an answer or a code that names the caller's fault."""
-    datatypes = st.sampled_from(["BYTES", "INT64", "FP32", "FP16", "BOOL", "UINT8", "", "X"])
-    tensors = st.tuples(
-        st.sampled_from(["text", "text_pair", "other", ""]), datatypes, st.lists(st.integers(-2, 3), max_size=3),
-        st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3), st.lists(st.binary(max_size=4), max_size=3),
-    )  # fmt: skip
-    tried: list[Any] = []
-
-    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(st.lists(tensors, max_size=3), st.lists(st.binary(max_size=12), max_size=3), st.text(max_size=3))
-    @example([("text_pair", "BYTES", [0], [], [])], [], "")  # a second text, and none that it belongs to
-    def messages(inputs: Any, raw: Any, model: str) -> None:
-        request = pb.ModelInferRequest(model_name=model or "e")
-        for name, datatype, shape, numbers, items in inputs:
-            tensor = request.inputs.add(name=name, datatype=datatype, shape=shape)
-            tensor.contents.int_contents.extend(numbers)
-            tensor.contents.bytes_contents.extend(items)
-        request.raw_input_contents.extend(raw)
-        tried.append(request)
-
-    messages()
-    codes: dict[Any, Any] = {}
-    for request in tried:
-        try:
-            await caller.infer(request)
-        except grpc.aio.AioRpcError as error:
-            codes[error.code()] = request
-    assert set(codes) <= {grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND}, codes
 
 
 async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path) -> None:

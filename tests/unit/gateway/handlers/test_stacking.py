@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.errors import BackendRefused, DeadlineExceeded, InputRefused
+from gateway.errors import BackendRefused, InputRefused
 from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import TensorHandler, TritonCall
@@ -67,13 +67,6 @@ async def test_rows_beyond_the_models_batch_size_are_left_for_another_call(backe
     assert [3, 3, 9] == [rows for _, rows in backend.calls]
 
 
-async def test_only_the_request_at_fault_fails(backend: FakeBackend) -> None:
-    """The call is refused, and its halves are called again."""
-    found = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), full(-1, 1, 2), full(3, 1, 2))
-    assert isinstance(found[1], BackendRefused)
-    assert [2, 6] == [found[0]["y"][0, 0], found[2]["y"][0, 0]]
-
-
 async def test_requests_for_different_outputs_do_not_share_a_call(backend: FakeBackend) -> None:
     """One asks for y and one for z, but a call has one list of outputs."""
     calls = StackedCalls(backend, "m", max_rows=8)
@@ -99,13 +92,6 @@ async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None
     found = await asyncio.gather(*(calls.infer(inputs, (), request()) for _ in range(2)))
     assert [(3, 2), (3, 2)] == [outputs["y"].shape for outputs, _, _ in found]
     assert len(backend.calls) == 2
-
-
-async def test_a_call_that_hangs_ends_at_the_requests_deadline(backend: FakeBackend) -> None:
-    """It is cancelled, and the request fails."""
-    backend.hold = asyncio.Event()
-    [late] = await ask(StackedCalls(backend, "m", max_rows=8), full(1, 1, 2), timeout=0.05)
-    assert isinstance(late, DeadlineExceeded)
 
 
 async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backend: FakeBackend) -> None:

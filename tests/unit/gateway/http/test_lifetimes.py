@@ -85,25 +85,6 @@ async def test_a_connection_that_has_ended_is_freed_without_a_collection(serve: 
             gc.enable()
 
 
-async def test_a_version_in_use_is_closed_after_its_last_answer(serve: Serve) -> None:
-    """After a redeploy, the old version still answers its requests."""
-    async with serve() as port:
-        stack = port.stack
-        old = stack.gateway.table.current.endpoints["e"]
-        stack.backend.hold = asyncio.Event()
-        wire = await port.connect()
-        wire.send(post())
-        await stack.until(lambda: old._leases == 1)
-        held, stack.backend.hold = stack.backend.hold, None
-        stack.add_text_model("m2")
-        stack.registry.add_endpoint("e", "m2")
-        stack.load("e")
-        await stack.until(lambda: stack.gateway.table.current.endpoints["e"] is not old)
-        held.set()
-        assert 200 == (await wire.answer())[0]
-        await stack.until(lambda: old._leases == 0)
-
-
 @pytest.mark.parametrize(("limit", "asked"), [("2s", ()), ("600s", ("x-request-timeout-ms: 50",))])
 async def test_the_deadline_holds(serve: Serve, limit: str, asked: tuple[str, ...]) -> None:
     """The gateway's or the caller's: a model never answers, the request gets 504, and everything is released."""

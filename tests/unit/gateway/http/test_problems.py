@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from gateway import errors
 from gateway.errors import STATUS
-from gateway.http.problems import problem
 
 
 def _all(error: type[errors.GatewayError]) -> list[type[errors.GatewayError]]:
@@ -24,11 +21,3 @@ def test_only_client_errors_are_4xx() -> None:
         assert 400 <= STATUS[error.kind] < 500
     for error in _all(errors.Unavailable):
         assert 503 == STATUS[error.kind]
-
-
-def test_problem_has_error_code_request_id_and_hint() -> None:
-    """The fields of an error body are fixed."""
-    status, headers, body = problem(errors.Overloaded("full", hint="wait", retry_after=3), "id1")
-    assert 429 == status
-    assert (b"retry-after", b"3") in headers
-    assert {"error": "full", "code": "overloaded", "request_id": "id1", "hint": "wait"} == json.loads(body)

@@ -176,27 +176,6 @@ async def test_no_bytes_cause_a_server_error(stack: Any, content: bytes, kind: s
     reply.json()
 
 
-_JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.integers() | st.text(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8) | st.just("text"), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-
-
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(body=_JSON_VALUES | st.builds(lambda v: {"text": v}, _JSON_VALUES))
-async def test_no_json_causes_a_server_error(stack: Any, body: Any) -> None:
-    """Any JSON value gets an answer or a 4xx."""
-    if not stack.gateway.table.current.endpoints:
-        stack.deploy("e")
-        await stack.served("e")
-    reply = await stack.client.post("/serve/e", content=json.dumps(body).encode(), headers=JSON)
-    assert reply.status_code in (200, 400, 422)
-    reply.json()
-
-
 async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
     """A client that sends its body byte by byte gets 408 at its deadline."""
     stack.deploy("e")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gateway.errors import BackendUnavailable, MalformedBody
-from gateway.trace import Trace
 from tests.unit.gateway.path.asks import Echo, Plane
 
 
@@ -21,16 +20,3 @@ async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: 
             made.job("e").failed(error)
     levels = [(record.levelname, record.code) for record in caplog.records if record.name == "triton_gateway.request"]  # type: ignore[attr-defined]
     assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
-
-
-async def test_a_listener_gets_records_until_it_unsubscribes() -> None:
-    """Two requests end, and it hears of the first one only."""
-    made = Plane("e")
-    heard: list[Trace] = []
-    leave = made.plane.records.subscribe(heard.append)
-    made.ask(Echo())
-    made.job("e").answered(1)
-    leave()
-    made.ask(Echo())
-    made.job("e").answered(2)
-    assert (1, 2) == (len(heard), len(made.ended))

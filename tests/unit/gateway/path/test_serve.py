@@ -13,11 +13,9 @@ from gateway.errors import (
     BackendUnavailable,
     DeadlineExceeded,
     EndpointNotFound,
-    GatewayError,
     InputRefused,
     InternalError,
     ModelFailed,
-    VersionNotFound,
 )
 from gateway.handlers.endpoint import Event
 from gateway.outcome import Outcome
@@ -125,29 +123,9 @@ def test_in_any_order_of_events_a_request_ends_once_and_each_lease_is_released_o
         known = case.ask.refusals[0] if case.ask.refusals else None
         assert trace.outcome == ("ok" if known is None else known.kind)
         assert all(job.given_up <= 1 for job in (*case.jobs(case.canary), *case.jobs(case.stable)))
+        assert case.made.plane._observer._begun == case.made.plane._observer._ended == 1
 
     asyncio.run(run())
-
-
-async def test_only_the_first_end_of_a_request_counts() -> None:
-    """One whose client has left is not answered, and an answered one does not expire."""
-    for first, later, outcome in (
-        ("leave", "answer", "client_gone"), ("answer", "expire", "ok"), ("expire", "leave", "deadline_exceeded"),
-        ("request is refused", "answer", "input_refused"),
-    ):  # fmt: skip
-        case = Case()
-        await case.act(first)
-        await case.act(later)
-        assert [outcome] == case.outcomes
-
-
-async def test_a_request_that_leaves_or_expires_frees_its_work_and_its_version_at_once() -> None:
-    """In the same turn of the loop."""
-    for action in ("leave", "expire"):
-        case = Case(has_fallback=False)
-        await case.act(action)
-        assert [1] == [job.given_up for job in case.jobs(case.canary)]
-        assert (1, 1) == (case.canary.leased, case.canary.released)
 
 
 async def test_a_failed_canary_has_one_fallback_to_the_stable_version() -> None:
@@ -322,31 +300,6 @@ async def test_the_stable_version_of_a_canary_is_leased_from_the_start() -> None
     made.job("old").answered("saved")
     await retiring
     assert [b"('old', 'saved')"] == ask.replies
-
-
-@pytest.mark.parametrize(
-    ("path", "pin", "error"),
-    [("none", "", EndpointNotFound), ("e/9", "", VersionNotFound), ("e", "e/9", VersionNotFound)],
-)
-async def test_an_unknown_endpoint_or_version_is_refused(path: str, pin: str, error: type[GatewayError]) -> None:
-    """At once, and no lease is held."""
-    made = Plane("e")
-    call = Echo(path)
-    call.pin = pin
-    ask = made.ask(call)
-    assert [error] == [type(one) for one in ask.refusals]
-    assert (True, error.kind) == (ask.is_over, made.ended[0].outcome)
-
-
-async def test_every_request_has_one_record() -> None:
-    """Whether it was answered, refused or left."""
-    made = Plane("e")
-    made.ask(Echo())
-    made.job("e").answered("yes")
-    made.ask(Echo("none"))
-    made.ask(Echo()).leave()
-    assert ["ok", "endpoint_not_found", "client_gone"] == [trace.outcome for trace in made.ended]
-    assert made.plane._observer._begun == made.plane._observer._ended == 3
 
 
 @pytest.mark.looptime

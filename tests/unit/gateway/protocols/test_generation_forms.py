@@ -10,7 +10,7 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 
 from gateway.errors import ModelFailed
-from gateway.grpc.server import RpcServer
+from tests.unit.gateway.grpc.test_server import make_server
 from tests.unit.gateway.story import counting, deploy, failing
 from tests.waiting import LIMIT_S, soon
 
@@ -97,12 +97,7 @@ async def test_failure_before_the_first_token_is_an_ordinary_refusal(story: Any)
 
 async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: Any) -> None:
     """A refused request does not end the stream. A caller that leaves stops the model's work."""
-    gateway = story.gateway
-
-    async def none() -> list[dict[str, Any]]:
-        return []
-
-    server = RpcServer(gateway.plane, gateway.table, gateway.health, none, version="1", max_message_bytes=1 << 20)
+    server = make_server(story)
     port = await server.start("127.0.0.1", 0)
 
     def request(*texts: str, **parameters: int) -> Any:
@@ -263,13 +258,6 @@ async def test_fields_that_clients_send_by_themselves_are_accepted(story: Any) -
     for path, body in (("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)):
         reply = await story.client.post(path, json={**body, **usual})
         assert (200, "[DONE]") == (reply.status_code, chunks(reply)[-1]), reply.text
-
-
-async def test_a_temperature_below_zero_is_refused_with_the_limit(story: Any) -> None:
-    """The message used to name the internal limit -1e-09."""
-    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "temperature": -1})
-    assert 400 == reply.status_code
-    assert "temperature must be a number of at least 0" == reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

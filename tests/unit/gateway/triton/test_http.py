@@ -16,7 +16,6 @@ from pydantic import ValidationError
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
-    BackendUnavailable,
     DeadlineExceeded,
     GatewayError,
     ModelFailed,
@@ -25,7 +24,6 @@ from gateway.errors import (
 from gateway.settings import Settings
 from gateway.triton import http
 from gateway.triton.addresses import http_beside
-from gateway.triton.backend import TritonBackend
 from gateway.triton.errors import TransportError
 from gateway.triton.http import HttpTransport
 from tests.waiting import LIMIT_S, soon
@@ -58,20 +56,6 @@ async def infer(calls: HttpTransport, *ids: int, timeout: float = LIMIT_S, paren
     return (await calls.infer("m", inputs, ["out"], timeout=timeout, request_id="", parent=parent))["out"]
 
 
-async def called_over_http(*servers: HttpServer) -> TritonBackend:
-    """Return a backend of these servers, which have only HTTP, after a health check."""
-    http = {f"127.0.0.1:{9 + number}": server.address for number, server in enumerate(servers)}
-    backend = TritonBackend(",".join(http), http_of=http.get)
-    with pytest.raises(BackendUnavailable):
-        await backend.describe("m")
-    return backend
-
-
-async def ask(backend: TritonBackend, *ids: int) -> Any:
-    """Make a call with one row."""
-    return (await backend.infer("m", {"input_ids": np.array([ids], np.int64)}, ["out"], timeout=LIMIT_S))["out"]
-
-
 @pytest.mark.parametrize(
     ("target", "setting", "address"),
     [
@@ -102,12 +86,6 @@ async def test_calls_one_after_another_share_a_connection(server: HttpServer, ca
     await infer(calls, 1, parent="00-aa-bb-01")
     assert 1 == server.connections
     assert [False] * 5 + [True] == [b"traceparent: 00-aa-bb-01\r\n" in head for head, _ in server.calls]
-
-
-async def test_concurrent_calls_get_their_own_rows(calls: HttpTransport) -> None:
-    """They use as many connections as there are calls."""
-    answers = await asyncio.gather(*(infer(calls, i) for i in range(40)))
-    assert [[[2 * i]] for i in range(40)] == [a.tolist() for a in answers]
 
 
 async def test_a_pause_of_the_gateway_does_not_count_as_the_servers(calls: HttpTransport) -> None:
@@ -273,27 +251,6 @@ async def test_connections_that_open_during_close_are_closed_too(
     assert opened
 
 
-async def test_a_call_may_be_repeated_after_the_server_hangs_up(server: HttpServer) -> None:
-    """The server gets calls again once it passes a health check."""
-    backend = await called_over_http(server)
-
-    async def hang_up(_head: bytes, _body: bytes) -> None:
-        return None
-
-    normal, server.answer = server.answer, hang_up
-    with pytest.raises(BackendUnavailable):
-        await ask(backend, 1)
-    http = backend._replicas.all[0].http
-    assert not http.is_open
-    server.answer = normal
-    async with asyncio.timeout(LIMIT_S):
-        while not await backend.is_live():
-            await asyncio.sleep(0.01)
-    assert http.is_open
-    assert [[2]] == (await ask(backend, 1)).tolist()
-    await backend.close()
-
-
 async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpServer, calls: HttpTransport) -> None:
     """A restarted server closes its connections; the next call opens a new one."""
     await infer(calls, 1)
@@ -307,41 +264,7 @@ async def test_connection_that_was_closed_while_idle_is_not_used(server: HttpSer
 async def test_server_that_says_it_is_not_alive_is_not_called(server: HttpServer) -> None:
     """The port belongs to another program, or Triton is starting."""
     server.is_alive = False
-    backend = await called_over_http(server)
-    with pytest.raises(BackendUnavailable):
-        await ask(backend, 1)
-    assert [] == server.calls
-    await backend.close()
-
-
-async def test_a_missing_http_port_is_found_once_in_the_background() -> None:
-    """A gateway whose Triton has no HTTP starts without waiting for it."""
-    http = {"127.0.0.1:9": ("127.0.0.1", 9), "127.0.0.1:10": ("no such name", 8000)}
-    backend = TritonBackend(",".join(http), http_of=http.get)
-    async with asyncio.timeout(LIMIT_S):
-        for _ in range(2):
-            with pytest.raises(BackendUnavailable):
-                await backend.describe("m")
-    await backend.close()
-
-
-async def test_calls_spread_over_servers_and_leave_one_that_is_gone() -> None:
-    """The server with the fewest calls goes first. A lost server gets no calls until it answers again."""
-    one, two = HttpServer(), HttpServer()
-    addresses = [await one.start(), await two.start()]
-    backend = await called_over_http(one, two)
-    for i in range(20):
-        await ask(backend, i)
-    assert (10, 10) == (len(one.calls), len(two.calls))
-    await two.stop()
-    for i in range(20):
-        assert [[2 * i]] == (await ask(backend, i)).tolist()
-    assert (30, 10) == (len(one.calls), len(two.calls))
-    await two.start(addresses[1][1])
-    async with asyncio.timeout(LIMIT_S):
-        while len(two.calls) == 10:
-            await backend.is_live()
-            await ask(backend, 1)
-    await backend.close()
-    await one.stop()
-    await two.stop()
+    calls = HttpTransport(server.address)
+    assert not await calls.is_live()
+    assert not calls.is_open
+    await calls.close()
