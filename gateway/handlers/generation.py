@@ -1,7 +1,7 @@
 """Text generation: turns the tokens that a decoupled model sends one by one into text, whole or in events.
 
-The handler of text-generation endpoints; ``path.serve`` sends its pieces. Nothing is batched here: the model
-interleaves its sequences token by token (``deploy/sync/runtime/generate_model.py``).
+The handler of text-generation endpoints; ``path.serve`` sends its pieces. Nothing is batched: the model
+continues each text in a thread of its own (``deploy/sync/runtime/generate_model.py``).
 """
 
 from __future__ import annotations

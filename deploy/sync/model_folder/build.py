@@ -50,7 +50,7 @@ class Builder:
         # Model sync runs next to its Triton, with which it shares a folder, so this machine's CPU serves the model.
         self._features = this_cpu() if features is None else features
         self._tuning = tuning
-        self._program = _PROGRAM.read_text("utf-8") if engine == "python" else ""
+        self._program = _PROGRAM.read_text("utf-8")
         self._generator = _GENERATOR.read_text("utf-8")
         # Only the embedded server's configuration contains instances and threads; a full Triton's does not depend on
         # the CPU.
@@ -78,7 +78,12 @@ class Builder:
         layout = lay_out(kind, files, external=signature.external_files if signature else ())
         if signature is not None and _generates(signature, endpoint):
             config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning)
-            return Build(config, layout.files, {"1/model.py": self._generator}, cpu_instances(config))
+            return Build(
+                config,
+                layout.files,
+                {"1/model.py": self._generator, "1/onnx_model.py": self._program},
+                cpu_instances(config),
+            )
         config = build_config(
             name=name,
             endpoint=endpoint,

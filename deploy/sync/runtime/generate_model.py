@@ -1,44 +1,38 @@
 """A causal language model on Triton's python backend: ONNX Runtime in a loop, one response per token (decoupled).
 
-Copied as ``1/model.py`` into the folder of every text-generation model by model sync (``model_folder/build``) and run
-by Triton's stub process, so it imports nothing of ours: numpy, onnxruntime and the stub's own module only.
+Copied as ``1/model.py``, beside ``onnx_model.py``, into the folder of every text-generation model by model sync
+(``model_folder/build``) and run by Triton's stub process, so it imports nothing else of ours.
 
 Takes ``input_ids`` (INT64, [tokens]) and ``parameters`` (BYTES, [1], a JSON object; see ``Settings``), answers each new
 token with ``token_ids`` (INT64, [1]) and ``finish_reason`` (BYTES, [1]: empty, ``eos`` or ``length``). The graph is in
 the form that optimum exports: ``input_ids``, ``attention_mask``, ``position_ids`` where it has them, and a key/value
 cache as ``past_key_values.*`` → ``present.*``; a graph without cache is run over the whole text for every token.
-Sequences take turns, one token each, so that a long one does not hold up a short one.
+Each text is continued in a thread of its own, so that a long one does not hold up a short one.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import importlib
 import json
 import math
-import os
-import queue
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-# The stub runs isolated and ignores PYTHONPATH; the launcher says where the packages are.
-sys.path[:0] = [p for p in os.environ.get("TRITON_GATEWAY_SITE", "").split(os.pathsep) if p and p not in sys.path]
+# This comes first: it says where the packages are.
+from .onnx_model import NEEDS_NUMPY_1, Refused, first_line, load_session, passes_arrays  # isort: split
 
-import numpy as np  # noqa: E402 - after the line above
+import numpy as np
 
 MAX_ACTIVE = 32
-"""Sequences that take turns; each holds a cache. Others wait for one to end."""
+"""Texts that are continued at the same time; each holds a cache. Others wait for one to end."""
 
 _TYPES: Mapping[str, Any] = {"tensor(float)": np.float32, "tensor(float16)": np.float16, "tensor(double)": np.float64}
-
-
-class Refused(Exception):
-    """This request cannot be run; the message is for its sender."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,15 +105,10 @@ def choose(scores: Any, settings: Settings, random: Any) -> int:
 
 @dataclass(slots=True)
 class Continued:
-    """One text that is being continued."""
+    """One text that is being continued: its tokens, how many of them the graph has read, and what it keeps of them."""
 
-    sender: Any
     ids: list[int]
-    settings: Settings
-    random: Any
-    until: float = math.inf
     cache: dict[str, Any] = field(default_factory=dict)
-    n_new: int = 0
     n_read: int = 0
 
 
@@ -169,16 +158,6 @@ class Graph:
         return np.zeros([1, *shape[1:]], dtype=_TYPES.get(self._inputs[name].type, np.float32))
 
 
-def open_graph(path: Path, threads: int, runtime: Any) -> Graph:
-    """Load the graph at ``path`` into ``runtime`` (the module onnxruntime). Raises what that raises, or ``Refused``."""
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return Graph(runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]), runtime)
-
-
 class TritonPythonModel:
     """What Triton's python backend calls; the class name and methods are Triton's."""
 
@@ -187,24 +166,23 @@ class TritonPythonModel:
         self._backend = importlib.import_module("triton_python_backend_utils")
         if not passes_arrays(self._backend):
             raise self._backend.TritonModelException(
-                f"text generation needs texts, which this stub cannot pass with numpy {np.__version__}: start this "
-                "Triton with Python 3.11 or 3.12 and 'numpy<2'"
+                f"text generation needs texts, which this stub cannot pass with numpy {np.__version__}: {NEEDS_NUMPY_1}"
             )
-        runtime = importlib.import_module("onnxruntime")
-        runtime.disable_telemetry_events()
         config = json.loads(args["model_config"])
         parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         path = Path(args["model_repository"]) / args["model_version"] / "model.onnx"
         try:
-            self._graph = open_graph(path, int(parameters.get("threads") or 1), runtime)
+            self._graph = Graph(load_session(path, parameters), importlib.import_module("onnxruntime"))
         except Exception as error:
             raise self._backend.TritonModelException(f"the model cannot be loaded: {first_line(error)}") from error
-        self._waiting: queue.Queue[Continued | None] = queue.Queue()
-        self._thread = threading.Thread(target=self._run, name="generate", daemon=True)
-        self._thread.start()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._is_ending = threading.Event()
+        self._threads = ThreadPoolExecutor(MAX_ACTIVE, thread_name_prefix="generate")
 
     def execute(self, requests: Sequence[Any]) -> None:
-        """Hand every request to the thread that continues sequences."""
+        """Begin to continue the text of every request."""
         backend = self._backend
         for request in requests:
             sender = request.get_response_sender()
@@ -217,52 +195,32 @@ class TritonPythonModel:
             except Refused as error:
                 self._fail(sender, str(error), backend.TritonError.INVALID_ARG)
                 continue
-            until = time.monotonic() + settings.seconds
-            self._waiting.put(Continued(sender, ids, settings, np.random.default_rng(settings.seed), until))
+            self._threads.submit(self._continue, sender, Continued(ids), settings, time.monotonic() + settings.seconds)
 
     def finalize(self) -> None:
-        """End the thread; sequences that run are ended with an error."""
-        self._waiting.put(None)
-        self._thread.join(timeout=30)
+        """End the texts that are being continued, with an error."""
+        self._is_ending.set()
+        self._threads.shutdown()
 
-    def _run(self) -> None:
-        active: list[Continued] = []
-        while True:
-            while len(active) < MAX_ACTIVE:
-                try:
-                    new = self._waiting.get(block=not active)
-                except queue.Empty:
-                    break
-                if new is None:
-                    for sequence in active:
-                        self._fail(
-                            sequence.sender, "the model is being unloaded", self._backend.TritonError.UNAVAILABLE
-                        )
-                    return
-                active.append(new)
-            active = [sequence for sequence in active if self._step(sequence)]
-
-    def _step(self, sequence: Continued) -> bool:
-        """Add one token; False when the sequence is over."""
-        settings = sequence.settings
+    def _continue(self, sender: Any, text: Continued, settings: Settings, until: float) -> None:
+        """Send token after token; the last one says why it is the last."""
+        random = np.random.default_rng(settings.seed)
         try:
-            if time.monotonic() >= sequence.until or sequence.sender.is_cancelled():
-                self._end(sequence.sender)
-                return False
-            scores = scores_of(self._graph.next_logits(sequence), sequence.ids, settings)
-            token = choose(scores, settings, sequence.random)
-            sequence.ids.append(token)
-            sequence.n_new += 1
-            reason = ""
-            if token in settings.eos_token_ids:
-                reason = "eos"
-            elif sequence.n_new >= settings.max_new_tokens:
-                reason = "length"
-            self._answer(sequence.sender, token, reason)
+            for left in reversed(range(settings.max_new_tokens)):
+                if self._is_ending.is_set():
+                    self._fail(sender, "the model is being unloaded", self._backend.TritonError.UNAVAILABLE)
+                    return
+                if time.monotonic() >= until or sender.is_cancelled():
+                    sender.send(flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+                    return
+                token = choose(scores_of(self._graph.next_logits(text), text.ids, settings), settings, random)
+                text.ids.append(token)
+                reason = "eos" if token in settings.eos_token_ids else "" if left else "length"
+                self._answer(sender, token, reason)
+                if reason:
+                    return
         except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
-            self._fail(sequence.sender, first_line(error), self._backend.TritonError.INTERNAL)
-            return False
-        return not reason
+            self._fail(sender, first_line(error), self._backend.TritonError.INTERNAL)
 
     def _answer(self, sender: Any, token: int, reason: str) -> None:
         backend = self._backend
@@ -270,34 +228,11 @@ class TritonPythonModel:
             backend.Tensor("token_ids", np.array([token], dtype=np.int64)),
             backend.Tensor("finish_reason", np.array([reason.encode()], dtype=np.object_)),
         ])  # fmt: skip
-        if reason:
-            sender.send(response, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        else:
-            sender.send(response)
-
-    def _end(self, sender: Any) -> None:
-        sender.send(flags=self._backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        sender.send(response, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL if reason else 0)
 
     def _fail(self, sender: Any, message: str, code: Any) -> None:
         backend = self._backend
         response = backend.InferenceResponse(output_tensors=[], error=backend.TritonError(message, code))
-        try:
+        # Who asked may have left: then nobody is to be told.
+        with contextlib.suppress(Exception):
             sender.send(response, flags=backend.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
-        except Exception:  # noqa: BLE001 - the one who asked has left; nobody is to be told
-            return
-
-
-def passes_arrays(backend: Any) -> bool:
-    """Say whether the stub and this numpy understand each other's arrays: see ``onnx_model``, which does without."""
-    capsule = np.arange(2).__dlpack__()
-    probe = backend.Tensor.from_dlpack("probe", capsule)
-    rename = ctypes.pythonapi.PyCapsule_SetName
-    rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    rename(capsule, b"used_dltensor")  # the stub calls it otherwise, over which numpy ends the process
-    return bool((probe.as_numpy() == [0, 1]).all())
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error, shortened."""
-    text = str(error).strip()
-    return (text.splitlines()[0] if text else type(error).__name__)[:400]

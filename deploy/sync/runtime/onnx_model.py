@@ -1,9 +1,9 @@
 """An ONNX model on Triton's python backend: ONNX Runtime or OpenVINO behind ``execute``, for a Triton without those.
 
 Copied as ``1/model.py`` into every model's folder by model sync (``model_folder/build``) and run by Triton's stub
-process, so it imports nothing of ours: numpy, an engine and the stub's own module only. It must never fail a request
-because of another request that happened to arrive with it, and must never answer with a shape that depends on its
-neighbours.
+process, so it imports nothing of ours: numpy, an engine and the stub's own module only. ``generate_model.py`` uses it.
+It must never fail a request because of another request that happened to arrive with it, and must never answer with a
+shape that depends on its neighbours.
 Parameters of config.pbtxt: ``threads``, ``max_padding``, ``pad_values`` (JSON: input name → value to pad with),
 ``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for OpenVINO), ``spinning`` (``true``, for ONNX
 Runtime), ``pad_to`` (lengths are padded to its multiples), ``max_length`` (up to which those are warmed up) and
@@ -267,7 +267,8 @@ class Runner:
         return padded if len(symbols) == 1 and not isinstance(next(iter(symbols)), int) else {}
 
 
-def _onnx_runtime(path: Path, parameters: Mapping[str, str]) -> Any:
+def load_session(path: Path, parameters: Mapping[str, str]) -> Any:
+    """Load a graph into ONNX Runtime; raises what that raises."""
     runtime = importlib.import_module("onnxruntime")
     runtime.disable_telemetry_events()  # it would write a device id and an event store below the home directory
     options = runtime.SessionOptions()
@@ -285,7 +286,7 @@ def _openvino(path: Path, parameters: Mapping[str, str]) -> Any:
 
 
 ENGINES: Mapping[str, tuple[str, Callable[[Path, Mapping[str, str]], Any], str]] = {
-    "onnxruntime": ("ONNX Runtime", _onnx_runtime, "onnxruntime"),
+    "onnxruntime": ("ONNX Runtime", load_session, "onnxruntime"),
     "openvino": ("OpenVINO", _openvino, "openvino"),
 }
 """What ``parameters.engine`` can name: for people, how it loads a file, the package it needs."""

@@ -1,10 +1,8 @@
-"""The program that generates inside Triton: turns, ends, refusals; with a graph in plain Python."""
+"""The program that generates inside Triton: ends and refusals; with a graph in plain Python."""
 
 from __future__ import annotations
 
 import json
-import threading
-import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -64,17 +62,16 @@ class Backend:
 
 
 class Counting:
-    """Continues n with n + 1; fails on 99, and remembers whose turn it was."""
+    """Continues n with n + 1; fails on 99."""
 
     def __init__(self) -> None:
-        self.turns: list[int] = []
-        self.may_go = threading.Event()
-        self.may_go.set()
+        self.held: dict[int, Sender] = {}
+        """First token of a text → whose end it waits for."""
 
-    def next_logits(self, sequence: Any) -> Any:
-        self.may_go.wait(60)
-        last = sequence.ids[-1]
-        self.turns.append(sequence.ids[0])
+    def next_logits(self, text: Any) -> Any:
+        if text.ids[0] in self.held:
+            over(self.held[text.ids[0]])
+        last = text.ids[-1]
         if last == 99:
             raise RuntimeError("no such token\nand more")
         logits = np.zeros(200, np.float32)
@@ -84,16 +81,12 @@ class Counting:
 
 @pytest.fixture
 def program() -> Any:
-    """The program with the counting graph, its thread running."""
-    import queue
-
+    """The program with the counting graph."""
     made = TritonPythonModel()
-    made._backend, made._graph, made._waiting = Backend, Counting(), queue.Queue()
-    made._thread = threading.Thread(target=made._run, daemon=True)
-    made._thread.start()
+    made._backend, made._graph = Backend, Counting()
+    made._begin()
     yield made
-    if made._thread.is_alive():
-        made.finalize()
+    made.finalize()
 
 
 def ask(program: Any, ids: list[int], sender: Sender | None = None, **settings: Any) -> Sender:
@@ -118,15 +111,13 @@ def test_a_text_ends_at_its_length_or_its_end(program: Any) -> None:
     assert ([6, 7], "eos") == (ended.tokens, ended.reason)
 
 
-def test_texts_take_turns(program: Any) -> None:
-    """A short one does not wait for a long one's end."""
-    program._graph.may_go.clear()  # both are there before the first token
-    long, short = ask(program, [1], max_new_tokens=90), ask(program, [100], max_new_tokens=2)
-    program._graph.may_go.set()
+def test_a_short_text_does_not_wait_for_a_long_ones_end(program: Any) -> None:
+    """The long one holds its place until the short one has ended."""
+    over_first = Sender()
+    program._graph.held = {1: over_first}
+    long, short = ask(program, [1], max_new_tokens=90), ask(program, [100], over_first, max_new_tokens=2)
     over(long, short)
-    turns = program._graph.turns
-    assert turns.index(100) < 60
-    assert 90 == turns.count(1)
+    assert ([101, 102], 90) == (short.tokens, len(long.tokens))
 
 
 def test_a_cancelled_text_is_not_continued(program: Any) -> None:
@@ -139,11 +130,9 @@ def test_a_cancelled_text_is_not_continued(program: Any) -> None:
 
 
 def test_a_text_is_given_up_when_its_time_is_over(program: Any) -> None:
-    """Also one that still waits for its turn. It ends as a cancelled one does."""
-    program._graph.may_go.clear()
+    """Also one that still waits for its place. It ends as a cancelled one does."""
     late = [ask(program, [1], max_new_tokens=90, seconds=0.0) for _ in range(2 * generate_model.MAX_ACTIVE)]
     other = ask(program, [100], max_new_tokens=2, seconds=3600)
-    program._graph.may_go.set()
     over(*late, other)
     assert {(0, "", "")} == {(len(sender.tokens), sender.reason, sender.error) for sender in late}
     assert ([101, 102], "length") == (other.tokens, other.reason)
@@ -171,12 +160,12 @@ def test_unusable_parameters_are_refused(program: Any, settings: dict[str, Any])
 
 
 def test_unloading_ends_what_runs(program: Any) -> None:
-    """Senders are told, the thread is gone."""
-    program._graph.next_logits = lambda sequence: (time.sleep(0.01), np.zeros(200, np.float32))[1]
-    sender = ask(program, [1], max_new_tokens=10**6)
+    """Senders are told, once; what is asked later is not begun."""
+    program._graph.next_logits = lambda text: np.zeros(200, np.float32)
+    sender = ask(program, [1], max_new_tokens=10**9)
+    until(lambda: sender.tokens)
     program.finalize()
     assert (True, "the model is being unloaded") == (sender.is_over, sender.error)
-    assert not program._thread.is_alive()
 
 
 def graph_of(inputs: list[str], outputs: list[str]) -> Graph:
@@ -212,4 +201,3 @@ def test_draws_stay_within_what_is_allowed() -> None:
     draws = [choose(scores_of(logits, [1], wide), wide, np.random.default_rng(seed)) for seed in (1, 1, 2, 3, 4)]
     assert draws[0] == draws[1]
     assert len(set(draws)) > 1
-    assert generate_model.MAX_ACTIVE > 1
