@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
@@ -52,6 +53,18 @@ def make_token_model() -> Callable[..., Path]:
     return token_model
 
 
+def place(
+    repository: ModelRepository, name: str, folder: Path, endpoint: EndpointSpec | None = None,
+    tuning: Tuning | None = None,
+) -> None:  # fmt: skip
+    """Write the model in ``folder`` to the repository as model sync does, under Triton's name of it."""
+    builder = Builder("python", tuning or Tuning())
+    endpoint = endpoint or EndpointSpec(name, name, "", "triton", "m")
+    build = builder.build(name, endpoint, ModelRecord("m", "m", folder.as_uri(), "onnx"), folder)
+    on_disk = OnDisk(name, name, "m", builder.recipe, build.instances)
+    repository.write(on_disk, build.config, folder, build.linked, build.texts)
+
+
 @dataclass
 class EmbeddedTriton:
     """The embedded Triton, live, with a model repository and its admin client. ``grpc`` is ``host:port``."""
@@ -80,15 +93,11 @@ class EmbeddedTriton:
 
         ``endpoint`` is used instead of one made of ``inputs``, ``outputs`` and ``pbtxt``.
         """
-        folder = model if model.is_dir() else model.parent
         name = name or f"test-{next(self._numbers)}"
         endpoint = endpoint or EndpointSpec(
             name, name, "", "triton", "m", inputs=tuple(inputs), outputs=tuple(outputs), auxiliary_pbtxt=pbtxt
         )
-        builder = Builder("python", tuning or Tuning())
-        build = builder.build(name, endpoint, ModelRecord("m", "m", model.as_uri(), "onnx"), folder)
-        on_disk = OnDisk(name, name, "m", builder.recipe, build.instances)
-        self.repository.write(on_disk, build.config, folder, build.linked, build.texts)
+        place(self.repository, name, model if model.is_dir() else model.parent, endpoint, tuning)
         self.admin.load(name)
         return name
 
@@ -118,6 +127,18 @@ def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedd
     finally:
         launcher.stop()
     repository.close()
+
+
+def ask_triton(grpc: str, name: str, feeds: Mapping[str, NDArray[Any]], outputs: Sequence[str] = ()) -> dict[str, Any]:
+    """Call a model of the Triton at ``grpc`` with named arrays; returns the outputs asked for, or all."""
+    tensors = []
+    for key, value in feeds.items():
+        dtype = {"int64": "INT64", "float32": "FP32", "object": "BYTES"}[value.dtype.name]
+        tensors.append(triton.InferInput(key, value.shape, dtype))
+        tensors[-1].set_data_from_numpy(value)
+    with triton.InferenceServerClient(grpc) as client:
+        reply = client.infer(name, tensors, outputs=[triton.InferRequestedOutput(o) for o in outputs] or None)
+    return {output.name: reply.as_numpy(output.name) for output in reply.get_response().outputs}
 
 
 @pytest.fixture(scope="session")

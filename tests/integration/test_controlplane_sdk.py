@@ -1,4 +1,6 @@
-"""The unmodified clearml SDK against the embedded control plane: training, artifacts, restarts, crashes, races."""
+"""The unmodified clearml SDK and clearml-serving CLI against the embedded control plane, where the recorded exchanges
+of tests/contract do not reach: training, artifacts, restarts, crashes, races, a model found by a query.
+"""
 
 import hashlib
 import http.client
@@ -14,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway import hocon
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, until
@@ -201,3 +204,24 @@ def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None
     with control_plane(state, port=port) as server:
         (folder / "go").touch()
         assert result(process) == "restart"
+
+
+def test_stock_cli_adds_a_model_by_query_with_a_folder_and_a_pbtxt(tmp_path: Path) -> None:
+    """The model's id, the text and the package are in the serving Task."""
+    pbtxt = 'platform: "onnxruntime_onnx"\nmax_batch_size: 16\ndynamic_batching { preferred_batch_size: [ 4, 8 ] }\n'
+    with control_plane(tmp_path / "state") as server:
+        cli = Client(server, tmp_path)
+        cli.create("tested service")
+        (tmp_path / "model.onnx").write_bytes(b"shared weights")
+        model = cli.upload("shared model", "model.onnx", "--tags", "blue", project="shared project")
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "__init__.py").write_text("class Preprocess:\n    pass\n")
+        (tmp_path / "config.pbtxt").write_text(pbtxt)
+        query = ("--name", "shared model", "--project", "shared project", "--tags", "blue", "--published")
+        cli.add("by_query", *query, "--preprocess", "package", "--aux-config", "config.pbtxt")
+        task = server.call("tasks.get_by_id", task=cli.task)["task"]
+        endpoint = hocon.parse(task["configuration"]["endpoints"]["value"])["by_query"]
+        assert (model, pbtxt) == (endpoint["model_id"], endpoint["auxiliary_cfg"])
+        artifacts = {item["key"]: item for item in task["execution"]["artifacts"]}
+        assert artifacts["py_code_by_query"]["uri"].endswith("/package.zip")
+        assert '"by_query": {' in cli.stock("model", "list")

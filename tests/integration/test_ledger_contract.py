@@ -14,7 +14,7 @@ import pytest
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG, ClearMLLedger
-from gateway.registry.ledger import Kind, Ledger, Record
+from gateway.registry.ledger import Ledger, Record
 from tests.control_planes import control_plane
 from tests.fakes import FakeLedger
 from tests.stock import Client
@@ -129,19 +129,6 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
         for call in (away.marker, away.read, lambda: away.write([_one("k")])):  # noqa: B023 - called at once
             with pytest.raises(RegistryUnavailable):
                 call()
-
-
-def test_a_stale_whole_configuration_write_loses_no_record(registry: ClearMLRegistry) -> None:
-    """What the stock CLI does: it reads the serving Task, waits, and writes the whole configuration back."""
-    kinds: tuple[Kind, ...] = ("content_hash", "rollout", "rollout_request", "shadow", "version_number", "history")
-    stale = dict(registry.task_of(registry.followed()))
-    mine = ClearMLLedger(registry)
-    for kind in kinds:
-        mine.write([Record(kind, "stale", {"kind": kind})])
-        for field in ("configuration", "hyperparams", "runtime"):
-            body = {"task": stale["id"], "force": True, field: stale.get(field) or {}}
-            registry.call("tasks", "edit", body)
-    assert [{"kind": kind} for kind in kinds] == [mine.read()[kind]["stale"] for kind in kinds]
 
 
 def test_stock_tools_neither_list_nor_write_the_records(served: Client, registry: ClearMLRegistry) -> None:

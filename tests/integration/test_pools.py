@@ -21,7 +21,8 @@ from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway.control.wishes import Wishes
 from gateway.errors import ModelNotReady
 from gateway.triton.backend import TritonBackend
-from tests.integration.test_triton_sync import FolderRegistry
+from tests.fakes import FakeRegistry
+from tests.integration.test_triton_sync import serve
 from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = pytest.mark.integration
@@ -34,12 +35,12 @@ ROW = {"input_ids": np.array([[1, 2, 3]], np.int64), "attention_mask": np.ones((
 def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..., Path]) -> Iterator[Any]:
     """Two Tritons of the pool ``default``, the first one of ``a10`` too, with one serving Task."""
     folder = tmp_path_factory.mktemp("pools")
-    registry = FolderRegistry(folder)
+    registry = FakeRegistry()
     for url, options in {
         "both": {}, "only": {"pool": "a10"}, "cold": {"unload_after": "10s"},
     }.items():  # fmt: skip
         path = make_token_model(folder / "uploads" / url / "net.onnx")
-        registry.add(url, path, **({"auxiliary_cfg": {"gateway": options}} if options else {}))
+        serve(registry, url, path, **({"auxiliary_cfg": {"gateway": options}} if options else {}))
     launchers = [
         TritonLauncher(
             detect_server(), state_dir=folder / host, repository=folder / host / "models", host=host, exit_timeout_s=1.0

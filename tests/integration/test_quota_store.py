@@ -1,4 +1,4 @@
-"""Quotas that several workers share through a real Redis server."""
+"""Quotas that several workers share through a real Redis server, and three gateway processes too."""
 
 from __future__ import annotations
 
@@ -13,19 +13,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 from redis.asyncio import Redis
 
 from gateway.callers import shared_quotas
+from gateway.callers.keys import Key, digest, new_key
 from gateway.callers.quotas import Limits, Quota, Quotas
+from gateway.callers.rights import OPERATIONS
 from gateway.callers.shared_quotas import SharedQuotas
 from gateway.errors import QuotaExceeded
+from tests.control_planes import control_plane
+from tests.gateways import GatewayProcess
+from tests.stock import Client
 from tests.stores import RedisServer
-from tests.waiting import LIMIT_S, soon
+from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.redis]
 
 PASSWORD = "a secret of tests"
+IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
+HOOK = (
+    "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -273,3 +284,59 @@ async def test_without_its_store_a_worker_admits_its_share(
             assert math.inf == other.left[0]
             assert 500 < other.left[1] < 600
             await soon(lambda: (True, None) == (reports[-1], store.status()["problem"]))
+
+
+def test_three_gateway_processes_admit_one_quota(server: RedisServer, tmp_path: Path) -> None:
+    """All of what the limit allows, and no more, however unevenly the requests are spread. No log has the password."""
+    limit, tenants = 1200, [f"uneven {turn}" for turn in range(30)]
+    texts, keys = {}, []
+    for tenant in (*tenants, "watcher"):
+        texts[tenant], name = new_key()
+        keys.append(Key(name, digest(PEPPER, texts[tenant].encode()).hex(), tenant, operations=tuple(OPERATIONS)))
+    (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
+    (tmp_path / "keys.json").write_bytes(written_file(*keys, quotas={"*": {"requests_per_minute": limit}}))
+    (tmp_path / "password").write_text(PASSWORD)
+    (tmp_path / "hook.py").write_text(HOOK)
+    watcher = {"authorization": f"Bearer {texts['watcher']}"}
+    with control_plane(tmp_path / "state") as plane, contextlib.ExitStack() as stack:
+        made = Client(plane, tmp_path)
+        made.create("quotas")
+        made.add("echo", "--preprocess", str(tmp_path / "hook.py"), *IN_THREADS, engine="custom")
+        gateways = [
+            stack.enter_context(GatewayProcess(
+                made, tmp_path / f"gateway-{number}", replicas=3, keys_file=tmp_path / "keys.json",
+                quota_store=server.url, quota_store_password_file=tmp_path / "password",
+            )) for number in range(3)
+        ]  # fmt: skip
+        until(lambda: {200} == {gateway.answer({}, "echo", **watcher)[0] for gateway in gateways})
+
+        def times_away() -> int:
+            return sum(gateway.log.read_text().count("each gateway admits its share") for gateway in gateways)
+
+        def are_sharing() -> bool:
+            found = [httpx.get(f"{one.url}/v1/status", headers=watcher).json()["quotas"]["store"] for one in gateways]
+            return all(one["in_use"] for one in found)
+
+        def flood(tenant: str) -> tuple[int, float]:
+            """Ask unevenly until each gateway has refused something and for three seconds; answers, and seconds."""
+            headers = {"authorization": f"Bearer {texts[tenant]}"}
+            since, passed_on, refused = passed(), 0, set()
+            with contextlib.ExitStack() as open_:
+                clients = [open_.enter_context(httpx.Client(base_url=one.url, headers=headers)) for one in gateways]
+                while since() < 3 or refused < {0, 1, 2}:
+                    for one in (*[0] * 8, 1, 2):
+                        reply = clients[one].post("/serve/echo", json={})
+                        assert reply.status_code in (200, 429), reply.text
+                        assert str(limit) == reply.headers["x-ratelimit-limit-requests"]
+                        passed_on += reply.status_code == 200
+                        refused |= {one} if reply.status_code == 429 else set()
+            return passed_on, since()
+
+        for tenant in tenants:  # until no gateway was without the store meanwhile, as may happen on a busy machine
+            until(are_sharing)
+            before = times_away()
+            admitted, seconds = flood(tenant)
+            if times_away() == before:
+                break
+        assert limit <= admitted <= limit + seconds * limit / 60 + 1
+        assert not [gateway.log for gateway in gateways if PASSWORD in gateway.log.read_text()]

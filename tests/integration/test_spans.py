@@ -20,9 +20,7 @@ from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
 from opentelemetry.sdk.resources import Resource
 
 from deploy.sync.client import AdminClient
-from deploy.sync.model_folder.build import Builder
-from deploy.sync.model_folder.model_config import Tuning
-from deploy.sync.repository import ModelRepository, OnDisk
+from deploy.sync.repository import ModelRepository
 from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.app import Gateway
 from gateway.settings import Settings
@@ -32,6 +30,7 @@ from gateway.trace import Trace
 from gateway.triton.backend import TritonBackend
 from tests.core_client import CoreTransport
 from tests.fakes import FakeRegistry
+from tests.integration.conftest import place
 from tests.sites import Asked, site
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, soon
@@ -132,10 +131,7 @@ async def test_gateway_and_triton_are_one_trace(
     with TritonLauncher(
         server, state_dir=tmp_path, repository=repository.root, extra_arguments=arguments, exit_timeout_s=1.0
     ) as launcher:  # fmt: skip
-        builder = Builder("python", Tuning())
-        build = builder.build(name, spec, registry.model("m"), bundle)
-        repository.write(OnDisk(name, "t", "m", builder.recipe, build.instances), build.config, bundle, build.linked,
-                         build.texts)  # fmt: skip
+        place(repository, name, bundle, spec)
         admin = AdminClient(launcher.addresses.grpc, load_timeout_s=LIMIT_S)
         admin.load(name)
         gateway = Gateway(

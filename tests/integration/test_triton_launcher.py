@@ -18,10 +18,9 @@ import pytest
 import tritonclient.grpc as triton
 
 from deploy.sync.client import AdminClient
-from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.open_addresses import open_addresses
-from deploy.sync.repository import ModelRepository, OnDisk
+from deploy.sync.repository import ModelRepository
 from deploy.sync.stubs import count_stubs
 from deploy.tritonserver.key import ensure_key
 from deploy.tritonserver.launcher import (
@@ -32,7 +31,7 @@ from deploy.tritonserver.launcher import (
     detect_server,
 )
 from gateway.errors import BackendRefused
-from gateway.spec import EndpointSpec, ModelRecord
+from tests.integration.conftest import place
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -59,11 +58,7 @@ def repository(tmp_path, make_token_model):
     make_token_model(tmp_path / "cache" / "model.onnx")
     repository = ModelRepository(tmp_path / "the stäte" / "models")
     repository.open()
-    builder = Builder("python", Tuning(instances=2))
-    spec = EndpointSpec("tokens", "tokens", "", "triton", "m")
-    build = builder.build("tokens", spec, ModelRecord("m", "m", "file:///m", "onnx"), tmp_path / "cache")
-    model = OnDisk("tokens", "tokens", "m", builder.recipe, build.instances)
-    repository.write(model, build.config, tmp_path / "cache", build.linked, build.texts)
+    place(repository, "tokens", tmp_path / "cache", tuning=Tuning(instances=2))
     yield repository
     repository.close()
 

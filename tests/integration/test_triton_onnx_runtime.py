@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,6 +16,7 @@ from tritonclient.utils import InferenceServerException
 from deploy.sync.model_folder.model_config import Tuning
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.spec import TensorSpec
+from tests.integration.conftest import ask_triton
 from tests.tiny import saved
 from tests.waiting import until
 
@@ -27,20 +29,7 @@ TOGETHER = "dynamic_batching { preferred_batch_size: [%d] max_queue_delay_micros
 @pytest.fixture
 def infer(embedded_triton):
     """Call a model with named arrays; returns the outputs asked for, or all."""
-    client = triton.InferenceServerClient(embedded_triton.grpc)
-
-    def call(name, feeds, outputs=()):
-        tensors = []
-        for key, value in feeds.items():
-            dtype = {"int64": "INT64", "float32": "FP32", "object": "BYTES"}[value.dtype.name]
-            tensor = triton.InferInput(key, value.shape, dtype)
-            tensor.set_data_from_numpy(value)
-            tensors.append(tensor)
-        reply = client.infer(name, tensors, outputs=[triton.InferRequestedOutput(o) for o in outputs] or None)
-        return {o.name: reply.as_numpy(o.name) for o in reply.get_response().outputs}
-
-    yield call
-    client.close()
+    return functools.partial(ask_triton, embedded_triton.grpc)
 
 
 def all_at_once(infer, name, rows, token_inputs):

@@ -25,81 +25,27 @@ from deploy.sync.settings import SyncSettings
 from deploy.sync.stubs import count_stubs
 from deploy.tools.errors import PortTaken
 from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
-from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry.ledger import Record
 from gateway.registry.reports import read
-from gateway.spec import ModelRecord, ServingTask
-from tests.fakes import FakeLedger
+from tests.fakes import FakeRegistry
+from tests.integration.conftest import ask_triton
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
 
 
-class FolderRegistry:
-    """A serving Task in memory and model files in a folder; can be taken away."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        self.endpoints = {}
-        self.models = {}
-        self.is_down = False
-        self.version = 0
-        self.ledger = FakeLedger()
-        self.reports = FakeLedger()
-
-    def add(self, url, path, **fields):
-        model_id = f"m{len(self.models)}"
-        endpoint, _, version = url.partition("/")
-        self.models[model_id] = ModelRecord(model_id, url, path.as_uri(), "ONNX")
-        self.endpoints[url] = {
-            "engine_type": "triton",
-            "serving_url": endpoint,
-            "version": version,
-            "model_id": model_id,
-            **fields,
-        }
-        self.version += 1
-        return model_id
-
-    def remove(self, url):
-        del self.endpoints[url]
-        self.version += 1
-
-    def marker(self):
-        self._check()
-        return f"{self.version} {self.ledger.marker()}"
-
-    def task(self):
-        self._check()
-        return ServingTask("t", "s", {"endpoints": json.dumps(self.endpoints)}, records=self.ledger.read())
-
-    def model(self, model_id):
-        self._check()
-        return self.models[model_id]
-
-    def records(self, model_ids):
-        self._check()
-        return {i: self.models[i] for i in model_ids if i in self.models}
-
-    def parts(self, uri):
-        self._check()
-
-    def download(self, uri, folder):
-        self._check()
-        source = Path(uri.removeprefix("file://"))
-        if not source.exists():
-            raise RegistryRefused(f"the file store answers 404 for {source.name}")
-        return Path(shutil.copy(source, folder))
-
-    def _check(self):
-        if self.is_down:
-            raise RegistryUnavailable("the ClearML API does not answer")
+def serve(registry, url, path, **fields):
+    """Register a file as a model of its own, and let an endpoint serve it."""
+    model_id = f"m{len(registry.models)}"
+    endpoint, _, version = url.partition("/")
+    registry.add_model(model_id, path, name=url)
+    registry.add_endpoint(endpoint, model_id, version=version, **fields)
 
 
 @pytest.fixture
 def world(tmp_path, make_token_model):
     """A launcher and a running sync on the same state folder; ``wait`` waits for a state of an endpoint."""
-    w = SimpleNamespace(registry=FolderRegistry(tmp_path), state=tmp_path / "state", stop=threading.Event())
+    w = SimpleNamespace(registry=FakeRegistry(), state=tmp_path / "state", stop=threading.Event())
     w.make = lambda name: make_token_model(tmp_path / "uploads" / name / "net.onnx")
     w.sync = None
 
@@ -115,12 +61,12 @@ def world(tmp_path, make_token_model):
         return until(started)
 
     w.launch = launch
-    address = launch().grpc
-    w.client = triton.InferenceServerClient(address)
+    w.grpc = launch().grpc
+    w.client = triton.InferenceServerClient(w.grpc)
     w.settings = SyncSettings(
         w.state,
         w.state / "models",
-        address,
+        w.grpc,
         engine="python",
         poll_s=0.2,
         records_s=0.2,
@@ -176,37 +122,32 @@ def world(tmp_path, make_token_model):
 
 def logits(world, url, token_inputs, ids):
     """Ask the model that serves ``url`` now."""
-    tensors = []
-    for key, value in token_inputs(ids).items():
-        tensor = triton.InferInput(key, value.shape, "INT64")
-        tensor.set_data_from_numpy(value)
-        tensors.append(tensor)
-    return world.client.infer(world.models()[url]["name"], tensors).as_numpy("logits").tolist()
+    return ask_triton(world.grpc, world.models()[url]["name"], token_inputs(ids))["logits"].tolist()
 
 
 def test_endpoints_appear_change_and_disappear_in_the_real_triton(world, token_inputs):
     """Added: answers. Another model: a new name beside the old one, which leaves. Removed: unloaded, off the disk."""
-    world.registry.add("a/1", world.make("one"))
+    serve(world.registry, "a/1", world.make("one"))
     world.wait(lambda: world.ready("a/1"))
     assert [[6.0]] == logits(world, "a/1", token_inputs, [1, 2, 3])
     old = world.models()["a/1"]["name"]
 
-    world.registry.add("a/1", world.make("two"))
+    serve(world.registry, "a/1", world.make("two"))
     world.wait(lambda: world.ready("a/1") and world.models()["a/1"]["name"] != old)
     new = world.models()["a/1"]["name"]
     world.wait(lambda: not (world.state / "models" / old).exists())
     assert (False, True) == (world.client.is_model_ready(old), world.client.is_model_ready(new))
 
-    world.registry.remove("a/1")
+    del world.registry.endpoints["a/1"]
     world.wait(lambda: not (world.state / "models" / new).exists() and world.models() == {})
     assert not world.client.is_model_ready(new)
 
 
 def test_a_killed_triton_is_filled_again_without_the_registry(world, token_inputs):
     """Kill -9 while ClearML is down: restarted, reloaded from disk, no stub of the old one left."""
-    world.registry.add("a", world.make("one"))
+    serve(world.registry, "a", world.make("one"))
     world.wait(lambda: world.ready("a"))
-    world.registry.is_down = True
+    world.registry.is_up = False
     addresses = world.launcher.addresses
     os.kill(world.launcher.pid, signal.SIGKILL)
     world.wait(lambda: world.launcher.ended)
@@ -219,7 +160,7 @@ def test_a_killed_triton_is_filled_again_without_the_registry(world, token_input
 
 def test_a_killed_stub_is_replaced(world, token_inputs):
     """Triton would call the model READY for ever and fail every request."""
-    world.registry.add("a", world.make("one"))
+    serve(world.registry, "a", world.make("one"))
     world.wait(lambda: world.ready("a"))
     name = world.models()["a"]["name"]
 
@@ -260,8 +201,8 @@ def test_a_slow_download_does_not_delay_another_model(world):
         return plain(uri, folder)
 
     world.registry.download = download
-    world.registry.add("slow", slow)
-    world.registry.add("fast", world.make("fast"))
+    serve(world.registry, "slow", slow)
+    serve(world.registry, "fast", world.make("fast"))
     world.wait(lambda: world.ready("fast"))
     world.wait(lambda: world.models()["slow"]["doing"] == "downloading")
     gate.set()
@@ -271,7 +212,7 @@ def test_a_slow_download_does_not_delay_another_model(world):
 def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stays(world, token_inputs):
     """A sync that has lost its files gets the bytes of another upload; the right ones end the refusal."""
     path = world.make("one")
-    world.registry.add("a", path)
+    serve(world.registry, "a", path)
     world.wait(lambda: world.ready("a"))
     name, first = world.models()["a"]["name"], path.read_bytes()
 

@@ -22,17 +22,16 @@ from numpy.typing import NDArray
 
 from deploy.cli.doctor.local import triton_at
 from deploy.sync.client import AdminClient
-from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.open_addresses import main as look_for_open_addresses
-from deploy.sync.repository import ModelRepository, OnDisk
+from deploy.sync.repository import ModelRepository
 from deploy.tools import ports
 from gateway.errors import BackendRefused, BackendUnavailable
 from gateway.parent_death import ending_with_parent
-from gateway.spec import EndpointSpec, ModelRecord
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
+from tests.integration.conftest import place
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -121,11 +120,7 @@ def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
     make_token_model(secured.folder / "cache" / "model.onnx")
     repository = ModelRepository(secured.folder / "models")
     repository.open()
-    builder = Builder("python", Tuning(instances=1))
-    spec = EndpointSpec("tokens", "tokens", "", "triton", "m")
-    build = builder.build("tokens", spec, ModelRecord("m", "m", "file:///m", "onnx"), secured.folder / "cache")
-    model = OnDisk("tokens", "tokens", "m", builder.recipe, build.instances)
-    repository.write(model, build.config, secured.folder / "cache", build.linked, build.texts)
+    place(repository, "tokens", secured.folder / "cache", tuning=Tuning(instances=1))
     admin = secured.admin(secured.tls())
     try:
         admin.load("tokens")

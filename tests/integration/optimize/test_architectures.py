@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tritonclient.grpc as triton
 
 from deploy.bundles.export import candidates
 from deploy.sync.model_folder import execution
+from tests.integration.conftest import ask_triton
 
 from . import tiny
 from .conftest import Case
@@ -20,26 +20,9 @@ from .conftest import Case
 pytestmark = pytest.mark.integration
 
 
-@pytest.fixture
-def infer(embedded_triton: Any) -> Any:
-    """Ask the real Triton with named arrays."""
-    client = triton.InferenceServerClient(embedded_triton.grpc)
-
-    def call(name: str, feeds: dict[str, Any], output: str) -> Any:
-        tensors = []
-        for key, value in feeds.items():
-            tensor = triton.InferInput(key, value.shape, "INT64")
-            tensor.set_data_from_numpy(value)
-            tensors.append(tensor)
-        return client.infer(name, tensors).as_numpy(output)
-
-    yield call
-    client.close()
-
-
 @pytest.mark.parametrize("name", tiny.ARCHITECTURES if tiny.IS_ALL else tiny.FEW)
 def test_architecture_is_served_as_pytorch_answers(
-    name: str, make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
+    name: str, make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, tmp_path: Path
 ) -> None:
     """Through the exporter, the gate and Triton's python backend on ONNX Runtime and OpenVINO: logits within 1e-4."""
     case = make_case(name)
@@ -55,14 +38,15 @@ def test_architecture_is_served_as_pytorch_answers(
             for number in (0, 30, len(case.truth.bodies) - 1):
                 feeds = case.processor.collate_rows(case.processor.prepare(case.truth.bodies[number]).rows)
                 true = case.truth.outputs[number]["logits"]
-                np.testing.assert_allclose(infer(served, feeds, "logits"), true, atol=1e-4 * max(1, np.abs(true).max()))
+                answered = ask_triton(embedded_triton.grpc, served, feeds)["logits"]
+                np.testing.assert_allclose(answered, true, atol=1e-4 * max(1, np.abs(true).max()))
         finally:
             embedded_triton.withdraw(served)
 
 
 @pytest.mark.long
 def test_embeddings_are_pooled_in_the_graph(
-    make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, infer: Any, tmp_path: Path
+    make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, tmp_path: Path
 ) -> None:
     """A plain encoder answers with one vector per text; in bf16 it is still that vector, nearly."""
     case = make_case("Bert", "")
@@ -77,7 +61,7 @@ def test_embeddings_are_pooled_in_the_graph(
     (bundle / execution.FILE).write_text(execution.encode(wanted))
     served = embedded_triton.serve(bundle)
     feeds = case.processor.collate_rows(case.processor.prepare({"text": "a short text"}).rows)
-    (vector,) = infer(served, feeds, "sentence_embedding")
+    (vector,) = ask_triton(embedded_triton.grpc, served, feeds)["sentence_embedding"]
     (true,) = case.original.run(feeds)["sentence_embedding"]
     assert (32,) == vector.shape
     assert vector @ true / np.linalg.norm(vector) / np.linalg.norm(true) > 0.99

@@ -2,7 +2,6 @@
 
 # ruff: noqa: D103 - a test's name states its rule
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from urllib.parse import quote
 
 import pytest
 
-from gateway.registry.clearml.decode import MODEL_FIELDS, model_record
 from tests.control_planes import BASE, InProcess, in_process
 
 
@@ -44,13 +42,6 @@ def test_wrong_credentials_get_clearmls_401_bodies(server: InProcess, header: st
         assert answer.json()["data"] == {}
 
 
-def test_token_renews_a_token(server: InProcess) -> None:
-    renewed = server.http.get("/auth.login?expiration_sec=3600", headers=server.bearer).json()["data"]["token"]
-    assert renewed != server.token
-    answer = server.http.get("/v2.23/tasks.get_all", headers={"Authorization": f"Bearer {renewed}"})
-    assert answer.status_code == 200
-
-
 def test_health_needs_no_credentials(server: InProcess) -> None:
     assert server.http.get("/healthz").json() == {"status": "ok"}
 
@@ -63,20 +54,6 @@ def test_files_need_credentials(server: InProcess, method: str, path: str) -> No
 
 
 # --- calls
-
-
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT"])
-@pytest.mark.parametrize("prefix", ["", "/v2.13", "/v2.23", "/v2.34", "/v999.0"])
-def test_body_is_read_whatever_the_method_and_version(server: InProcess, method: str, prefix: str) -> None:
-    task = server.task()
-    answer = server.http.request(
-        method, f"{prefix}/tasks.get_by_id", content=json.dumps({"task": task, "method": "get"}), headers=server.bearer
-    )
-    assert answer.json()["data"]["task"]["id"] == task
-
-
-def test_unknown_endpoint_answers_404_0(server: InProcess) -> None:
-    assert server.refused("queues.get_all") == (404, 0)
 
 
 def test_bad_version_answers_400_2(server: InProcess) -> None:
@@ -118,18 +95,6 @@ def test_status_machine_is_enforced_unless_forced(server: InProcess) -> None:
     assert (found["status"], found["status_message"]) == ("failed", "boom")
 
 
-def test_last_change_moves_on_every_edit_last_update_only_on_activity(server: InProcess) -> None:
-    task = server.task()
-    before = server.get(task)
-    server.call("tasks.edit", task=task, force=True, tags=["x"], name="another")
-    tagged = server.get(task)
-    assert tagged["last_change"] > before["last_change"]
-    assert tagged["last_update"] == before["last_update"]
-    server.call("tasks.edit", task=task, force=True, runtime={"a": "b"})
-    edited = server.get(task)
-    assert edited["last_change"] == edited["last_update"] > tagged["last_change"]
-
-
 def test_ping_and_events_are_no_edits(server: InProcess) -> None:
     """A gateway polls last_change: heartbeats and reports must not look like configuration changes."""
     task = server.task()
@@ -142,48 +107,12 @@ def test_ping_and_events_are_no_edits(server: InProcess) -> None:
     assert after["last_iteration"] == 3
 
 
-def test_embedded_documents_merge_one_level_others_are_replaced(server: InProcess) -> None:
-    task = server.task()
-    server.call("tasks.edit", task=task, script={"binary": "python3", "diff": "d"}, container={"image": "a"})
-    server.call("tasks.edit", task=task, script={"diff": "e"}, container={"arguments": "b"}, output_dest="s3://x")
-    found = server.get(task)
-    assert (found["script"]["binary"], found["script"]["diff"]) == ("python3", "e")
-    assert found["container"] == {"arguments": "b"}
-    assert found["output"] == {"destination": "s3://x"}
-
-
-def test_service_discovery_finds_open_serving_tasks_in_insertion_order(server: InProcess) -> None:
-    first, second, closed, _ = (server.task(type="service", name=f"service {n}") for n in range(4))
-    for task in (first, second, closed):
-        server.call("tasks.edit", task=task, force=True, system_tags=["serving-control-plane"])
-    server.call("tasks.failed", task=closed, force=True)
-    found = server.call(
-        "tasks.get_all",
-        type=["service"],
-        system_tags=["serving-control-plane"],
-        status=["created", "in_progress"],
-        only_fields=["name", "tags"],
-        page=0,
-        page_size=500,
-    )["tasks"]
-    assert found == [
-        {"id": first, "name": "service 0", "tags": []},
-        {"id": second, "name": "service 1", "tags": []},
-    ]
-
-
 def test_hyperparameters_are_edited_one_by_one(server: InProcess) -> None:
     task = server.task()
     for name in ("a.b/c d", "x"):
         server.call("tasks.edit_hyper_params", task=task, hyperparams=[{"section": "G", "name": name, "value": "1"}])
     server.call("tasks.delete_hyper_params", task=task, hyperparams=[{"section": "G", "name": "x"}])
     assert server.get(task)["hyperparams"] == {"G": {"a.b/c d": {"section": "G", "name": "a.b/c d", "value": "1"}}}
-
-
-def test_deleted_task_is_gone(server: InProcess) -> None:
-    task = server.task()
-    server.call("tasks.delete", task=task)
-    assert server.refused("tasks.get_by_id", task=task) == (400, 101)
 
 
 # --- projects
@@ -197,38 +126,7 @@ def test_creating_a_project_creates_its_parents(server: InProcess) -> None:
     assert [doc["name"] for doc in server.call("projects.get_all", shallow_search=True)["projects"]] == ["one"]
 
 
-def test_models_below_a_project_are_not_in_it(server: InProcess) -> None:
-    parent = server.call("projects.create", name="top")["id"]
-    child = server.call("projects.create", name="top/sub")["id"]
-    model = server.model("s3://x/m", project=child)
-    assert server.call("models.get_all", project=[parent])["models"] == []
-    assert server.call("models.get_all", project=[child], only_fields=["id"])["models"] == [{"id": model}]
-
-
 # --- models and files
-
-
-def test_records_of_several_models_by_id_say_what_single_answers_say(server: InProcess) -> None:
-    """What a gateway asks for on each change, in one call instead of one per model."""
-    ids = [
-        server.call("models.create", name=f"model {number}", uri=f"s3://b/{number}.onnx", tags=["t"])["id"]
-        for number in range(3)
-    ]
-    asked = {"id": [*ids, "0" * 32], "only_fields": list(MODEL_FIELDS), "page": 0, "page_size": 500}
-    found = {one["id"]: one for one in server.call("models.get_all", **asked)["models"]}
-    assert set(ids) == set(found)
-    for model_id in ids:
-        alone = server.call("models.get_by_id", model=model_id)["model"]
-        assert model_record(alone) == model_record(found[model_id])
-
-
-def test_archived_models_are_excluded_by_the_sdks_filter(server: InProcess) -> None:
-    kept, archived = server.model("s3://x/1"), server.model("s3://x/2")
-    server.call("models.archive_many", ids=[archived])
-    query = {"system_tags": ["-archived"], "only_fields": ["id"], "order_by": ["-created"]}
-    assert server.call("models.get_all", **query)["models"] == [{"id": kept}]
-    server.call("models.unarchive_many", ids=[archived])
-    assert server.call("models.get_all", **query)["models"] == [{"id": archived}, {"id": kept}]
 
 
 @pytest.mark.parametrize("name", ["модель 1.onnx", 'with "quotes".bin', "100%.bin", "a+b&c=d.bin"])
@@ -277,15 +175,6 @@ def test_incomplete_or_malformed_upload_stores_nothing(
     assert not list((tmp_path / "files" / "content").iterdir())
 
 
-def test_a_second_upload_replaces_the_first_and_an_empty_one_is_a_file_too(server: InProcess) -> None:
-    for content in (b"one", b"second", b""):
-        server.upload("/P/m.onnx", content)
-        assert server.download("/files/P/m.onnx") == content
-    server.upload("P/script.py", b"x = 1")
-    kind = server.http.get("/files/P/script.py", headers=server.bearer).headers["content-type"]
-    assert kind.startswith("text/x-python")
-
-
 def test_a_file_where_a_folder_is_and_the_other_way_round_are_refused(server: InProcess) -> None:
     server.upload("P/m", b"1")
     for path, refused, missing in (("P", 507, 404), ("P/m/below", 507, 404), ("P/" + "x" * 300, 400, 400)):
@@ -304,19 +193,6 @@ def test_what_a_crash_left_of_uploads_is_removed_at_the_next_start(tmp_path: Pat
         assert server.download("/files/P/kept") == b"1"
 
 
-def test_deleted_file_is_gone(server: InProcess) -> None:
-    server.upload("P/x", b"1")
-    assert server.http.delete("/files/P/x", headers=server.bearer).text == "P/x"
-    assert server.http.get("/files/P/x", headers=server.bearer).status_code == 404
-    assert server.http.delete("/files/P/x", headers=server.bearer).status_code == 404
-
-
-def test_large_upload_streams_through(server: InProcess) -> None:
-    content = bytes(range(256)) * 20_000
-    server.upload("P/large.bin", content)
-    assert server.download("/files/P/large.bin") == content
-
-
 # --- events
 
 
@@ -332,30 +208,10 @@ def scalar(task: str, value: float, iteration: int, **more: Any) -> dict[str, An
     }
 
 
-def test_last_values_of_scalars_are_kept(server: InProcess) -> None:
-    task = server.task()
-    assert server.add_events(scalar(task, 1.0, 0), scalar(task, 3.0, 1), scalar(task, 9.0, -(2**31))) == (
-        0,
-        {"added": 3, "errors": 0, "errors_info": {}},
-    )
-    ((last,),) = [list(variants.values()) for variants in server.get(task)["last_metrics"].values()]
-    assert (last["value"], last["min_value"], last["max_value"], last["count"]) == (9.0, 1.0, 9.0, 3)
-
-
 def test_not_a_number_does_no_harm(server: InProcess) -> None:
     task = server.task()
     assert server.add_events(scalar(task, float("nan"), 0))[0] == 0
     assert server.get(task)["last_metrics"] == {}
-
-
-def test_good_events_are_kept_when_others_of_the_batch_are_refused(server: InProcess) -> None:
-    task = server.task()
-    assert server.add_events(scalar(task, 1.0, 0), scalar("none", 1.0, 0))[1] == {
-        "added": 1,
-        "errors": 1,
-        "errors_info": {"Invalid task id none": 1},
-    }
-    assert server.add_events(scalar("none", 1.0, 0)) == (131, {})
 
 
 def test_reports_are_accepted_and_cannot_be_read_back(server: InProcess) -> None:
@@ -367,10 +223,6 @@ def test_reports_are_accepted_and_cannot_be_read_back(server: InProcess) -> None
     assert server.add_events(*reports) == (0, {"added": 3, "errors": 0, "errors_info": {}})
     for call in ("events.get_task_log", "events.get_task_plots", "events.scalar_metrics_iter_histogram"):
         assert server.refused(call, task=task) == (404, 0)
-
-
-def test_telemetry_of_serving_containers_is_accepted(server: InProcess) -> None:
-    assert server.call("serving.container_status_report", container_id="x") == {}
 
 
 # --- other paths

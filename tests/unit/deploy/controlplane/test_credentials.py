@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from clearml.utilities.pyhocon import ConfigFactory
 
-from deploy.controlplane.credentials import FILE_NAME, BadCredentials, Credentials, client_config, environment, fixed
+from deploy.controlplane.credentials import FILE_NAME, BadCredentials, Credentials, fixed
 
 
 def test_credentials_are_generated_once_and_kept(tmp_path: Path) -> None:
@@ -51,17 +50,6 @@ def test_damaged_file_is_one_clear_error(tmp_path: Path, text: str) -> None:
         Credentials.load_or_create(tmp_path)
 
 
-def test_environment_points_everything_to_one_port(tmp_path: Path) -> None:
-    credentials = Credentials.load_or_create(tmp_path)
-    assert environment(credentials, "http://127.0.0.1:8008/") == {
-        "CLEARML_API_HOST": "http://127.0.0.1:8008",
-        "CLEARML_WEB_HOST": "http://127.0.0.1:8008",
-        "CLEARML_FILES_HOST": "http://127.0.0.1:8008/files",
-        "CLEARML_API_ACCESS_KEY": credentials.access_key,
-        "CLEARML_API_SECRET_KEY": credentials.secret_key,
-    }
-
-
 def test_keys_chosen_elsewhere_are_kept_and_tokens_stay_valid(tmp_path: Path) -> None:
     first = Credentials.load_or_create(tmp_path)
     chosen = fixed(tmp_path, access_key="A" * 20, secret_key="s" * 40)
@@ -74,11 +62,3 @@ def test_keys_chosen_elsewhere_are_kept_and_tokens_stay_valid(tmp_path: Path) ->
 def test_half_or_weak_keys_are_refused(tmp_path: Path, access: str, secret: str) -> None:
     with pytest.raises(BadCredentials, match="16 characters"):
         fixed(tmp_path, access_key=access, secret_key=secret)
-
-
-def test_client_config_is_what_clearml_reads(tmp_path: Path) -> None:
-    credentials = Credentials.load_or_create(tmp_path)
-    read = ConfigFactory.parse_string(client_config(credentials, "http://controlplane:8008/"))["api"]
-    assert read["api_server"] == "http://controlplane:8008"
-    assert read["files_server"] == "http://controlplane:8008/files"
-    assert read["credentials"] == {"access_key": credentials.access_key, "secret_key": credentials.secret_key}

@@ -3,8 +3,6 @@
 # ruff: noqa: D103 - a test's name states its rule
 
 import asyncio
-import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,7 +17,7 @@ import psutil
 import pytest
 
 from deploy.controlplane import ControlPlaneSettings, read_endpoint, run
-from deploy.controlplane.server import ENDPOINT_FILE, url_of, write_endpoint
+from deploy.controlplane.server import ENDPOINT_FILE, url_of
 from tests.waiting import LIMIT_S, soon
 
 ROOT = Path(__file__).parents[4]
@@ -147,16 +145,3 @@ def test_wildcard_address_is_shown_as_loopback() -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
-
-
-def test_endpoint_file_says_where_things_are(tmp_path: Path) -> None:
-    assert read_endpoint(tmp_path) is None
-    write_endpoint(tmp_path / ENDPOINT_FILE, "http://h:1/")
-    assert read_endpoint(tmp_path) == {
-        "api": "http://h:1",
-        "web": "http://h:1",
-        "files": "http://h:1/files",
-        "pid": str(os.getpid()),
-    }
-    assert json.loads((tmp_path / ENDPOINT_FILE).read_text())["pid"] == os.getpid()
-    assert [path.name for path in tmp_path.iterdir()] == [ENDPOINT_FILE]
