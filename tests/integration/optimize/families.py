@@ -173,15 +173,9 @@ XLMR_TOKENS = pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokeni
 ALBERT_TOKENS = pieces("spiece.model", ALBERT, "AlbertTokenizer")
 BIG_BIRD = functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3)
 FAMILIES: Mapping[str, Family] = {
-    "DeBERTa-v2": Family(
-        f"DebertaV2{CLASSIFIER}",
-        DEBERTA_V2,
-        pieces("spm.model", DEBERTA, "DebertaV2Tokenizer"),
-    ),
+    "DeBERTa-v2": Family(f"DebertaV2{CLASSIFIER}", DEBERTA_V2, pieces("spm.model", DEBERTA, "DebertaV2Tokenizer")),
     "DeBERTa-v2, spm.model only": Family(
-        f"DebertaV2{CLASSIFIER}",
-        DEBERTA_V2,
-        pieces("spm.model", DEBERTA, "DebertaV2Tokenizer", also_fast=False),
+        f"DebertaV2{CLASSIFIER}", DEBERTA_V2, pieces("spm.model", DEBERTA, "DebertaV2Tokenizer", also_fast=False)
     ),
     "DeBERTa-v2 of transformers 4": Family(
         f"DebertaV2{CLASSIFIER}",
@@ -206,38 +200,20 @@ FAMILIES: Mapping[str, Family] = {
     "T5": Family("T5Model", T5, T5_TOKENS),
     "mT5 encoder": Family("MT5EncoderModel", T5, T5_TOKENS),
     "UMT5 encoder": Family("UMT5EncoderModel", T5, T5_TOKENS),
-    "ModernBERT": Family(
-        f"ModernBert{CLASSIFIER}",
-        MODERN,
-        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS),
-    ),
-    "XLM-R": Family(
-        f"XLMRoberta{CLASSIFIER}",
-        NO_PAD_POSITIONS,
-        XLMR_TOKENS,
-    ),
+    "ModernBERT": Family(f"ModernBert{CLASSIFIER}", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)),
+    "XLM-R": Family(f"XLMRoberta{CLASSIFIER}", NO_PAD_POSITIONS, XLMR_TOKENS),
     "XLM-R, .bpe.model only": Family(
         f"XLMRoberta{CLASSIFIER}",
         NO_PAD_POSITIONS,
         pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer", also_fast=False),
     ),
-    "XLM-R XL": Family(
-        f"XLMRobertaXL{CLASSIFIER}",
-        NO_PAD_POSITIONS,
-        XLMR_TOKENS,
-    ),
+    "XLM-R XL": Family(f"XLMRobertaXL{CLASSIFIER}", NO_PAD_POSITIONS, XLMR_TOKENS),
     "Longformer": Family(
         f"Longformer{CLASSIFIER}", {**NO_PAD_POSITIONS, "attention_window": 16}, byte_pairs("LongformerTokenizer")
     ),
-    "XLNet": Family(
-        f"XLNet{CLASSIFIER}",
-        XL,
-        pieces("spiece.model", XLNET, "XLNetTokenizer"),
-    ),
+    "XLNet": Family(f"XLNet{CLASSIFIER}", XL, pieces("spiece.model", XLNET, "XLNetTokenizer")),
     "XLNet, spiece.model only": Family(
-        f"XLNet{CLASSIFIER}",
-        XL,
-        pieces("spiece.model", XLNET, "XLNetTokenizer", also_fast=False),
+        f"XLNet{CLASSIFIER}", XL, pieces("spiece.model", XLNET, "XLNetTokenizer", also_fast=False)
     ),
     "Funnel": Family(
         f"Funnel{CLASSIFIER}",
@@ -314,11 +290,7 @@ FAMILIES: Mapping[str, Family] = {
     "BigBird, full": Family(
         f"BigBird{CLASSIFIER}",
         {**NARROW, "attention_type": "original_full"},
-        pieces(
-            "spiece.model",
-            BIG_BIRD,
-            "BigBirdTokenizer",
-        ),
+        pieces("spiece.model", BIG_BIRD, "BigBirdTokenizer"),
     ),
     "BigBird, sparse": Family(
         f"BigBird{CLASSIFIER}",
@@ -329,12 +301,7 @@ FAMILIES: Mapping[str, Family] = {
             "block_size": 8,
             "num_random_blocks": 1,
         },
-        pieces(
-            "spiece.model",
-            BIG_BIRD,
-            "BigBirdTokenizer",
-            model_max_length=512,
-        ),
+        pieces("spiece.model", BIG_BIRD, "BigBirdTokenizer", model_max_length=512),
     ),
     "RemBERT": Family(
         f"RemBert{CLASSIFIER}",
@@ -352,9 +319,7 @@ FAMILIES: Mapping[str, Family] = {
         words("ConvBertTokenizer"),
     ),
     "Nystromformer": Family(
-        f"Nystromformer{CLASSIFIER}",
-        {**NARROW, "num_landmarks": 8, "segment_means_seq_len": 8},
-        ALBERT_TOKENS,
+        f"Nystromformer{CLASSIFIER}", {**NARROW, "num_landmarks": 8, "segment_means_seq_len": 8}, ALBERT_TOKENS
     ),
     "YOSO": Family(f"Yoso{CLASSIFIER}", NARROW, ALBERT_TOKENS),
     "MRA": Family(f"Mra{CLASSIFIER}", NARROW, byte_pairs("RobertaTokenizer")),
@@ -418,9 +383,7 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "Data2Vec": Family(f"Data2VecText{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
     "X-MOD": Family(
-        f"Xmod{CLASSIFIER}",
-        {**NO_PAD_POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"},
-        XLMR_TOKENS,
+        f"Xmod{CLASSIFIER}", {**NO_PAD_POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"}, XLMR_TOKENS
     ),
     "Nomic BERT": Family("NomicBertModel", NARROW, words()),
     "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
@@ -446,16 +409,8 @@ FAMILIES: Mapping[str, Family] = {
         },
         pieces("spiece.model", sentencepiece, "ReformerTokenizer"),
     ),
-    "GPT-2": Family(
-        f"GPT2{CLASSIFIER}",
-        GPT2,
-        byte_pairs("GPT2Tokenizer", pad_token="<pad>"),
-    ),
-    "GPT-2 without pad": Family(
-        f"GPT2{CLASSIFIER}",
-        {**GPT2, "pad_token_id": None},
-        byte_pairs("GPT2Tokenizer"),
-    ),
+    "GPT-2": Family(f"GPT2{CLASSIFIER}", GPT2, byte_pairs("GPT2Tokenizer", pad_token="<pad>")),
+    "GPT-2 without pad": Family(f"GPT2{CLASSIFIER}", {**GPT2, "pad_token_id": None}, byte_pairs("GPT2Tokenizer")),
     "OPT": Family(
         f"OPT{CLASSIFIER}",
         {
@@ -474,42 +429,20 @@ FAMILIES: Mapping[str, Family] = {
     "Qwen3": Family(f"Qwen3{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
     "Mistral": Family(f"Mistral{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
     "Gemma": Family(f"Gemma{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, PLAIN_PAIRS),
-    "Bloom": Family(
-        f"Bloom{CLASSIFIER}",
-        BLOOM,
-        PLAIN_PAIRS,
-    ),
-    "BLOOM embeddings": Family(
-        "BloomModel",
-        BLOOM,
-        PLAIN_PAIRS,
-    ),
+    "Bloom": Family(f"Bloom{CLASSIFIER}", BLOOM, PLAIN_PAIRS),
+    "BLOOM embeddings": Family("BloomModel", BLOOM, PLAIN_PAIRS),
     "Qwen3 embeddings": Family("Qwen3Model", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
-    "Mamba": Family(
-        "MambaModel",
-        {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4},
-        PLAIN_PAIRS,
-    ),
+    "Mamba": Family("MambaModel", {"hidden_size": 32, "num_hidden_layers": 2, "state_size": 4}, PLAIN_PAIRS),
     "ModernBERT NER": Family(
-        "ModernBertForTokenClassification",
-        MODERN,
-        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS),
+        "ModernBertForTokenClassification", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)
     ),
     "ModernBERT QA": Family(
-        "ModernBertForQuestionAnswering",
-        MODERN,
-        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS),
+        "ModernBertForQuestionAnswering", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)
     ),
     "ModernBERT mask": Family(
-        "ModernBertForMaskedLM",
-        MODERN,
-        byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS, mask_token="[MASK]"),
+        "ModernBertForMaskedLM", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS, mask_token="[MASK]")
     ),
-    "XLNet QA": Family(
-        "XLNetForQuestionAnsweringSimple",
-        XL,
-        pieces("spiece.model", XLNET, "XLNetTokenizer"),
-    ),
+    "XLNet QA": Family("XLNetForQuestionAnsweringSimple", XL, pieces("spiece.model", XLNET, "XLNetTokenizer")),
     "Longformer NER": Family(
         "LongformerForTokenClassification",
         {**NO_PAD_POSITIONS, "attention_window": 16},

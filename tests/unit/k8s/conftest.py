@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import pytest
 
 from tests.kube_tools import CHART, rendered
 
-Objects = list[dict[str, Any]]
+from .objects import Objects
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -11,7 +10,6 @@ import yaml
 
 from tests.kube_tools import CHART, YOURS, plain, rendered
 
-Objects = list[dict[str, Any]]
 TRIAL = ("--set=image.registry=registry.example.com/ml", "--set=controlplane.enabled=true")
 
 

@@ -25,6 +25,8 @@ from gateway.settings import Settings, parse_duration
 from tests.fakes import FakeBackend, FakeRegistry
 from tests.kube_tools import CHART
 
+from .objects import Objects, labels_of, matches, named, of, pods
+
 VALUES = ("default", "gpu", "dev", "existing", "sync")
 
 CUSTOM = {
@@ -36,20 +38,7 @@ CUSTOM = {
 VERSIONS = ("1.28.0", "1.32.0", "1.37.0")
 CREDENTIALS = {"CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY"}
 
-Objects = list[dict[str, Any]]
 Render = Callable[[str], Objects]
-
-
-def of(objects: Objects, *kinds: str) -> Objects:
-    """Objects of some kinds."""
-    return [each for each in objects if each["kind"] in kinds]
-
-
-def pods(objects: Objects) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
-    """Name, labels and spec of every pod that the objects lead to."""
-    for each in of(objects, "Deployment", "Job"):
-        template = each["spec"]["template"]
-        yield re.sub("-[0-9a-f]{8}$", "", each["metadata"]["name"]), template["metadata"]["labels"], template["spec"]
 
 
 def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -57,11 +46,6 @@ def containers(objects: Objects) -> Iterator[tuple[str, dict[str, Any]]]:
     for name, _, spec in pods(objects):
         for container in [*spec.get("initContainers", []), *spec["containers"]]:
             yield f"{name}/{container['name']}", container
-
-
-def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
-    """Whether matchLabels select."""
-    return selector.items() <= labels.items()
 
 
 def environment(container: Mapping[str, Any]) -> dict[str, str]:
@@ -116,10 +100,7 @@ def test_selectors_select(objects: Objects) -> None:
     for each in of(objects, "Deployment"):
         assert matches(each["spec"]["selector"]["matchLabels"], labels[each["metadata"]["name"]])
     for each in of(objects, "Service", "PodDisruptionBudget", "NetworkPolicy"):
-        spec = each["spec"]
-        selector = spec.get("podSelector", spec.get("selector", {}))
-        selector = selector.get("matchLabels", selector)
-        found = [name for name, having in labels.items() if matches(selector, having)]
+        found = [name for name, having in labels.items() if matches(labels_of(each["spec"]), having)]
         assert [each["metadata"]["name"].removesuffix("-peers")] == found, each
     for each in of(objects, "NetworkPolicy"):
         for rule in each["spec"].get("ingress", []):
@@ -635,7 +616,7 @@ def test_the_charts_values_reach_the_objects(helm: Callable[..., Objects]) -> No
         networkPolicy__enabled="false", monitoring__enabled="false",
     )  # fmt: skip
     assert set() == {each["kind"] for each in objects} & {"NetworkPolicy", "ServiceMonitor", "PrometheusRule"}
-    gateway = next(each["spec"] for each in of(objects, "Deployment") if each["metadata"]["name"] == "triton-gateway")
+    gateway = named(objects, "Deployment", "triton-gateway")["spec"]
     assert 7 == gateway["replicas"]
     assert [{"name": "pull"}] == gateway["template"]["spec"]["imagePullSecrets"]
     variables = environment(gateway["template"]["spec"]["containers"][0])
@@ -658,14 +639,11 @@ def test_no_pods_is_a_number_of_pods(helm: Callable[..., Objects]) -> None:
 def test_the_charts_grpc_port_is_opened_all_the_way(helm: Callable[..., Objects]) -> None:
     """Service, policy, container and setting, or none of them."""
     objects = helm(gateway__grpcPort="8088")
-    assert {"http", "grpc"} == {
-        port["name"] for each in of(objects, "Service") if each["metadata"]["name"] == "triton-gateway"
-        for port in each["spec"]["ports"]
-    }  # fmt: skip
+    assert {"http", "grpc"} == {port["name"] for port in named(objects, "Service", "triton-gateway")["spec"]["ports"]}
     gateway = next(container for name, container in containers(objects) if name == "triton-gateway/gateway")
     assert "8088" == environment(gateway)["TRITON_GATEWAY_GRPC_PORT"]
     assert 8088 in {port["containerPort"] for port in gateway["ports"]}
-    policy = next(each for each in of(objects, "NetworkPolicy") if each["metadata"]["name"] == "triton-gateway")
+    policy = named(objects, "NetworkPolicy", "triton-gateway")
     assert {"http", "grpc"} == {port["port"] for port in policy["spec"]["ingress"][0]["ports"]}
 
 
@@ -678,7 +656,7 @@ def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: C
     assert "/callers/keys.json" == environment(gateway)["TRITON_GATEWAY_KEYS_FILE"]
     assert "TRITON_GATEWAY_ALLOW_ANONYMOUS" not in environment(gateway)
     assert "/callers" in {mount["mountPath"] for mount in gateway["volumeMounts"]}
-    deployment = next(each for each in of(objects, "Deployment") if each["metadata"]["name"] == "triton-gateway")
+    deployment = named(objects, "Deployment", "triton-gateway")
     [volume] = [v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == "callers"]
     assert {"keys.json", "keys.json.pepper"} == {item["key"] for item in volume["secret"]["items"]}
     monitors = {each["metadata"]["name"]: each["spec"]["endpoints"][0] for each in of(objects, "ServiceMonitor")}
@@ -695,7 +673,7 @@ def test_a_store_of_quotas_reaches_the_gateway(helm: Callable[..., Objects], url
     assert url == variables["TRITON_GATEWAY_QUOTA_STORE"]
     assert "/quota-store/password" == variables["TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"]
     assert "/quota-store" in {mount["mountPath"] for mount in gateway["volumeMounts"]}
-    deployment = next(each for each in of(objects, "Deployment") if each["metadata"]["name"] == "triton-gateway")
+    deployment = named(objects, "Deployment", "triton-gateway")
     [volume] = [v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == "quota-store"]
     assert "quotas" == volume["secret"]["secretName"]
 
@@ -722,6 +700,23 @@ def test_a_store_of_quotas_reaches_the_gateway(helm: Callable[..., Objects], url
         ({"gateway__allowAnonymous": "false"}, "gateway: set keysSecret"),
         ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),
         ({"gateway__env": '{"CLEARML_API_HOST": "http://elsewhere"}'}, "gateway.env.CLEARML_API_HOST"),
+        ({"triton__pools": '[{"name": "default"}]'}, "two pools are called default"),
+        ({"triton__pools": '[{"name": "a"}, {"name": "a"}]'}, "two pools are called a"),
+        ({"triton__pools": '[{"gpus": 1}]'}, "name"),
+        ({"triton__pools": '[{"name": "A_10"}]'}, "pattern"),
+        ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),
+        ({"triton__pools": '[{"name": "a"}]', "triton__enabled": "false"}, "triton.pools: needs"),
+        # of two entries with one name, Kubernetes takes the last without a word, and server-side apply refuses both
+        (
+            {"gateway__extraEnv": '[{"name": "TRITON_GATEWAY_PORT", "value": "9"}]'},
+            "extraEnv: TRITON_GATEWAY_PORT",
+        ),
+        ({"gateway__extraEnv": '[{"name": "A", "value": "1"}]', "gateway__env": '{"A": "2"}'}, "extraEnv: A is set"),
+        ({"gateway__extraEnv": '[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]'}, "extraEnv: A is set"),
+        (
+            {"sync__extraEnv": '[{"name": "CLEARML_API_ACCESS_KEY", "value": "k"}]'},
+            "extraEnv: CLEARML_API_ACCESS_KEY",
+        ),
     ],
 )
 def test_values_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Callable[..., Objects]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-Objects = list[dict[str, Any]]
+from .objects import Objects, labels_of, matches, named, pods
+
 Render = Callable[..., Objects]
 
 POOL = "triton-gateway/pool"
@@ -17,12 +18,6 @@ POOL = "triton-gateway/pool"
 def names(objects: Objects) -> set[tuple[str, str]]:
     """Kinds and names."""
     return {(each["kind"], each["metadata"]["name"]) for each in objects}
-
-
-def named(objects: Objects, kind: str, name: str) -> dict[str, Any]:
-    """One object."""
-    [found] = [each for each in objects if (kind, name) == (each["kind"], each["metadata"]["name"])]
-    return found
 
 
 def selectors(value: Any, field: str = "") -> Iterator[dict[str, str]]:
@@ -38,14 +33,6 @@ def selectors(value: Any, field: str = "") -> Iterator[dict[str, str]]:
                 yield from selectors(each, key)
 
 
-def pods(objects: Objects) -> dict[str, dict[str, str]]:
-    """Labels of the pods of every workload."""
-    return {
-        each["metadata"]["name"]: each["spec"]["template"]["metadata"]["labels"]
-        for each in objects if each["kind"] in ("Deployment", "Job")
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("values", ["gpu", "default", "dev", "existing"])
 def test_two_releases_in_one_namespace_share_nothing(values: str, helm: Render) -> None:
     """No name twice; no selector finds pods of the other; no word of one's objects names the other's."""
@@ -53,7 +40,7 @@ def test_two_releases_in_one_namespace_share_nothing(values: str, helm: Render) 
     assert set() == names(one) & names(other)
     for mine, others in ((one, other), (other, one)):
         for selector in selectors([each["spec"] for each in mine if "spec" in each]):
-            foreign = [name for name, labels in pods(others).items() if selector.items() <= labels.items()]
+            foreign = [name for name, labels, _ in pods(others) if matches(selector, labels)]
             assert not foreign or {"kubernetes.io/metadata.name"} == {*selector}, selector
     assert "team-b" not in json.dumps(one)
 
@@ -84,9 +71,7 @@ def test_what_selects_tritons_selects_those_of_one_pool(helm: Render) -> None:
     """A Deployment's selector can never be changed: what tells pools apart is in it from the beginning."""
     objects = helm()
     for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
-        spec = named(objects, kind, "triton")["spec"]
-        selector = spec.get("podSelector", spec.get("selector"))
-        assert "default" == selector.get("matchLabels", selector)[POOL], kind
+        assert "default" == labels_of(named(objects, kind, "triton")["spec"])[POOL], kind
     assert all(POOL not in selector for selector in selectors(named(objects, "Deployment", "triton-gateway")["spec"]))
 
 
@@ -108,16 +93,14 @@ POOLS = """[
 def test_each_pool_is_a_tier_of_its_own(helm: Render) -> None:
     """Deployment, Service, budget and policy, none of which finds a pod of another pool."""
     objects = helm(triton__pools=POOLS)
-    tritons = {name: labels for name, labels in pods(objects).items() if POOL in labels}
+    tritons = {name: labels for name, labels, _ in pods(objects) if POOL in labels}
     assert {"triton": "default", "triton-h100": "h100", "triton-cpu": "cpu"} == {
         name: labels[POOL] for name, labels in tritons.items()
     }
     for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
         for name in tritons:
-            spec = named(objects, kind, name)["spec"]
-            selector = spec.get("podSelector", spec.get("selector"))
-            selector = selector.get("matchLabels", selector)
-            assert [name] == [other for other, labels in tritons.items() if selector.items() <= labels.items()], kind
+            selector = labels_of(named(objects, kind, name)["spec"])
+            assert [name] == [other for other, labels in tritons.items() if matches(selector, labels)], kind
 
 
 def test_a_pool_is_what_triton_says_with_its_own_words_over_it(helm: Render) -> None:
@@ -168,23 +151,6 @@ def test_how_a_deployment_rolls_can_be_said(helm: Render) -> None:
     objects = helm(triton__rollingUpdate='{"maxSurge": 1, "maxUnavailable": 0}')
     rolling = named(objects, "Deployment", "triton")["spec"]["strategy"]["rollingUpdate"]
     assert {"maxSurge": 1, "maxUnavailable": 0} == rolling
-
-
-@pytest.mark.parametrize(
-    ("pairs", "said"),
-    [
-        ({"triton__pools": '[{"name": "default"}]'}, "two pools are called default"),
-        ({"triton__pools": '[{"name": "a"}, {"name": "a"}]'}, "two pools are called a"),
-        ({"triton__pools": '[{"gpus": 1}]'}, "name"),
-        ({"triton__pools": '[{"name": "A_10"}]'}, "pattern"),
-        ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),
-        ({"triton__pools": '[{"name": "a"}]', "triton__enabled": "false"}, "triton.pools: needs"),
-    ],
-)
-def test_pools_that_make_no_sense_are_refused(pairs: dict[str, str], said: str, helm: Render) -> None:
-    """With what is wrong."""
-    with pytest.raises(AssertionError, match=said):
-        helm(**pairs)
 
 
 def test_rules_and_boards_can_be_left_to_another_release(helm: Render) -> None:

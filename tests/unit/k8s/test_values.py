@@ -13,18 +13,13 @@ import yaml
 
 from tests.kube_tools import CHART
 
+from .objects import Objects, named
+
 ROOT = Path(__file__).parents[3]
 
 VALUES = tuple(sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
 
-Objects = list[dict[str, Any]]
 Render = Callable[..., Objects]
-
-
-def named(objects: Objects, kind: str, name: str) -> dict[str, Any]:
-    """One object."""
-    [found] = [each for each in objects if (kind, name) == (each["kind"], each["metadata"]["name"])]
-    return found
 
 
 def pod(objects: Objects, name: str) -> dict[str, Any]:
@@ -357,18 +352,3 @@ def test_a_cluster_without_an_operator_is_told_so_before_anything_is_made(helm: 
         with pytest.raises(AssertionError, match=said):
             helm(arguments=given)
     assert helm(arguments=known)
-
-
-@pytest.mark.parametrize(
-    ("pairs", "name"),
-    [
-        ({"gateway__extraEnv": '[{"name": "TRITON_GATEWAY_PORT", "value": "9"}]'}, "TRITON_GATEWAY_PORT"),
-        ({"gateway__extraEnv": '[{"name": "A", "value": "1"}]', "gateway__env": '{"A": "2"}'}, "A"),
-        ({"gateway__extraEnv": '[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]'}, "A"),
-        ({"sync__extraEnv": '[{"name": "CLEARML_API_ACCESS_KEY", "value": "k"}]'}, "CLEARML_API_ACCESS_KEY"),
-    ],
-)
-def test_a_variable_that_would_hide_another_one_is_refused(pairs: dict[str, str], name: str, helm: Render) -> None:
-    """Of two entries with one name, Kubernetes takes the last without a word, and server-side apply refuses both."""
-    with pytest.raises(AssertionError, match=f"extraEnv: {name} is set"):
-        helm(**pairs)

@@ -118,14 +118,6 @@ def test_a_template_error_or_sandbox_violation_is_an_error_of_the_request(tmp_pa
         template.render(MESSAGES)
 
 
-def test_html_is_not_escaped(tmp_path: Path) -> None:
-    """A prompt is not a web page: ``tojson`` keeps all characters."""
-    template = made(tmp_path, "{{ messages[0].content | tojson }}{{ messages[0].content }}")
-    assert template is not None
-    text = MESSAGES[0]["content"]
-    assert json.dumps(text) + text == template.render(MESSAGES)
-
-
 _TURNS = "range(100000)"
 
 

@@ -20,30 +20,60 @@ def read(folder: Path, **options: object) -> TaskConfig:
     return TaskConfig.from_folder(folder, options)
 
 
-@pytest.mark.parametrize(
-    ("architecture", "task"),
-    [
-        ("BertForSequenceClassification", "text-classification"),
-        ("BertModel", "sentence-embeddings"),
-        ("T5EncoderModel", "sentence-embeddings"),
-        ("DebertaV2ForTokenClassification", "token-classification"),
-        ("GPT2LMHeadModel", "text-generation"),
-    ],
-)
-def test_architecture_tells_the_task(make_folder: MakeFolder, architecture: str, task: str) -> None:
-    """By the suffix of its name."""
-    assert task == read(make_folder(architectures=[architecture])).task
+def of_length(stated: object) -> dict[str, Any]:
+    """A tokenizer_config.json with this length."""
+    return {"tokenizer_config.json": {"model_max_length": stated}}
 
 
-def test_a_pooling_module_overrides_the_architecture(make_folder: MakeFolder) -> None:
-    """A sentence-transformers folder may keep the architecture of its base model."""
-    folder = make_folder({"modules.json": POOLING_MODULES}, architectures=["BertForMaskedLM"])
-    assert "sentence-embeddings" == read(folder).task
+def pooled(config: dict[str, Any], *more: dict[str, Any]) -> dict[str, Any]:
+    """The files of a sentence-transformers folder with this pooling."""
+    return {"modules.json": [*POOLING_MODULES, *more], "p/config.json": config}
 
 
-def test_the_option_task_overrides_everything(make_folder: MakeFolder) -> None:
-    """The operator decides."""
-    assert "sentence-embeddings" == read(make_folder(**CLASSIFIER), task="sentence-embeddings").task
+SENTENCES_OF_8 = {"sentence_bert_config.json": {"max_seq_length": 8}}
+FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
+    # the task: by the suffix of the architecture's name; a folder of sentence-transformers may keep its base model's
+    ({}, {"architectures": ["BertForSequenceClassification"]}, "task", "text-classification"),
+    ({}, {"architectures": ["BertModel"]}, "task", "sentence-embeddings"),
+    ({}, {"architectures": ["T5EncoderModel"]}, "task", "sentence-embeddings"),
+    ({}, {"architectures": ["DebertaV2ForTokenClassification"]}, "task", "token-classification"),
+    ({}, {"architectures": ["GPT2LMHeadModel"]}, "task", "text-generation"),
+    (pooled({}), {"architectures": ["BertForMaskedLM"]}, "task", "sentence-embeddings"),
+    # the length: the smallest stated one; transformers writes 1e30 for no limit
+    ({**SENTENCES_OF_8, **of_length(12)}, ENCODER, "max_length", 8),
+    (of_length(12), ENCODER, "max_length", 12),
+    *((of_length(stated), ENCODER, "max_length", 16) for stated in (1e30, 10**24, None, 0, -1, "many", True)),
+    # RoBERTa's table of 514 positions allows 512 tokens
+    *(({}, {"architectures": ["XModel"], "model_type": kind, "max_position_embeddings": 514, "pad_token_id": 1},
+       "max_length", length)
+      for kind, length in (("roberta", 512), ("xlm-roberta", 512), ("mpnet", 512), ("bert", 514))),
+    # labels in the order of their numbers: "10" sorts before "9"; as transformers numbers them where there are none
+    ({}, {**CLASSIFIER, "id2label": {str(i): f"L{i}" for i in reversed(range(12))}}, "labels",
+     tuple(f"L{i}" for i in range(12))),
+    ({}, {"architectures": ["BertForSequenceClassification"]}, "labels", ("LABEL_0", "LABEL_1")),
+    # pooling: flags of sentence-transformers up to 4, mode of version 5; several keep their order
+    (pooled({"pooling_mode_cls_token": True}), ENCODER, "pooling", ("cls",)),
+    (pooled({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}), ENCODER, "pooling", ("mean",)),
+    (pooled({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}), ENCODER, "pooling", ("cls", "mean")),
+    (pooled({"pooling_mode_lasttoken": True}), ENCODER, "pooling", ("lasttoken",)),
+    (pooled({"pooling_mode": "cls"}), ENCODER, "pooling", ("cls",)),
+    (pooled({}), ENCODER, "pooling", ("mean",)),
+    ({}, ENCODER, "pooling", ("mean",)),
+    ({}, ENCODER, "normalize", False),
+    # pooling here without the layer after it would give another model's vectors
+    (pooled({}, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}), ENCODER, "pooling", ()),
+    ({"tokenizer_config.json": {"pad_token_type_id": 3}}, ENCODER, "pad_type_id", 3),
+    ({}, ENCODER, "pad_type_id", 0),
+]  # fmt: skip
+"""Files, config.json, and what a field is then."""
+
+
+@pytest.mark.parametrize(("files", "config", "field", "expected"), FACTS)
+def test_what_a_folder_says(
+    make_folder: MakeFolder, files: dict[str, Any], config: dict[str, Any], field: str, expected: object
+) -> None:
+    """As transformers and sentence-transformers read it."""
+    assert expected == getattr(read(make_folder(files, **config)), field)
 
 
 @pytest.mark.parametrize("architectures", [["ViTForImageClassification"], [], None, "BertModel"])
@@ -55,69 +85,12 @@ def test_an_unknown_architecture_is_refused_with_the_known_ones(make_folder: Mak
     assert "option task" in str(caught.value)
 
 
-def test_smallest_stated_length_wins(make_folder: MakeFolder) -> None:
-    """Of sentence-transformers, tokenizer config and position table. The one in tokenizer.json is ignored."""
-    files: dict[str, Any] = {
-        "sentence_bert_config.json": {"max_seq_length": 8},
-        "tokenizer_config.json": {"model_max_length": 12},
-    }
-    assert 8 == read(make_folder(files, **ENCODER)).max_length
-    assert 12 == read(make_folder({"tokenizer_config.json": {"model_max_length": 12}}, **ENCODER)).max_length
-    assert 16 == read(make_folder(**ENCODER)).max_length
-
-
-@pytest.mark.parametrize("stated", [1e30, 1000000000000000019884624838656, None, 0, -1, "many", True])
-def test_senseless_model_max_length_is_ignored(make_folder: MakeFolder, stated: object) -> None:
-    """transformers writes 1e30 for no limit."""
-    assert 16 == read(make_folder({"tokenizer_config.json": {"model_max_length": stated}}, **ENCODER)).max_length
-
-
-@pytest.mark.parametrize(
-    ("model_type", "expected"), [("roberta", 512), ("xlm-roberta", 512), ("mpnet", 512), ("bert", 514)]
-)
-def test_positions_that_start_after_padding_are_not_for_tokens(
-    make_folder: MakeFolder, model_type: str, expected: int
-) -> None:
-    """RoBERTa's table of 514 positions allows 512 tokens."""
-    folder = make_folder(architectures=["XModel"], model_type=model_type, max_position_embeddings=514, pad_token_id=1)
-    assert expected == read(folder).max_length
-
-
 def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) -> None:
     """The option may lower the limit or raise a file's, but cannot add positions."""
     folder = make_folder({"sentence_bert_config.json": {"max_seq_length": 8}}, **ENCODER)
     assert 12 == read(folder, max_length=12).max_length
     with pytest.raises(InvalidOption, match="at most 16"):
         read(folder, max_length=17)
-
-
-@pytest.mark.parametrize(
-    ("config", "activation"),
-    [
-        ({}, "softmax"),
-        ({"problem_type": "single_label_classification"}, "softmax"),
-        ({"problem_type": "multi_label_classification"}, "sigmoid"),
-        ({"problem_type": "regression"}, "none"),
-        ({"id2label": {"0": "SCORE"}}, "sigmoid"),
-        ({"id2label": {"0": "SCORE"}, "problem_type": "regression"}, "none"),
-    ],
-)
-def test_activation_follows_the_transformers_pipeline(
-    make_folder: MakeFolder, config: dict[str, Any], activation: str
-) -> None:
-    """Regression stays raw, one label or multi-label gets a sigmoid, others a softmax."""
-    assert activation == read(make_folder(**{**CLASSIFIER, **config})).activation
-
-
-def test_labels_are_in_order_of_their_numbers(make_folder: MakeFolder) -> None:
-    """JSON objects have no reliable order, and "10" sorts before "9"."""
-    labels = {str(i): f"L{i}" for i in reversed(range(12))}
-    assert tuple(f"L{i}" for i in range(12)) == read(make_folder(**{**CLASSIFIER, "id2label": labels})).labels
-
-
-def test_missing_labels_are_numbered_as_transformers_does(make_folder: MakeFolder) -> None:
-    """Without id2label they are LABEL_0 and so on, by default two."""
-    assert ("LABEL_0", "LABEL_1") == read(make_folder(architectures=["BertForSequenceClassification"])).labels
 
 
 @pytest.mark.parametrize("labels", [{"0": "a", "2": "b"}, {"x": "a"}, ["a"], {}, {"0": "same", "1": "same"}])
@@ -127,24 +100,6 @@ def test_impossible_labels_are_refused(make_folder: MakeFolder, labels: object) 
         read(make_folder(**{**CLASSIFIER, "id2label": labels}))
 
 
-@pytest.mark.parametrize(
-    ("pooling", "expected"),
-    [
-        ({"pooling_mode_cls_token": True}, ("cls",)),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}, ("mean",)),
-        ({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True}, ("cls", "mean")),
-        ({"pooling_mode_lasttoken": True}, ("lasttoken",)),
-        ({"pooling_mode": "cls"}, ("cls",)),
-        ({}, ("mean",)),
-    ],
-)
-def test_pooling_reads_both_forms_of_sentence_transformers(
-    make_folder: MakeFolder, pooling: dict[str, Any], expected: tuple[str, ...]
-) -> None:
-    """The flags of versions up to 4 and the mode of version 5. Several modes keep their order."""
-    assert expected == read(make_folder({"modules.json": POOLING_MODULES, "p/config.json": pooling}, **ENCODER)).pooling
-
-
 def test_unknown_pooling_mode_is_refused(make_folder: MakeFolder) -> None:
     """A guess would give wrong vectors."""
     folder = make_folder({"modules.json": POOLING_MODULES, "p/config.json": {"pooling_mode": "attention"}}, **ENCODER)
@@ -152,22 +107,11 @@ def test_unknown_pooling_mode_is_refused(make_folder: MakeFolder) -> None:
         read(folder)
 
 
-def test_plain_encoder_gets_mean_pooling_without_normalisation(make_folder: MakeFolder) -> None:
-    """As in sentence-transformers for a folder without modules.json."""
-    config = read(make_folder(**ENCODER))
-    assert (("mean",), False) == (config.pooling, config.normalize)
-
-
-def test_layers_after_pooling_leave_pooling_to_the_graph(make_folder: MakeFolder) -> None:
-    """Pooling here without the Dense layer would give another model's vectors."""
-    modules = [*POOLING_MODULES, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]
-    assert () == read(make_folder({"modules.json": modules, "p/config.json": {}}, **ENCODER)).pooling
-
-
-def test_normalize_module_switches_normalisation_on_and_an_option_off(encoder: Path) -> None:
-    """The option overrides the folder."""
+def test_options_override_the_folder(encoder: Path) -> None:
+    """Its module switches normalisation on."""
     assert read(encoder).normalize
     assert not read(encoder, normalize="false").normalize
+    assert "text-classification" == read(encoder, task="text-classification").task
 
 
 def test_pooling_modes_are_those_that_can_be_computed() -> None:
@@ -243,12 +187,6 @@ def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
     for files, stated, pad in (({}, 3, 3), (unknown, 3, 3), ({}, None, 0)):
         folder = make_folder(files, **{**CLASSIFIER, "pad_token_id": stated})
         assert pad == TextProcessor.from_folder(folder).config.pad_id
-
-
-def test_padding_has_the_type_that_the_tokenizer_states(make_folder: MakeFolder) -> None:
-    """Or 0 if it states none."""
-    files = {"tokenizer_config.json": {"pad_token_type_id": 3}}
-    assert (3, 0) == (read(make_folder(files, **ENCODER)).pad_type_id, read(make_folder(**ENCODER)).pad_type_id)
 
 
 @pytest.mark.parametrize(("types", "wanted"), [(2, True), (1, False), (0, False), (None, False)])

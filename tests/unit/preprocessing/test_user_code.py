@@ -458,22 +458,18 @@ def test_code_that_cannot_be_loaded_says_why_and_where(
         assert where in str(caught.value)
 
 
-def test_missing_path_is_refused(tmp_path: Path, load: Load) -> None:
-    """The message says what was expected."""
-    with pytest.raises(UserCodeLoadError, match="nothing does not exist"):
-        load(tmp_path / "nothing")
-
-
-def test_folder_without_an_entry_is_refused(write: Write, load: Load) -> None:
-    """The message names both possible files."""
-    with pytest.raises(UserCodeLoadError, match=r"neither preprocess\.py nor __init__\.py"):
-        load(write(other="class Preprocess: pass"))
-
-
-def test_folder_whose_files_define_no_class_is_refused(write: Write, load: Load) -> None:
-    """After both were read."""
-    with pytest.raises(UserCodeLoadError, match="defines no class Preprocess"):
-        load(write(__init__="x = 1", preprocess="y = 2"))
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, "code does not exist"),
+        ({"other": "class Preprocess: pass"}, r"neither preprocess\.py nor __init__\.py"),
+        ({"__init__": "x = 1", "preprocess": "y = 2"}, "defines no class Preprocess"),
+    ],
+)
+def test_folder_without_the_class_is_refused(write: Write, load: Load, files: dict[str, str], message: str) -> None:
+    """The message says what was expected: a path, one of two files, the class in either."""
+    with pytest.raises(UserCodeLoadError, match=message):
+        load(write(**files))
 
 
 # --- folders ----------------------------------------------------------------------------------------------------------

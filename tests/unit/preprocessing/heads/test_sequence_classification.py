@@ -51,24 +51,6 @@ def test_top_k_limits_the_scores() -> None:
     assert 3 == len(answer([[0, 1, 2]], {"text": "a", "parameters": {"top_k": 99}})["scores"])
 
 
-def test_multi_label_scores_are_independent() -> None:
-    """Each is a sigmoid; they need not sum to 1."""
-    result = answer([[0, 0, 0]], {"text": "a"}, config(labels=CONFIG.labels, activation="sigmoid"))
-    assert [0.5, 0.5, 0.5] == list(result["scores"].values())
-
-
-def test_regression_answers_the_number() -> None:
-    """Unbounded, as the score of the only label."""
-    result = answer([[-3.5]], {"text": "a"}, config(labels=("STARS",), activation="none"))
-    assert ("STARS", -3.5) == (result["label"], result["score"])
-
-
-def test_request_may_choose_the_function() -> None:
-    """As the pipeline's function_to_apply."""
-    result = answer([[0, 1, 2]], {"text": "a", "parameters": {"function_to_apply": "none"}})
-    assert {"YES": 2.0, "MAYBE": 1.0, "NO": 0.0} == result["scores"]
-
-
 def test_equal_scores_keep_the_models_order() -> None:
     """Ties are answered the same in every call."""
     assert ["NO", "MAYBE", "YES"] == list(answer([[1, 1, 1]], {"text": "a"})["scores"])
@@ -79,14 +61,6 @@ def test_truncation_is_reported_only_if_it_happened() -> None:
     assert "truncated" not in answer([[0, 1, 2]], {"text": "a"})
     assert answer([[0, 1, 2]], {"text": "a"}, truncated=True)["truncated"] is True
     assert [True] == answer([[0, 1, 2]], {"text": ["a"]}, truncated=True)["truncated"]
-
-
-def test_half_precision_is_computed_in_single() -> None:
-    """Scores are float32 for any type of the model."""
-    head = SequenceClassification(CONFIG)
-    prepared = Prepared([Encoded(np.arange(4))], head.parse({"text": "a"}))
-    result = head.decode({"out": np.array([[1, 2, 3]], np.float16)}, prepared)
-    assert 1 == pytest.approx(sum(result[0]["scores"].values()), abs=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(1, 2), (2, 3), (3,), (1, 3, 1), (1, 0)])

@@ -1,0 +1,37 @@
+"""How the tests look at rendered objects."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Objects = list[dict[str, Any]]
+
+
+def of(objects: Objects, *kinds: str) -> Objects:
+    """Objects of some kinds."""
+    return [each for each in objects if each["kind"] in kinds]
+
+
+def named(objects: Objects, kind: str, name: str) -> dict[str, Any]:
+    """One object."""
+    [found] = [each for each in of(objects, kind) if name == each["metadata"]["name"]]
+    return found
+
+
+def pods(objects: Objects) -> Iterator[tuple[str, dict[str, str], dict[str, Any]]]:
+    """Name, labels and spec of every pod that the objects lead to."""
+    for each in of(objects, "Deployment"):
+        template = each["spec"]["template"]
+        yield each["metadata"]["name"], template["metadata"]["labels"], template["spec"]
+
+
+def matches(selector: Mapping[str, str], labels: Mapping[str, str]) -> bool:
+    """Whether matchLabels select."""
+    return selector.items() <= labels.items()
+
+
+def labels_of(spec: Mapping[str, Any]) -> dict[str, str]:
+    """The labels by which a Deployment, Service, budget or policy selects pods."""
+    selector = spec.get("podSelector", spec.get("selector", {}))
+    return dict(selector.get("matchLabels", selector))
