@@ -219,7 +219,7 @@ class Gateway:
             await self._gate.refuse(scope, send, not_for_us())
             return
         try:
-            caller = await self._gate.caller_of(scope)
+            caller = self._gate.caller_of(scope)
         except GatewayError as error:
             await self._gate.refuse(scope, send, error)
             return

@@ -120,11 +120,6 @@ class NotAuthenticated(RequestError):
     kind = "unauthenticated"
     status = 401
 
-    def __init__(self, message: str, *, because: str, hint: str = "", ask_again: str = "") -> None:
-        """``ask_again`` names the source of keys that may know the caller by now."""
-        super().__init__(message, because=because, hint=hint)
-        self.ask_again = ask_again
-
 
 class NotPermitted(RequestError):
     """The caller lacks a right, which `x-refused-because` names: ask the operator for it."""

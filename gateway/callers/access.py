@@ -11,7 +11,7 @@ import base64
 import binascii
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -95,8 +95,6 @@ class Access:
         self._ended: frozenset[str] = frozenset()
         self._recent: dict[bytes | Names, Caller] = {}
         """Callers by recent ``authorization`` headers, and by names of certificates."""
-        self.renew: Callable[[str], Awaitable[bool]] | None = None
-        """Reads a source (by name) again that may have new keys; see ``caller``."""
 
     # --- sources ------------------------------------------------------------------------------------------------------
 
@@ -162,15 +160,6 @@ class Access:
             raise NotAuthenticated(
                 "a header with credentials was sent twice", because="ambiguous_credentials", hint=_HINT
             )
-
-    async def caller(self, headers: ByName, names: Names = (), *, is_read: bool = False) -> Caller:
-        """Like ``caller_of``, but read an issuer's keys again if a token was signed with an unknown one."""
-        try:
-            return self.caller_of(headers, names, is_read=is_read)
-        except NotAuthenticated as error:
-            if not error.ask_again or self.renew is None or not await self.renew(error.ask_again):
-                raise
-        return self.caller_of(headers, names, is_read=is_read)
 
     def quota_of(self, caller: Caller) -> Quota | None:
         """Return the quota of the caller's tenant in this worker; None if it has no limits."""

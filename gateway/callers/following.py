@@ -6,7 +6,6 @@ A problem with a source is reported in the log (once), in a metric, and in ``/v1
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -22,9 +21,7 @@ _log = logging.getLogger("triton_gateway.callers")
 TICK_S: Final = 1.0
 """Seconds between two looks for callers that have expired."""
 RETRY_S: Final = 10.0
-"""Seconds after which a source with a problem is read again, or one that was read because of unknown credentials."""
-TIMEOUT_S: Final = 6.0
-"""The most seconds that a request waits for a source."""
+"""Seconds after which a source with a problem is read again."""
 
 
 class Source(Protocol):
@@ -79,9 +76,6 @@ class Following:
         self._sources = sources
         self._report = report
         self._states = {name: _State() for name in sources}
-        self._asked_at: dict[str, float] = {}
-        self._asking: dict[str, asyncio.Future[None]] = {}
-        access.renew = self.renewed
         for name, source in sources.items():
             access.put(name, source.at_first)
 
@@ -110,23 +104,6 @@ class Following:
             if isinstance(source, RegistryKeys):
                 source.learn(task)
                 await self._read(name)
-
-    async def renewed(self, name: str) -> bool:
-        """Read one source now, because a caller shows credentials that may be new; return whether it was read.
-
-        At most once in ``RETRY_S`` seconds: made-up credentials must not cause reads.
-        """
-        asking = self._asking.get(name)
-        if asking is None:
-            now = asyncio.get_running_loop().time()
-            if now < self._asked_at.get(name, -RETRY_S) + RETRY_S:
-                return False
-            self._asked_at[name] = now
-            asking = self._asking[name] = asyncio.ensure_future(self._read(name))
-            asking.add_done_callback(lambda _: self._asking.pop(name))
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(asking), TIMEOUT_S)
-        return asking.done()
 
     def status(self) -> dict[str, Any]:
         """Return for each source what it knows, when that was read, and the problem of its newest state."""

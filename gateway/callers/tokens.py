@@ -29,7 +29,7 @@ CLAIMS: Final = ("tenant", "class", "endpoints", "operations")
 """Parts of a caller that can come from a claim."""
 SOURCE: Final = "jwt"
 
-_REFRESH_S: Final = 300.0
+_REFRESH_S: Final = 60.0
 _TIMEOUT_S: Final = 5.0
 _LEEWAY_S: Final = 30.0
 _DISCOVERY: Final = "/.well-known/openid-configuration"
@@ -79,7 +79,7 @@ class Tokens:
         if key is None:
             raise NotAuthenticated(
                 "this token's signing key is not known" if self.keys else "the issuer's keys could not be read yet",
-                because="unknown_signing_key", ask_again=SOURCE, hint=f"send a token of {issuer.issuer}",
+                because="unknown_signing_key", hint=f"send a token of {issuer.issuer}",
             )  # fmt: skip
         try:
             claims = jwt.decode(
@@ -119,7 +119,7 @@ def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) 
 
 
 class IssuerKeys:
-    """The current keys of an issuer; see ``following.Source``. An address is read every five minutes, a file often."""
+    """The current keys of an issuer; see ``following.Source``. An address is read every minute, a file often."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
@@ -127,7 +127,6 @@ class IssuerKeys:
         self._seen = b""
         self.period = FILE_S if self._is_file else _REFRESH_S
         self.at_first = Tokens(issuer, {})
-        """A token asks for the keys of an issuer that was away when the gateway started."""
 
     def look(self) -> Tokens | None:
         """See ``Source.look``."""

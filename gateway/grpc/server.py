@@ -236,7 +236,7 @@ class RpcServer:
         ask = RpcAsk(self, context)
         ask.open()
         self._access.check_once(ask.repeated())
-        caller = await self._access.caller(ask.by_name, ask.names)
+        caller = self._access.caller_of(ask.by_name, ask.names)
         self._access.require(caller, operation)
         return caller
 

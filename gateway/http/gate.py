@@ -45,7 +45,7 @@ class Gate:
         """Return whether a request came through the operators' port."""
         return bool(self.admin_port) and (scope.get("server") or ("", 0))[1] == self.admin_port
 
-    async def caller_of(self, scope: Scope) -> Caller | None:
+    def caller_of(self, scope: Scope) -> Caller | None:
         """Return the caller; None if callers need not be known. Raises ``GatewayError``."""
         access = self._access
         if access is None and not self.admin_port:
@@ -73,7 +73,7 @@ class Gate:
         headers = dict(scope["headers"])
         if len(headers) != len(scope["headers"]):
             access.check_once(name for name, _ in scope["headers"])
-        caller = await access.caller(headers, names_of(scope), is_read=scope["method"] in ("GET", "HEAD"))
+        caller = access.caller_of(headers, names_of(scope), is_read=scope["method"] in ("GET", "HEAD"))
         if rule is None:
             raise EndpointNotFound(f"nothing is at {ascii(path)[1:-1][:100]}")
         access.require(caller, rule.operation, rule.endpoint)

@@ -25,7 +25,6 @@ from gateway.errors import (
     HookFailed,
     InternalError,
     ModelFailed,
-    NotAuthenticated,
     Overloaded,
     Unavailable,
     forget_frames,
@@ -93,7 +92,9 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
     """Return what is asked, once it is known who asks, that it may, that there is room, and what its body says."""
     access, headers, path = plane.access, ask.by_name, route.path
     if access is not None:
-        await _authenticate(ask, access)
+        if repeated := ask.repeated():
+            access.check_once(repeated)
+        ask.caller = access.caller_of(ask.by_name, ask.names)
         access.require(ask.caller, INFER, path)
     ask.timeout = ask.check(plane.timeout)
     if access is not None or _PRIORITY in headers:
@@ -123,22 +124,6 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
             access.require(ask.caller, INFER, call.path)
         plane.admission.check(call.path, *flow)
     return call
-
-
-async def _authenticate(ask: Ask, access: Access) -> None:
-    """Find the caller. Raises ``NotAuthenticated``."""
-    if repeated := ask.repeated():
-        access.check_once(repeated)
-    try:
-        ask.caller = access.caller_of(ask.by_name, ask.names)
-    except NotAuthenticated as error:  # an issuer's keys may have changed
-        if not error.ask_again or access.renew is None or not await in_task(_of(access.renew(error.ask_again))):
-            raise
-        ask.caller = access.caller_of(ask.by_name, ask.names)
-
-
-async def _of(work: Any) -> Any:
-    return await work
 
 
 async def _charge(ask: Ask, access: Access, announced: bytes) -> None:
