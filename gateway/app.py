@@ -257,7 +257,7 @@ class Gateway:
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
         control = self._control = ControlThreads()
         self._reports = Reports(self._registry.reports, control.registry)
-        cache = ArtifactCache(state_dir / "cache", self._registry, max_bytes=settings.cache_bytes)
+        cache = ArtifactCache(state_dir / "cache", self._registry)
         assembler = Assembler(
             records=records,
             reports=self._reports,

@@ -248,12 +248,6 @@ class Settings(BaseSettings):
         Path(".triton-gateway"), validation_alias=_names("state_dir"),
         description="Folder for downloaded models, `Preprocess` code and the last working configuration.",
     )  # fmt: skip
-    cache_bytes: Bytes = Field(
-        20 << 30, ge=0, validation_alias=_names("cache_bytes"),
-        description="Size limit of the cache of downloaded models and code, e.g. `20G`. Above it, unused files are "
-        "deleted, the longest unused first. The limit is never more than 80 % of the volume of `state_dir`. Files "
-        "that are served, or would be after a restart, always stay. 0: nothing is deleted.",
-    )  # fmt: skip
     serving_task_id: str = Field(
         "", validation_alias=_names("serving_task_id", "CLEARML_SERVING_TASK_ID"),
         description="ClearML id of the serving Task to follow. Empty: the only running one; if several run, the "

@@ -230,7 +230,8 @@ class ModelSync:
             log.info("serving Task changed revision=%s models=%d", desired.revision, len(desired.targets))
             self._retries.clear()  # the change may be the repair: everything is tried again at once
         self._desired = desired
-        self._model_pool.submit(self._cache.keep, [target.record for target in desired.targets.values()])
+        if desired.is_readable:
+            self._model_pool.submit(self._cache.keep, [target.record for target in desired.targets.values()])
 
     # --- observation --------------------------------------------------------------------------------------------
 

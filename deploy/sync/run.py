@@ -39,8 +39,8 @@ def run(
     logs.configure(log_format)
     shared = settings.Settings(files_rewrite=files_rewrite)  # settings that gateways and model sync share
     sync_settings = SyncSettings(
-        cache_bytes=shared.cache_bytes, state_dir=state_dir,
-        repository=repository, triton_grpc=triton_grpc, engine=engine, pools=pools.followed(pool), poll_s=poll_s,
+        state_dir=state_dir, repository=repository, triton_grpc=triton_grpc, engine=engine,
+        pools=pools.followed(pool), poll_s=poll_s,
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         triton_tls=triton.tls.in_folder(shared.triton_tls, shared.triton_tls_name),
         # Gateways poll at the same interval. A replaced model stays until every gateway must have seen the change.
@@ -82,7 +82,7 @@ def run_sync(
         sync = ModelSync(
             sync_settings,
             task,
-            cache=registry.ArtifactCache(sync_settings.state_dir / "cache", task, max_bytes=sync_settings.cache_bytes),
+            cache=registry.ArtifactCache(sync_settings.state_dir / "cache", task),
             store=registry.SpecStore(sync_settings.state_dir / "sync"),
             triton=client,
             repository=ModelRepository(sync_settings.repository),

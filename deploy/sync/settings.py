@@ -27,8 +27,6 @@ class SyncSettings:
     """File with the key of Triton's control APIs, if Triton was started with one."""
     triton_tls: Tls | None = None
     """TLS to Triton, if it has been configured."""
-    cache_bytes: int = 20 << 30
-    """Bytes above which unused downloads are deleted; 0: never."""
     poll_s: float = 2.0
     """Seconds between looks at the serving Task."""
     observe_s: float = 1.0

@@ -3,8 +3,8 @@
 The gateway's assembly and model sync use it; several processes may share one folder. An entry is a folder whose name is
 a hash of what identifies the content. It is made under a temporary name by the process that holds its lock, and renamed
 when it is complete (download → verify → fsync → rename), so a crash leaves nothing or a whole entry. Then it never
-changes. Above the size limit, what nobody needs is deleted, the longest unused first: processes do not know each other,
-so each touches what it needs again and again.
+changes. What a process does not need and nobody has used for an hour, it deletes: processes do not know each other, so
+each touches what it needs again and again.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import errno
 import hashlib
 import json
 import logging
-import math
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,9 +29,9 @@ from pydantic import TypeAdapter
 
 from gateway import durable, locks
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
-from gateway.registry import parts
+from gateway.registry.parts import Remote
 from gateway.registry.port import Parts, Registry
-from gateway.registry.unpack import unpack
+from gateway.registry.unpack import is_read, unpack
 from gateway.spec import CONTENT_HASH, ArtifactRef, Content, ModelRecord, ServingTask, contents, overwritten, records_of
 
 _log = logging.getLogger("triton_gateway.cache")
@@ -45,12 +44,10 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _MANIFEST: Final = "manifest.json"
 _PART: Final = ".part"
 """Suffix of an entry that is being created or deleted."""
-_BELOW_VOLUME: Final = 0.8
-"""Largest share of its volume for a cache; kubelets and quotas act when a volume is nearly full."""
 
 WHOLE: Final = "sha256"
 PARTS: Final = "parts"
-"""What a hash covers: the file as stored, or the parts of it that gateways read (see ``parts``)."""
+"""What a hash covers: the file as stored, or the parts of it that gateways read (see ``unpack``)."""
 
 Hashes = Mapping[str, str]
 """Hashes of a stored file, by ``WHOLE`` and ``PARTS``."""
@@ -62,28 +59,12 @@ class ArtifactCache:
     Safe between threads and processes. Methods block (download, unpack, fsync): call them from worker threads.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        registry: Registry,
-        *,
-        max_bytes: int = 0,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        """Use the folder ``root``; above ``max_bytes`` (0: no limit), unneeded entries are deleted.
-
-        If ``max_bytes`` is set, the cache also takes at most 80 % of its volume. ``clock`` returns Unix seconds.
-        """
+    def __init__(self, root: Path, registry: Registry) -> None:
+        """Use the folder ``root``."""
         self._root = root
         self._registry = registry
-        self._max_bytes = max_bytes
-        self._clock = clock
-        self._needed: frozenset[Path] | None = None
-        """The entries that are needed; replaced as a whole. None, and nothing is deleted, before that is known."""
         self._contents: Mapping[str, Content] = {}
         """The recorded contents by model id; replaced as a whole, as threads read it."""
-        self._used = math.inf
-        """Approximate size in bytes; infinite if it must be counted."""
 
     def learn(self, task: ServingTask) -> None:
         """Take over the recorded contents from the serving Task that was just read.
@@ -96,15 +77,16 @@ class ArtifactCache:
         self._contents = contents(records_of(task, CONTENT_HASH))
 
     def keep(self, models: Iterable[ModelRecord], artifacts: Iterable[ArtifactRef] = ()) -> None:
-        """Set what is needed from now on, also by the next start; other entries may be deleted. Never raises."""
+        """Delete what is not among these and was not used for an hour. Never raises.
+
+        They are needed from now on, also by the next start.
+        """
         entries = [entry for record in models for entry in (self._entry(record), self._entry(record, weights=False))]
-        self._needed = frozenset([*entries, *map(self._entry, artifacts)])
-        self._used = math.inf
-        for entry in self._needed:
-            self._touch(entry)
+        needed = {*entries, *map(self._entry, artifacts)}
+        for entry in needed:
+            _touch(entry)
         try:
-            if self._root.is_dir():
-                self._make_room(0)
+            self._sweep(needed, time.time())
         except OSError as error:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
 
@@ -133,8 +115,8 @@ class ArtifactCache:
             return found
         entry = self._entry(record, weights=False)
         if record.sha256 is None and record.is_package and (stored := self._registry.parts(record.uri)) is not None:
-            return self._files(entry, record, partial(_fetch_parts, stored))
-        if record.sha256 is None and not record.is_package and not parts.is_read(record.uri):
+            return self._files(entry, record, partial(_fetch_parts, stored, record.uri))
+        if record.sha256 is None and not record.is_package and not is_read(record.uri):
             return self._files(entry, record, lambda _: {})
         return self.model(record)
 
@@ -176,7 +158,7 @@ class ArtifactCache:
         except ContentChanged as error:
             _log.warning("the cached copy is fetched again: %s", error.message)
             return None
-        self._touch(entry)
+        _touch(entry)
         return entry / "files"
 
     def _check(self, what: ModelRecord | ArtifactRef, hashes: Hashes) -> None:
@@ -192,7 +174,7 @@ class ArtifactCache:
     def _files(self, entry: Path, what: ModelRecord | ArtifactRef, fill: Callable[[Path], Hashes]) -> Path:
         """Return the files of an entry. If they are not usable, ``fill(part)`` must make ``part/files``.
 
-        If the disk is full even after a sweep, or cannot be written, ``RegistryUnavailable`` is raised.
+        If the disk is full or cannot be written, ``RegistryUnavailable`` is raised.
         """
         if (found := self._usable(entry, what)) is not None:
             return found
@@ -200,12 +182,7 @@ class ArtifactCache:
             entry.parent.mkdir(parents=True, exist_ok=True)
             with locks.held(entry.parent / f"{entry.name}.lock"):
                 if self._usable(entry, what) is None:  # else another process has made it meanwhile
-                    try:
-                        self._create(entry, what, fill)
-                    except OSError as error:
-                        if error.errno not in _FULL or not self._sweep(0):
-                            raise
-                        self._create(entry, what, fill)
+                    self._create(entry, what, fill)
         except OSError as error:
             do = "free disk space" if error.errno in _FULL else "give this user write access"
             raise RegistryUnavailable(
@@ -239,8 +216,6 @@ class ArtifactCache:
     def _download(self, what: ModelRecord | ArtifactRef, part: Path) -> Hashes:
         """Download a whole file and unpack it if it is an archive. Raises ``ArtifactCorrupt``."""
         is_archive = what.is_archive if isinstance(what, ArtifactRef) else what.is_package
-        if (stored := self._registry.parts(what.uri)) is not None:
-            self._make_room(2 * stored.size if is_archive else stored.size)  # packed and unpacked
         files = part / "files"
         place = part / "download" if is_archive else files  # the archive has a name of its own, maybe "files"
         place.mkdir(exist_ok=True)
@@ -254,58 +229,25 @@ class ArtifactCache:
                 hint="it was changed or damaged after the upload: upload it again",
             )
         if is_archive:
-            unpack(got, files)
-            hashes[PARTS] = parts.fingerprint(got, files)
+            with got.open("rb") as file:
+                hashes[PARTS] = unpack(file, got.name, got.stat().st_size, files)
             shutil.rmtree(place)
         if not any(files.iterdir()):
             raise ArtifactCorrupt(f"{what.uri} is an empty archive", hint="upload the folder again")
         return hashes
 
-    # --- size ---------------------------------------------------------------------------------------------------------
-
-    def _touch(self, entry: Path) -> None:
-        with contextlib.suppress(OSError):  # not there
-            os.utime(entry / _MANIFEST, (self._clock(), self._clock()))
-
-    def _make_room(self, more: int) -> None:
-        """Sweep before ``more`` bytes would exceed the limit: a kubelet evicts a pod that does. Raises ``OSError``."""
-        if not self._max_bytes:
-            return
-        most = min(self._max_bytes, _BELOW_VOLUME * shutil.disk_usage(self._root).total)
-        if self._used + more > most:
-            self._sweep(most - more)
-        self._used += more
-
-    def _sweep(self, most: float) -> bool:
-        """Delete unneeded entries until the cache has at most ``most`` bytes; return whether there were any.
-
-        Those that any process used within an hour stay, whatever their size.
-        """
-        if self._needed is None:
-            return False
-        now, gone = self._clock(), False
+    def _sweep(self, needed: Collection[Path], now: float) -> None:
         for left in self._root.glob(f"*/*{_PART}*"):
-            with contextlib.suppress(OSError):
-                if now - left.stat().st_mtime >= LEFT_S:
-                    shutil.rmtree(left, ignore_errors=True)
-        found: list[tuple[float, int, Path]] = []
+            if _is_older(left, now - LEFT_S):
+                shutil.rmtree(left, ignore_errors=True)
         for mark in self._root.glob(f"*/*/{_MANIFEST}"):
-            with contextlib.suppress(OSError):  # another process has deleted it
-                size = sum(path.stat().st_size for path in mark.parent.rglob("*") if path.is_file())
-                found.append((mark.stat().st_mtime, size, mark.parent))
-        self._used = sum(size for _, size, _ in found)
-        for used, size, entry in sorted(found):
-            if self._used <= most:
-                break
-            if entry in self._needed or now - used < UNTOUCHED_S:
-                continue
-            aside = entry.with_name(f"{entry.name}{_PART}-{secrets.token_hex(4)}")
-            with contextlib.suppress(OSError):
-                entry.rename(aside)  # so that a reader finds the entry whole or not at all
-                shutil.rmtree(aside, ignore_errors=True)
-                self._used, gone = self._used - size, True
-                _log.info("the download cache is full: %s is deleted, no program needs it", entry)
-        return gone
+            entry = mark.parent
+            if entry not in needed and _is_older(mark, now - UNTOUCHED_S):
+                aside = entry.with_name(f"{entry.name}{_PART}-{secrets.token_hex(4)}")
+                with contextlib.suppress(OSError):  # another process has deleted it
+                    entry.rename(aside)  # so that a reader finds the entry whole or not at all
+                    shutil.rmtree(aside, ignore_errors=True)
+                    _log.info("%s is deleted: no program has needed it for an hour", entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,13 +297,19 @@ class SpecStore:
             return None
 
 
-def _fetch_parts(stored: Parts, part: Path) -> Hashes:
-    archive, files = part / "archive.zip", part / "files"
-    parts.fetch(stored, archive)
-    unpack(archive, files, wanted=parts.is_read)
-    hashes = {PARTS: parts.fingerprint(archive, files)}
-    archive.unlink()
-    return hashes
+def _fetch_parts(stored: Parts, uri: str, part: Path) -> Hashes:
+    return {PARTS: unpack(Remote(stored), uri.rpartition("/")[2], stored.size, part / "files", weights=False)}
+
+
+def _touch(entry: Path) -> None:
+    with contextlib.suppress(OSError):  # not there
+        os.utime(entry / _MANIFEST)
+
+
+def _is_older(path: Path, than: float) -> bool:
+    with contextlib.suppress(OSError):  # not there any more
+        return path.stat().st_mtime <= than
+    return False
 
 
 def _code_in(files: Path, ref: ArtifactRef) -> Path:

@@ -1,24 +1,26 @@
 """Unpacks zips from the registry into folders; the clearml SDK packs every folder as a zip.
 
-Names, links and sizes are checked: archives are not trusted. Pure except for the two paths given.
+Names, links and sizes are checked: archives are not trusted. Pure except for the file and the folder given.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
+import json
 import lzma
 import shutil
 import stat
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
+from gateway import manifest
 from gateway.errors import ArtifactCorrupt
 from gateway.file_names import path_within
+from gateway.registry.parts import Remote
 
 MAX_BYTES: Final = 64 << 30
 MAX_MEMBERS: Final = 100_000
@@ -34,122 +36,96 @@ _BROKEN: Final = (
 )  # fmt: skip
 
 
-def _everything(_name: str) -> bool:
-    return True
+def is_read(name: str) -> bool:
+    """Whether gateways need a file of a model: all but its weights, which only Triton reads."""
+    return not manifest.is_weights(name)
 
 
-def unpack(archive: Path, folder: Path, *, wanted: Callable[[str], bool] = _everything) -> None:
-    """Unpack a zip into the empty ``folder``; nothing is written outside it.
+def unpack(archive: IO[bytes] | Remote, name: str, size: int, folder: Path, *, weights: bool = True) -> str:
+    """Unpack a zip of ``size`` bytes, ``name`` for people, into the empty ``folder``; nothing is written outside it.
 
-    Only files whose names are ``wanted`` are read. Only plain files and folders are unpacked, each name once. Raises
-    ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``MAX_BYTES`` or than
-    ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain: the
-    caller deletes the folder.
+    Only plain files and folders are unpacked, each name once; with ``weights`` False only what gateways read. Returns a
+    hash over the parts: each member's name, size and checksum, and the SHA-256 of what gateways read. It is the same
+    either way, so replicas with the whole file and replicas with parts can tell whether they serve the same model.
+    Raises ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``MAX_BYTES`` or
+    than ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain:
+    the caller deletes the folder.
     """
-    budget = _Budget(archive, folder)
     try:
-        _unpack_zip(archive, budget, wanted)
+        with zipfile.ZipFile(archive) as packed:
+            members = packed.infolist()
+            _check(members, name)
+            wanted = [member for member in members if weights or is_read(member.filename)]
+            _check_size(sum(member.file_size for member in wanted), name, size, folder)
+            hashes = {member.filename: _write(packed, member, name, folder) for member in wanted}
     except _BROKEN as error:
-        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint=_AGAIN) from error
+        raise ArtifactCorrupt(f"{name} cannot be unpacked: {error}", hint=_AGAIN) from error
     except OSError as error:
         if error.errno != errno.EINVAL:  # an offset that lies outside the archive
             raise
-        raise ArtifactCorrupt(f"{archive.name} cannot be unpacked: {error}", hint=_AGAIN) from error
+        raise ArtifactCorrupt(f"{name} cannot be unpacked: {error}", hint=_AGAIN) from error
+    told: list[tuple[str, int, int, str]] = [("", size, len(members), "")]
+    told += sorted(
+        (one.filename, one.file_size, one.CRC, hashes.get(one.filename, "")) for one in members if not one.is_dir()
+    )
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
-@dataclass(slots=True)
-class _Budget:
-    """What may still be unpacked, and the target folder."""
-
-    archive: Path
-    folder: Path
-    members: int = 0
-    used: int = 0
-    size: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.size = self.archive.stat().st_size
-
-    def check(self, more: int) -> None:
-        """Raise ``ArtifactCorrupt`` if ``more`` bytes are too many, ``OSError`` if the disk has no room."""
-        used = self.used + more
-        if used > MAX_BYTES:
+def _check(members: list[zipfile.ZipInfo], name: str) -> None:
+    if len(members) > MAX_MEMBERS:
+        raise ArtifactCorrupt(f"{name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)
+    for member in members:
+        if member.flag_bits & 0x1:
             raise ArtifactCorrupt(
-                f"{self.archive.name} holds more than {_shown(MAX_BYTES)} unpacked",
-                hint="upload its files one by one, as a model without an archive",
+                f"{name} is encrypted ({ascii(member.filename)[:100]})",
+                hint="upload the folder itself, or an archive without a password",
             )
-        if used > max(FREE_BYTES, MAX_RATIO * self.size):
+        if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise ArtifactCorrupt(
-                f"{self.archive.name} has {_shown(self.size)} and would unpack to more than {MAX_RATIO} times as much",
-                hint="it looks like a decompression bomb; if it is not, upload the folder uncompressed",
+                f"{name} holds {ascii(member.filename)[:200]}, which is a link or a device, not a file",
+                hint="pack the files themselves: zip without --symlinks",
             )
-        if more > _CHUNK and more > shutil.disk_usage(self.folder).free:
-            raise OSError(errno.ENOSPC, f"no space for the {_shown(more)} that it unpacks to")
 
-    def place(self, name: str) -> Path:
-        """Return the target path of a member. Raises ``ArtifactCorrupt`` for an unsafe name or too many members."""
-        try:
-            path = path_within(name)
-        except ValueError as error:
-            raise ArtifactCorrupt(f"{self.archive.name} holds {error}", hint=_AGAIN) from error
-        self.members += 1
-        if self.members > MAX_MEMBERS:
-            raise ArtifactCorrupt(f"{self.archive.name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)
-        return self.folder / path
 
-    def twice(self, name: str) -> ArtifactCorrupt:
-        """Return the error for a name that another member has too, as far as this file system can tell."""
-        return ArtifactCorrupt(
-            f"{self.archive.name} holds {ascii(name)[:200]} twice (or as a file and as a folder)", hint=_AGAIN
+def _check_size(unpacked: int, name: str, size: int, folder: Path) -> None:
+    """Check the claimed size; ``zipfile`` reads no more of a member than it claims."""
+    if unpacked > MAX_BYTES:
+        raise ArtifactCorrupt(
+            f"{name} holds more than {_shown(MAX_BYTES)} unpacked",
+            hint="upload its files one by one, as a model without an archive",
         )
+    if unpacked > max(FREE_BYTES, MAX_RATIO * size):
+        raise ArtifactCorrupt(
+            f"{name} has {_shown(size)} and would unpack to more than {MAX_RATIO} times as much",
+            hint="it looks like a decompression bomb; if it is not, upload the folder uncompressed",
+        )
+    if unpacked > shutil.disk_usage(folder).free:
+        raise OSError(errno.ENOSPC, f"no space for the {_shown(unpacked)} that it unpacks to")
 
-    def write(self, name: str, content: IO[bytes]) -> None:
-        """Write one file. Raises ``ArtifactCorrupt``."""
-        target = self.place(name)
-        self.make(target.parent, name)
-        try:
-            out = target.open("xb")
-        except (FileExistsError, IsADirectoryError) as error:
-            raise self.twice(name) from error
-        with out:
-            while chunk := content.read(_CHUNK):
-                self.check(len(chunk))
-                self.used += len(chunk)
-                out.write(chunk)
 
-    def make(self, target: Path, name: str) -> None:
-        """Make a folder and its parents. Raises ``ArtifactCorrupt``."""
-        try:
+def _write(packed: zipfile.ZipFile, member: zipfile.ZipInfo, name: str, folder: Path) -> str:
+    """Write one member; return its SHA-256 if gateways read it. Raises ``ArtifactCorrupt``."""
+    try:
+        target = folder / path_within(member.filename)
+    except ValueError as error:
+        raise ArtifactCorrupt(f"{name} holds {error}", hint=_AGAIN) from error
+    digest = hashlib.sha256() if is_read(member.filename) else None
+    try:
+        if member.is_dir():
             target.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise self.twice(name) from error
-
-
-def _unpack_zip(archive: Path, budget: _Budget, wanted: Callable[[str], bool]) -> None:
-    with zipfile.ZipFile(archive) as packed:
-        members = packed.infolist()
-        if len(members) > MAX_MEMBERS:
-            raise ArtifactCorrupt(f"{archive.name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)
-        for member in members:
-            if member.flag_bits & 0x1:
-                raise ArtifactCorrupt(
-                    f"{archive.name} is encrypted ({ascii(member.filename)[:100]})",
-                    hint="upload the folder itself, or an archive without a password",
-                )
-            if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise ArtifactCorrupt(
-                    f"{archive.name} holds {ascii(member.filename)[:200]}, which is a link or a device, not a file",
-                    hint="pack the files themselves: zip without --symlinks",
-                )
-        # Check the claimed size before writing anything; the real size is counted while writing.
-        members = [member for member in members if wanted(member.filename)]
-        budget.check(sum(member.file_size for member in members))
-        for member in members:
-            if member.is_dir():
-                budget.make(budget.place(member.filename), member.filename)
-            else:
-                with packed.open(member) as content:
-                    budget.write(member.filename, content)
+            return ""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        out = target.open("xb")
+    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:  # as far as this file system can tell
+        raise ArtifactCorrupt(
+            f"{name} holds {ascii(member.filename)[:200]} twice (or as a file and as a folder)", hint=_AGAIN
+        ) from error
+    with out, packed.open(member) as content:
+        while chunk := content.read(_CHUNK):
+            out.write(chunk)
+            if digest is not None:
+                digest.update(chunk)
+    return digest.hexdigest() if digest is not None else ""
 
 
 def _shown(count: int) -> str:

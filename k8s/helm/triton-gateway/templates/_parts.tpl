@@ -225,12 +225,6 @@ requests: {{ include "triton-gateway.flow" $resources.requests }}
 limits: {{ include "triton-gateway.flow" $resources.limits }}
 {{- end }}
 
-{{- /* Bytes of a download cache in a volume of this size (10Gi): 80 %, since a kubelet evicts who has all of it. */ -}}
-{{- define "triton-gateway.cacheBytes" -}}
-{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
-{{ mulf 0.8 (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" .)) | int64 }}
-{{- end }}
-
 {{- /* A map on one line. */ -}}
 {{- define "triton-gateway.flow" -}}
 { {{- range $index, $key := keys . | sortAlpha }}{{ if $index }}, {{ end }}{{ $key }}: {{ get $ $key | toJson }}{{ end -}} }

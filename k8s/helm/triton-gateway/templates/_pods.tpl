@@ -35,7 +35,6 @@
 - {name: TRITON_GATEWAY_DRAIN_DELAY, value: 2s} # time in which answers tell callers that the pod ends
 - {name: TRITON_GATEWAY_DRAIN_TIMEOUT, value: {{ $gateway.drainTimeout }}}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "triton-gateway.cacheBytes" $gateway.stateSize | quote }}} # 80 % of its volume
 {{- if $gateway.tls.secret }}
 - {name: TRITON_GATEWAY_TLS, value: /tls} # read again when the Secret changes
 {{- end }}
@@ -268,7 +267,6 @@ volumes:
 - {name: TRITON_GATEWAY_SYNC_HEALTH_PORT, value: "8081"}
 - {name: TRITON_GATEWAY_POLL_FREQUENCY, value: {{ $.Values.gateway.pollFrequency }}}
 - {name: TRITON_GATEWAY_LOG_FORMAT, value: json}
-- {name: TRITON_GATEWAY_CACHE_BYTES, value: {{ include "triton-gateway.cacheBytes" $pool.modelsSize | quote }}} # 80 % of its volume
 {{- include "triton-gateway.credentials" (list $ "CLEARML") | nindent 0 }}
 {{- end }}
 

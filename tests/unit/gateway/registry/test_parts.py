@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
-from gateway.registry import parts
+from gateway.registry import cache
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record
 from gateway.registry.port import Parts
@@ -177,7 +177,7 @@ def test_a_full_disk_keeps_existing_models(world: World, monkeypatch: pytest.Mon
     def full(*_: object, **__: object) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(parts, "fetch", full)
+    monkeypatch.setattr(cache, "unpack", full)
     with pytest.raises(RegistryUnavailable, match="No space left"):
         world.gateway.without_weights(world.record("n"))
     assert "tokenizer.json" in contents(old)
