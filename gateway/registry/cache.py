@@ -229,8 +229,7 @@ class ArtifactCache:
                 hint="it was changed or damaged after the upload: upload it again",
             )
         if is_archive:
-            with got.open("rb") as file:
-                hashes[PARTS] = unpack(file, got.name, got.stat().st_size, files)
+            hashes[PARTS] = unpack(got, files)
             shutil.rmtree(place)
         if not any(files.iterdir()):
             raise ArtifactCorrupt(f"{what.uri} is an empty archive", hint="upload the folder again")
@@ -298,7 +297,7 @@ class SpecStore:
 
 
 def _fetch_parts(stored: Parts, uri: str, part: Path) -> Hashes:
-    return {PARTS: unpack(Remote(stored), uri.rpartition("/")[2], stored.size, part / "files", weights=False)}
+    return {PARTS: unpack(Remote(stored, uri.rpartition("/")[2]), part / "files", weights=False)}
 
 
 def _touch(entry: Path) -> None:

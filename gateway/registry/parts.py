@@ -19,10 +19,11 @@ _MAX_READ: Final = 64 << 20
 
 
 class Remote(io.RawIOBase):
-    """``parts`` as a file, for reading. The last answer is kept."""
+    """``parts`` as a file ``name``, for reading. The last answer is kept."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, name: str) -> None:
         self._parts = parts
+        self.name, self.size = name, parts.size
         self._at = self._begin = 0
         self._held = b""
         """The bytes from ``_begin`` on."""
@@ -33,7 +34,7 @@ class Remote(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = 0) -> int:
         """See ``io.IOBase``. Raises ``ValueError`` before the file."""
-        self._at = offset + (0, self._at, self._parts.size)[whence]
+        self._at = offset + (0, self._at, self.size)[whence]
         if self._at < 0:
             raise ValueError("an offset before the file")
         return self._at
@@ -44,13 +45,13 @@ class Remote(io.RawIOBase):
 
     def read(self, count: int = -1) -> bytes:
         """See ``io.IOBase``. Raises ``ArtifactCorrupt`` for more than 64 MiB, ``RegistryUnavailable`` as the store."""
-        left = max(self._parts.size - self._at, 0)
+        left = max(self.size - self._at, 0)
         count = left if count < 0 else min(count, left)
         if count > _MAX_READ:
             raise ArtifactCorrupt("the directory of the zip is larger than 64 MiB", hint="upload the folder again")
         if not self._begin <= self._at <= self._at + count <= self._begin + len(self._held):
-            start = min(self._at, max(self._parts.size - _TAIL, 0))
-            wanted = min(max(self._at - start + count, _AHEAD), self._parts.size - start)
+            start = min(self._at, max(self.size - _TAIL, 0))
+            wanted = min(max(self._at - start + count, _AHEAD), self.size - start)
             held = b"".join(self._parts.read(start, wanted))
             if len(held) != wanted:
                 raise RegistryUnavailable(f"reading a part of the model stopped after {len(held)} of {wanted} bytes")

@@ -15,7 +15,7 @@ import struct
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from gateway import manifest
 from gateway.errors import ArtifactCorrupt
@@ -41,8 +41,8 @@ def is_read(name: str) -> bool:
     return not manifest.is_weights(name)
 
 
-def unpack(archive: IO[bytes] | Remote, name: str, size: int, folder: Path, *, weights: bool = True) -> str:
-    """Unpack a zip of ``size`` bytes, ``name`` for people, into the empty ``folder``; nothing is written outside it.
+def unpack(archive: Path | Remote, folder: Path, *, weights: bool = True) -> str:
+    """Unpack a zip into the empty ``folder``; nothing is written outside it.
 
     Only plain files and folders are unpacked, each name once; with ``weights`` False only what gateways read. Returns a
     hash over the parts: each member's name, size and checksum, and the SHA-256 of what gateways read. It is the same
@@ -51,7 +51,9 @@ def unpack(archive: IO[bytes] | Remote, name: str, size: int, folder: Path, *, w
     than ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain:
     the caller deletes the folder.
     """
+    name = archive.name
     try:
+        size = archive.stat().st_size if isinstance(archive, Path) else archive.size
         with zipfile.ZipFile(archive) as packed:
             members = packed.infolist()
             _check(members, name)
