@@ -32,6 +32,11 @@ def classify(inputs: dict[str, Any]) -> dict[str, Any]:
     return {"logits": np.stack([(ids == 5).sum(1), (ids == 4).sum(1)], axis=1).astype(np.float32)}
 
 
+def answering(expression: str) -> str:
+    """The source of a class that answers with an expression of its ``body``."""
+    return f"class Preprocess:\n    def process(self, body, state, collect=None):\n        return {expression}\n"
+
+
 class Stack:
     """A gateway over a fake registry and a fake backend, and a client for it."""
 

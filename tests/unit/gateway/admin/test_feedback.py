@@ -12,20 +12,16 @@ from gateway.admin.feedback import MAX_ITEMS
 from gateway.callers.keys import Key, digest, new_key
 from gateway.registry import Record
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
+from tests.unit.gateway.conftest import answering
 
 ONE = {"endpoint": "e/1", "predicted": "GOOD", "label": "BAD"}
-HOOK = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return {"label": "spam"}
-"""
 
 
 async def served(stack: Any) -> None:
     """Two versions of a classifier and a hook."""
     stack.deploy("e", "m1", version="1")
     stack.deploy("e", "m2", version="2")
-    stack.add_hook("h", HOOK)
+    stack.add_hook("h", answering("{'label': 'spam'}"))
     await stack.served("e/1", "e/2", "h")
 
 

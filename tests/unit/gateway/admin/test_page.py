@@ -8,7 +8,6 @@ import gzip
 import hashlib
 import html
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -251,15 +250,21 @@ def chromium() -> str:
     return found
 
 
-def said(document: Path, folder: Path, *flags: str, virtual_ms: int) -> Any:
-    """Open a document in Chromium. Return the JSON that it has in its element `said` after ``virtual_ms``."""
-    done = subprocess.run(
+def dom(address: str, folder: Path, *flags: str, virtual_ms: int) -> str:
+    """Open an address in Chromium. Return its document as it is after ``virtual_ms`` of the page's time."""
+    return subprocess.run(
         [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
          "--no-first-run", f"--user-data-dir={folder / 'profile'}", *flags, f"--virtual-time-budget={virtual_ms}",
-         "--dump-dom", document.as_uri()],
+         "--dump-dom", address],
         check=True, capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
-    found = re.search(r'<pre id="said">(.*?)</pre>', done.stdout, re.S)
+    ).stdout  # fmt: skip
+
+
+def said(document: Path, folder: Path, *flags: str, virtual_ms: int) -> Any:
+    """Return the JSON that a document has in its element `said` after ``virtual_ms``."""
+    found = re.search(
+        r'<pre id="said">(.*?)</pre>', dom(document.as_uri(), folder, *flags, virtual_ms=virtual_ms), re.S
+    )
     assert found is not None
     return json.loads(html.unescape(found[1]))
 
@@ -270,20 +275,12 @@ def framed(document: Path, folder: Path, scheme: str, *, virtual_ms: int) -> Any
                 *(["--force-dark-mode"] if scheme == "dark" else []), virtual_ms=virtual_ms)  # fmt: skip
 
 
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page's numbers are updated every 0.5 s, not every 5 s."""
-    if not os.environ.get("PAGE_SCREENSHOT"):
-        monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.5)
-
-
 @pytest.mark.browser
-async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp_path: Path) -> None:
-    """Chromium draws it, its script replaces the content, and it requests nothing from other hosts.
-
-    `PAGE_SCREENSHOT=docs/images/page.png` keeps the picture, after half a minute of traffic.
-    """
-    keep, folder = os.environ.get("PAGE_SCREENSHOT"), tmp_path
+async def test_the_page_updates_itself_in_a_browser(
+    monkeypatch: pytest.MonkeyPatch, stack: Any, tmp_path: Path
+) -> None:
+    """Chromium draws it, its script replaces the content, and it requests nothing from other hosts."""
+    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.5)
     references = stack.settings.state_dir / "references" / "sentiment"
     references.mkdir(parents=True)
     lengths = drift.reference_of({"4": 200, "8": 400, "12": 300, "+Inf": 0})
@@ -300,44 +297,15 @@ async def test_the_page_updates_itself_in_a_browser(steps: None, stack: Any, tmp
         stack.deploy("sentiment", version=version)
     stack.backend.latency = 0.002
     await stack.served("topics", "sentiment/1", "sentiment/2")
-    serving = listening(stack.gateway)
-    url = f"http://127.0.0.1:{await serving.__aenter__()}/?open=sentiment&open=topics"
-    try:
-        await traffic(stack, 60 if keep else 0.5)
+    async with listening(stack.gateway) as port:
         while b"<polyline" not in (await stack.client.get("/")).content:
             await traffic(stack, 0.5)  # a curve needs two points
-        picture = Path(keep) if keep else folder / "page.png"
-        common = [
-            chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-            "--disable-component-update", "--no-first-run", "--hide-scrollbars", "--window-size=1200,1065",
-            f"--user-data-dir={folder / 'profile'}",
-        ]  # fmt: skip
-        drawing = asyncio.create_task(
-            asyncio.to_thread(
-                subprocess.run,
-                [*common, f"--screenshot={picture}", url],
-                check=True,
-                capture_output=True,
-                timeout=LIMIT_S,
-            )
-        )
-        while not drawing.done():
-            await traffic(stack, 0.1)
-        await drawing
         # Virtual time runs the page for ten of its seconds: the script has then swapped its content at least once.
-        reading = asyncio.create_task(
-            asyncio.to_thread(
-                subprocess.run, [*common, "--virtual-time-budget=10000", "--dump-dom", url], check=True,
-                capture_output=True, text=True, timeout=LIMIT_S,
-            )
-        )  # fmt: skip
+        url = f"http://127.0.0.1:{port}/?open=sentiment&open=topics"
+        reading = asyncio.create_task(asyncio.to_thread(dom, url, tmp_path, virtual_ms=10_000))
         while not reading.done():
             await traffic(stack, 0.1)
-        page = (await reading).stdout
-    finally:
-        await serving.__aexit__(None, None, None)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert picture.stat().st_size > 20_000, "an empty page"
+        page = await reading
     tags = Tags(page).tags
     assert tags.count("svg") >= 2 * 3 + 3, "curves and histograms"
     for text in ("sentiment", "canary", "predicted_label", "p99", "not judged"):

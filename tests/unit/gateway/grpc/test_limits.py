@@ -13,7 +13,7 @@ import pytest
 
 from gateway.grpc.server import RpcServer
 from gateway.path.admission import Permits
-from tests.unit.gateway.grpc.test_server import _nothing, make_server, texts
+from tests.unit.gateway.grpc.test_server import _nothing, channel_to, texts
 from tests.waiting import LIMIT_S
 
 GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -75,43 +75,36 @@ async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -
     async with stack.gateway.running():
         stack.deploy("e")
         await stack.served("e")
-        server = make_server(stack)
-        port = await server.start("127.0.0.1", 0)
         permits, message = stack.gateway.permits, texts("e", "x").SerializeToString()
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                ask = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
-                first = ask(timeout=LIMIT_S)
-                await stack.until(lambda: permits.in_flight == 1)
-                second = ask(timeout=LIMIT_S)
-                with pytest.raises(grpc.aio.AioRpcError, match="already works on 1 requests"):
-                    await second  # although it has sent nothing yet
-                await first.write(message)
-                assert await first
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await ask(timeout=0.2)
-                await stack.until(lambda: permits.in_flight == 0)
-                assert await ask(iter([message]), timeout=LIMIT_S)
-                nothing = ask(timeout=LIMIT_S)
-                await nothing.done_writing()
-                with pytest.raises(grpc.aio.AioRpcError, match="no message"):
-                    await nothing
-        finally:
-            await server.stop(0)
+        async with channel_to(stack) as channel:
+            ask = channel.stream_unary("/inference.GRPCInferenceService/ModelInfer")
+            first = ask(timeout=LIMIT_S)
+            await stack.until(lambda: permits.in_flight == 1)
+            second = ask(timeout=LIMIT_S)
+            with pytest.raises(grpc.aio.AioRpcError, match="already works on 1 requests"):
+                await second  # although it has sent nothing yet
+            await first.write(message)
+            assert await first
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(timeout=0.2)
+            await stack.until(lambda: permits.in_flight == 0)
+            assert await ask(iter([message]), timeout=LIMIT_S)
+            nothing = ask(timeout=LIMIT_S)
+            await nothing.done_writing()
+            with pytest.raises(grpc.aio.AioRpcError, match="no message"):
+                await nothing
 
 
 async def test_an_ended_request_is_freed(stack: Any) -> None:
     """Answered, refused or unreadable, as a call or in a stream: neither gRPC nor a reference cycle keeps it."""
     stack.deploy("e")
     await stack.served("e")
-    server = make_server(stack)
-    port = await server.start("127.0.0.1", 0)
     large = "good " * 60_000
     wrong, unread = texts("e", large), texts("e", large)
     wrong.inputs[0].name, unread.inputs[0].datatype = "wrong", "NO"
     messages = [one.SerializeToString() for one in (texts("e", large), wrong, unread)] + [b"\xff" * len(large)]
     try:
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with channel_to(stack) as channel:
             service = "/inference.GRPCInferenceService/"
             ask, stream = (
                 channel.unary_unary(f"{service}ModelInfer"),
@@ -137,7 +130,6 @@ async def test_an_ended_request_is_freed(stack: Any) -> None:
     finally:
         tracemalloc.stop()
         gc.enable()
-        await server.stop(0)
 
 
 async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
@@ -148,8 +140,6 @@ async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
     async with stack.gateway.running():
         stack.deploy("e")
         await stack.served("e")
-        server = make_server(stack)
-        port = await server.start("127.0.0.1", 0)
         message, taken, held = texts("e", "x").SerializeToString(), 0, set()
         admit, infer = Permits.admit, stack.backend.infer
 
@@ -164,12 +154,9 @@ async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
 
         monkeypatch.setattr(Permits, "admit", counted)
         stack.backend.infer = looked
-        try:
-            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
-                assert (1, {(1, len(message))}) == (taken, held)
-                stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes + 1  # others'
-                with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
-                    await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
-        finally:
-            await server.stop(0)
+        async with channel_to(stack) as channel:
+            assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
+            assert (1, {(1, len(message))}) == (taken, held)
+            stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes + 1  # others'
+            with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
+                await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)

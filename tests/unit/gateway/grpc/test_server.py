@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,18 @@ def make_server(stack: Any) -> RpcServer:
         gateway.plane, gateway.table, gateway.health, _nothing, version="1",
         max_message_bytes=1 << 20,
     )  # fmt: skip
+
+
+@asynccontextmanager
+async def channel_to(stack: Any) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel to the gRPC service over a stack's data plane."""
+    server = make_server(stack)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(0)
 
 
 class Caller:
@@ -63,11 +76,8 @@ async def caller(stack: Any) -> AsyncIterator[Caller]:
     """A service with the endpoint `e`, and a client."""
     stack.deploy("e")
     await stack.served("e")
-    server = make_server(stack)
-    port = await server.start("127.0.0.1", 0)
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with channel_to(stack) as channel:
         yield Caller(channel)
-    await server.stop(0)
 
 
 def test_every_error_kind_of_a_request_has_a_code() -> None:
@@ -151,14 +161,6 @@ async def test_draining_gateway_is_unavailable_and_not_ready(stack: Any, caller:
         await caller.infer(texts("e", "good"))
     assert grpc.StatusCode.UNAVAILABLE is refused.value.code()
     stack.gateway.health.is_draining = False
-
-
-async def test_a_new_endpoint_does_not_make_the_server_unready(stack: Any, caller: Caller) -> None:
-    """`ServerReady` is `/readyz`."""
-    stack.add_text_model("m2")
-    stack.registry.add_endpoint("new", "m2")  # Triton does not get it
-    await stack.until(lambda: stack.state("new")[0] == "pending")
-    assert (await caller.call("ServerReady", pb.ServerReadyRequest(), pb.ServerReadyResponse)).ready
 
 
 async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path) -> None:

@@ -150,28 +150,6 @@ async def test_a_long_prompt_is_tokenized_in_a_thread(
     assert [is_aside] == [one != threading.get_ident() for one in threads]
 
 
-async def test_a_closed_stream_releases_its_lease(story: Any) -> None:
-    """Its model ends too."""
-    gateway = story.gateway
-    endpoint = gateway.table.current.endpoints["story"]
-    call = InternalCall("story", {"text": "one"})
-    call.streams = True
-    begun = asyncio.Event()
-
-    class Stalled(Told):
-        async def send(self, _event: object) -> None:
-            begun.set()
-            await asyncio.Event().wait()
-
-    ask = Stalled(call)
-    ask.run(serve(ask, UNADDRESSED, gateway.plane))
-    await begun.wait()
-    assert 1 == endpoint._leases
-    ask.leave()
-    assert (0, True) == (endpoint._leases, ask.is_over)
-    await soon(lambda: 1 == len(story.backend.ended))
-
-
 async def test_a_model_with_settings_that_are_not_done_is_refused_by_their_name(story: Any) -> None:
     """It would write other texts than `generate`."""
     deploy(story, "other", "m2", generation_config={"no_repeat_ngram_size": 3})

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import BackendRefused
+from tests.unit.gateway.conftest import answering
 from tests.waiting import LIMIT_S
 
 ECHO = """
@@ -147,14 +148,13 @@ async def test_a_hook_that_cannot_be_loaded_is_reported_and_others_are_served(
 
 async def test_changed_code_is_live_and_old_code_serves_until_then(stack: Any) -> None:
     """New code under the same name replaces the old. If it cannot be loaded, the old code stays."""
-    version = "class Preprocess:\n    def process(self, body, state, s=None):\n        return {{'v': {}}}\n"
-    stack.add_hook("h", version.format(1))
+    stack.add_hook("h", answering("{'v': 1}"))
     await stack.served("h")
     assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
     stack.add_hook("h", "import nosuchmodule")
     await stack.until(lambda: stack.state("h")[0] == "failed")
     assert {"v": 1} == (await stack.client.post("/serve/h", json={})).json()
-    stack.add_hook("h", version.format(2))
+    stack.add_hook("h", answering("{'v': 2}"))
     await stack.served("h")
     await stack.until(lambda: stack.state("h") == ("", ""))
     assert {"v": 2} == (await stack.client.post("/serve/h", json={})).json()
@@ -171,12 +171,8 @@ async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
 
 async def test_send_request_reaches_other_endpoints_in_process(stack: Any) -> None:
     """A hook calls other endpoints with send_request, blocking its thread. A refused call returns None."""
-    source = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        known = self.send_request(endpoint="h", version=None, data={"n": body["n"]})
-        return {"known": known, "unknown": self.send_request("nobody", data={})}
-"""
+    known = 'self.send_request(endpoint="h", version=None, data={"n": body["n"]})'
+    source = answering(f"{{'known': {known}, 'unknown': self.send_request('nobody', data={{}})}}")
     stack.add_hook("h", ECHO)
     stack.add_hook("pipeline", source)
     await stack.served("h", "pipeline")
@@ -197,11 +193,7 @@ async def test_send_request_uses_http_for_endpoints_that_are_not_served_here(sta
         writer.write(b"connection: close\r\n\r\n" + content)
         writer.close()
 
-    source = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return [self.send_request("known", "2", {"x": 1}), self.send_request("unknown", data={})]
-"""
+    source = answering("[self.send_request('known', '2', {'x': 1}), self.send_request('unknown', data={})]")
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         stack.registry.settings["serving_base_url"] = f"http://127.0.0.1:{port}/serve/"
@@ -211,45 +203,12 @@ class Preprocess:
     assert [("/serve/known/2", {"x": 1}), ("/serve/unknown", {})] == seen
 
 
-async def test_send_request_is_awaitable_in_async_hooks(stack: Any) -> None:
-    """On the event loop send_request must not block: it returns an awaitable."""
-    source = """
-import asyncio
-class Preprocess:
-    async def process(self, body, state, collect_custom_statistics_fn=None):
-        return await asyncio.gather(*(self.send_request("h", data={"n": n}) for n in (1, 2)))
-"""
-    stack.add_hook("h", ECHO)
-    stack.add_hook("pipeline", source, engine="custom_async")
-    await stack.served("h", "pipeline")
-    assert [2, 4] == [r["doubled"] for r in (await stack.client.post("/serve/pipeline", json={})).json()]
-
-
 async def test_raw_bytes_reach_hooks(stack: Any) -> None:
     """A hook gets a body that is not JSON unchanged, and may return bytes."""
-    source = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return body[::-1]
-"""
-    stack.add_hook("h", source)
+    stack.add_hook("h", answering("body[::-1]"))
     await stack.served("h")
     reply = await stack.client.post("/serve/h", content=b"\x00\x01", headers={"content-type": "image/png"})
     assert (b"\x01\x00", "application/octet-stream") == (reply.content, reply.headers["content-type"])
-
-
-async def test_numpy_in_a_hooks_answer_is_json(stack: Any) -> None:
-    """Arrays and numpy scalars anywhere in the answer become numbers."""
-    source = """
-import numpy as np
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return {"a": np.arange(3)[::2], "b": np.float32(0.5), "c": {1: (2, {3})}}
-"""
-    stack.add_hook("h", source)
-    await stack.served("h")
-    reply = await stack.client.post("/serve/h", json={})
-    assert {"a": [0, 2], "b": 0.5, "c": {"1": [2, [3]]}} == reply.json()
 
 
 async def test_unload_is_called_when_an_endpoint_is_removed(stack: Any, tmp_path: Any) -> None:
@@ -283,13 +242,6 @@ async def test_a_model_without_a_text_task_takes_tensors(stack: Any) -> None:
     assert [422, 422] == [wrong.status_code, missing.status_code]
 
 
-NAMED = """
-class Preprocess:
-    def process(self, data, state, collect_custom_statistics_fn=None):
-        return {"code": "NAME"}
-"""
-
-
 def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
     folder = stack.folder / f"bundle-{model_id}"
     folder.mkdir()
@@ -310,8 +262,8 @@ def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
 )
 async def test_which_preprocess_code_runs(stack: Any, section: str, has_own: bool, expected: str) -> None:
     """Versions of auto-update run their own code, else the rule's. A fixed endpoint runs its own."""
-    _add_bundle(stack, "m1", NAMED.replace("NAME", "own") if has_own else None)
-    stack.add_hook("h", NAMED.replace("NAME", "given"), model_id="m1")
+    _add_bundle(stack, "m1", answering("{'code': 'own'}") if has_own else None)
+    stack.add_hook("h", answering("{'code': 'given'}"), model_id="m1")
     entry = {**stack.registry.endpoints.pop("h"), "version": "1"}
     stack.registry.sections[section] = json.dumps({"h/1": entry})
     await stack.served("h/1")
@@ -320,7 +272,7 @@ async def test_which_preprocess_code_runs(stack: Any, section: str, has_own: boo
 
 async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any) -> None:
     """No code on the command line is needed. Without any code, the reason is reported."""
-    _add_bundle(stack, "m1", NAMED.replace("NAME", "own"))
+    _add_bundle(stack, "m1", answering("{'code': 'own'}"))
     _add_bundle(stack, "m2", None)
     stack.registry.add_endpoint("h", "m1", engine="custom")
     stack.registry.add_endpoint("bare", "m2", engine="custom")

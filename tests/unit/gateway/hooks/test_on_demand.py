@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +14,6 @@ from typing import Any
 import pytest
 
 from gateway.errors import DeadlineExceeded, HookFailed
-from gateway.hooks import child
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
@@ -145,29 +141,6 @@ async def test_a_process_that_has_ended_by_accident_is_replaced_without_a_reques
         await soon(lambda: len(pool.pids) == 1 and pool.pids != before)
 
 
-async def test_the_limit_holds_over_all_pools_and_every_request_is_answered(code: Path) -> None:
-    """Six endpoints, two processes in all, three requests to each at once."""
-    bound = ProcessBound(2)
-    most = 0
-    async with asyncio.TaskGroup() as group:
-        pools = []
-        for number in range(6):
-            pool = HookPool(Program(f"h{number}", "custom", code, None, {}), PoolLimits(), no_other_endpoints, bound)
-            group.create_task(pool.start())
-            pools.append(pool)
-    try:
-        asked = [asyncio.create_task(ask(pool, {"s": 0.05}, within=120)) for pool in pools for _ in range(3)]
-        while not all(task.done() for task in asked):
-            most = max(most, sum(len(pool._started) for pool in pools))
-            await asyncio.sleep(0.005)
-        assert [True] * 18 == ["pid" in (await task).answer for task in asked]
-        assert 2 == most
-    finally:
-        for pool in pools:
-            await pool.close()
-    assert 0 == bound.taken
-
-
 async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, tmp_path: Path) -> None:
     """The message names the setting to raise."""
     bound = ProcessBound(1)
@@ -226,25 +199,6 @@ async def test_a_pool_that_cannot_start_leaves_no_process_behind(tmp_path: Path,
         await pool.start()
     assert (0, set(), None) == (bound.taken, pool._started, pool._adding)
     assert "x" == (tmp_path / "starts").read_text()
-
-
-def test_a_process_whose_code_closes_the_connection_does_not_end_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The result must not depend on which thread notices first: the request runs into its time limit."""
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    for number in (errno.EBADF, errno.ENOTSOCK):
-
-        class Closed:
-            def recv(self, _size: int, number: int = number) -> bytes:
-                raise OSError(number, "closed")
-
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            process = child._Process(Closed())  # type: ignore[arg-type]
-            reader = threading.Thread(target=process._read, daemon=True)
-            reader.start()
-            reader.join(0.2)
-            assert (True, []) == (reader.is_alive(), ended)
 
 
 FORKS = """

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.gateway.conftest import answering
 from tests.waiting import LIMIT_S, soon, until
 
 ROOT = Path(__file__).parents[4]
@@ -37,10 +38,6 @@ class Preprocess:
         if do == "abort": os.abort()
         if do == "kill": os.kill(os.getpid(), 9)
         if do == "fork": os.fork()
-        if do == "fork and stay":
-            child = os.fork()
-            if child == 0: time.sleep(1000)
-            return {"child": child}
         if do == "leak":
             kept = []
             while True: kept.append(bytearray(4 << 20))
@@ -184,17 +181,6 @@ async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
     assert before != (await answered(stack, {"s": 0}))["pid"]
 
 
-async def test_processes_forked_by_a_hook_end_with_its_process(stack: Any) -> None:
-    """A removed endpoint leaves no process running."""
-    stack.add_hook("h", HOOK)
-    await stack.served("h")
-    child = (await stack.client.post("/serve/h", json={"do": "fork and stay"})).json()["child"]
-    parent = (await stack.client.post("/serve/h", json={})).json()["pid"]
-    assert is_alive(child)
-    del stack.registry.endpoints["h"]
-    await soon(lambda: not is_alive(child) and not is_alive(parent))
-
-
 DAEMONS = """
 import os, subprocess, time
 class Preprocess:
@@ -229,7 +215,8 @@ async def test_daemons_that_a_hook_starts_end_with_its_process(stack: Any, end: 
     await soon(lambda: not any(map(is_alive, others)))
 
 
-async def test_send_request_reaches_other_endpoints_from_a_process(stack: Any) -> None:
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+async def test_send_request_reaches_other_endpoints(make_stack: Callable[..., Any], isolation: str) -> None:
     """Blocking, from several threads of a hook at a time, and awaited in async hooks."""
     plain = """
 from concurrent.futures import ThreadPoolExecutor
@@ -246,12 +233,14 @@ class Preprocess:
         both = await asyncio.gather(*(self.send_request("h", data={"n": n}) for n in (1, 2)))
         return {"n": [r["n"] for r in both], "nobody": await self.send_request("nobody", data={})}
 """
-    stack.add_hook("h", HOOK)
-    stack.add_hook("plain", plain)
-    stack.add_hook("awaited", awaited, engine="custom_async")
-    await stack.served("h", "plain", "awaited")
-    expected = {"n": [1, 2], "nobody": None}
-    assert [expected] * 2 == [(await stack.client.post(f"/serve/{n}", json={})).json() for n in ("plain", "awaited")]
+    stack = make_stack(hook_isolation=isolation)
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", HOOK)
+        stack.add_hook("plain", plain)
+        stack.add_hook("awaited", awaited, engine="custom_async")
+        await stack.served("h", "plain", "awaited")
+        found = [(await stack.client.post(f"/serve/{name}", json={})).json() for name in ("plain", "awaited")]
+    assert [{"n": [1, 2], "nobody": None}] * 2 == found
 
 
 async def test_answers_from_a_process_equal_those_from_a_thread(make_stack: Callable[..., Any]) -> None:
@@ -288,28 +277,9 @@ class Preprocess:
             assert in_thread == in_process, kind
 
 
-async def test_a_hook_around_triton_can_run_in_a_process(stack: Any) -> None:
-    """State and statistics survive the call to Triton, even if another process runs the second half."""
-    source = """
-import numpy as np, os
-class Preprocess:
-    def preprocess(self, body, state, collect=None):
-        state["pid"] = os.getpid()
-        return np.array([body["x"]], dtype="float32")
-    def postprocess(self, data, state, collect=None):
-        return {"y": data.tolist(), "other": state["pid"] != os.getppid()}
-"""
-    stack.add_text_model("m1")
-    stack.add_hook("t", source, "m1", "triton", options={"hook_isolation": "process"})
-    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda i: {"y": i["x"] + 1})
-    await stack.served("t")
-    assert {"y": [[2.0, 3.0]], "other": True} == (await stack.client.post("/serve/t", json={"x": [1, 2]})).json()
-    assert "process" == stack.gateway.table.current.endpoints["t"].identity.details["isolation"]
-
-
 async def test_large_bodies_and_answers_are_not_mixed_up(stack: Any) -> None:
     """Many at a time."""
-    stack.add_hook("h", "class Preprocess:\n    def process(self, body, state, s=None):\n        return dict(body)\n")
+    stack.add_hook("h", answering("dict(body)"))
     await stack.served("h")
     bodies = [{"n": n, "x": list(range(n, n + size))} for n, size in enumerate([1, 300_000, 5, 200_000, 100_000, 2])]
     replies = await asyncio.gather(*(stack.client.post("/serve/h", json=body) for body in bodies))

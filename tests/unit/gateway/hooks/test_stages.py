@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,25 +34,6 @@ async def answers(code: UserCode, data: Sequence[str]) -> list[str]:
     jobs = [Job(d) for d in data]
     await run_stage(code, "process", jobs, call)
     return [type(j.error).__name__ if j.error else j.data for j in jobs]
-
-
-@pytest.fixture
-def code(tmp_path: Path) -> UserCode:
-    """The class above."""
-    path = tmp_path / "preprocess.py"
-    path.write_text(SOURCE)
-    return UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
-
-
-async def test_requests_share_one_call_of_a_batch_hook(code: UserCode) -> None:
-    """An exception in the returned list fails only its own request."""
-    assert ["a!", "UserCodeRefused", "b!"] == await answers(code, ["a", "bad", "b"])
-    assert [3] == code.instance.calls  # type: ignore[attr-defined]
-
-
-async def test_only_the_request_at_fault_fails_if_the_batch_fails(code: UserCode) -> None:
-    """The others are tried again in smaller batches."""
-    assert ["a!", "UserCodeFailed", "b!"] == await answers(code, ["a", "poison", "b"])
 
 
 @given(st.lists(st.sampled_from(["a", "b", "bad", "poison"]), min_size=1, max_size=8))

@@ -24,7 +24,7 @@ from gateway.path.rights import OPEN, RPC, rule_of
 from gateway.protocols.tei import ROUTES
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.grpc.test_server import Caller as Client
-from tests.unit.gateway.grpc.test_server import make_server, texts
+from tests.unit.gateway.grpc.test_server import channel_to, texts
 from tests.unit.gateway.http.serving import Port, Wire, serving
 from tests.waiting import LIMIT_S
 
@@ -377,11 +377,8 @@ async def rpc(keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator
         stack.deploy("e")
         stack.deploy("other")
         await stack.served("e", "other")
-        server = make_server(stack)
-        port = await server.start("127.0.0.1", 0)
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with channel_to(stack) as channel:
             yield Client(channel), stack, channel
-        await server.stop(0)
 
 
 REQUESTS: dict[str, Any] = {

@@ -9,23 +9,11 @@ import pytest
 
 from gateway.handlers.cache import CachedHandler, size_of
 from gateway.http.core import Connection
+from tests.unit.gateway.conftest import answering
 from tests.unit.gateway.http.serving import GOOD, Serve, post
 from tests.waiting import LIMIT_S
 
-HOOK = """
-class Preprocess:
-    def process(self, data, state, collect_custom_statistics_fn=None):
-        return {"says": %r}
-    def unload(self):
-        self.process = None
-"""
-
-
-HUGE = """
-class Preprocess:
-    def process(self, data, state, collect_custom_statistics_fn=None):
-        return "x" * (40 << 20)
-"""
+HOOK = answering("{'says': %r}") + "    def unload(self):\n        self.process = None\n"
 
 
 async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(serve: Serve) -> None:
@@ -143,7 +131,7 @@ async def test_a_permit_is_held_until_the_client_has_read_its_answer(serve: Serv
     """Unread answers take memory too, so they count until the client reads or leaves."""
     async with serve() as port:
         stack = port.stack
-        stack.add_hook("h", HUGE)
+        stack.add_hook("h", answering("'x' * (40 << 20)"))
         await stack.served("e", "h")
         permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["h"]
         reader, leaver = await port.connect(), await port.connect()

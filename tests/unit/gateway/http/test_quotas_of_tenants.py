@@ -20,7 +20,7 @@ from gateway.metrics.observer import MAX_TENANTS, Observer
 from gateway.trace import Trace
 from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.grpc.test_server import Caller as Client
-from tests.unit.gateway.grpc.test_server import make_server, texts
+from tests.unit.gateway.grpc.test_server import channel_to, texts
 from tests.unit.gateway.http.serving import Port, post, serving
 from tests.waiting import LIMIT_S, soon
 
@@ -143,18 +143,15 @@ async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[.
     async with stack.gateway.running():
         stack.deploy("e")
         await stack.served("e")
-        server = make_server(stack)
-        port = await server.start("127.0.0.1", 0)
         metadata = (("x-api-key", tenants.texts["few"]),)
         left = []
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        async with channel_to(stack) as channel:
             for _ in range(3):
                 call = Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
                 await call
                 left.append(dict(await call.trailing_metadata())["x-ratelimit-remaining-requests"])
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
-        await server.stop(0)
     assert ["2", "1", "0"] == left
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is refused.value.code()
     assert "quota_requests" == dict(refused.value.trailing_metadata())["x-refused-because"]

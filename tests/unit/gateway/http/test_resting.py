@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,37 +13,13 @@ from gateway.http.connections import Connections
 from gateway.http.exchange import Exchange
 from tests.core_client import in_memory
 from tests.simulated import SimulatedLoop, simulate
-from tests.unit.gateway.http.serving import Port, post, serving
+from tests.unit.gateway.http.serving import Port, Serve, post, serving
 from tests.waiting import LIMIT_S
-
-Serve = Callable[..., AbstractAsyncContextManager[Port]]
-
-
-@pytest.fixture
-def serve(make_stack: Callable[..., Any]) -> Serve:
-    """Serve an endpoint whose model answers when the test says so."""
-
-    @asynccontextmanager
-    async def make(**settings: Any) -> AsyncIterator[Port]:
-        stack = make_stack(max_in_flight=1, **settings)
-        stack.deploy("e")
-        stack.may_answer = asyncio.Event()
-        answer = stack.backend.infer
-
-        async def infer(*arguments: Any, **options: Any) -> Any:
-            await stack.may_answer.wait()
-            return await answer(*arguments, **options)
-
-        async with stack.gateway.running(), stack.client, serving(stack) as port:
-            await stack.served("e")
-            stack.backend.infer = infer
-            yield port
-
-    return make
 
 
 async def busy(port: Port) -> Any:
-    """Take the only permit."""
+    """Take the only permit, until the model may answer."""
+    port.stack.backend.hold = asyncio.Event()
     wire = await port.connect()
     wire.send(post())
     await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 1)
@@ -52,14 +28,14 @@ async def busy(port: Port) -> Any:
 
 async def test_a_refused_connection_is_refused_again_as_long_as_there_is_no_room(serve: Serve) -> None:
     """It is told for how long it rests, and is answered when there is room."""
-    async with serve() as port:
+    async with serve(max_in_flight=1) as port:
         first = await busy(port)
         second = await port.connect()
         for _ in range(2):
             second.send(post())
             status, headers, body = await second.answer()
             assert (429, "overloaded", "1") == (status, body["code"], headers["retry-after"])
-        port.stack.may_answer.set()
+        port.stack.backend.hold.set()
         assert 200 == (await first.answer())[0]
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
         second.send(post())
@@ -95,7 +71,7 @@ def test_the_rest_is_as_long_as_the_retry_after() -> None:
 
 async def test_a_refused_request_is_counted_once(serve: Serve) -> None:
     """Under the endpoint that it called."""
-    async with serve() as port:
+    async with serve(max_in_flight=1) as port:
         await busy(port)
         wire = await port.connect()
         for _ in range(3):
@@ -107,7 +83,7 @@ async def test_a_refused_request_is_counted_once(serve: Serve) -> None:
 
 async def test_a_connection_that_closes_during_its_rest_is_freed(serve: Serve) -> None:
     """At once, unless it has sent something meanwhile."""
-    async with serve() as port:
+    async with serve(max_in_flight=1) as port:
         await busy(port)
         wire = await port.connect()
         wire.send(post())
@@ -119,7 +95,7 @@ async def test_a_connection_that_closes_during_its_rest_is_freed(serve: Serve) -
 
 async def test_resting_connections_are_answered_when_the_process_leaves(serve: Serve) -> None:
     """They do not wait for the end of their rest, and are told to go elsewhere."""
-    async with serve() as port:
+    async with serve(max_in_flight=1) as port:
         await busy(port)
         port.stack.gateway.permits.retry_after = lambda: 2 * LIMIT_S
         wire = await port.connect()
@@ -133,7 +109,7 @@ async def test_resting_connections_are_answered_when_the_process_leaves(serve: S
 
 async def test_health_is_answered_while_the_gateway_is_full(serve: Serve) -> None:
     """A probe does not belong to the flood."""
-    async with serve() as port:
+    async with serve(max_in_flight=1) as port:
         await busy(port)
         for _ in range(3):
             wire = await port.connect()
@@ -182,7 +158,7 @@ async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callab
 
 async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
     """Another class is a client error. Critical requests have their own permits only if there are at least sixteen."""
-    async with serve() as port:
+    async with serve(max_in_flight=1) as port:
         await busy(port)
         wire = await port.connect()
         wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.batching.pressure import PRESSED_S, Pressure
-from gateway.errors import Draining, Overloaded, Unavailable
+from gateway.errors import Overloaded
 from gateway.path.admission import SHARE, Permits, Place
 from gateway.path.call import InternalCall
 from gateway.path.routing.canary import weighted
@@ -196,16 +196,3 @@ async def test_a_single_request_larger_than_the_limit_on_bytes_is_admitted() -> 
         made.permits.take()
     permit.release()
     assert 0 == made.permits.held_bytes
-
-
-async def test_requests_are_refused_before_the_first_configuration_and_while_draining() -> None:
-    """Before their bodies are read."""
-    made = Plane("e")
-    made.health.first_sync_done = False
-    with pytest.raises(Unavailable):
-        made.plane.admission.enter(Place(made.permits), "e", DEFAULT_FLOW)
-    made.health.first_sync_done = True
-    made.health.is_draining = True
-    with pytest.raises(Draining):
-        made.plane.admission.enter(Place(made.permits), "e", DEFAULT_FLOW)
-    assert 0 == made.permits.in_flight

@@ -77,17 +77,6 @@ async def test_a_request_that_was_removed_never_expires() -> None:
     assert not deadlines._sets
 
 
-async def test_requests_that_end_in_time_leave_no_timer_and_no_entry() -> None:
-    """A request with a long deadline costs a place in a set."""
-    deadlines = Deadlines()
-    for _ in range(100_000):
-        one = One()
-        arm(deadlines, one, 60.0)
-        deadlines.forget(one)
-    assert 0 == sum(map(len, deadlines._sets.values()))
-    assert len(deadlines._sets) <= 2
-
-
 async def test_the_timer_of_a_removed_request_is_cancelled() -> None:
     """For requests that have a timer each, because they share their deadlines with no others."""
     deadlines, one = Deadlines(short=math.inf), One()

@@ -19,12 +19,7 @@ from gateway.payloads.files import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE
 from gateway.payloads.log import PayloadLog
 from gateway.payloads.rules import redaction, shares
 from gateway.trace import Trace
-
-HOOK = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return {"seen": body if isinstance(body, dict) else len(body)}
-"""
+from tests.unit.gateway.conftest import answering
 
 
 def counted(stack: Any) -> Callable[[str, int], None]:
@@ -191,7 +186,7 @@ async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Ca
     async with stack.gateway.running():
         stack.deploy("e", "m1", version="1")
         stack.deploy("e", "m2", version="2")
-        stack.add_hook("h", HOOK)
+        stack.add_hook("h", answering("{'seen': body if isinstance(body, dict) else len(body)}"))
         await stack.served("e/1", "e/2", "h")
         await stack.client.post("/serve/e/1", json={"text": "good"}, headers={"x-request-id": "mine"})
         await stack.client.post("/serve/h", content=b"\xff", headers={"content-type": "application/octet-stream"})

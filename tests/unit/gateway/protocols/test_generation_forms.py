@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import ModelFailed
-from tests.unit.gateway.grpc.test_server import make_server
+from tests.unit.gateway.grpc.test_server import channel_to
 from tests.unit.gateway.story import counting, deploy, failing
 from tests.waiting import LIMIT_S, soon
 
@@ -88,17 +86,8 @@ async def test_failure_in_the_middle_is_an_event_and_is_counted(story: Any) -> N
     assert ["1.0"] == [line.rsplit(" ", 1)[1] for line in failed]
 
 
-async def test_failure_before_the_first_token_is_an_ordinary_refusal(story: Any) -> None:
-    """It has OpenAI's form and an error status."""
-    story.backend.fail_with = ModelFailed("it broke")
-    reply = await story.client.post("/v1/completions", json={"model": "story", "prompt": "one", "stream": True})
-    assert (502, "model_failed") == (reply.status_code, reply.json()["error"]["code"])
-
-
 async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: Any) -> None:
     """A refused request does not end the stream. A caller that leaves stops the model's work."""
-    server = make_server(story)
-    port = await server.start("127.0.0.1", 0)
 
     def request(*texts: str, **parameters: int) -> Any:
         made = pb.ModelInferRequest(model_name="story", id="s")
@@ -109,7 +98,7 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
             made.parameters[name].int64_param = value
         return made
 
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+    async with channel_to(story) as channel:
         stream = channel.stream_stream(
             "/inference.GRPCInferenceService/ModelStreamInfer", pb.ModelInferRequest.SerializeToString,
             pb.ModelStreamInferResponse.FromString,
@@ -133,7 +122,6 @@ async def test_rpc_stream_answers_in_pieces_and_goes_on_after_an_error(story: An
         await leaving.read()
         leaving.cancel()
         await soon(lambda: story.backend.ended)
-    await server.stop(0)
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ class GrpcServer:
     models: set[str] = field(default_factory=lambda: {"m"})
     refusal: tuple[grpc.StatusCode, str] | None = None
     calls: int = 0
+    traces: list[str | None] = field(default_factory=list)
+    """The ``traceparent`` of each call."""
     surveys: int = 0
     """How often it was asked what it holds."""
     hold: asyncio.Event | None = None
@@ -123,6 +125,7 @@ class GrpcServer:
     async def infer(self, request: Any, context: Any) -> Any:
         """Answer, refuse, or wait."""
         self.calls += 1
+        self.traces.append(dict(context.invocation_metadata()).get("traceparent"))
         if self.refusal:
             await context.abort(*self.refusal)
         if request.model_name not in self.models:

@@ -14,7 +14,6 @@ from tests.simulated import MIXES, OpenLoad, Price, open_load
 
 CALL_S = 1e-3
 """What a call of no rows is expected to take before anything is learned."""
-USUAL_S = 20e-3
 
 
 def a_call(prices: Prices | None = None, rows: int = 0, elements: int = 0) -> Call:
@@ -104,41 +103,6 @@ def test_streams_count_as_load_but_are_not_timed() -> None:
     assert choose(servers, "m", CALL_S, 100.0) is busy
     busy.end(None, 101.0, was_answered=False)
     assert (0, 0) == (busy.in_flight, busy.streams)
-
-
-def test_a_slow_server_gets_calls_when_the_others_are_busy_for_longer() -> None:
-    """It is known by its calls, not by a few or by one pause; answers at the usual speed make it fast again."""
-    slow, other = servers = one(), one()
-    prices, now = Prices(), 0.0
-
-    def answered(by: Server, took: float) -> None:
-        call = a_call(prices)
-        by.begin(call, now)
-        by.end(call, now + took, was_answered=True)
-
-    def is_slow() -> bool:
-        return slow.expect(USUAL_S) > USUAL_S
-
-    for turn in range(11):
-        now = turn * 1.0
-        answered(slow, 3 * USUAL_S if turn else USUAL_S)
-    assert not is_slow()
-    for turn in range(11, 60):
-        now = turn * 1.0
-        answered(slow, 3 * USUAL_S)
-        answered(other, USUAL_S)
-    assert is_slow()
-    assert choose(servers, "m", USUAL_S, now + 1) is other
-    for _ in range(3):
-        other.begin(a_call(prices), now + 1)
-    assert choose(servers, "m", USUAL_S, now + 1) is slow
-    for turn in range(60, 200):
-        now = turn * 1.0
-        answered(slow, USUAL_S)
-    assert not is_slow()
-    now += 1
-    answered(slow, 100 * USUAL_S)
-    assert 1.5 > slow.took
 
 
 @pytest.mark.parametrize("is_stream", [True, False])

@@ -6,14 +6,16 @@ import asyncio
 import logging
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
-from tritonclient.grpc import service_pb2 as pb
 
 from gateway.trace import TRACEPARENT, parse_traceparent
 from gateway.triton.backend import TritonBackend
+from tests.waiting import LIMIT_S
 
+from .servers import together, tritons
+
+INPUT = {"x": np.zeros((1, 1), np.int64)}
 ONE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TWO = "00-aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa-bbbbbbbbbbbbbbbb-01"
 
@@ -40,33 +42,14 @@ def test_only_a_valid_traceparent_is_taken(header: str, expected: str) -> None:
 
 async def test_traceparent_reaches_triton_as_metadata() -> None:
     """Over a real gRPC channel. A call without one sends none."""
-    seen: list[str | None] = []
-
-    async def infer(_request: Any, context: Any) -> pb.ModelInferResponse:
-        seen.append(dict(context.invocation_metadata()).get("traceparent"))
-        return pb.ModelInferResponse(model_name="m")
-
-    server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(
-        infer,
-        request_deserializer=pb.ModelInferRequest.FromString,
-        response_serializer=pb.ModelInferResponse.SerializeToString,
-    )
-    server.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler("inference.GRPCInferenceService", {"ModelInfer": handler}),)
-    )
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    backend = TritonBackend(f"127.0.0.1:{port}", options=())
-    try:
-        await backend.infer("m", {"x": np.zeros((1, 1), np.int64)}, [], timeout=5)
+    async with tritons("a") as (server,):
+        backend = TritonBackend(together(server))
+        await backend.infer("m", INPUT, [], timeout=LIMIT_S)
         token = TRACEPARENT.set(ONE)
-        await backend.infer("m", {"x": np.zeros((1, 1), np.int64)}, [], timeout=5)
+        await backend.infer("m", INPUT, [], timeout=LIMIT_S)
         TRACEPARENT.reset(token)
-    finally:
         await backend.close()
-        await server.stop(None)
-    assert [None, ONE] == seen
+    assert [None, ONE] == server.traces
 
 
 async def test_each_call_carries_its_own_requests_trace(stack: Any, caplog: pytest.LogCaptureFixture) -> None:
