@@ -69,7 +69,7 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, RequestSpans, serve
 from gateway.path.shadow import Mirror
 from gateway.payloads.opening import payload_log
-from gateway.registry import LineageSource, lineage_of
+from gateway.registry import lineage_of
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Records, last_changes
@@ -125,7 +125,7 @@ class Gateway:
         registry: Registry,
         make_backend: MakeBackend,
         link: workers.Link | None = None,
-        lineage_source: LineageSource | None = None,
+        lineage_source: ClearMLRegistry | None = None,
         records_period: float = 30.0,
         is_whole_process: bool = False,
         settle: float = _SETTLE_S,
@@ -554,7 +554,7 @@ def _end_process() -> None:
     os._exit(0)
 
 
-def _links(source: LineageSource, model_ids: set[str]) -> dict[str, str]:
+def _links(source: ClearMLRegistry, model_ids: set[str]) -> dict[str, str]:
     return {model_id: source.link("model", "", model_id) for model_id in model_ids}
 
 

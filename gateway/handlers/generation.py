@@ -92,7 +92,9 @@ class GenerationHandler:
         except BaseExceptionGroup as several:
             raise several.exceptions[0] from None
         ask.infer_ns = perf_counter_ns() - started
-        return self._head.render([task.result() for task in tasks], prepared)
+        texts = [task.result() for task in tasks]
+        ask.generated_tokens = sum(one["generated_tokens"] for one in texts)
+        return self._head.render(texts, prepared)
 
     async def stream(self, question: Any, ask: Trace) -> AsyncGenerator[Event, None]:
         """Yield the continuation piece by piece; the last event has ``finish_reason``.
@@ -146,7 +148,7 @@ class GenerationHandler:
             returns_prompt=request.options["return_full_text"], truncated=row.truncated,
         )  # fmt: skip
 
-    async def _complete(self, prompt: _Prompt, deadline: float) -> dict[str, object]:
+    async def _complete(self, prompt: _Prompt, deadline: float) -> dict[str, Any]:
         parts: list[str] = []
         last: Event | None = None
         async for event in self._events(prompt, deadline):

@@ -9,7 +9,7 @@ from gateway.registry import reports
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG
-from gateway.registry.clearml.lineage import LineageSource, lineage_of
+from gateway.registry.clearml.lineage import lineage_of
 from gateway.registry.ledger import Kind, Ledger, Record, Records
 from gateway.registry.port import (
     ModelQuery,
@@ -27,7 +27,6 @@ __all__ = [
     "ClearMLRegistry",
     "Kind",
     "Ledger",
-    "LineageSource",
     "ModelQuery",
     "Record",
     "Records",

@@ -50,7 +50,7 @@ def ledger(request: pytest.FixtureRequest) -> Open:
         fake = FakeLedger()
         return lambda: fake
     task = request.getfixturevalue("served").task
-    return lambda: ClearMLLedger(ClearMLRegistry(task))
+    return lambda: ClearMLRegistry(task).ledger
 
 
 def _one(key: str, **value: Any) -> Record:
@@ -125,7 +125,7 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
     monkeypatch.setenv("CLEARML_API_SECRET_KEY", "secret")
     fake = FakeLedger()
     fake.is_up = False
-    for away in (fake, ClearMLLedger(ClearMLRegistry("task"))):
+    for away in (fake, ClearMLRegistry("task").ledger):
         for call in (away.marker, away.read, lambda: away.write([_one("k")])):  # noqa: B023 - called at once
             with pytest.raises(RegistryUnavailable):
                 call()
@@ -133,7 +133,7 @@ def test_a_ledger_that_cannot_be_reached_is_unavailable(monkeypatch: pytest.Monk
 
 def test_stock_tools_neither_list_nor_write_the_records(served: Client, registry: ClearMLRegistry) -> None:
     """``clearml-serving list`` shows services; the companion is none, and no command touches it or its status."""
-    mine = ClearMLLedger(registry)
+    mine = registry.ledger
     mine.write([_one("stock", n=1)])
     before = mine.marker()
     companions = registry.call("tasks", "get_all", {"system_tags": [SYSTEM_TAG], "search_hidden": True})["tasks"]
@@ -148,17 +148,13 @@ def test_stock_tools_neither_list_nor_write_the_records(served: Client, registry
 def test_credentials_that_may_only_read_are_refused_with_what_to_do(registry: ClearMLRegistry) -> None:
     """Reading goes on; what cannot be written is said once, not at each request."""
 
-    class ReadOnly:
-        def followed(self) -> str:
-            return registry.followed()
+    def read_only(service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        if action in ("create", "edit_hyper_params"):
+            raise RegistryRefused(f"{service}.{action}: no write permission")
+        return registry.call(service, action, body)
 
-        def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-            if action in ("create", "edit_hyper_params"):
-                raise RegistryRefused(f"{service}.{action}: no write permission")
-            return registry.call(service, action, body)
-
-    ClearMLLedger(registry).write([_one("read-only", n=1)])
-    mine = ClearMLLedger(ReadOnly())
+    registry.ledger.write([_one("read-only", n=1)])
+    mine = ClearMLLedger(read_only, registry.followed)
     with pytest.raises(RegistryRefused, match="no write permission") as refusal:
         mine.write([_one("read-only", n=2)])
     assert "credentials" in refusal.value.hint

@@ -12,10 +12,11 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from gateway.errors import RegistryRefused
+from gateway.registry.clearml.models import Call
 from gateway.registry.ledger import Kind, Record, Records
 
 _log = logging.getLogger("triton_gateway.ledger")
@@ -29,39 +30,23 @@ HISTORY_TAG: Final = "triton-gateway-history"
 REPORTS_TAG: Final = "triton-gateway-reports"
 """Marks another companion: what model syncs report, what the controller judges, and who leads. It wakes nobody."""
 
-_COMMENT: Final = (
-    "Written by triton-gateway: content hashes of models, rollouts, version numbers "
-    "and hashes of callers' keys of the serving service that is this Task's parent. Keep it: without it a model that "
-    "was overwritten is not noticed, and keys end."
-)
-_HISTORY_COMMENT: Final = (
-    "Written by triton-gateway: who changed endpoints, weights, defaults and callers' keys of the serving service that "
-    "is this Task's parent, when, from what to what (`triton-gateway history`). Without it what was changed before is "
-    "forgotten; nothing else depends on it."
-)
-_REPORTS_COMMENT: Final = (
-    "Written by triton-gateway: what each model sync of the serving service that is this Task's parent has loaded, "
-    "what the controller has found of drift and labels, and which controller leads. It is written anew within an hour; "
-    "only the labels counted before would be forgotten."
-)
+_WRITTEN: Final = "Written by triton-gateway for the serving service that is this Task's parent: "
 _COMPANIONS: Final = {
-    SYSTEM_TAG: ("records", _COMMENT), HISTORY_TAG: ("history", _HISTORY_COMMENT),
-    REPORTS_TAG: ("reports", _REPORTS_COMMENT),
+    SYSTEM_TAG: (
+        "records", "content hashes of models, rollouts, version numbers and hashes of callers' keys. Keep it: without "
+        "it a model that was overwritten is not noticed, and keys end.",
+    ),
+    HISTORY_TAG: (
+        "history", "who changed endpoints, weights, defaults and callers' keys, when, from what to what "
+        "(`triton-gateway history`). Nothing else depends on it.",
+    ),
+    REPORTS_TAG: (
+        "reports", "what each model sync has loaded, what the controller has found of drift and labels, and which "
+        "controller leads. It is written anew within an hour; only the labels counted before would be forgotten.",
+    ),
 }  # fmt: skip
-"""System tag → the last words of the Task's name, and its comment."""
+"""System tag → the last words of the Task's name, and what is in it."""
 _MAX_COMPANIONS: Final = 100
-
-
-class ServingApi(Protocol):
-    """The part of ``ClearMLRegistry`` that a ledger needs."""
-
-    def followed(self) -> str:
-        """Return the id of the serving Task."""
-        ...
-
-    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one API call and return its ``data``."""
-        ...
 
 
 class ClearMLLedger:
@@ -71,8 +56,9 @@ class ClearMLLedger:
     both have a key, the oldest one's value is used, so all readers agree.
     """
 
-    def __init__(self, api: ServingApi, tag: str = SYSTEM_TAG) -> None:
-        self._api = api
+    def __init__(self, call: Call, followed: Callable[[], str], tag: str = SYSTEM_TAG) -> None:
+        """``followed`` returns the id of the serving Task."""
+        self._call, self._followed = call, followed
         self._tag = tag
 
     def marker(self) -> str:
@@ -111,7 +97,7 @@ class ClearMLLedger:
         try:
             home = self._home() or self._created()
             body = {"task": home, "hyperparams": items, "replace_hyperparams": "none", "force": True}
-            self._api.call("tasks", "edit_hyper_params", body)
+            self._call("tasks", "edit_hyper_params", body)
         except RegistryRefused as error:
             raise RegistryRefused(
                 f"triton-gateway's records of the serving Task cannot be written: {error.message}",
@@ -123,16 +109,16 @@ class ClearMLLedger:
         items = [{"section": kind, "name": _name_of(key)} for key in keys]
         for task in self._companions() if items else ():
             body = {"task": task["id"], "hyperparams": items, "force": True}
-            self._api.call("tasks", "delete_hyper_params", body)
+            self._call("tasks", "delete_hyper_params", body)
 
     def _companions(self, *fields: str) -> list[dict[str, Any]]:
         """Return the companion Tasks, the oldest first."""
         asked = {
-            "parent": self._api.followed(), "system_tags": [self._tag], "search_hidden": True,
+            "parent": self._followed(), "system_tags": [self._tag], "search_hidden": True,
             "only_fields": ["id", "created", *fields],
             "order_by": ["created"], "page": 0, "page_size": _MAX_COMPANIONS,
         }  # fmt: skip
-        found = self._api.call("tasks", "get_all", asked)["tasks"]
+        found = self._call("tasks", "get_all", asked)["tasks"]
         return sorted(found, key=lambda task: (str(task.get("created")), str(task["id"])))
 
     def _home(self) -> str:
@@ -140,14 +126,14 @@ class ClearMLLedger:
         return str(companions[0]["id"]) if companions else ""
 
     def _created(self) -> str:
-        serving = self._api.call("tasks", "get_by_id", {"task": self._api.followed()})["task"]
-        called, comment = _COMPANIONS[self._tag]
+        serving = self._call("tasks", "get_by_id", {"task": self._followed()})["task"]
+        called, what = _COMPANIONS[self._tag]
         body = {
             "name": f"{serving.get('name') or 'serving'}: {called} of triton-gateway", "type": "custom",
-            "parent": self._api.followed(), "system_tags": [self._tag], "comment": comment,
+            "parent": self._followed(), "system_tags": [self._tag], "comment": _WRITTEN + what,
             **({"project": serving["project"]} if serving.get("project") else {}),
         }  # fmt: skip
-        made = str(self._api.call("tasks", "create", body)["id"])
+        made = str(self._call("tasks", "create", body)["id"])
         # Another process may have created one first: all write to the oldest.
         return self._home() or made
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import RegistryRefused
 from gateway.registry.port import is_id
+
+if TYPE_CHECKING:
+    from gateway.registry.clearml.registry import ClearMLRegistry
 
 _MAX_PARENTS: Final = 10
 _MAX_DATASETS: Final = 20
@@ -21,27 +24,7 @@ _SECRET: Final = re.compile(
 )
 
 
-class LineageSource(Protocol):
-    """The calls that lineage needs; they raise ``RegistryUnavailable`` and ``RegistryRefused``. Blocking."""
-
-    def model_fields(self, model_id: str) -> Mapping[str, Any]:
-        """Return one model's fields."""
-        ...
-
-    def task_of(self, task_id: str) -> Mapping[str, Any]:
-        """Return any Task."""
-        ...
-
-    def project_name(self, project_id: str) -> str:
-        """Return a project's name."""
-        ...
-
-    def link(self, kind: str, project_id: str, object_id: str) -> str:
-        """Return the address of a ``task`` or a ``model`` in the web application."""
-        ...
-
-
-def lineage_of(source: LineageSource, model_id: str) -> dict[str, Any]:
+def lineage_of(source: ClearMLRegistry, model_id: str) -> dict[str, Any]:
     """Return the lineage of a model as plain values.
 
     Raises ``RegistryUnavailable``, and ``RegistryRefused`` if the model does not exist.
@@ -74,7 +57,7 @@ def lineage_of(source: LineageSource, model_id: str) -> dict[str, Any]:
     return found
 
 
-def _described(source: LineageSource, task: Mapping[str, Any]) -> dict[str, Any]:
+def _described(source: ClearMLRegistry, task: Mapping[str, Any]) -> dict[str, Any]:
     project = str(task.get("project") or "")
     return {
         "id": task["id"], "name": task.get("name"), "type": task.get("type"), "status": task.get("status"),
@@ -82,7 +65,7 @@ def _described(source: LineageSource, task: Mapping[str, Any]) -> dict[str, Any]
     }  # fmt: skip
 
 
-def _parents(source: LineageSource, task: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
+def _parents(source: ClearMLRegistry, task: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     seen = {str(task["id"])}
     parent = str(task.get("parent") or "")
@@ -130,7 +113,7 @@ def _datasets(task: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, dataset_id) for dataset_id, name in found.items()]
 
 
-def _task(source: LineageSource, task_id: str, notes: list[str]) -> Mapping[str, Any] | None:
+def _task(source: ClearMLRegistry, task_id: str, notes: list[str]) -> Mapping[str, Any] | None:
     try:
         return source.task_of(task_id)
     except RegistryRefused as error:
@@ -138,7 +121,7 @@ def _task(source: LineageSource, task_id: str, notes: list[str]) -> Mapping[str,
         return None
 
 
-def _project(source: LineageSource, project_id: str) -> str:
+def _project(source: ClearMLRegistry, project_id: str) -> str:
     if not project_id:
         return ""
     try:

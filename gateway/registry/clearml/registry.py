@@ -34,7 +34,7 @@ _SILENCE_S: Final = 1800.0
 """A container that was silent for this long is gone; the time allows for clocks that differ."""
 
 
-class ClearMLRegistry:
+class ClearMLRegistry(Api):
     """Reads and changes one serving Task, its models and files; see ``Registry`` and ``RegistryWriter``.
 
     ``task_id`` may be empty if there is only one serving Task. It is then looked up once and reported to ``say`` (by
@@ -50,31 +50,16 @@ class ClearMLRegistry:
         say: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._task_id = task_id
-        self._api = Api()
-        self._files = Files(self._api, files_rewrite or {})
-        self._search = ModelSearch(self._api.call, self._files.size)
+        self._files = Files(self, files_rewrite or {})
+        self._search = ModelSearch(self.call, self._files.size)
         self._say = say or (lambda text: _log.info("%s", text))
-        self._ledger = ClearMLLedger(self)
-        self._history = ClearMLLedger(self, HISTORY_TAG)
-        self._reports = ClearMLLedger(self, REPORTS_TAG)
+        self.ledger: Ledger = ClearMLLedger(self.call, self.followed)
+        self.history: Ledger = ClearMLLedger(self.call, self.followed, HISTORY_TAG)
+        self.reports: Ledger = ClearMLLedger(self.call, self.followed, REPORTS_TAG)
         self._heartbeat = following.Heartbeat(clock)
         self._complaint = ""
-
-    @property
-    def ledger(self) -> Ledger:
-        """See ``Registry.ledger``."""
-        return self._ledger
-
-    @property
-    def reports(self) -> Ledger:
-        """See ``Registry.reports``."""
-        return self._reports
-
-    @property
-    def history(self) -> Ledger:
-        """See ``RegistryWriter.history``."""
-        return self._history
 
     def marker(self) -> str:
         """Return when the Task and our records last changed, in two small calls.
@@ -175,7 +160,7 @@ class ClearMLRegistry:
 
     def link(self, kind: str, project_id: str, object_id: str) -> str:
         """Return the address of a ``task`` or a ``model`` in the web application."""
-        session = self._api.session
+        session = self.session
         base = str(session.get_app_server_host() or session.host).rstrip("/")
         tasks = "tasks" if session.check_min_api_server_version("2.31") else "experiments"
         part = f"models/{object_id}/general" if kind == "model" else f"{tasks}/{object_id}/execution"
@@ -184,7 +169,7 @@ class ClearMLRegistry:
     @property
     def server(self) -> str:
         """Address of the ClearML API server. Raises ``RegistryRefused`` and ``RegistryUnavailable``."""
-        return str(self._api.session.host)
+        return str(self.session.host)
 
     def followed(self) -> str:
         """Return the id of the serving Task that is followed.
@@ -198,10 +183,6 @@ class ClearMLRegistry:
             self._task_id = str(task["id"])
             self._say(f"following {task.get('name')!r} ({self._task_id}), the only serving Task that runs")
         return self._task_id
-
-    def call(self, service: str, action: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Send one API call and return its ``data``. Raises ``RegistryUnavailable`` and ``RegistryRefused``."""
-        return self._api.call(service, action, body)
 
     def spec(self) -> ServingSpec:
         """See ``RegistryWriter.spec``."""
@@ -248,19 +229,15 @@ class ClearMLRegistry:
             return user_id
         return str(user.get("name") or user_id)
 
-    def report(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """See ``RegistryWriter.report``."""
-        self._api.report(events)
-
     def report_endpoint(self, report: Mapping[str, Any]) -> None:
         """See ``RegistryWriter.report_endpoint``; the server lists an endpoint for ten minutes after a report."""
-        self._api.call("serving", "container_status_report", report, version="2.31")
+        self.call("serving", "container_status_report", report, version="2.31")
 
     def register(self, upload: Upload) -> str:
         """See ``RegistryWriter.register``."""
         from gateway.registry.clearml.upload import register  # imports the whole SDK
 
-        return register(upload, self.task_of(self.followed()), self._api, self._files.size)
+        return register(upload, self.task_of(self.followed()), self, self._files.size)
 
 
 def _time_of(text: object) -> datetime:

@@ -35,7 +35,9 @@ def events(response: Any) -> list[Any]:
 
 
 async def test_a_whole_answer_has_its_token_counts(story: Any) -> None:
-    """For one text and for a list. The model's end token is not part of the text."""
+    """For one text and for a list. The model's end token is not part of the text. The tenant pays for all texts."""
+    paid: list[int] = []
+    story.gateway.plane.records.subscribe(lambda trace: paid.append(trace.generated_tokens))
     answer = (await post(story, text="one two")).json()
     assert answer == {
         "text": " three four five </s>", "generated_tokens": 4, "finish_reason": "eos", "tokens": 2,
@@ -43,6 +45,7 @@ async def test_a_whole_answer_has_its_token_counts(story: Any) -> None:
     several = (await post(story, text=["one", "five"], parameters={"max_new_tokens": 2})).json()
     assert ["length", "eos"] == [result["finish_reason"] for result in several["results"]]
     assert ([1, 1], 2) == (several["tokens"], several["results"][0]["generated_tokens"])
+    assert [4, sum(result["generated_tokens"] for result in several["results"])] == paid
 
 
 async def test_a_stream_has_events_with_text_and_a_last_one_with_counts(story: Any) -> None:
