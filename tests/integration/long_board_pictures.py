@@ -123,7 +123,7 @@ def drawn(board: Board, shown: dict[str, Any], components: Path, folder: Path, p
 
 def test_pictures_of_the_boards_are_drawn(running: Running, components: Path, tmp_path: Path) -> None:
     """Every panel of the drawn part has data and is drawn, without an error."""
-    running.traffic(SECONDS - 15)
+    running.traffic(SECONDS)
     end = time.time()
     for board in BOARDS:
         made = json.loads((ROOT / f"k8s/helm/triton-gateway/files/boards/{board.name}.json").read_text())

@@ -159,18 +159,12 @@ def tensors(*rows: list[int]) -> dict[str, Any]:
 
 
 async def test_infer_returns_the_wanted_outputs(backend: tuple[Backend, str]) -> None:
-    """Only what was asked for, rows in order, right numbers and type."""
+    """Only what was asked for, and all where nothing is named; rows in order, right numbers and type."""
     port, model = backend
     outputs = await port.infer(model, tensors([1, 2], [3, 4]), ["logits"], timeout=60)
     assert ["logits"] == list(outputs)
     assert ([[3.0], [7.0]], np.float32) == (outputs["logits"].tolist(), outputs["logits"].dtype)
-
-
-async def test_infer_returns_every_output_when_none_is_named(backend: tuple[Backend, str]) -> None:
-    """An empty list asks for all."""
-    port, model = backend
-    outputs = await port.infer(model, tensors([1, 2]), [], timeout=60)
-    assert {"logits", "tokens"} <= set(outputs)
+    assert {"logits", "tokens"} <= set(await port.infer(model, tensors([1, 2]), [], timeout=60))
 
 
 async def test_loaded_model_is_ready_and_described(backend: tuple[Backend, str]) -> None:
@@ -243,18 +237,6 @@ async def test_wrong_input_names_are_refused(embedded_triton: Any, tmp_path: Pat
     try:
         with pytest.raises(BackendRefused, match="Triton refuses the tensors"):
             await real.infer(name, {"nonsense": np.zeros((1, 2), np.int64)}, [], timeout=60)
-    finally:
-        await real.close()
-        embedded_triton.withdraw(name)
-
-
-async def test_deadline_is_carried_to_triton(embedded_triton: Any, tmp_path: Path, make_token_model: Any) -> None:
-    """A call that cannot make it ends as DeadlineExceeded."""
-    name = embedded_triton.serve(make_token_model(tmp_path / "model" / "model.onnx"))
-    real = TritonBackend(embedded_triton.grpc)
-    try:
-        with pytest.raises(DeadlineExceeded):
-            await real.infer(name, tensors([1]), [], timeout=0.000001)
     finally:
         await real.close()
         embedded_triton.withdraw(name)

@@ -135,7 +135,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> Iterator[Running]:
-    """Everything up, with some seconds of traffic behind it."""
+    """Everything up, with a first look of Prometheus at some traffic; who needs more sends it."""
     folder = tmp_path_factory.mktemp("prometheus")
     bundle = write_bundle(folder / "bundle")
     registry = FakeRegistry()
@@ -208,7 +208,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
             until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
             until(lambda: (ready := http_client.call(f"{made.prometheus}/-/ready")) and ready.status == 200)
             until(lambda: len(made.query("up == 1")) == 3)
-            made.traffic(15)
+            made.traffic(2)
             yield made
     finally:
         ends.set()
@@ -273,6 +273,7 @@ def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
         return httpx.get(f"{running.gateway}/v1/status", trust_env=False).json()
 
     def both() -> bool:
+        running.traffic(0.5)
         shown = {
             (one["endpoint"], one["version"], one["variable"]): one["days"]
             for one in status()["drift"] if one["days"] is not None

@@ -90,13 +90,6 @@ def test_a_poisoned_request_fails_alone(embedded_triton, make_token_model, infer
     assert "indices element out of data bounds, idx=99" in str(poisoned)
 
 
-def test_only_the_outputs_asked_for_come_back(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
-    """All of them when nobody asks for any."""
-    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"))
-    assert ["tokens"] == list(infer(name, token_inputs([1, 2]), ["tokens"]))
-    assert {"logits", "tokens", "longest"} == set(infer(name, token_inputs([1, 2])))
-
-
 def test_pbtxt_and_command_line_declarations_are_merged_in_the_loaded_model(
     embedded_triton, make_token_model, infer, token_inputs, tmp_path
 ):

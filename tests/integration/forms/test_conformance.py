@@ -58,7 +58,8 @@ def target(request: pytest.FixtureRequest, stack: Any) -> Any:
 def ids(*rows: list[int], **changed: Any) -> dict[str, Any]:
     """The tensor `input_ids` in JSON, with fields changed (None: left out)."""
     data = [number for row in rows for number in row]
-    tensor = {"name": "input_ids", "datatype": "INT64", "shape": [len(rows), len(rows[0])], "data": data, **changed}
+    shape = [len(rows), len(rows[0]) if rows else 0]
+    tensor = {"name": "input_ids", "datatype": "INT64", "shape": shape, "data": data, **changed}
     return {key: value for key, value in tensor.items() if value is not None}
 
 
@@ -96,10 +97,6 @@ def test_model_metadata(target: Target, version: str) -> None:
     assert {"logits": ("FP32", [-1, 1]), "tokens": ("FP32", [-1, -1]), "longest": ("INT64", [-1, 1])} == {
         output["name"]: (output["datatype"], output["shape"]) for output in found["outputs"]
     }
-
-
-def test_metadata_knows_every_datatype(target: Target) -> None:
-    """Metadata knows every datatype."""
     kinds = [tensor["datatype"] for tensor in target.get("", IDENTITY).json()["inputs"]]
     assert ["BYTES", "FP16", "INT64", "UINT8", "FP64", "BOOL", "FP32", "INT8"] == kinds
 
@@ -178,64 +175,50 @@ def test_inference_answers_all_outputs(target: Target, version: str) -> None:
     } == {name: (o["datatype"], o["shape"], o["data"]) for name, o in found.items()}
 
 
-def test_only_requested_outputs_come(target: Target) -> None:
-    """Only requested outputs come."""
-    wanted = [{"name": "logits"}, {"name": "longest"}]
-    assert {"logits", "longest"} == set(outputs(target.post({"inputs": [ids([1, 2]), mask()], "outputs": wanted})))
-
-
-def test_id_is_echoed_and_names_are_told(target: Target) -> None:
-    """Id is echoed and names are told."""
-    answer = target.post({"id": "x-7", "inputs": [ids([1, 2]), mask()]}).json()
+def test_only_requested_outputs_come_and_the_id_and_names(target: Target) -> None:
+    """Without an id there is none in the answer."""
+    inputs = [ids([1, 2]), mask()]
+    reply = target.post({"id": "x-7", "inputs": inputs, "outputs": [{"name": "logits"}, {"name": "longest"}]})
+    assert {"logits", "longest"} == set(outputs(reply))
+    answer = reply.json()
     assert ("x-7", target.names[TOKENS], "1") == (answer["id"], answer["model_name"], answer["model_version"])
-    assert "id" not in target.post({"inputs": [ids([1, 2]), mask()]}).json()
+    assert "id" not in target.post({"inputs": inputs}).json()
 
 
-@pytest.mark.parametrize(
-    "inputs",
-    [
-        pytest.param([ids([1, 2])], id="missing"),
-        pytest.param([], id="none"),
-        pytest.param([ids([1, 2]), mask(), ids([1, 2], name="extra")], id="extra"),
-        pytest.param([ids([1, 2]), ids([1, 2]), mask()], id="twice"),
-        pytest.param([ids([1, 2], datatype="INT32"), mask()], id="wrong type"),
-        pytest.param([ids([1, 2], datatype="NONSENSE"), mask()], id="no such type"),
-        pytest.param([ids([1, 2], shape=[2]), mask()], id="wrong rank"),
-        pytest.param([ids([1, 2]), mask(2)], id="rows disagree"),
-        pytest.param([ids([1, 2], data=None), mask()], id="no data"),
-        pytest.param([1], id="not an object"),
-        pytest.param([ids([1, 2], shape=[0, 2], data=[]), ids([1, 2], name="attention_mask", shape=[0, 2], data=[])],
-                     id="no rows"),
-    ],
-)  # fmt: skip
-def test_inputs_that_do_not_fit_the_model_are_400(target: Target, inputs: Any) -> None:
-    """Inputs that do not fit the model are 400."""
-    reply = target.post({"inputs": inputs})
-    assert 400 == reply.status_code, reply.text
-    assert reply.json()["error"]
-
-
-UNPARSABLE = {
+REFUSED: dict[str, Any] = {
+    "missing": {"inputs": [ids([1, 2])]},
+    "none": {"inputs": []},
+    "extra": {"inputs": [ids([1, 2]), mask(), ids([1, 2], name="extra")]},
+    "twice": {"inputs": [ids([1, 2]), ids([1, 2]), mask()]},
+    "wrong type": {"inputs": [ids([1, 2], datatype="INT32"), mask()]},
+    "no such type": {"inputs": [ids([1, 2], datatype="NONSENSE"), mask()]},
+    "wrong rank": {"inputs": [ids([1, 2], shape=[2]), mask()]},
+    "rows disagree": {"inputs": [ids([1, 2]), mask(2)]},
+    "no data": {"inputs": [ids([1, 2], data=None), mask()]},
+    "not an object": {"inputs": [1]},
+    "no rows": {"inputs": [ids(shape=[0, 2], data=[]), ids(name="attention_mask", shape=[0, 2], data=[])]},
+}
+UNPARSABLE: dict[str, Any] = {
     "not JSON": b"{",
     "a list": b"[1]",
-    "no inputs": b"{}",
-    "inputs an object": b'{"inputs": {}}',
-    "id a number": json.dumps({"id": 7, "inputs": [ids([1, 2]), mask()]}).encode(),
-    "too few numbers": json.dumps({"inputs": [ids([1, 2], shape=[1, 3]), mask()]}).encode(),
-    "negative shape": json.dumps({"inputs": [ids([1, 2], shape=[-1, 2]), mask()]}).encode(),
-    "texts for numbers": json.dumps({"inputs": [ids([1, 2], data=["a", "b"]), mask()]}).encode(),
-    "fractions for whole numbers": json.dumps({"inputs": [ids([1, 2], data=[1.5, 2]), mask()]}).encode(),
-    "no shape": json.dumps({"inputs": [ids([1, 2], shape=None), mask()]}).encode(),
-    "no datatype": json.dumps({"inputs": [ids([1, 2], datatype=None), mask()]}).encode(),
-    "no name": json.dumps({"inputs": [ids([1, 2], name=None), mask()]}).encode(),
+    "no inputs": {},
+    "inputs an object": {"inputs": {}},
+    "id a number": {"id": 7, "inputs": [ids([1, 2]), mask()]},
+    "too few numbers": {"inputs": [ids([1, 2], shape=[1, 3]), mask()]},
+    "negative shape": {"inputs": [ids([1, 2], shape=[-1, 2]), mask()]},
+    "texts for numbers": {"inputs": [ids([1, 2], data=["a", "b"]), mask()]},
+    "fractions for whole numbers": {"inputs": [ids([1, 2], data=[1.5, 2]), mask()]},
+    "no shape": {"inputs": [ids([1, 2], shape=None), mask()]},
+    "no datatype": {"inputs": [ids([1, 2], datatype=None), mask()]},
+    "no name": {"inputs": [ids([1, 2], name=None), mask()]},
 }
 
 
-@pytest.mark.parametrize("case", UNPARSABLE)
-def test_what_cannot_be_parsed_is_refused(target: Target, case: str) -> None:
-    """Triton: 500; the gateway: 400, because it is the caller's fault."""
-    reply = target.post(UNPARSABLE[case])
-    assert (400 if target.kind == "gateway" else 500) == reply.status_code
+@pytest.mark.parametrize("case", [*REFUSED, *UNPARSABLE])
+def test_what_does_not_fit_or_cannot_be_parsed_is_refused(target: Target, case: str) -> None:
+    """400; Triton says 500 to what it cannot parse, which is the caller's fault all the same."""
+    reply = target.post({**REFUSED, **UNPARSABLE}[case])
+    assert (500 if case in UNPARSABLE and target.kind == "triton" else 400) == reply.status_code, reply.text
     assert reply.json()["error"]
 
 
@@ -371,23 +354,23 @@ def ask_identity(target: Target, rest: list[dict[str, Any]], wanted: list[dict[s
 
 @pytest.mark.parametrize("name", VALUES)
 def test_every_datatype_goes_round_in_json(target: Target, name: str) -> None:
-    """Every datatype goes round in JSON."""
+    """Whole numbers are fine for floats."""
     found = outputs(ask_identity(target, identity(), [{"name": f"{name}_OUT"}]))[f"{name}_OUT"]
     assert (VALUES[name][0], [1, 2], VALUES[name][1]) == (found["datatype"], found["shape"], found["data"])
+    if name == "F32":
+        found = outputs(ask_identity(target, identity(F32=[1, 2]), [{"name": "F32_OUT"}]))
+        assert [1.0, 2.0] == found["F32_OUT"]["data"]
 
 
-def test_half_precision_goes_round_as_binary_data(target: Target) -> None:
-    """Half precision goes round as binary data."""
-    wanted = [{"name": "HALF_OUT", "parameters": {"binary_data": True}}]
+TEXTS = b"".join(struct.pack("<I", len(t.encode())) + t.encode() for t in VALUES["TEXT"][1])
+
+
+@pytest.mark.parametrize(("name", "kind", "content"), [("HALF", "FP16", HALF), ("TEXT", "BYTES", TEXTS)])
+def test_half_precision_and_texts_go_round_as_binary_data(target: Target, name: str, kind: str, content: bytes) -> None:
+    """Texts with their lengths in front."""
+    wanted = [{"name": f"{name}_OUT", "parameters": {"binary_data": True}}]
     answer, tail = unpack(ask_identity(target, identity(), wanted))
-    assert ("FP16", HALF) == (answer["outputs"][0]["datatype"], tail)
-
-
-def test_texts_go_round_as_binary_data(target: Target) -> None:
-    """Texts go round as binary data."""
-    wanted = [{"name": "TEXT_OUT", "parameters": {"binary_data": True}}]
-    _, tail = unpack(ask_identity(target, identity(), wanted))
-    assert b"".join(struct.pack("<I", len(t.encode())) + t.encode() for t in VALUES["TEXT"][1]) == tail
+    assert (kind, content) == (answer["outputs"][0]["datatype"], tail)
 
 
 def test_half_precision_in_json_is_400(target: Target) -> None:
@@ -395,12 +378,6 @@ def test_half_precision_in_json_is_400(target: Target) -> None:
     half = {"name": "HALF", "datatype": "FP16", "shape": [1, 2], "data": [1, 2]}
     assert 400 == target.post({"inputs": [half, *identity()]}, IDENTITY).status_code
     assert 400 == ask_identity(target, identity(), [{"name": "HALF_OUT"}]).status_code
-
-
-def test_whole_numbers_are_fine_for_floats(target: Target) -> None:
-    """Whole numbers are fine for floats."""
-    found = outputs(ask_identity(target, identity(F32=[1, 2]), [{"name": "F32_OUT"}]))
-    assert [1.0, 2.0] == found["F32_OUT"]["data"]
 
 
 @pytest.mark.parametrize("changed", [{"TEXT": [1, 2]}, {"FLAG": [1, 0]}, {"U8": [-1, 2]}])
@@ -445,11 +422,7 @@ def test_rpc_inference(target: Target, rpc: Any, raw: bool) -> None:
     found = dict(zip([o.name for o in answer.outputs], answer.raw_output_contents, strict=True))
     assert struct.pack("<f", 3) == found["logits"]
     assert {"logits": [1, 1], "tokens": [1, 2], "longest": [1, 1]} == {o.name: list(o.shape) for o in answer.outputs}
-
-
-def test_rpc_requested_outputs(target: Target, rpc: Any) -> None:
-    """Over gRPC too, only requested outputs come."""
-    request = message(target)
+    request = message(target, raw=raw)
     request.outputs.add(name="logits")
     assert ["logits"] == [output.name for output in rpc.ModelInfer(request, timeout=60).outputs]
 

@@ -23,7 +23,7 @@ from tests import warm
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.waiting import LIMIT_S
 
-from . import tiny
+from . import families, tiny
 
 
 @dataclass
@@ -64,10 +64,14 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
-    """Make a tiny model of an architecture and ask PyTorch."""
+    """Make a tiny model of an architecture or of a family, which has a task of its own, and ask PyTorch."""
 
     def make(name: str, task: str = "SequenceClassification") -> Case:
-        folder = tiny.make(name, tmp_path_factory.mktemp(name) / "model", task=task)
+        folder = tmp_path_factory.mktemp(name) / "model"
+        if name in tiny.ARCHITECTURES:
+            tiny.make(name, folder, task=task)
+        else:
+            families.make(families.FAMILIES[name], folder)
         config = TextProcessor.from_folder(folder).config
         original = Original(folder, config)
         processor = TextProcessor.from_folder(folder, output_names=original.output_names)

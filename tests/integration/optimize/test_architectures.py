@@ -20,7 +20,11 @@ from .conftest import Case
 pytestmark = pytest.mark.integration
 
 
-@pytest.mark.parametrize("name", tiny.ARCHITECTURES if tiny.IS_ALL else tiny.FEW)
+FEW = ("DistilBert", *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa-v2", "ModernBert")))
+"""The most different ones; ``.ci/run models`` does all."""
+
+
+@pytest.mark.parametrize("name", [*tiny.ARCHITECTURES, "DeBERTa-v2", "MPNet", "XLM-R"] if tiny.IS_ALL else FEW)
 def test_architecture_is_served_as_pytorch_answers(
     name: str, make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, tmp_path: Path
 ) -> None:

@@ -130,7 +130,7 @@ ENDLESS = (
 
 
 def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
-    """Ctrl-C in the middle; and what a killed run left is removed by the next one, a running one's folder is not."""
+    """Ctrl-C in the middle; a run beside it removes no folder of a running one."""
     tiny.make("Bert", tmp_path / "model")
     with subprocess.Popen(
         [sys.executable, *warm.optimizing(ENDLESS), "optimize", "model", "--quick", "--output", "out"],
@@ -150,29 +150,19 @@ def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     assert not list((tmp_path / "out").iterdir())
 
 
-@pytest.fixture
-def none_is_exact_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ask for a cosine that no candidate has."""
-    monkeypatch.setattr(parity, "EXACT", replace(parity.EXACT, mean_cosine=2.0))
-
-
 @pytest.mark.long
-@pytest.mark.usefixtures("none_is_exact_enough")
-def test_what_is_beyond_tolerance_is_not_made_and_says_so(place: Path, optimize_here: Optimize) -> None:
-    """Exit code 1, the reason, the way out; no bundle appears."""
-    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "no")
+def test_what_is_beyond_tolerance_is_made_only_for_a_reason(
+    place: Path, optimize_here: Optimize, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit code 1, what is beyond, the way out, and no bundle; a reason is in the manifest and in the report."""
+    monkeypatch.setattr(parity, "EXACT", replace(parity.EXACT, mean_cosine=2.0))  # which no candidate has
+    arguments = ("--samples", "texts.txt", "--candidate", "openvino-fp32", "--name")
+    done = optimize_here(place, *arguments, "no")
     assert done.returncode == 1
     assert "no candidate is within tolerance (openvino-fp32: mean cosine" in done.stderr
     assert '--accept "REASON"' in done.stderr
     assert not list((place / "out").glob("no-*"))
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("none_is_exact_enough")
-def test_accept_records_its_reason(place: Path, optimize_here: Optimize) -> None:
-    """In the manifest and in the report."""
-    done = optimize_here(place, "--samples", "texts.txt", "--candidate", "openvino-fp32", "--name", "yes",
-                         "--accept", "only a test", "--json")  # fmt: skip
+    done = optimize_here(place, *arguments, "yes", "--accept", "only a test", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert "only a test" == found["accepted"]

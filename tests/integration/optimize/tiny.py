@@ -1,4 +1,4 @@
-"""Whole Hugging Face models of a few thousand random weights, made offline: every architecture the exporter promises.
+"""Whole Hugging Face models of a few thousand random weights, made offline; more kinds of them are in ``families``.
 
 Tokenizers are trained on a few sentences, weights are drawn wide, so that answers differ from text to text and a lost
 mask or a rounded weight shows.
@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -46,16 +45,6 @@ def byte_pairs(specials: list[str], start: str, end: str) -> Tokenizer:
     return framed(tokenizer, start, end)
 
 
-def unigram(specials: list[str], unknown: str, start: str, end: str) -> Tokenizer:
-    """A sentencepiece tokenizer as XLM-R and DeBERTa-v2 have it."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.NFKC()
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.train_from_iterator(SENTENCES, trainers.UnigramTrainer(
-        vocab_size=VOCABULARY, special_tokens=specials, unk_token=unknown, show_progress=False))  # fmt: skip
-    return framed(tokenizer, start, end)
-
-
 def framed(tokenizer: Tokenizer, start: str, end: str) -> Tokenizer:
     """The start and end tokens around every text."""
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -74,8 +63,6 @@ OFFSET = {**SIZES, "max_position_embeddings": 132, "pad_token_id": 1, "bos_token
 Make = Callable[[], tuple[Any, Tokenizer, Mapping[str, str]]]
 
 
-FEW = ("DistilBert", *(pytest.param(name, marks=pytest.mark.long) for name in ("DebertaV2", "ModernBert")))
-"""The architectures that are exported without ``.ci/run models``, which does all of them: the most different ones."""
 IS_ALL = bool(os.environ.get("ALL_MODELS"))
 
 
@@ -95,21 +82,11 @@ ARCHITECTURES: Mapping[str, Make] = {
         ), word_piece(), BERT_TOKENS,
     ),
     "Roberta": lambda: (transformers.RobertaConfig(**OFFSET), byte_pairs(ROBERTA, "<s>", "</s>"), ROBERTA_TOKENS),
-    "MPNet": lambda: (transformers.MPNetConfig(**OFFSET), unigram(ROBERTA, "<unk>", "<s>", "</s>"), ROBERTA_TOKENS),
-    "DebertaV2": lambda: (
-        transformers.DebertaV2Config(
-            **SIZES, relative_attention=True, position_buckets=16, pos_att_type=["p2c", "c2p"], type_vocab_size=0,
-            share_att_key=True, norm_rel_ebd="layer_norm",
-        ), unigram(BERT, "[UNK]", "[CLS]", "[SEP]"), BERT_TOKENS,
-    ),
     "ModernBert": lambda: (
         transformers.ModernBertConfig(
             **SIZES, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3, local_attention=16,
             global_attn_every_n_layers=2, reference_compile=False,
         ), byte_pairs(BERT, "[CLS]", "[SEP]"), BERT_TOKENS,
-    ),
-    "XLMRoberta": lambda: (
-        transformers.XLMRobertaConfig(**OFFSET), unigram(ROBERTA, "<unk>", "<s>", "</s>"), ROBERTA_TOKENS
     ),
     "Electra": lambda: (
         transformers.ElectraConfig(**SIZES, embedding_size=24), word_piece(), BERT_TOKENS
