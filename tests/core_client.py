@@ -1,12 +1,14 @@
-"""httpx to a gateway's own HTTP core, on a free port of this machine."""
+"""A gateway's own HTTP core on a free port of this machine, and httpx to it."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import httpx
@@ -14,7 +16,7 @@ import httpx
 from gateway.http.connections import Connections
 from gateway.http.core import Answer, Connection
 from gateway.http.server import Listening
-from tests.waiting import soon
+from tests.waiting import soon, until
 
 
 @asynccontextmanager
@@ -32,6 +34,33 @@ async def listening(served: Any, tls: ssl.SSLContext | None = None) -> AsyncIter
             if connection.port == port:
                 connection.abort()
         await soon(lambda: not any(connection.port == port for connection in served.connections.open))
+
+
+@contextmanager
+def in_a_thread(gateway: Any) -> Iterator[int]:
+    """Run a gateway on a loop of its own, for tests that block; yields its HTTP port."""
+    ports: list[int] = []
+    ends = threading.Event()
+
+    async def serve() -> None:
+        listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        async with gateway.running():
+            made = Listening(gateway)
+            await made.start([listener])
+            ports.append(int(listener.getsockname()[1]))
+            await asyncio.to_thread(ends.wait)
+            await made.stop([listener], 5)
+
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(lambda: asyncio.run(serve()))
+        try:
+            until(lambda: ports or running.done(), what="a gateway that listens")
+            if not ports:
+                running.result()
+            yield ports[0]
+        finally:
+            ends.set()
+        running.result()
 
 
 async def accepted_connections() -> None:

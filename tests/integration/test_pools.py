@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.sync.model_folder.model_config import Tuning
-from deploy.sync.plan import Grace
-from deploy.sync.reconcile import ModelSync
-from deploy.sync.run import run_sync
-from deploy.sync.settings import SyncSettings
 from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway.control.wishes import Wishes
 from gateway.errors import ModelNotReady
 from gateway.triton.backend import TritonBackend
 from tests.fakes import FakeRegistry
-from tests.integration.test_triton_sync import serve
+from tests.integration.test_triton_sync import serve, syncing
 from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = pytest.mark.integration
@@ -48,31 +43,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
         for host in HOSTS
     ]
     addresses = [launcher.start(timeout_s=LIMIT_S).grpc for launcher in launchers]
-    syncs: dict[str, ModelSync] = {}
-    stop, threads = threading.Event(), []
-    for host, address, of in zip(HOSTS, addresses, ({"default", "a10"}, {"default"}), strict=True):
-        settings = SyncSettings(
-            folder / host, folder / host / "models", address, engine="python", poll_s=0.2, records_s=0.2,
-            retry_first_s=0.2, grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1),
-            pools=frozenset(of),
-        )  # fmt: skip
-        started = {"started": lambda sync, host=host: syncs.__setitem__(host, sync)}
-        threads.append(threading.Thread(target=run_sync, args=(settings, registry, stop), kwargs=started))
-        threads[-1].start()
     try:
-        yield SimpleNamespace(registry=registry, addresses=addresses, syncs=syncs)
+        with contextlib.ExitStack() as stack:
+            syncs = {
+                host: stack.enter_context(syncing(registry, folder / host, address, pools=frozenset(of)))
+                for host, address, of in zip(HOSTS, addresses, ({"default", "a10"}, {"default"}), strict=True)
+            }
+            yield SimpleNamespace(registry=registry, addresses=addresses, syncs=syncs)
     finally:
-        stop.set()
-        for thread in threads:
-            thread.join(60)
         for launcher in launchers:
             launcher.stop()
 
 
 def states(pair: Any, host: str) -> dict[str, tuple[str, str]]:
     """Endpoint → state and name of its model, as the sync of one Triton says."""
-    if host not in pair.syncs:
-        return {}
     return {
         m["url"]: ("cold" if "idle" in m["doing"] else m["state"], m["name"])
         for m in pair.syncs[host].status()["models"]

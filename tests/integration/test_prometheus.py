@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
 import shutil
-import socket
 import threading
 import time
 import urllib.parse
@@ -30,15 +28,14 @@ from deploy.controller.gateways import Gateways
 from deploy.tools import http_client, probes
 from deploy.tools.errors import DeployError
 from gateway.app import Gateway
-from gateway.http.server import Listening
 from gateway.metrics import drift, variables
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
 from gateway.triton.backend import TritonBackend
+from tests.core_client import in_a_thread
 from tests.fakes import FakeRegistry
 from tests.kube_tools import RULES, rendered
-from tests.processes import free_port
 from tests.prometheus import Prometheus
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, until
@@ -160,62 +157,47 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     for url in ("t/1", "t/3", "cached"):
         name = triton_model_name(spec.endpoints[url], registry.model("m"))
         embedded_triton.serve(bundle, name=name)
-    port = free_port()
     gateway = Gateway(
-        Settings(
-            state_dir=folder / "state", poll_frequency="1s", triton_grpc=embedded_triton.grpc
-        ), registry=registry,
+        Settings(state_dir=folder / "state", poll_frequency="1s", triton_grpc=embedded_triton.grpc), registry=registry,
         make_backend=lambda address: TritonBackend(address, options=()),
     )  # fmt: skip
-    ends = threading.Event()
-
-    async def serve() -> None:
-        listener = socket.create_server(("127.0.0.1", port))
-        async with gateway.running():
-            made = Listening(gateway)
-            await made.start([listener])
-            await asyncio.to_thread(ends.wait)
-            await made.stop([listener], 5)
-
-    thread = threading.Thread(target=lambda: asyncio.run(serve()))
-    thread.start()
     quick = folder / "rules"
     quick.mkdir()
     for path in RULES.glob("*.yml"):  # every second, so that nobody waits for a rule
         (quick / path.name).write_text(re.sub(r"interval: \d+s", "interval: 1s", path.read_text()))
-    # A controller that looks once a second.
-    judged: dict[Any, Any] = {}
-    judging = Judging(
-        registry, Gateways(lambda: [made.gateway]), judged.update, clock=lambda: EVERY_S * time.monotonic(),
-        wall=time.time, begin=lambda look: look(),
-    )  # fmt: skip
-    controller = probes.serve(0, lambda _: probes.text_answer(probes.metrics(dict(judged))), host="127.0.0.1")
+    ends = threading.Event()
+    with in_a_thread(gateway) as port:
+        # A controller that looks once a second.
+        judged: dict[Any, Any] = {}
+        judging = Judging(
+            registry, Gateways(lambda: [made.gateway]), judged.update, clock=lambda: EVERY_S * time.monotonic(),
+            wall=time.time, begin=lambda look: look(),
+        )  # fmt: skip
+        controller = probes.serve(0, lambda _: probes.text_answer(probes.metrics(dict(judged))), host="127.0.0.1")
+        prometheus = Prometheus(
+            folder, f"127.0.0.1:{port}", rules=str(quick / "*.yml"), controller=f"127.0.0.1:{controller.server_port}",
+            triton=embedded_triton.metrics,
+        )  # fmt: skip
+        made = Running(f"http://127.0.0.1:{port}", prometheus.url, registry)
 
-    prometheus = Prometheus(
-        folder, f"127.0.0.1:{port}", rules=str(quick / "*.yml"), controller=f"127.0.0.1:{controller.server_port}",
-        triton=embedded_triton.metrics,
-    )  # fmt: skip
-    made = Running(f"http://127.0.0.1:{port}", prometheus.url, registry)
+        def judge() -> None:
+            while not ends.wait(1):
+                judging({})
 
-    def judge() -> None:
-        while not ends.wait(1):
-            judging({})
-
-    judges = threading.Thread(target=judge)
-    judges.start()
-    try:
-        with prometheus:
-            until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
-            until(lambda: (ready := http_client.call(f"{made.prometheus}/-/ready")) and ready.status == 200)
-            until(lambda: len(made.query("up == 1")) == 3)
-            made.traffic(2)
-            yield made
-    finally:
-        ends.set()
-        judges.join()
-        controller.shutdown()
-        controller.server_close()
-        thread.join(LIMIT_S)
+        judges = threading.Thread(target=judge)
+        judges.start()
+        try:
+            with prometheus:
+                until(lambda: (ready := http_client.call(f"{made.gateway}/v2/health/ready")) and ready.status == 200)
+                until(lambda: (ready := http_client.call(f"{made.prometheus}/-/ready")) and ready.status == 200)
+                until(lambda: len(made.query("up == 1")) == 3)
+                made.traffic(2)
+                yield made
+        finally:
+            ends.set()
+            judges.join()
+            controller.shutdown()
+            controller.server_close()
 
 
 def test_counts_equal_the_clients_counts(running: Running) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import shutil
 import signal
+import sys
 import threading
-import time
+from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import tritonclient.grpc as triton
@@ -42,94 +41,94 @@ def serve(registry, url, path, **fields):
     registry.add_endpoint(endpoint, model_id, version=version, **fields)
 
 
-@pytest.fixture
-def world(tmp_path, make_token_model):
-    """A launcher and a running sync on the same state folder; ``wait`` waits for a state of an endpoint."""
-    w = SimpleNamespace(registry=FakeRegistry(), state=tmp_path / "state", stop=threading.Event())
-    w.make = lambda name: make_token_model(tmp_path / "uploads" / name / "net.onnx")
-    w.sync = None
+@contextlib.contextmanager
+def syncing(registry, folder, address, **more):
+    """Run model sync for the Triton at ``address`` while the context is open; yields it once it has started."""
+    settings = SyncSettings(
+        folder, folder / "models", address, engine="python", poll_s=0.2, records_s=0.2, retry_first_s=0.2,
+        grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1), **more,
+    )  # fmt: skip
+    stop, started = threading.Event(), Future()
+    arguments = {"args": (settings, registry, stop), "kwargs": {"started": started.set_result}}
+    thread = threading.Thread(target=run_sync, **arguments)
+    thread.start()
+    try:
+        yield started.result(LIMIT_S)
+    finally:
+        stop.set()
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
 
-    def launch(ports=None):
-        w.launcher = TritonLauncher(
-            detect_server(), state_dir=w.state, repository=w.state / "models", ports=ports, exit_timeout_s=1.0
+
+class World:
+    """A launcher and a running sync on the same state folder."""
+
+    def __init__(self, folder):
+        self.registry, self.state = FakeRegistry(), folder / "state"
+        self.launch()
+        self.grpc = self.launcher.addresses.grpc
+        self.client = triton.InferenceServerClient(self.grpc)
+        self.begin()
+
+    def launch(self, ports=None):
+        self.launcher = TritonLauncher(
+            detect_server(), state_dir=self.state, repository=self.state / "models", ports=ports, exit_timeout_s=1.0
         )
 
         def started():
             with contextlib.suppress(PortTaken):  # somebody's connection has a port of the last one for the moment
-                return w.launcher.start(timeout_s=LIMIT_S)
+                return self.launcher.start(timeout_s=LIMIT_S)
 
-        return until(started)
+        until(started)
 
-    w.launch = launch
-    w.grpc = launch().grpc
-    w.client = triton.InferenceServerClient(w.grpc)
-    w.settings = SyncSettings(
-        w.state,
-        w.state / "models",
-        w.grpc,
-        engine="python",
-        poll_s=0.2,
-        records_s=0.2,
-        retry_first_s=0.2,
-        grace=Grace(settle_s=1.0, idle_s=0.0),
-        tuning=Tuning(instances=1),
-    )
+    def begin(self):
+        self._running = contextlib.ExitStack()
+        self.sync = self._running.enter_context(syncing(self.registry, self.state, self.grpc))
 
-    def begin():
-        w.stop.clear()
-        ready = threading.Event()
-        w.thread = threading.Thread(
-            target=run_sync,
-            args=(w.settings, w.registry, w.stop),
-            kwargs={"started": lambda s: (setattr(w, "sync", s), ready.set())},
-        )
-        w.thread.start()
-        assert ready.wait(LIMIT_S)
+    def end(self):
+        self._running.close()
 
-    def end():
-        w.stop.set()
-        w.thread.join(LIMIT_S)
-        assert not w.thread.is_alive()
+    def models(self):
+        return {one["url"]: one for one in self.sync.status()["models"]}
 
-    def models():
-        path = w.settings.status_path
-        return {m["url"]: m for m in json.loads(path.read_text())["models"]} if path.exists() else {}
-
-    def wait(holds):
-        until = time.monotonic() + LIMIT_S
-        while not holds():
-            if time.monotonic() > until:
-                said = (w.state / "logs" / "triton.log").read_text(errors="replace")[-4000:]
-                pytest.fail(f"{w.settings.status_path.read_text()}\n{said}")
-            time.sleep(0.05)
-
-    def ready(url):
-        return models().get(url, {}).get("state") == "loaded" and holds(models()[url]["name"])
-
-    def holds(name):
+    def wait(self, fact):
+        """Until ``fact()``; what Triton has said is shown if it does not come true."""
         try:
-            return w.client.is_model_ready(name)
+            until(fact)
+        except AssertionError:
+            sys.stderr.write((self.state / "logs" / "triton.log").read_text(errors="replace")[-4000:])
+            raise
+
+    def ready(self, url):
+        return self.models().get(url, {}).get("state") == "loaded" and self.holds(self.models()[url]["name"])
+
+    def holds(self, name):
+        try:
+            return self.client.is_model_ready(name)
         except InferenceServerException:  # it is not connected again yet
             return False
 
-    w.begin, w.end, w.models, w.wait, w.ready, w.holds = begin, end, models, wait, ready, holds
-    begin()
-    yield w
-    end()
-    w.client.close()
-    w.launcher.stop()
+    def logits(self, url, feeds):
+        """Ask the model that serves ``url`` now."""
+        return ask_triton(self.grpc, self.models()[url]["name"], feeds)["logits"].tolist()
 
 
-def logits(world, url, token_inputs, ids):
-    """Ask the model that serves ``url`` now."""
-    return ask_triton(world.grpc, world.models()[url]["name"], token_inputs(ids))["logits"].tolist()
+@pytest.fixture
+def world(tmp_path, make_token_model):
+    """See the class; ``make`` saves a token model under a name."""
+    made = World(tmp_path)
+    made.make = lambda name: make_token_model(tmp_path / "uploads" / name / "net.onnx")
+    yield made
+    made.end()
+    made.client.close()
+    made.launcher.stop()
 
 
 def test_endpoints_appear_change_and_disappear_in_the_real_triton(world, token_inputs):
     """Added: answers. Another model: a new name beside the old one, which leaves. Removed: unloaded, off the disk."""
     serve(world.registry, "a/1", world.make("one"))
     world.wait(lambda: world.ready("a/1"))
-    assert [[6.0]] == logits(world, "a/1", token_inputs, [1, 2, 3])
+    assert [[6.0]] == world.logits("a/1", token_inputs([1, 2, 3]))
     old = world.models()["a/1"]["name"]
 
     serve(world.registry, "a/1", world.make("two"))
@@ -154,7 +153,7 @@ def test_a_killed_triton_is_filled_again_without_the_registry(world, token_input
     world.launch(Ports(*(int(address.rpartition(":")[2]) for address in (addresses.grpc, addresses.http))))
     world.wait(lambda: world.holds(world.models()["a"]["name"]))
     world.wait(lambda: world.ready("a"))
-    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
+    assert [[3.0]] == world.logits("a", token_inputs([1, 2]))
     world.wait(lambda: [1] == list(count_stubs(world.state / "models").values()))
 
 
@@ -182,7 +181,7 @@ def test_a_killed_stub_is_replaced(world, token_inputs):
 
     def answers():
         try:
-            return logits(world, "a", token_inputs, [1, 2]) == [[3.0]]
+            return world.logits("a", token_inputs([1, 2])) == [[3.0]]
         except InferenceServerException:  # Triton still tells of the old stub, or the new one is starting
             return False
 
@@ -234,4 +233,4 @@ def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stay
     assert world.client.is_model_ready(name)
     path.write_bytes(first)
     world.wait(lambda: world.ready("a"))
-    assert [[3.0]] == logits(world, "a", token_inputs, [1, 2])
+    assert [[3.0]] == world.logits("a", token_inputs([1, 2]))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,17 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from gateway.app import Gateway
+from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
+from gateway.triton.backend import TritonBackend
 from tests import tiny
+from tests.core_client import in_a_thread
 from tests.fakes import FakeRegistry
 from tests.integration import tiny_generators as generators
 from tests.processes import free_port
 from tests.unit.preprocessing.tokenizer_families import gpt2
-from tests.waiting import LIMIT_S, until
+from tests.waiting import until
 from tests.words import word_piece
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "hello", "world", "warm", "up"]
@@ -129,10 +131,6 @@ def _write_generator(folder: Path) -> None:
     generators.export(folder)
 
 
-def _pack(folder: Path) -> Path:
-    return Path(shutil.make_archive(str(folder), "zip", folder))
-
-
 @dataclass(frozen=True)
 class Stack:
     """Where the gateway and its Triton answer; ``triton_names`` by endpoint url."""
@@ -151,7 +149,7 @@ class Stack:
 
 @pytest.fixture(scope="session")
 def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_token_model: Any) -> Iterator[Stack]:
-    """Start the gateway as its own process; all endpoints are served when the test begins."""
+    """The gateway in a thread of its own; all endpoints are served when the test begins."""
     folder = tmp_path_factory.mktemp("forms")
     _write_classifier(folder / "classifier")
     _write_classifier(folder / "classifier2")
@@ -160,56 +158,34 @@ def stack(embedded_triton: Any, tmp_path_factory: pytest.TempPathFactory, make_t
     _write_generator(folder / "generator")
     _write_tasks(folder)
     make_token_model(folder / "tokens" / "model.onnx")
-    endpoints = [
-        {"url": "sentiment", "model": "classifier", "version": "1"},
-        {"url": "sentiment", "model": "classifier2", "version": "2"},
-        {"url": "vectors", "model": "embedder"},
-        {"url": "team/identity", "model": "identity"},
-        {"url": "tokens", "model": "tokens"},
-        {"url": "story", "model": "generator"},
-        *({"url": name, "model": name} for name in ("ner", "qa", "mask", "rank")),
-        {"url": "zero", "model": "zero", "auxiliary_cfg": {"gateway": {"task": "zero-shot-classification"}}},
-    ]
-    http, rpc = free_port(), free_port()
+    endpoints: list[tuple[str, str, dict[str, Any]]] = [
+        ("sentiment", "classifier", {"version": "1"}), ("sentiment", "classifier2", {"version": "2"}),
+        ("vectors", "embedder", {}), ("team/identity", "identity", {}), ("tokens", "tokens", {}),
+        ("story", "generator", {}), *((name, name, {}) for name in ("ner", "qa", "mask", "rank")),
+        ("zero", "zero", {"auxiliary_cfg": {"gateway": {"task": "zero-shot-classification"}}}),
+    ]  # fmt: skip
     registry = FakeRegistry()
-    described = {
-        "models": {e["model"]: str(_pack(folder / e["model"])) for e in endpoints},
-        "endpoints": endpoints,
-        "canaries": {"live": {"sentiment/1": 0.5, "sentiment/2": 0.5}},
-        "settings": {
-            "state_dir": str(folder / "state"), "triton_grpc": embedded_triton.grpc, "port": http, "grpc_port": rpc,
-            "poll_frequency": "200ms",
-        },
+    for url, model, fields in endpoints:
+        registry.add_model(
+            model, Path(shutil.make_archive(str(folder / model), "zip", folder / model)), is_package=True
+        )
+        registry.add_endpoint(url, model, **fields)
+    registry.canary["live"] = {
+        "endpoint": "live", "weights": [0.5, 0.5], "load_endpoints": ["sentiment/1", "sentiment/2"],
     }  # fmt: skip
     names: dict[str, str] = {}
-    for model_id, path in described["models"].items():
-        registry.add_model(model_id, Path(path), is_package=True)
-    for endpoint in endpoints:
-        registry.add_endpoint(**{"model_id" if key == "model" else key: value for key, value in endpoint.items()})
     for url, spec in decode(registry.task()).endpoints.items():
         assert spec.model_id is not None
         names[url] = triton_model_name(spec, registry.model(spec.model_id))
         embedded_triton.serve(folder / spec.model_id, name=names[url])
-    (folder / "stack.json").write_text(json.dumps(described))
-    log = (folder / "gateway.log").open("w")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.integration.forms.gateway_process", str(folder / "stack.json")],
-        stdout=log, stderr=subprocess.STDOUT, cwd=Path(__file__).parents[3],
-    )  # fmt: skip
+    rpc = free_port()
+    settings = Settings(
+        state_dir=folder / "state", triton_grpc=embedded_triton.grpc, grpc_port=rpc, poll_frequency="200ms"
+    )
     try:
-
-        def is_ready() -> bool:
-            assert process.poll() is None, (folder / "gateway.log").read_text()
-            try:
-                return httpx.get(f"http://127.0.0.1:{http}/v2/health/ready", timeout=5).status_code == 200
-            except httpx.HTTPError:
-                return False
-
-        until(is_ready)
-        yield Stack(f"127.0.0.1:{http}", f"127.0.0.1:{rpc}", embedded_triton.http, embedded_triton.grpc, names)
+        with in_a_thread(Gateway(settings, registry=registry, make_backend=TritonBackend)) as port:
+            until(lambda: httpx.get(f"http://127.0.0.1:{port}/v2/health/ready").status_code == 200)
+            yield Stack(f"127.0.0.1:{port}", f"127.0.0.1:{rpc}", embedded_triton.http, embedded_triton.grpc, names)
     finally:
-        process.terminate()
-        process.wait(LIMIT_S)
-        log.close()
         for name in names.values():
             embedded_triton.withdraw(name)

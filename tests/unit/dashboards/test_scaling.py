@@ -90,6 +90,14 @@ def triton(
     }
 
 
+POOL = '{{namespace="a",release="r",pool="{}"}}'
+
+
+def is_so(fact: str, at: str = "10m", of: str = POOL.format("default")) -> dict[str, Any]:
+    """A check that a comparison is true of one series."""
+    return {"expr": fact, "eval_time": at, "exp_samples": [{"labels": of, "value": 1}]}
+
+
 def says(expr: str, at: str = "10m", **wanted: float | None) -> list[dict[str, Any]]:
     """Checks that an expression is a number by namespace, to a twentieth; None: that it is nothing."""
     found = []
@@ -98,8 +106,7 @@ def says(expr: str, at: str = "10m", **wanted: float | None) -> list[dict[str, A
         if value is None:
             found.append({"expr": one, "eval_time": at, "exp_samples": []})
         else:
-            near = f"abs({one} - {value!r}) <= bool {max(0.05 * value, 0.02)!r}"
-            found.append({"expr": near, "eval_time": at, "exp_samples": [{"labels": "{}", "value": 1}]})
+            found.append(is_so(f"abs({one} - {value!r}) <= bool {max(0.05 * value, 0.02)!r}", at, "{}"))
     return found
 
 
@@ -163,30 +170,17 @@ def test_every_record_and_alert_keeps_deployments_apart() -> None:
             assert part.startswith("namespace, release"), expr
 
 
-def test_a_model_that_computes_long_asks_for_no_replica(evaluate: Evaluate) -> None:
-    """A second of computing, hardly any waiting: another GPU makes it no faster, whatever its objective is."""
-    slow = gateway(rate=2.0, infer_s=1.0, queue_s=0.005) | triton(rows=2.0, busy=0.6, waits=0.01)
-    evaluate(
-        slow, interval="15s",
-        promql_expr_test=[
-            {"expr": f'{name} > bool 1', "eval_time": "10m",
-             "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 0}]}
-            for name in (rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD)
-        ],
-    )  # fmt: skip
+SLOW = gateway(rate=2.0, infer_s=1.0, queue_s=0.005) | triton(rows=2.0, busy=0.6, waits=0.01)
+OWN = {k: v for k, v in gateway(rate=5.0, infer_s=2.0, queue_s=3.0).items() if "gateway_batch_rows" not in k}
 
 
-def test_a_model_that_runs_in_the_gateway_asks_for_no_triton(evaluate: Evaluate) -> None:
-    """Engines of the gateway's own processes count what they compute as `infer`, and make no call to Triton."""
-    own = {k: v for k, v in gateway(rate=5.0, infer_s=2.0, queue_s=3.0).items() if "gateway_batch_rows" not in k}
-    evaluate(
-        own | triton(rows=1.0, busy=0.01), interval="15s",
-        promql_expr_test=[
-            {"expr": f"{name} > bool 1", "eval_time": "10m",
-             "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 0}]}
-            for name in (rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD)
-        ],
-    )  # fmt: skip
+@pytest.mark.parametrize("series", [SLOW, OWN | triton(rows=1.0, busy=0.01)], ids=["slow", "in the gateway"])
+def test_what_another_triton_makes_no_faster_asks_for_none(evaluate: Evaluate, series: dict[str, str]) -> None:
+    """A second of computing, hardly any waiting; and an engine of the gateway's own processes, which counts what it
+    computes as `infer` and makes no call to Triton.
+    """
+    wanted = (rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD)
+    evaluate(series, interval="15s", promql_expr_test=[is_so(f"{name} <= bool 1") for name in wanted])
 
 
 def test_a_full_tier_asks_for_what_comes_in_over_what_one_replica_does(evaluate: Evaluate) -> None:
@@ -210,9 +204,7 @@ def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Eval
     evaluate(
         refused | old | starting, interval="15s",
         promql_expr_test=[
-            {"expr": f"{rules.WANTED_BY_QUEUE} <= bool 5.1", "eval_time": at,
-             "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 1}]}
-            for at in ("9m", "10m30s", "10m45s")
+            is_so(f"{rules.WANTED_BY_QUEUE} <= bool 5.1", at) for at in ("9m", "10m30s", "10m45s")
         ] + says(rules.WANTED_BY_QUEUE, at="10m", a=5.0),
     )  # fmt: skip
 
@@ -247,9 +239,7 @@ def test_the_end_of_a_stall_asks_for_no_more_than_there_were(evaluate: Evaluate,
         series |= {k: v if k.startswith("up{") else of(float(v.partition("+")[2].partition("x")[0]) / 15)
                    for k, v in one.items()}  # fmt: skip
     evaluate(series, interval="15s", promql_expr_test=[
-        {"expr": f"{rules.WANTED_BY_QUEUE} <= bool 5", "eval_time": f"{(ends + samples) * 15}s",
-         "exp_samples": [{"labels": '{namespace="a",release="r",pool="default"}', "value": 1}]}
-        for samples in range(1, 16)
+        is_so(f"{rules.WANTED_BY_QUEUE} <= bool 5", f"{(ends + samples) * 15}s") for samples in range(1, 16)
     ])  # fmt: skip
 
 
@@ -285,8 +275,7 @@ def test_pools_scale_apart(evaluate: Evaluate) -> None:
     series = gateway(infer_s=0.01, queue_s=0.02, more=',pool="large"') | tritons
     ratio = f'{rules.QUEUE_RATIO}{{pool="%s",namespace="a"}}'
     evaluate(series, interval="15s", promql_expr_test=[
-        {"expr": f"abs({ratio % pool} - {wanted}) < bool 0.05", "eval_time": "10m",
-         "exp_samples": [{"labels": f'{{namespace="a",release="r",pool="{pool}"}}', "value": 1}]}
+        is_so(f"abs({ratio % pool} - {wanted}) < bool 0.05", of=POOL.format(pool))
         for pool, wanted in (("large", 2), ("small", 0))
     ])  # fmt: skip
 
@@ -311,8 +300,7 @@ def test_targets_that_are_lost_one_after_the_other_ask_for_no_more(evaluate: Eva
         seen |= lost(one, 30) if number < 6 else one
     most = {rules.WORK: 30.0, HOLD: 10.0, rules.WANTED_BY_LOAD: 10.0, rules.WANTED_BY_QUEUE: 10.0}
     evaluate(seen, interval="15s", promql_expr_test=[
-        {"expr": f'sum({name}{{namespace="a"}}) <= bool {1.01 * value}', "eval_time": f"{sample * 15}s",
-         "exp_samples": [{"labels": "{}", "value": 1}]}
+        is_so(f'sum({name}{{namespace="a"}}) <= bool {1.01 * value}', f"{sample * 15}s", "{}")
         for name, value in most.items() for sample in range(28, 60)
     ])  # fmt: skip
 
