@@ -13,7 +13,7 @@ from typing import Literal
 
 from deploy.sync.client import ModelState
 
-ActionKind = Literal["write", "load", "wait_ready", "unload", "remove", "keep"]
+ActionKind = Literal["write", "load", "unload", "remove", "keep"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _steps_for_wanted(model: Wanted, seen: Observed, situation: Situation) -> li
         if model.unload_after and seen.quiet_s >= model.unload_after and may_unload:
             return [Action("unload", name, f"no request for {seen.quiet_s:.0f} s")]
         return [Action("keep", name, "ready")]
-    if is_written and seen.state == "absent" and name in situation.cold:
+    if is_written and seen.state in ("absent", "unloading") and name in situation.cold:
         return [Action("keep", name, "cold: the next request loads it")]
     if situation.retry_in.get(name, 0.0) > 0:
         return [Action("keep", name, f"failed; next try in {situation.retry_in[name]:.0f} s")]
@@ -140,10 +140,8 @@ def _steps_for_wanted(model: Wanted, seen: Observed, situation: Situation) -> li
     if not situation.triton_answers:
         return steps or [Action("keep", name, "Triton does not answer")]
     if is_written and seen.state == "loading":
-        return [Action("wait_ready", name, "Triton is loading it")]
-    steps.append(Action("load", name, "Triton has not loaded it" if seen.state != "ready" else "written anew"))
-    steps.append(Action("wait_ready", name, "before gateways call it"))
-    return steps
+        return [Action("keep", name, "Triton is loading it")]
+    return [*steps, Action("load", name, "Triton has not loaded it" if seen.state != "ready" else "written anew")]
 
 
 def _steps_for_unwanted(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Action]:
@@ -160,7 +158,7 @@ def _steps_for_unwanted(seen: Observed, is_dispensable: bool, situation: Situati
         # Gateways still call it, so a restarted Triton must load it again like a wanted model.
         is_lost = bool(seen.recipe) and seen.state == "absent" and situation.triton_answers
         if is_lost and situation.retry_in.get(name, 0.0) <= 0:
-            return [Action("load", name, why), Action("wait_ready", name, "before gateways call it")]
+            return [Action("load", name, why)]
         return [Action("keep", name, why)]
     if not situation.triton_answers:
         return [Action("keep", name, "Triton does not answer")]
@@ -173,5 +171,6 @@ def _steps_for_unwanted(seen: Observed, is_dispensable: bool, situation: Situati
     why = "not wanted" if not is_called else f"not wanted for {grace.max_s:.0f} s, though gateways still call it"
     if situation.retry_in.get(name, 0.0) > 0:
         return [Action("keep", name, f"unloading failed; next try in {situation.retry_in[name]:.0f} s")]
-    steps = [] if seen.state in ("absent", "failed") else [Action("unload", name, why)]
-    return [*steps, Action("remove", name, why)]
+    if seen.state == "unloading":
+        return [Action("keep", name, "Triton is unloading it")]
+    return [Action("remove" if seen.state in ("absent", "failed") else "unload", name, why)]

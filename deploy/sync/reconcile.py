@@ -1,7 +1,7 @@
 """Model sync's loop: makes one Triton hold the models that ``follow`` reads from the serving Task.
 
-It observes, plans (``plan``, pure), fetches models, writes them aside, loads them, waits until they are ready, and
-unloads models that nobody needs. Models are independent: a failure is recorded with Triton's own reason, retried with
+It observes, plans (``plan``, pure), fetches models, writes them aside, loads them, and unloads models that nobody
+needs. Models are independent: a failure is recorded with Triton's own reason, retried with
 back-off, and affects no other model. The loop never blocks: the registry and every model have their own threads, so
 neither a dead registry nor a slow download delays Triton. It never acts on a desired state that it could not read.
 """
@@ -330,11 +330,8 @@ class ModelSync:
                 if target is not None:
                     self._set(target, doing="loading")
                 self._load(name)
-            elif action.kind == "wait_ready":
-                self._wait(lambda: self._triton.is_ready(name), f"{name} was loaded but does not become ready")
             elif action.kind == "unload":
                 self._triton.unload(name)
-                self._wait(lambda: self._is_unloaded(name), f"{name} does not unload: it still answers requests")
             elif action.kind == "remove":
                 self._repository.remove(name)
 
@@ -344,18 +341,6 @@ class ModelSync:
             self._triton.load(name)
         except errors.BackendUnavailable as error:
             raise EndedWhileLoading(f"Triton exited while loading this model ({error.message})") from error
-
-    def _is_unloaded(self, name: str) -> bool:
-        entry = self._triton.index().get(name)
-        return entry is None or entry.state in ("absent", "failed")
-
-    def _wait(self, holds: Callable[[], bool], otherwise: str) -> None:
-        until = self._clock() + min(60.0, self._settings.load_timeout_s)
-        while not holds():
-            if self._clock() >= until:
-                raise errors.ModelNotReady(otherwise)
-            if self._stopping.wait(0.05):
-                return
 
     def _finish_jobs(self) -> None:
         for name, job in list(self._jobs.items()):

@@ -62,9 +62,7 @@ def apply(actions, wanted, observed):
                 seen[action.name] = replace(now, recipe=wanted[action.name].recipe)
             case "load":
                 assert now.recipe is not None, "loaded before it was written"
-                seen[action.name] = replace(now, state="loading", is_damaged=False)
-            case "wait_ready":
-                seen[action.name] = replace(now, state="ready")
+                seen[action.name] = replace(now, state="ready", is_damaged=False)
             case "unload":
                 seen[action.name] = replace(now, state="absent")
             case "remove":
@@ -75,9 +73,12 @@ def apply(actions, wanted, observed):
 
 @given(wanteds(), observeds())
 def test_applying_plans_to_what_is_observed_gives_what_is_wanted(wanted, observed):
-    """Within two rounds (successors first, then those they replace), and then nothing is left to do."""
-    seen = observed
-    for _ in range(2):
+    """Within three rounds (successors first, those they replace are unloaded, then removed), and then nothing is left
+    to do.
+    """
+    finished = {"loading": "ready", "unloading": "absent"}
+    seen = {name: replace(one, state=finished.get(one.state, one.state)) for name, one in observed.items()}
+    for _ in range(3):
         situation = Situation(unwanted_for=dict.fromkeys(seen, 10_000.0))
         seen = apply(plan(wanted, seen, situation), wanted, seen)
     assert {n: (w.recipe, "ready") for n, w in wanted.items()} == {n: (o.recipe, o.state) for n, o in seen.items()}
@@ -129,9 +130,12 @@ def test_a_called_model_stays_until_it_is_idle_but_not_for_ever():
     after = {
         s: kinds(plan({}, seen, Situation(grace=grace, unwanted_for={"a-1": s})), "a-1") for s in (29.0, 31.0, 601.0)
     }
-    assert {29.0: ["keep"], 31.0: ["keep"], 601.0: ["unload", "remove"]} == after
+    assert {29.0: ["keep"], 31.0: ["keep"], 601.0: ["unload"]} == after
     idle = {"a-1": replace(seen["a-1"], idle_s=11.0)}
-    assert ["unload", "remove"] == kinds(plan({}, idle, Situation(grace=grace, unwanted_for={"a-1": 31.0})), "a-1")
+    over = Situation(grace=grace, unwanted_for={"a-1": 31.0})
+    states = ["ready", "unloading", "absent", "failed"]
+    found = [kinds(plan({}, {"a-1": replace(idle["a-1"], state=state)}, over), "a-1") for state in states]
+    assert [["unload"], ["keep"], ["remove"], ["remove"]] == found
 
 
 def test_without_triton_models_are_written_and_wait():
@@ -143,14 +147,14 @@ def test_without_triton_models_are_written_and_wait():
 def test_a_model_whose_processes_died_is_written_and_loaded_again():
     """Triton replaces it without a gap when its files are newer."""
     seen = {"a-1": Observed("a-1", "a", "r1", "ready", is_damaged=True)}
-    assert ["write", "load", "wait_ready"] == kinds(plan({"a-1": Wanted("a-1", "a", "r1")}, seen, Situation()), "a-1")
+    assert ["write", "load"] == kinds(plan({"a-1": Wanted("a-1", "a", "r1")}, seen, Situation()), "a-1")
 
 
 def test_a_model_that_gateways_still_call_is_loaded_again_after_a_restart_of_triton() -> None:
     """Its successor is not ready: an empty Triton needs what serves now as much as what is wanted."""
     seen = {"old": Observed("old", "e", "r", "absent"), "new": Observed("new", "e", None, "absent")}
     steps = plan({"new": Wanted("new", "e", "r")}, seen, Situation(retry_in={"new": 5.0}))
-    assert [("load", "old"), ("wait_ready", "old")] == [(s.kind, s.name) for s in steps if s.name == "old"]
+    assert [("load", "old")] == [(s.kind, s.name) for s in steps if s.name == "old"]
     held = Situation(held_urls=frozenset({"e"}))
     steps = plan({}, {"old": Observed("old", "e", "r", "absent")}, held)
-    assert ["load", "wait_ready"] == [s.kind for s in steps]
+    assert ["load"] == [s.kind for s in steps]
