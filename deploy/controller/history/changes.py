@@ -43,12 +43,11 @@ Thing = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """The current value of a thing. ``by``: who set it, if recorded. ``at``: when (Unix seconds); 0 if unknown.
-
-    ``command`` is the command line that adds it, for what a stock command adds.
+    """The value of a thing, now or as it was recorded last; empty: there is none. ``by``: who set it, if recorded.
+    ``at``: when (Unix seconds); 0 if unknown. ``command``: the command that adds it, for what a stock command adds.
     """
 
-    says: str
+    says: str = ""
     by: str = ""
     at: float = 0.0
     why: str = ""
@@ -86,18 +85,6 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """The last recorded value of one thing, with its time and author."""
-
-    kind: str
-    subject: str
-    says: str
-    at: float = 0.0
-    by: str = ""
-    command: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Doing:
     """A note that somebody is changing an endpoint with a tool that does not record who uses it."""
 
@@ -131,7 +118,7 @@ def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
 
 
 def changed(
-    known: Mapping[Thing, Known] | None, facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float,
+    known: Mapping[Thing, Fact], facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float,
     latest: float = 0.0, user: str = "",
 ) -> list[Entry]:  # fmt: skip
     """Return the changes since ``known``, in a stable order.
@@ -139,13 +126,12 @@ def changed(
     ``latest``: time of the last entry of all. ``user``: ClearML's name of the user who changed the Task last.
     """
     found: list[Entry] = []
-    before = known or {}
     if latest - now < _CLOCKS_S:
         now = max(now, latest + 0.001)
     stock = f"{STOCK} (user {user})" if user else STOCK
-    for thing in sorted({*before, *facts}, key=lambda one: (KINDS.index(one[0]), one[1])):
+    for thing in sorted({*known, *facts}, key=lambda one: (KINDS.index(one[0]), one[1])):
         kind, subject = thing
-        last, fact = before.get(thing, Known(kind, subject, "")), facts.get(thing, Fact(""))
+        last, fact = known.get(thing, Fact()), facts.get(thing, Fact())
         if last.says == fact.says:
             continue
         by, why, at = "", "", now
@@ -159,17 +145,17 @@ def changed(
         elif not fact.says and last.by == AUTO:
             by = AUTO
         found.append(Entry(kind, subject, last.says, fact.says, round(at, 3), by or stock, why, not by, len(found)))
-    return [_lost(one, before, found, now) for one in found]
+    return [_lost(one, known, found, now) for one in found]
 
 
-def _lost(entry: Entry, before: Mapping[Thing, Known], found: Iterable[Entry], now: float) -> Entry:
+def _lost(entry: Entry, known: Mapping[Thing, Fact], found: Iterable[Entry], now: float) -> Entry:
     """Return ``entry``, with the command that restores its endpoint if it was probably lost.
 
     `model remove` changes nothing else. A client that writes back what it read before the endpoint was added takes it
     away together with its own change.
     """
-    last = before.get((entry.kind, entry.subject))
-    if last is None or entry.after or not last.command or not entry.is_seen or now - last.at >= _FRESH_S:
+    last = known.get((entry.kind, entry.subject), Fact())
+    if entry.after or not last.command or not entry.is_seen or now - last.at >= _FRESH_S:
         return entry
     others = (one for one in found if one is not entry and one.by not in (AUTO, record.CONTROLLER))
     is_alone = not any(one.kind in (ENDPOINT, WEIGHT) or (one.is_seen and one.kind == DEFAULT) for one in others)
@@ -278,12 +264,6 @@ def _short(text: str) -> str:
 def record_of(entry: Entry) -> registry.Record:
     """Return the record of an entry."""
     return registry.Record("history", entry.key, plain(entry))
-
-
-def known_after(entry: Entry, facts: Mapping[Thing, Fact]) -> Known:
-    """Return the known state after an entry."""
-    command = facts.get((entry.kind, entry.subject), Fact("")).command
-    return Known(entry.kind, entry.subject, entry.after, entry.at, entry.by, command)
 
 
 def lost(entries: Iterable[Entry]) -> dict[str, Entry]:

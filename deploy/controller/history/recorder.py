@@ -10,11 +10,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from deploy.controller.history import changes
-from deploy.controller.history.changes import Doing, Entry, Known, Thing
+from deploy.controller.history.changes import Doing, Entry, Fact, Thing
 from deploy.controller.plain import plain
 from deploy.controller.plain import read as read_plain
 from deploy.tools.errors import GatewayError
@@ -61,11 +61,15 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dic
     if facts is None:
         return lost
     records = [changes.record_of(entry) for entry in found]
-    records += [_record_of(changes.known_after(entry, facts)) for entry in found]
+    now_known = {}
+    for entry in found:
+        thing = entry.kind, entry.subject
+        now_known[thing] = Fact(entry.after, entry.by, entry.at, command=facts.get(thing, Fact()).command)
     begun = recorded.get("history_begun", {}).get(_BEGUN)
     if begun is None:
-        records += [_record_of(Known(*thing, fact.says, now, "", fact.command)) for thing, fact in facts.items()]
+        now_known = {thing: replace(fact, by="", at=now) for thing, fact in facts.items()}
         records.append(changes.Record("history_begun", _BEGUN, {"at": round(now, 3)}))
+    records += [changes.Record("history_now", " ".join(thing), plain(fact)) for thing, fact in now_known.items()]
     if records:
         store.history.write(records)
     over = [url for url, doing in _doing(recorded).items() if doing.until < now]
@@ -77,7 +81,7 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dic
         value = {**begun, "dropped_until": until}
         store.history.write([changes.Record("history_begun", _BEGUN, value)])
         store.history.remove("history", oldest)
-        gone = [_name_of(thing) for thing, one in _known(recorded).items() if not one.says and one.at <= until]
+        gone = [" ".join(thing) for thing, one in _known(recorded).items() if not one.says and one.at <= until]
         store.history.remove("history_now", gone)
     return lost
 
@@ -178,9 +182,11 @@ def _changes(
     return facts, changes.changed(known, facts, _doing(recorded), now=now, latest=latest, user=user)
 
 
-def _known(recorded: _Records) -> dict[Thing, Known]:
-    found = _read(Known, recorded.get("history_now", {}))
-    return {(one.kind, one.subject): one for one in found.values() if one.kind in changes.KINDS}
+def _known(recorded: _Records) -> dict[Thing, Fact]:
+    return {
+        (kind, subject): fact for key, fact in _read(Fact, recorded.get("history_now", {})).items()
+        for kind, _, subject in [key.partition(" ")] if kind in changes.KINDS
+    }  # fmt: skip
 
 
 def _entries(recorded: _Records) -> list[Entry]:
@@ -198,11 +204,3 @@ def _read(kind: type[T], stored: Mapping[str, Mapping[str, Any]]) -> dict[str, T
         with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
             found[key] = read_plain(kind, value)
     return found
-
-
-def _record_of(known: Known) -> changes.Record:
-    return changes.Record("history_now", _name_of((known.kind, known.subject)), plain(known))
-
-
-def _name_of(thing: Thing) -> str:
-    return f"{thing[0]} {thing[1]}"
