@@ -20,9 +20,10 @@ from benchmarks.shared import machine
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
-from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
+from deploy.tritonserver.launcher import detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import processes
+from tests.triton_server import TritonServer
 
 _PROGRAMS = Path(__file__).parent / "triton_models"
 TOKENS = ("input_ids", "attention_mask")
@@ -62,42 +63,36 @@ class Triton:
     """The embedded Triton of a run. Loads models on demand and returns their statistics."""
 
     def __init__(self, folder: Path) -> None:
-        server = detect_server()
-        if not isinstance(server, PathServer | WheelServer):
-            raise processes.ServerFailed("the benchmark starts its own Triton")
-        self._engine = server.engine
+        self._folder = folder
+        self._engine = detect_server().engine
         self._repository = folder / "models"
         shutil.rmtree(self._repository, ignore_errors=True)
         self._repository.mkdir(parents=True)
-        self._launcher = TritonLauncher(server, state_dir=folder, repository=self._repository)
         self._loaded: set[str] = set()
 
     def start(self) -> None:
         """Start it and wait until it is live."""
-        self._launcher.start()
+        self._server = TritonServer(self._folder, self._repository)
         self._admin = AdminClient(self.grpc, load_timeout_s=120)
 
     def stop(self) -> None:
         """Stop it with everything that it started."""
-        self._launcher.stop()
+        self._server.stop()
 
     @property
     def grpc(self) -> str:
         """The gRPC address, ``host:port``."""
-        return self._launcher.addresses.grpc
+        return self._server.grpc
 
     @property
     def http(self) -> str:
         """The HTTP address, ``host:port``."""
-        return self._launcher.addresses.http
+        return self._server.http
 
     @property
     def pid(self) -> int:
         """The server's process id; its stubs are its children."""
-        pid = self._launcher.pid
-        if pid is None:
-            raise processes.ServerFailed(f"Triton ended; its log: {self._launcher.log_path}")
-        return pid
+        return self._server.pid
 
     def pin(self, cores: Iterable[int]) -> None:
         """Bind the server and its stubs to ``cores``."""

@@ -31,7 +31,8 @@ from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_server
 from deploy.tools.errors import DeployError, StateDirUnusable
 from deploy.tools.local_names import is_loopback
 from deploy.tools.proxies import curl_option, except_loopback
-from deploy.tritonserver.launcher import ServerChoice, detect_server
+from deploy.tritonserver import key, launcher
+from gateway.triton import key as control_key
 
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
@@ -147,7 +148,7 @@ class Stack:
         options, state, screen = self._options, self._state, self._screen
         state.clear_scratch()
         state.scratch.mkdir()
-        triton = detect_server()
+        triton = launcher.detect_server()
         is_embedded = self._is_embedded()
         bundle = await asyncio.to_thread(minilm.bundle, state.demo) if options.demo else None
         chosen = self._choose_ports(is_embedded=is_embedded)
@@ -185,6 +186,7 @@ class Stack:
     async def take_down(self) -> None:
         """Stop all parts, the last started first. No process is left afterwards."""
         await self.supervisor.stop()
+        launcher.remove_shared_memory(self._state.root)
         self._state.clear_scratch()
 
     # --- decisions ----------------------------------------------------------------------------------------------
@@ -291,13 +293,19 @@ class Stack:
         )  # fmt: skip
         http = f"http://{LOOPBACK}:{chosen.triton_http}/v2"
 
+        key_file = control_key.key_file(env.get("TRITON_GATEWAY_TRITON_KEY_FILE", ""), self._state.root)
+
+        def hide_key(pid: int) -> None:
+            if not key.hide(control_key.read_key(key_file), pid):
+                self._screen.say("the key of Triton's control APIs is visible in this machine's process list (ps)")
+
         address = f"{LOOPBACK}:{chosen.triton_grpc}"
-        # the server itself logs to triton.log
-        spec = Part("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0, log="triton-launcher")
-        await self._start(spec, address)
+        await self._start(
+            Part("triton", argv, env, _http_probe(f"{http}/health/live"), stop_grace=20.0, when_up=hide_key), address
+        )
         return address
 
-    async def _start_sync(self, triton: ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
+    async def _start_sync(self, triton: launcher.ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
         status = self._state.sync_status
         status.unlink(missing_ok=True)
 

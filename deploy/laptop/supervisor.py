@@ -35,8 +35,8 @@ class Part:
     probe: Probe
     ready_timeout: float = 60.0
     stop_grace: float = 15.0
-    log: str = ""
-    """Name of its log file, if ``name`` is already used by a log of the program itself."""
+    when_up: Callable[[int], None] = lambda _pid: None
+    """Called with its process id at each start, once it works."""
 
 
 @dataclass(slots=True)
@@ -72,7 +72,7 @@ class Supervisor:
         Parts are stopped in the reverse order of these calls. Raises ``ChildFailed`` if it cannot be started, dies, or
         does not work within its ``ready_timeout``; it is stopped then.
         """
-        log = self._logs / f"{part.log or part.name}.log"
+        log = self._logs / f"{part.name}.log"
         if log.exists() and log.stat().st_size > _ROTATE_BYTES:
             log.replace(log.with_name(f"{log.name}.1"))
         begun = asyncio.get_running_loop().time()
@@ -104,6 +104,7 @@ class Supervisor:
             async with asyncio.timeout(one.part.ready_timeout):
                 while one.process.returncode is None:
                     if await one.part.probe() and one.process.returncode is None:
+                        one.part.when_up(one.process.pid)
                         return True
                     await asyncio.sleep(_LOOK_AGAIN_S)
         return False

@@ -1,39 +1,28 @@
-"""Starts and stops our own tritonserver: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
+"""How our own tritonserver is started: the one on PATH (NGC container) or the nvidia-pytriton wheel's.
 
-Used by ``triton-gateway up`` and by tests. ``choose_server`` is pure. ``TritonLauncher`` owns one child process with
-its process group (the python backend's stubs), its shared memory and its log. It leaves no process behind, whatever
-ends first, and never waits without a limit.
+``choose_server`` is pure. ``prepared`` makes the folder that the server works in and returns its command line, which
+the command ``triton`` becomes; ``up``, a container or a test supervises that one process.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import importlib.util
-import logging
 import os
 import platform
 import re
 import secrets
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple
 
 from deploy.sync.model_folder.layout import Engine
-from deploy.tools import ports
-from deploy.tools.errors import ChildFailed, MissingPart
-from deploy.tools.process_logs import describe_exit, last_error_line, log_end, read_from
-from deploy.tools.processes import kill_group, leader_of
+from deploy.tools.errors import MissingPart
 from deploy.tritonserver import key as control_key
-
-log = logging.getLogger("triton_gateway.triton")
 
 WHEEL = "nvidia-pytriton==0.7.0"
 """NVIDIA's Triton for CPUs, pinned by the extra ``triton``.
@@ -50,18 +39,11 @@ ELSEWHERE = (
 )
 """What to do on a machine for which there is no Triton."""
 
-STUCK = "answers calls but no streams: its threads are stuck"
-"""What is said of a server that must be restarted although it is live."""
-
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
 
 
 class TritonMissing(MissingPart):
     """There is no tritonserver for this machine or this Python."""
-
-
-class TritonFailed(ChildFailed):
-    """The server ended before it was live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +76,20 @@ class WheelServer:
 ServerChoice = PathServer | WheelServer
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
-    """Ports to listen on; 0 chooses a free one."""
+class Ports(NamedTuple):
+    """Ports to listen on."""
 
-    grpc: int = 0
-    http: int = 0
-    metrics: int = 0
+    grpc: int
+    http: int
+    metrics: int
 
 
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Where the server listens, as ``host:port``."""
+class Launch(NamedTuple):
+    """A program with its arguments and environment, to be run in the folder ``cwd``."""
 
-    grpc: str
-    http: str
-    metrics: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: Path
 
 
 def this_system() -> str:
@@ -168,237 +148,80 @@ def find_wheel(python: str) -> Wheel | None:
     )
 
 
-class TritonLauncher:
-    """One tritonserver child: started once, and stopped without leftovers. Who supervises it starts another.
+def prepared(
+    server: ServerChoice, *, state_dir: Path, repository: Path, ports: Ports, host: str = "127.0.0.1", key: str = "",
+    extra_arguments: Sequence[str] = (),
+) -> Launch:  # fmt: skip
+    """Prepare ``state_dir`` for one server, and return how to start it. Raises ``OSError``.
 
-    Start it from a thread that lives as long as this process: the kernel ends the server with that thread. With a
-    ``key``, only its holder may load models; without one, anybody who reaches the ports may.
+    The server leads its process group (the python backend's stubs); whoever ends it ends the group. With a ``key``,
+    only its holder may load models; without one, anybody who reaches the ports may.
     """
+    state_dir, environment = state_dir.absolute(), dict(os.environ)
+    repository.mkdir(parents=True, exist_ok=True)
+    (state_dir / "triton").mkdir(parents=True, exist_ok=True)
+    remove_shared_memory(state_dir)  # of a server that was killed
+    prefix = f"tgw-{secrets.token_hex(6)}-"
+    _region_note(state_dir).write_text(prefix)
 
-    def __init__(
-        self,
-        server: PathServer | WheelServer,
-        *,
-        state_dir: Path,
-        repository: Path,
-        ports: Ports | None = None,
-        host: str = "127.0.0.1",
-        extra_arguments: Sequence[str] = (),
-        key: str = "",
-        exit_timeout_s: float = 10.0,
-    ) -> None:
-        self._server = server
-        self._state = state_dir
-        self._repository = repository
-        self._ports = ports or Ports()
-        self._host = host
-        self._extra = tuple(extra_arguments)
-        self._key = key
-        self._exit_timeout = exit_timeout_s
-        self._process: subprocess.Popen[bytes] | None = None
-        self._log_begin = 0
-        self._ended = ""
-        self._shm_prefix = f"tgw-{secrets.token_hex(6)}-"
+    def from_state(path: Path) -> str:
+        # The python backend passes paths to a shell without quotes: with a space in one, a model would load for ever.
+        return str(path.absolute().relative_to(state_dir) if path.absolute().is_relative_to(state_dir) else path)
 
-    @property
-    def addresses(self) -> Addresses:
-        """Addresses where the server listens."""
-        return Addresses(*(f"{self._host}:{p}" for p in (self._ports.grpc, self._ports.http, self._ports.metrics)))
-
-    @property
-    def log_path(self) -> Path:
-        """The server's log."""
-        return self._state / "logs" / "triton.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The running server's process id."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
-
-    @property
-    def ended(self) -> str:
-        """How the server has ended by itself after it was live, and why, as far as its log says it; empty otherwise.
-
-        What it has left is ended with it.
-        """
-        if self._process is not None and self._process.poll() is not None:
-            code = self._end()
-            # what it wrote before it was live is no reason for its end
-            reason = last_error_line(read_from(self.log_path, self._log_begin), otherwise_last=False)
-            self._ended = f"tritonserver ended ({describe_exit(code)}){f': {reason}' if reason else ''}"
-        return self._ended
-
-    def start(self, *, timeout_s: float = 60.0) -> Addresses:
-        """Start the server; return when it is live. Raises ``PortTaken`` or ``TritonFailed``, and leaves nothing."""
-        self.log_path.parent.mkdir(parents=True, exist_ok=True)
-        self._repository.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(OSError):  # of a launcher that was killed
-            _remove_regions(self._region_note.read_text().strip())
-        if self.log_path.exists():
-            self.log_path.replace(self.log_path.with_suffix(".log.1"))
-        self._ports = choose_ports(self._ports, self._host)
-        try:
-            process = self._process = self._spawn()
-        except OSError as error:
-            raise TritonFailed(f"tritonserver cannot be started: {error}") from error
-        deadline = time.monotonic() + timeout_s
-        while not is_live(self.addresses.http):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise TritonFailed(self._why_not_live(process, timeout_s))
-            time.sleep(0.05)
-        if self._key and not control_key.hide(self._key, process.pid):
-            log.warning("the key of Triton's control APIs is visible in this machine's process list (ps)")
-        self._log_begin = log_end(self.log_path)
-        return self.addresses
-
-    def stop(self) -> None:
-        """End the server: signal, wait, kill. Returns when none of its processes is left."""
-        if self._process is not None:
-            self._end()
-
-    def __enter__(self) -> TritonLauncher:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
-
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        self._region_note.parent.mkdir(parents=True, exist_ok=True)
-        self._region_note.write_text(self._shm_prefix)
-        backends = self._prepare_backends()
-        # The child gets its own session: Ctrl-C on the terminal reaches us and not the server, and its stubs can be
-        # killed as one group.
-        with self.log_path.open("ab") as out:
-            return subprocess.Popen(
-                leader_of(self._command(backends)), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                env=self._environment(), cwd=self._state, start_new_session=True,
-            )  # fmt: skip
-
-    def _why_not_live(self, process: subprocess.Popen[bytes], timeout_s: float) -> str:
-        """End a server that did not become live, and return what happened to it."""
-        has_exited = process.poll() is not None
-        code = self._end()
-        if not has_exited:
-            return f"Triton was not live within {timeout_s:.0f} s; its log: {self.log_path}"
-        reason = last_error_line(read_from(self.log_path, 0)) or "it wrote nothing"
-        return f"Triton exited while starting ({describe_exit(code)}): {reason}; its log: {self.log_path}"
-
-    def _end(self) -> int:
-        """End the remains of the server and its stubs, and return its exit status."""
-        process = self._process
-        if process is None:
-            return 0
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(self._exit_timeout + 2)
-        kill_group(process.pid)
-        code = process.wait()
-        until = time.monotonic() + 1
-        with contextlib.suppress(ProcessLookupError, PermissionError):  # none of the group is left
-            while time.monotonic() < until:
-                os.killpg(process.pid, 0)
-                time.sleep(0.02)
-        self._process = None
-        _remove_regions(self._shm_prefix)
-        return code
-
-    def _command(self, backends: Path | None) -> list[str]:
-        executable = self._server.wheel.server if isinstance(self._server, WheelServer) else self._server.executable
-        command = [
-            str(executable),
-            f"--model-repository={self._from_state(self._repository)}",
-            "--model-control-mode=explicit",
-            "--exit-on-error=false",
-            "--strict-readiness=false",
-            f"--exit-timeout-secs={max(1, int(self._exit_timeout))}",
-            f"--grpc-address={self._host}",
-            f"--http-address={self._host}",
-            f"--metrics-address={self._host}",
-            f"--grpc-port={self._ports.grpc}",
-            f"--http-port={self._ports.http}",
-            f"--metrics-port={self._ports.metrics}",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
-        ]
-        if isinstance(self._server, WheelServer):
+    command = [
+        str(server.wheel.server if isinstance(server, WheelServer) else server.executable),
+        f"--model-repository={from_state(repository)}",
+        "--model-control-mode=explicit",
+        "--exit-on-error=false",
+        "--strict-readiness=false",
+        "--exit-timeout-secs=10",
+        *(f"--{use}-address={host}" for use in Ports._fields),
+        *(f"--{use}-port={port}" for use, port in zip(Ports._fields, ports, strict=True)),
+        f"--backend-config=python,shm-region-prefix-name={prefix}",
+        *(control_key.arguments(key) if key else ()),
+    ]
+    if isinstance(server, WheelServer):
+        wheel = server.wheel
+        command += [
+            f"--backend-directory={from_state(_backends(wheel, state_dir))}",
             # Model sync writes complete configurations for this server. To complete them, Triton would start the
             # model's python process once more at every load and wait a second for its end.
-            command.append("--disable-auto-complete-config")
-        if backends is not None:
-            command.append(f"--backend-directory={self._from_state(backends)}")
-        if self._key:
-            command += control_key.arguments(self._key)
-        return [*command, *self._extra]
-
-    def _from_state(self, path: Path) -> Path:
-        """Return a path in the state directory relative to it, where the server runs.
-
-        The python backend passes paths to a shell without quotes: with a space in one, a model would load for ever.
-        """
-        state, whole = self._state.absolute(), path.absolute()
-        return whole.relative_to(state) if whole.is_relative_to(state) else path
-
-    def _environment(self) -> dict[str, str]:
-        environment = dict(os.environ)
-        if isinstance(self._server, WheelServer):
-            wheel = self._server.wheel
-            libraries = [str(sysconfig.get_config_var("LIBDIR") or ""), str(wheel.libraries)]
-            environment.update(
-                LD_LIBRARY_PATH=_joined(*libraries, environment.get("LD_LIBRARY_PATH", "")),
-                # The stub takes its Python from PATH: this environment's, which has ONNX Runtime.
-                PATH=_joined(str(Path(sys.executable).parent), environment.get("PATH", os.defpath)),
-                PYTHONPATH=str(wheel.site),
-                TRITON_GATEWAY_SITE=str(wheel.site),
-                PYTHONDONTWRITEBYTECODE="1",
-            )
-        return environment
-
-    def _prepare_backends(self) -> Path | None:
-        """Put the wheel's python backend next to the stub of this Python, where the server looks for both."""
-        if not isinstance(self._server, WheelServer) or self._server.wheel.stub is None:
-            return None
-        wheel, folder = self._server.wheel, self._state / "triton" / "backends"
-        target = folder / "python"
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(wheel.python_backend, target, ignore=shutil.ignore_patterns("__pycache__"))
-        Path(shutil.copy2(self._server.wheel.stub, target)).chmod(0o755)
-        return folder
-
-    @property
-    def _region_note(self) -> Path:
-        # Read from our own state folder: guessing from process ids would be wrong in containers that share /dev/shm.
-        return self._state / "triton" / "shm-prefix"
+            "--disable-auto-complete-config",
+        ]
+        libraries = (str(sysconfig.get_config_var("LIBDIR") or ""), str(wheel.libraries))
+        environment.update(
+            LD_LIBRARY_PATH=_joined(*libraries, environment.get("LD_LIBRARY_PATH", "")),
+            # The stub takes its Python from PATH: this environment's, which has ONNX Runtime.
+            PATH=_joined(str(Path(sys.executable).parent), environment.get("PATH", os.defpath)),
+            PYTHONPATH=str(wheel.site),
+            TRITON_GATEWAY_SITE=str(wheel.site),
+            PYTHONDONTWRITEBYTECODE="1",
+        )
+    return Launch([*command, *extra_arguments], environment, state_dir)
 
 
-def choose_ports(wanted: Ports, host: str) -> Ports:
-    """Check the requested ports and choose free ones for 0. Raises ``PortTaken``."""
-    used: set[int] = set()
-    chosen = []
-    for use, port in (("gRPC", wanted.grpc), ("HTTP", wanted.http), ("metrics", wanted.metrics)):
-        ports.require_free(host, port, what=f"embedded Triton ({use})", option=f"--triton-{use.lower()}-port")
-        chosen.append(ports.choose(host, port, remembered=0, avoid=used))
-    return Ports(*chosen)
+def remove_shared_memory(state_dir: Path) -> None:
+    """Remove the shared memory that the last server of ``state_dir`` has left; it must have ended."""
+    with contextlib.suppress(OSError):  # there was none
+        prefix = _region_note(state_dir).read_text().strip()
+        for region in _SHM.glob(f"{prefix}*") if re.fullmatch(r"tgw-[0-9a-f]{12}-", prefix) else ():
+            region.unlink(missing_ok=True)
 
 
-def is_live(address: str) -> bool:
-    """Return True if the server answers over HTTP that it is live."""
-    connection = http.client.HTTPConnection(address, timeout=1.0)
-    try:
-        connection.request("GET", "/v2/health/live")
-        return connection.getresponse().status == http.HTTPStatus.OK
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+def _region_note(state_dir: Path) -> Path:
+    # In our own state folder: guessing from process ids would be wrong in containers that share /dev/shm.
+    return state_dir / "triton" / "shm-prefix"
 
 
-def _remove_regions(prefix: str) -> None:
-    if re.fullmatch(r"tgw-[0-9a-f]{12}-", prefix):
-        for region in _SHM.glob(f"{prefix}*"):
-            with contextlib.suppress(OSError):
-                region.unlink()
+def _backends(wheel: Wheel, state_dir: Path) -> Path:
+    """Put the wheel's python backend next to the stub of this Python, where the server looks for both."""
+    folder = state_dir / "triton" / "backends"
+    target = folder / "python"
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(wheel.python_backend, target, ignore=shutil.ignore_patterns("__pycache__"))
+    if wheel.stub is not None:
+        Path(shutil.copy2(wheel.stub, target)).chmod(0o755)
+    return folder
 
 
 def _joined(*parts: str) -> str:

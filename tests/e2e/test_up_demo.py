@@ -87,10 +87,10 @@ class Up:
         """Process id of each part."""
         found: dict[str, int] = {}
         for line in self.processes():
-            part = re.search(r"-m deploy\.cli\.main (controlplane|triton|sync|serve) ", f"{line} ")
+            part = re.search(r"-m deploy\.cli\.main (controlplane|sync|serve) |bin/(triton)server --", f"{line} ")
             if part is not None:
                 # the first has started the others, which are called like it until they run their own program
-                found.setdefault(part[1].replace("serve", "gateway"), int(line.split()[0]))
+                found.setdefault((part[1] or part[2]).replace("serve", "gateway"), int(line.split()[0]))
         return found
 
     def exported(self) -> dict[str, str]:

@@ -18,9 +18,9 @@ from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import ModelRepository, OnDisk
-from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import tiny
+from tests.triton_server import TritonServer
 from tests.waiting import LIMIT_S
 
 
@@ -72,7 +72,7 @@ class EmbeddedTriton:
     grpc: str
     http: str
     metrics: str
-    launcher: TritonLauncher
+    server: TritonServer
     repository: ModelRepository
     admin: AdminClient
     folder: Path
@@ -109,23 +109,17 @@ class EmbeddedTriton:
 
 @pytest.fixture(scope="session")
 def embedded_triton(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedTriton]:
-    """The real tritonserver of the nvidia-pytriton wheel, on free ports, stopped with the session.
-
-    It waits a second for connections that are still open, not ten.
-    """
+    """The real tritonserver of the nvidia-pytriton wheel, on free ports, stopped with the session."""
     folder = tmp_path_factory.mktemp("triton")
-    server = detect_server()
-    assert isinstance(server, PathServer | WheelServer)
     repository = ModelRepository(folder / "models")
     repository.open()
-    launcher = TritonLauncher(server, state_dir=folder, repository=repository.root, exit_timeout_s=1.0)
+    server = TritonServer(folder, repository.root)
     try:
-        addresses = launcher.start(timeout_s=LIMIT_S)
-        admin = AdminClient(addresses.grpc, load_timeout_s=LIMIT_S)
-        yield EmbeddedTriton(addresses.grpc, addresses.http, addresses.metrics, launcher, repository, admin, folder)
+        admin = AdminClient(server.grpc, load_timeout_s=LIMIT_S)
+        yield EmbeddedTriton(server.grpc, server.http, server.metrics, server, repository, admin, folder)
         admin.close()
     finally:
-        launcher.stop()
+        server.stop()
     repository.close()
 
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deploy.tritonserver.launcher import TritonLauncher, detect_server
 from gateway.control.wishes import Wishes
 from gateway.errors import ModelNotReady
 from gateway.triton.backend import TritonBackend
 from tests.fakes import FakeRegistry
 from tests.integration.test_triton_sync import serve, syncing
+from tests.triton_server import TritonServer
 from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = pytest.mark.integration
@@ -36,13 +36,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
     }.items():  # fmt: skip
         path = make_token_model(folder / "uploads" / url / "net.onnx")
         serve(registry, url, path, **({"auxiliary_cfg": {"gateway": options}} if options else {}))
-    launchers = [
-        TritonLauncher(
-            detect_server(), state_dir=folder / host, repository=folder / host / "models", host=host, exit_timeout_s=1.0
-        )
-        for host in HOSTS
-    ]
-    addresses = [launcher.start(timeout_s=LIMIT_S).grpc for launcher in launchers]
+    servers = [TritonServer(folder / host, folder / host / "models", host=host) for host in HOSTS]
+    addresses = [server.grpc for server in servers]
     try:
         with contextlib.ExitStack() as stack:
             syncs = {
@@ -51,8 +46,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory, make_token_model: Callable[..
             }
             yield SimpleNamespace(registry=registry, addresses=addresses, syncs=syncs)
     finally:
-        for launcher in launchers:
-            launcher.stop()
+        for server in servers:
+            server.stop()
 
 
 def states(pair: Any, host: str) -> dict[str, tuple[str, str]]:

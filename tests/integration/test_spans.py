@@ -21,7 +21,6 @@ from opentelemetry.sdk.resources import Resource
 
 from deploy.sync.client import AdminClient
 from deploy.sync.repository import ModelRepository
-from deploy.tritonserver.launcher import PathServer, TritonLauncher, WheelServer, detect_server
 from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spans import exporting
@@ -33,6 +32,7 @@ from tests.fakes import FakeRegistry
 from tests.integration.conftest import place
 from tests.sites import Asked, site
 from tests.tiny import counting_bundle
+from tests.triton_server import TritonServer
 from tests.waiting import LIMIT_S, soon
 
 pytestmark = pytest.mark.integration
@@ -114,8 +114,6 @@ async def test_gateway_and_triton_are_one_trace(
     environ = {"OTEL_EXPORTER_OTLP_ENDPOINT": address, "OTEL_BSP_SCHEDULE_DELAY": "100"}
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    server = detect_server()
-    assert isinstance(server, PathServer | WheelServer)
     bundle = counting_bundle(tmp_path / "bundle")
     registry = FakeRegistry()
     registry.add_model("m", Path(shutil.make_archive(str(bundle), "zip", bundle)), is_package=True)
@@ -128,14 +126,12 @@ async def test_gateway_and_triton_are_one_trace(
         "mode=opentelemetry", f"opentelemetry,url={address.removeprefix('http://')}/v1/traces", "rate=1",
         "opentelemetry,resource=service.name=triton", "level=TIMESTAMPS", "opentelemetry,bsp_schedule_delay=200",
     )]  # fmt: skip
-    with TritonLauncher(
-        server, state_dir=tmp_path, repository=repository.root, extra_arguments=arguments, exit_timeout_s=1.0
-    ) as launcher:  # fmt: skip
+    with TritonServer(tmp_path, repository.root, arguments=arguments) as server:
         place(repository, name, bundle, spec)
-        admin = AdminClient(launcher.addresses.grpc, load_timeout_s=LIMIT_S)
+        admin = AdminClient(server.grpc, load_timeout_s=LIMIT_S)
         admin.load(name)
         gateway = Gateway(
-            Settings(state_dir=tmp_path / "state", poll_frequency="1s", triton_grpc=launcher.addresses.grpc),
+            Settings(state_dir=tmp_path / "state", poll_frequency="1s", triton_grpc=server.grpc),
             registry=registry,
             make_backend=lambda address: TritonBackend(address, options=()),
             spans=exporting("http/protobuf", version="1", instance="test"),

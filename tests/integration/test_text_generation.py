@@ -152,7 +152,7 @@ async def test_texts_that_nobody_reads_are_written_to_their_end(served: Served, 
     """After a stop string, for a client that has closed its connection, and after a deadline. Triton, which can crash
     over a cancelled stream, has answered all of them well, and until then they count as in flight.
     """
-    pid = embedded_triton.launcher.pid
+    pid = embedded_triton.server.pid
     before = ended(embedded_triton, served.triton_name)
     permits = served.running.gateway.permits
     count = 60
@@ -180,7 +180,7 @@ async def test_texts_that_nobody_reads_are_written_to_their_end(served: Served, 
     # It counts a request after it has answered it.
     least = before[0] + count * 2 // 3 + 2
     await soon(lambda: ended(embedded_triton, served.triton_name)[0] >= least, pause=0.2)
-    assert (before[1], pid) == (ended(embedded_triton, served.triton_name)[1], embedded_triton.launcher.pid)
+    assert (before[1], pid) == (ended(embedded_triton, served.triton_name)[1], embedded_triton.server.pid)
 
 
 def ended(embedded_triton: Any, name: str) -> tuple[int, int]:

@@ -22,12 +22,12 @@ from deploy.sync.plan import Grace
 from deploy.sync.run import run_sync
 from deploy.sync.settings import SyncSettings
 from deploy.sync.stubs import count_stubs
-from deploy.tools.errors import PortTaken
-from deploy.tritonserver.launcher import Ports, TritonLauncher, detect_server
 from gateway.registry.ledger import Record
 from gateway.registry.reports import read
 from tests.fakes import FakeRegistry
 from tests.integration.conftest import ask_triton
+from tests.processes import ServerFailed
+from tests.triton_server import TritonServer
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -61,25 +61,21 @@ def syncing(registry, folder, address, **more):
 
 
 class World:
-    """A launcher and a running sync on the same state folder."""
+    """A Triton and a running sync on the same state folder."""
 
     def __init__(self, folder):
         self.registry, self.state = FakeRegistry(), folder / "state"
         self.launch()
-        self.grpc = self.launcher.addresses.grpc
+        self.grpc = self.triton.grpc
         self.client = triton.InferenceServerClient(self.grpc)
         self.begin()
 
     def launch(self, ports=None):
-        self.launcher = TritonLauncher(
-            detect_server(), state_dir=self.state, repository=self.state / "models", ports=ports, exit_timeout_s=1.0
-        )
-
         def started():
-            with contextlib.suppress(PortTaken):  # somebody's connection has a port of the last one for the moment
-                return self.launcher.start(timeout_s=LIMIT_S)
+            with contextlib.suppress(ServerFailed):  # somebody's connection has a port of the last one for the moment
+                return TritonServer(self.state, self.state / "models", ports=ports)
 
-        until(started)
+        self.triton = until(started)
 
     def begin(self):
         self._running = contextlib.ExitStack()
@@ -121,7 +117,7 @@ def world(tmp_path, make_token_model):
     yield made
     made.end()
     made.client.close()
-    made.launcher.stop()
+    made.triton.stop()
 
 
 def test_endpoints_appear_change_and_disappear_in_the_real_triton(world, token_inputs):
@@ -147,10 +143,9 @@ def test_a_killed_triton_is_filled_again_without_the_registry(world, token_input
     serve(world.registry, "a", world.make("one"))
     world.wait(lambda: world.ready("a"))
     world.registry.is_up = False
-    addresses = world.launcher.addresses
-    os.kill(world.launcher.pid, signal.SIGKILL)
-    world.wait(lambda: world.launcher.ended)
-    world.launch(Ports(*(int(address.rpartition(":")[2]) for address in (addresses.grpc, addresses.http))))
+    os.kill(world.triton.pid, signal.SIGKILL)
+    world.triton.stop()
+    world.launch(world.triton.ports)
     world.wait(lambda: world.holds(world.models()["a"]["name"]))
     world.wait(lambda: world.ready("a"))
     assert [[3.0]] == world.logits("a", token_inputs([1, 2]))

@@ -11,16 +11,15 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.commands import up
+from deploy.cli.main import main
 from deploy.laptop.demo.minilm import REQUIREMENT
-from deploy.tools.errors import DeployError, PortTaken
+from deploy.tools.errors import DeployError
 from deploy.tritonserver import launcher
 from deploy.tritonserver.launcher import (
     PathServer,
-    Ports,
     TritonMissing,
     Wheel,
     WheelServer,
-    choose_ports,
     choose_server,
 )
 
@@ -75,23 +74,15 @@ def test_a_python_without_stub_names_those_that_have_one():
         choose_server(on_path=None, wheel=replace(WHEEL, stub=None), python="3.14")
 
 
-def test_port_0_chooses_different_free_ports():
-    """Three listeners, three ports."""
-    ports = choose_ports(Ports(), "127.0.0.1")
-    assert 3 == len({ports.grpc, ports.http, ports.metrics} - {0})
-
-
-def test_a_taken_port_is_named_with_its_option():
+def test_a_taken_port_is_named_with_its_option(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Said before the server is started, not found out of its log."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        with pytest.raises(PortTaken) as refused:
-            choose_ports(Ports(grpc=other.getsockname()[1]), "127.0.0.1")
-        assert re.search(
-            rf"port {other.getsockname()[1]} for the embedded Triton \(gRPC\) is taken.*--triton-grpc-port",
-            refused.value.line(),
-        )
+        port = other.getsockname()[1]
+        folders = ["--state-dir", str(tmp_path), "--repository", str(tmp_path / "models")]
+        assert 1 == main(["triton", *folders, "--grpc-port", str(port)])
+    assert re.search(rf"port {port} for the embedded Triton \(grpc\) is taken.*--grpc-port", capsys.readouterr().err)
 
 
 def test_one_version_of_each_in_the_makefile_the_extra_and_the_code() -> None:
