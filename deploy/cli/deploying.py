@@ -19,7 +19,6 @@ import secrets
 import shlex
 import signal
 import tempfile
-import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,14 @@ from typing import Final
 from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
-from deploy.cli import remaining, until_live
+from deploy.cli import until_live
 from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
-from deploy.laptop.relay import Screen, run_ours
+from deploy.laptop.relay import run_ours
 from deploy.tools import proxies
 from deploy.tools.clearml_serving import ClearMLServing, model_add
 from deploy.tools.errors import DeployError, GatewayError
+from deploy.tools.terminal import Terminal
 from gateway import manifest, registry, spec
 from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 
@@ -74,7 +74,7 @@ class Deployment:
     """One run. ``store``: the registry; ``environ``: environment of the stock CLI; ``tell`` prints the results."""
 
     def __init__(
-        self, wanted: Wanted, store: registry.ClearMLRegistry, screen: Screen, tell: Callable[[str], None],
+        self, wanted: Wanted, store: registry.ClearMLRegistry, screen: Terminal, tell: Callable[[str], None],
         environ: Mapping[str, str],
     ) -> None:  # fmt: skip
         self._wanted = wanted
@@ -170,7 +170,7 @@ class Deployment:
         inputs, outputs = ((), ()) if given.kind in IN_PYTHON else ready_models.declared(folder / "model.onnx")
         os.environ.setdefault("TQDM_DISABLE", "1")  # the SDK's own progress would be on the same line
         logging.getLogger("clearml.storage").setLevel("WARNING")
-        self._screen.live("uploading to ClearML", topic="upload", left=remaining.of_upload(scratch))
+        self._screen.live("uploading to ClearML", topic="upload")
         comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
         model_id = self._store.register(
             registry.Upload(folder, wanted.project, wanted.name, framework, (tag,), comment, trained, scratch)
@@ -249,15 +249,10 @@ class Deployment:
 
     def _ask(self, url: str) -> None:
         """Wait until the endpoint is served, and print a request that can be copied, with its answer."""
-        wanted, live, until = self._wanted, self._screen.live, time.monotonic() + _SERVED_WITHIN_S
-
-        def left() -> str:
-            return f" (at most {max(0.0, until - time.monotonic()):.0f} s more)"
-
-        def waiting(reason: str) -> None:
-            live(f"waiting for {url}: {reason}", left=left)
-
-        found = until_live.follow([wanted.gateway], _SERVED_WITHIN_S, self._store, waiting, url)
+        wanted, live = self._wanted, self._screen.live
+        found = until_live.follow(
+            [wanted.gateway], _SERVED_WITHIN_S, self._store, lambda why: live(f"waiting for {url}: {why}"), url
+        )
         if found.reason:
             failure = _Refused if found.outlook == "final" else DeployError
             hint = "see the logs of model sync, Triton and the gateway"

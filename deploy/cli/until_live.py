@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import click
 
-from deploy.cli.terminal import Terminal
 from deploy.controller import default_versions
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError, RegistryUnavailable
+from deploy.tools.terminal import Terminal
 
 if TYPE_CHECKING:
     from deploy.cli.serving_task import Registry, ServingSpec

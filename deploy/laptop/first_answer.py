@@ -40,5 +40,5 @@ async def answer(gateway: str, url: str, body: object, *, live: Live, timeout_s:
             raise DeployError(
                 f"{url} does not answer: {reason}", hint="see the logs of the gateway, model sync and Triton"
             )
-        live(f"waiting for {url}: {reason}", left=lambda: f" (at most {max(0.0, deadline - clock()):.0f} s more)")
+        live(f"waiting for {url}: {reason}")
         await asyncio.sleep(_ASK_AGAIN_S)

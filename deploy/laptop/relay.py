@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from deploy.tools import processes
 from deploy.tools.errors import DeployError
@@ -16,26 +16,6 @@ PROGRAM = ("-P", "-m", "deploy.cli.main")
 """Python's arguments that run ``triton-gateway``."""
 _ENDS_WITHIN_S: Final = 60.0
 """Seconds that an interrupted command gets to undo its changes in the registry."""
-
-
-class Screen(Protocol):
-    """Shows progress."""
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        ...
-
-    def show(self, text: str) -> None:
-        """Show a line unchanged, so that it can be copied."""
-        ...
-
-    def live(self, text: str, *, topic: str = "", left: Callable[[], str] = str) -> None:
-        """Show the current work, and what is ``left`` of it; the next line replaces it."""
-        ...
-
-    def clear(self) -> None:
-        """Remove the line of the current work."""
-        ...
 
 
 async def run_ours(arguments: Sequence[str], env: Mapping[str, str], *, reads: bool = False) -> str:

@@ -1,6 +1,6 @@
 """Starts all parts of ``triton-gateway up`` in order, and stops them again: the composition root of one machine.
 
-Called by ``commands/up.py`` with parsed options; shows progress on a ``Screen``. The parts are the commands that a
+Called by ``commands/up.py`` with parsed options; shows progress on a ``Terminal``. The parts are the commands that a
 production system runs separately (``controlplane``, ``sync``, ``serve``). Nothing here serves a request, or edits the
 registry except through the stock CLI.
 """
@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import first_answer, relay
@@ -31,6 +31,7 @@ from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_server
 from deploy.tools.errors import DeployError, StateDirUnusable
 from deploy.tools.local_names import is_loopback
 from deploy.tools.proxies import curl_option, except_loopback
+from deploy.tools.terminal import Terminal
 from deploy.tritonserver import key, launcher
 from gateway.triton import key as control_key
 
@@ -49,14 +50,6 @@ _CLI_VARIABLES = (
     "CLEARML_API_HOST", "CLEARML_WEB_HOST", "CLEARML_FILES_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY",
     "CLEARML_CONFIG_FILE", "CLEARML_SERVING_TASK_ID",
 )  # fmt: skip
-
-
-class Screen(relay.Screen, Protocol):
-    """Shows progress, and knows the time since the start."""
-
-    def elapsed(self) -> float:
-        """Return the seconds since the start."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +78,7 @@ class _Ports:
     controller: int
 
 
-async def run(options: UpOptions, screen: Screen) -> int:
+async def run(options: UpOptions, screen: Terminal) -> int:
     """Start everything, wait for SIGINT or SIGTERM, and stop everything. Returns the exit code.
 
     Raises ``DeployError`` if a part cannot be started; everything is stopped again by then.
@@ -137,7 +130,7 @@ async def run(options: UpOptions, screen: Screen) -> int:
 class Stack:
     """One run of ``up``: its choices, child processes and addresses."""
 
-    def __init__(self, options: UpOptions, screen: Screen) -> None:
+    def __init__(self, options: UpOptions, screen: Terminal) -> None:
         self._options = options
         self._state = options.state
         self._screen = screen

@@ -9,8 +9,8 @@ import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
 from deploy.cli.commands.diff import FILE
-from deploy.cli.terminal import Terminal
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal
 
 
 @click.command(name="apply")

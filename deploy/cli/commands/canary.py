@@ -21,9 +21,9 @@ from deploy.cli.commands._options import (
     stop_on_signal,
     who,
 )
-from deploy.cli.terminal import Terminal, table
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal, table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -11,9 +11,9 @@ import click
 
 from deploy.cli.commands import _options
 from deploy.cli.commands._options import OpenRegistry, gateway_options, registry_options
-from deploy.cli.terminal import Terminal
 from deploy.laptop.state_dir import uses_no_clearml
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal
 
 
 @click.command(name="deploy")

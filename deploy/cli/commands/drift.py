@@ -15,12 +15,12 @@ import click
 
 from deploy.cli.commands import status
 from deploy.cli.commands._options import DURATION, Group, chosen_state_dir, gateway_options
-from deploy.cli.terminal import Terminal, table
 from deploy.controller import counters
 from deploy.controller.counters import Numbers
 from deploy.controller.drift import references
 from deploy.tools import folders, http_client
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal, table
 from gateway.metrics import catalog, drift, variables
 
 _READ: Final = (

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options
-from deploy.cli.terminal import Terminal
+from deploy.tools.terminal import Terminal
 
 
 @click.command(name="export")

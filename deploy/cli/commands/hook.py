@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 
 from deploy.cli.commands._options import DURATION, Group
-from deploy.cli.terminal import Terminal
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal
 
 _REFUSED = 3
 """Exit code if the class refuses the body."""

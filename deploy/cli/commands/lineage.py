@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options
-from deploy.cli.terminal import Terminal
+from deploy.tools.terminal import Terminal
 
 
 @click.command(name="lineage")

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import click
 
-from deploy.cli.remaining import Pace
-from deploy.cli.terminal import Terminal
+from deploy.tools.terminal import Terminal
 
 
 @click.command(
@@ -97,7 +96,6 @@ class Screen(Terminal):
     def __init__(self) -> None:
         super().__init__(sys.stderr)
         self._is_interrupted = False
-        self._pace = Pace()
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -133,4 +131,4 @@ class Screen(Terminal):
     def progress(self, text: str) -> None:
         """Show the current work; a terminal shows it until the next line."""
         self._end_if_interrupted()
-        self.live(text, topic=text, left=self._pace.told(text))
+        self.live(text, topic=text)

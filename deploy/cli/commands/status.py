@@ -13,10 +13,10 @@ import click
 from deploy.cli import until_live
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
-from deploy.cli.terminal import Terminal, table
 from deploy.controller.registry import metrics
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal, table
 
 _FAILED = ("failed", "refused")
 _NAMED = 10

@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from deploy.cli.commands._options import PORT
-from deploy.cli.terminal import Terminal
+from deploy.tools.terminal import Terminal
 
 
 @click.command(

@@ -229,7 +229,7 @@ def test_file_that_may_not_be_used_is_named(capsys: pytest.CaptureFixture[str]) 
 def test_terminal_without_utf_8_shows_every_line() -> None:
     """Characters that it does not have are shown as escapes."""
     code = (
-        "import sys, click; from deploy.cli.main import main; from deploy.cli.terminal import Terminal\n"
+        "import sys, click; from deploy.cli.main import main; from deploy.tools.terminal import Terminal\n"
         "@click.command()\n"
         "def fail(): Terminal(sys.stdout).show('Größe …')\n"
         "sys.exit(main([], root=fail))"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import socket
@@ -17,8 +18,19 @@ from deploy.controlplane import Credentials
 from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, run
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError, PortTaken
-from tests.unit.deploy.laptop.screen import Screen
+from deploy.tools.terminal import Terminal
 from tests.waiting import LIMIT_S
+
+
+class Screen(Terminal):
+    """Keeps the lines that stay."""
+
+    def __init__(self) -> None:
+        super().__init__(io.StringIO())
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
 
 def test_model_sync_is_seen_to_go_round_by_the_file_it_touches(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import contextlib
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, TextIO
 
 _QUIET_S: Final = 2.0
@@ -29,7 +29,6 @@ class Terminal:
         self._began = time.monotonic()
         self._is_tty = out.isatty()
         self._live = ""
-        self._left: Callable[[], str] = str
         self._spoke_at = 0.0
         self._lock = threading.RLock()
         self._stopped = threading.Event()
@@ -49,19 +48,16 @@ class Terminal:
             self._write(f"{self._erase()}{text}\n")
             self._live = ""
 
-    def live(self, text: str, *, topic: str = "", left: Callable[[], str] = str) -> None:
-        """Replace the changing line. A log gets a line when ``topic`` changes, or every few seconds without one.
-
-        ``left`` returns what else is known at each moment, for instance the time that is left.
-        """
+    def live(self, text: str, *, topic: str = "") -> None:
+        """Replace the changing line. A log gets a line when ``topic`` changes, or every few seconds without one."""
         if not self._is_tty:
             if (topic or text) != self._live and (topic or self.elapsed() - self._spoke_at >= _QUIET_S):
-                self.say(f"{text}{left()} …")
+                self.say(f"{text} …")
                 self._live = topic or text
             return
         with self._lock:
             is_new = not self._live
-            self._live, self._left = text, left
+            self._live = text
             self._draw()
             if is_new:
                 self._stopped = threading.Event()
@@ -75,7 +71,7 @@ class Terminal:
 
     def _draw(self) -> None:
         width = shutil.get_terminal_size().columns - 1
-        self._write(f"{self._erase()}{f'[{self.elapsed():6.1f} s] {self._live}{self._left()} …'[:width]}")
+        self._write(f"{self._erase()}{f'[{self.elapsed():6.1f} s] {self._live} …'[:width]}")
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
