@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Self
 
 from deploy.tritonserver.launcher import Ports, ServerChoice, detect_server, prepared, remove_shared_memory
 from tests.processes import LOOPBACK, Server, free_ports
@@ -33,6 +34,12 @@ class TritonServer(Server):
         except BaseException:
             self.stop()
             raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
         """End it with everything that it started."""

@@ -27,7 +27,7 @@ _MIRRORED_PERCENT: Final = 5.0
 _MIRRORED_FIRST_PERCENT: Final = 20.0
 """Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
 _IN_GROUP: Final = 0.3
-"""Default of --other-answers-in-group."""
+"""Share of a group's mirrored answers that may differ at least."""
 _MIRROR_WAIT_STEPS: Final = 10
 """Step times that the first step waits at most until enough mirrored answers were compared."""
 
@@ -35,7 +35,7 @@ _MIRROR_WAIT_STEPS: Final = 10
 def planned(
     serving: spec.ServingSpec, endpoint: str, to: str, from_: str | None, served: Sequence[Mapping[str, Any]], *,
     steps: str, min_requests: int, step_time: float, slower: float, label_shift: float, mirror: float | None,
-    other_answers: float, other_answers_in_group: float | None, new_labels: bool,
+    other_answers: float, new_labels: bool,
 ) -> Rollout:  # fmt: skip
     """Return the rollout of version ``to``. ``served``: the versions of gateways' status, with their details.
 
@@ -54,10 +54,9 @@ def planned(
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
         mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
     different = other_answers / 100
-    in_group = max(_IN_GROUP, twice(different)) if other_answers_in_group is None else other_answers_in_group / 100
     gate = Gate(
         labels=LabelTest(label_shift / 100) if label_shift else None,
-        pairs=MirrorTest.of(different, in_group) if mirror else None, slower=1 + slower / 100,
+        pairs=MirrorTest.of(different, max(_IN_GROUP, twice(different))) if mirror else None, slower=1 + slower / 100,
     )  # fmt: skip
     wait_s = step_time * _MIRROR_WAIT_STEPS
     names = renamed(_labels(one), _labels(other))

@@ -8,6 +8,7 @@ ClearML's names; empty ones are left out. Models are named by id and, for use on
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import sys
 import tempfile
@@ -15,9 +16,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictStr, ValidationError
 
 from deploy.cli import objective
 from deploy.controller import default_versions
@@ -27,11 +29,10 @@ from deploy.tools import folders, sections
 from deploy.tools.errors import DeployError
 from gateway import registry, spec, version_numbers
 
-FORMAT: Final = 1
 KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
+"""Parts of a document; each one needs only those before it."""
 _ANSWERING: Final = ("canaries", "endpoints")
 """Kinds of entries that answer requests to their own name."""
-"""Parts of a document; each one needs only those before it."""
 _SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
 }  # fmt: skip
@@ -41,11 +42,65 @@ _NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canarie
                  "defaults": "default", "objectives": "objective"}  # fmt: skip
 _KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
                      "metrics": "endpoint"}  # fmt: skip
+_HINT: Final = "`triton-gateway export` writes such a file"
 _SHOWN: Final = 80
 """Characters of a value that are shown in a line."""
 
-Document = dict[str, Any]
-Entries = dict[str, dict[str, Any]]
+Document = dict[str, dict[str, dict[str, Any]]]
+"""Kind → name → fields. A default is the field ``version``."""
+
+
+class _Model(BaseModel, extra="forbid"):
+    """A model, by its id here, or by its name and project elsewhere."""
+
+    id: StrictStr = ""
+    name: StrictStr = ""
+    project: StrictStr = ""
+
+
+def _name(text: str) -> str:
+    if not (name := text.strip("/ ")):
+        raise ValueError("a name is empty")
+    return name
+
+
+def _files(code: dict[str, str]) -> dict[str, str]:
+    paths: set[PurePosixPath] = set()
+    for file in code:
+        path = folders.path_within(file)
+        if not paths.isdisjoint((path, *path.parents)) or any(path in other.parents for other in paths):
+            raise ValueError(f"the code file {file} is there twice, or as a file and as a folder")
+        paths.add(path)
+    return code
+
+
+_Names = Annotated[StrictStr, AfterValidator(_name)]
+_Number = Annotated[str, BeforeValidator(str), Field(pattern=r"^\d+$")]
+
+
+class _Entry(BaseModel, extra="allow"):
+    """An endpoint or auto-update rule with ClearML's fields, and the model and code that they name by ids there."""
+
+    model: _Model | None = None
+    code: Annotated[dict[StrictStr, StrictStr], AfterValidator(_files)] | None = None
+    versions: dict[_Number, _Model] | None = None
+
+
+class _Canary(BaseModel, extra="allow"):
+    weights: list[Annotated[float, Field(strict=True)]]
+    load_endpoints: list[StrictStr] | None = None
+
+
+class _State(BaseModel, extra="forbid"):
+    """A file."""
+
+    version: Literal[1] = 1
+    endpoints: dict[_Names, _Entry] | None = None
+    auto_update: dict[_Names, _Entry] | None = None
+    canaries: dict[_Names, _Canary] | None = None
+    metrics: dict[_Names, dict[StrictStr, Any]] | None = None
+    defaults: dict[_Names, _Names] | None = None
+    objectives: dict[_Names, dict[StrictStr, Any]] | None = None
 
 
 class Store(registry.RegistryWriter, Protocol):
@@ -79,23 +134,32 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
     """Return the document of ``task``. Raises ``DeployError`` if the Task cannot be read completely."""
     found: Document = {kind: _entries(task, kind) for kind in _SECTIONS}
     serving = spec.decode(task)
-    code = _code(store, task, found)
-    models = _models(store, serving, found)
+
+    @functools.cache
+    def code(key: str) -> dict[str, str]:
+        ref = task.artifacts.get(key)
+        return {} if ref is None else _code(store, ref, key)
+
     for kind in ("endpoints", "auto_update"):
         for fields in found[kind].values():
-            key = fields.pop("preprocess_artifact", None)
-            if key:
-                fields["code"] = code.get(str(key), {})
-            model_id = fields.pop("model_id", None)
-            if model_id:
-                fields["model"] = models[str(model_id)]
+            if key := fields.pop("preprocess_artifact", None):
+                fields["code"] = code(str(key))
+            if model_id := fields.pop("model_id", None):
+                fields["model"] = {"id": str(model_id)}
     for one in serving.endpoints.values():
         if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
-            versions = found["auto_update"][one.endpoint].setdefault("versions", {})
-            versions[one.version] = models[one.model_id]
-    found["defaults"] = dict(sorted(serving.defaults.items()))
+            found["auto_update"][one.endpoint].setdefault("versions", {})[one.version] = {"id": one.model_id}
+    places = [*_places(found)]
+    known = store.records({holder[key]["id"] for _, holder, key in places}) if places else {}
+    project = functools.cache(store.project_name)
+    for _, holder, key in places:
+        if model := known.get(holder[key]["id"]):
+            holder[key] = _fields({
+                **holder[key], "name": model.name, "project": project(model.project) if model.project else ""
+            })  # fmt: skip
+    found["defaults"] = {name: {"version": url} for name, url in sorted(serving.defaults.items())}
     found["objectives"] = {
-        name: parts for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
+        name: dict(parts) for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
         if (parts := spec.objective_parts(stored))
     }  # fmt: skip
     return found
@@ -103,7 +167,8 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
 
 def written(document: Document, title: str) -> str:
     """Return a document as YAML for people: code as blocks of text, without empty parts."""
-    shown = {"version": FORMAT, **{kind: document[kind] for kind in KINDS if document[kind]}}
+    defaults = {name: fields["version"] for name, fields in document["defaults"].items()}
+    shown = {"version": 1, **{kind: part for kind in KINDS if (part := {**document, "defaults": defaults}[kind])}}
     text: str = yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return f"# {' '.join(title.split())}\n{text}"
 
@@ -111,68 +176,32 @@ def written(document: Document, title: str) -> str:
 def parsed(text: str, name: str) -> Document:
     """Return the document in the text of a file (YAML or JSON). Raises ``DeployError``, which names the wrong part."""
     try:
-        found = yaml.safe_load(text)
+        raw = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
-        said = " ".join(str(error).split())[:200]
-        hint = "write the file with `triton-gateway export`"
-        raise DeployError(f"{name} is not valid YAML: {said}", hint=hint) from None
-    if not isinstance(found, dict) or found.get("version") != FORMAT:
-        raise DeployError(
-            f"{name} is not the state of a serving Task: it has no `version: {FORMAT}`",
-            hint="write the file with `triton-gateway export`",
-        )
-    document: Document = {kind: {} if found.get(kind) is None else found[kind] for kind in KINDS}
-    unknown = [str(key) for key in found if key not in (*KINDS, "version")]
-    if unknown:
-        raise DeployError(f"{name} has an unknown part {unknown[0]}", hint=f"known parts: {', '.join(KINDS)}")
+        raise DeployError(f"{name} is not valid YAML: {' '.join(str(error).split())[:200]}", hint=_HINT) from None
+    if not isinstance(raw, dict) or raw.get("version") != 1:
+        raise DeployError(f"{name} is not the state of a serving Task: it has no `version: 1`", hint=_HINT)
+    try:
+        found = _State.model_validate(raw).model_dump(exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise DeployError(f"{name}: {' '.join(map(str, first['loc']))}: {first['msg']}", hint=_HINT) from None
+    document: Document = {kind: found.get(kind) or {} for kind in KINDS}
+    document["defaults"] = {key: {"version": url} for key, url in (found.get("defaults") or {}).items()}
     for kind in KINDS:
-        wanted: type = str if kind == "defaults" else dict
-        if not isinstance(document[kind], dict):
-            raise DeployError(f"{kind} of {name} must map names to entries")
-        for key, fields in document[kind].items():
-            if not isinstance(key, str) or not key.strip("/ ") or not isinstance(fields, wanted):
-                raise DeployError(
-                    f"{kind} {key} of {name} must be {'a url' if wanted is str else 'fields with values'}"
-                )
-        document[kind] = {key.strip("/"): _checked(kind, key, fields, name) for key, fields in document[kind].items()}
+        document[kind] = {key: _fields(fields) for key, fields in document[kind].items()}
+    for key, fields in document["endpoints"].items():
+        if "version" in fields and not key.endswith(f"/{fields['version']}"):
+            raise DeployError(f"{name}: endpoint {key} must be named after its version: …/{fields['version']}")
+    for key, fields in document["canaries"].items():
+        if "load_endpoints" in fields and len(fields["load_endpoints"]) != len(fields["weights"]):
+            raise DeployError(f"{name}: canary {key} must have as many load_endpoints as weights")
+    for key, fields in document["objectives"].items():
+        where = f"objective {key} of {name}"
+        if unknown := [part for part in fields if part not in spec.OBJECTIVE]:
+            raise DeployError(f"{where} has an unknown part {unknown[0]}", hint=f"parts: {', '.join(spec.OBJECTIVE)}")
+        document["objectives"][key] = objective.checked({part: str(value) for part, value in fields.items()}, where)
     return document
-
-
-def _checked(kind: str, key: str, fields: Any, name: str) -> Any:
-    if kind == "defaults":
-        return fields.strip("/")
-    where = f"{kind} {key} of {name}"
-    paths: set[PurePosixPath] = set()
-    for file, text in _mapping(fields.get("code") or {}, f"code of {where}").items():
-        if not isinstance(file, str) or not isinstance(text, str):
-            raise DeployError(f"{where} has a code file with an invalid name, or code that is not text")
-        try:
-            path = folders.path_within(file)
-        except ValueError as error:
-            raise DeployError(f"{where} has a code file with {error}") from None
-        if not paths.isdisjoint((path, *path.parents)) or any(path in other.parents for other in paths):
-            raise DeployError(f"{where} has the code file {file} twice, or as a file and as a folder")
-        paths.add(path)
-    if versions := _mapping(fields.get("versions") or {}, f"versions of {where}"):
-        fields = {**fields, "versions": {str(number): model for number, model in versions.items()}}
-    for number in versions:
-        if not str(number).isdecimal():
-            raise DeployError(f"{where} has the version {number}, which is not a number")
-    if kind == "objectives":
-        if unknown := [str(part) for part in fields if part not in spec.OBJECTIVE]:
-            raise DeployError(
-                f"{where} has an unknown part {unknown[0]}", hint=f"known parts: {', '.join(spec.OBJECTIVE)}"
-            )
-        return objective.checked({part: str(value) for part, value in fields.items()}, where)
-    if kind == "canaries":
-        weights, urls = fields.get("weights"), fields.get("load_endpoints") or []
-        if not isinstance(weights, list) or not all(type(one) in (int, float) for one in weights):
-            raise DeployError(f"{where} must have weights, a list of numbers")
-        if not isinstance(urls, list) or (urls and len(urls) != len(weights)):
-            raise DeployError(f"{where} must have as many load_endpoints as weights")
-    if kind == "endpoints" and "version" in fields and not key.strip("/").endswith(f"/{fields['version']}"):
-        raise DeployError(f"{where} must be named after its version: …/{fields['version']}")
-    return _fields(fields)
 
 
 # --- two documents to changes -----------------------------------------------------------------------------------------
@@ -182,29 +211,25 @@ def resolved(store: Store, document: Document) -> Document:
     """Return ``document`` with the model ids of this registry. Raises ``DeployError`` for a model that it lacks."""
     found = copy.deepcopy(document)
     places = [*_places(found)]
-    wanted = {str(_mapping(holder[key], where).get("id") or "") for where, holder, key in places} - {""}
+    wanted = {holder[key].get("id", "") for _, holder, key in places} - {""}
     known = store.records(wanted) if wanted else {}
-
-    def model(of: Mapping[str, Any], where: str) -> dict[str, Any]:
-        model_id, name, project = (str(of.get(part) or "") for part in ("id", "name", "project"))
-        if model_id in known:
-            return {"id": model_id}
-        ids = store.find_models(registry.ModelQuery(project=project or None, name=name)) if name else []
-        if len(ids) == 1:
-            return {"id": ids[0]}
+    for where, holder, key in places:
+        model_id, name, project = (str(holder[key].get(part, "")) for part in ("id", "name", "project"))
+        ids: Sequence[str] = [model_id] if model_id in known else []
+        if name and not ids:
+            ids = store.find_models(registry.ModelQuery(project=project or None, name=name))
         called = f"{project}/{name}" if project else name or model_id
-        if ids:
+        if not ids:
+            raise DeployError(
+                f"{where}: this registry has no model {called}",
+                hint="upload the model to this ClearML server, or write the id of a model there into the file",
+            )
+        if len(ids) > 1:
             raise DeployError(
                 f"{where}: {len(ids)} models are called {called} ({', '.join(ids[:5])})",
                 hint="write the id of the right one into the file",
             )
-        raise DeployError(
-            f"{where}: this registry has no model {called}",
-            hint="upload the model to this ClearML server, or write the id of a model there into the file",
-        )
-
-    for where, holder, key in places:
-        holder[key] = model(holder[key], where)
+        holder[key] = {"id": ids[0]}
     return found
 
 
@@ -216,16 +241,14 @@ def compared(now: Document, wanted: Document) -> list[Change]:
     """
     found: list[Change] = []
     for kind in KINDS:
-        here, there = now[kind], wanted[kind]
-        for key in sorted({*here, *there}):
-            if key not in here:
+        for key in sorted({*now[kind], *wanted[kind]}):
+            here, there = now[kind].get(key), wanted[kind].get(key)
+            if here is None:
                 found.append(Change("add", kind, key))
-            elif key not in there:
-                found += [Change("remove", kind, key)] if kind != "defaults" else []
-            elif kind == "defaults":
-                found += [Change("change", kind, key, {"version": (here[key], there[key])})] * (here[key] != there[key])
-            else:
-                found += _changed(kind, key, here[key], there[key])
+            elif there is not None:
+                found += _changed(kind, key, here, there)
+            elif kind != "defaults":
+                found.append(Change("remove", kind, key))
     return found
 
 
@@ -268,10 +291,8 @@ def _changed(kind: str, key: str, now: Mapping[str, Any], wanted: Mapping[str, A
         here, there = now.get(name), wanted.get(name)
         if name == "model":
             here, there = (one and one.get("id") for one in (here, there))
-        if name == "versions":
-            if here or not there:
-                continue
-            there = sorted(there)
+        elif name == "versions":
+            here, there = (None, sorted(there)) if there and not here else (None, None)
         if here != there:
             fields[name] = (here, there)
     return [Change("change", kind, key, fields)] if fields else []
@@ -301,7 +322,7 @@ def check(task: spec.ServingTask, changes: Sequence[Change], wanted: Document) -
                 f"the result could not be served: {fault.subject}: {fault.message}", hint="nothing was changed"
             )
     for name in (change.name for change in changes if change.kind == "defaults"):
-        url = wanted["defaults"][name]
+        url = wanted["defaults"][name]["version"]
         versions = [other for other, one in serving.endpoints.items() if one.endpoint == name and one.version]
         if url not in versions:
             raise DeployError(
@@ -342,7 +363,7 @@ def _writes(task: spec.ServingTask, changes: Sequence[Change], wanted: Document,
     found, now, why = _Writes(), time.time(), _WHY
     for what, kind, key, fields in changes:
         if kind == "defaults":
-            found.records.append(default_versions.chosen(key, wanted[kind][key], now=now, by=by, why=why))
+            found.records.append(default_versions.chosen(key, wanted[kind][key]["version"], now=now, by=by, why=why))
             continue
         if kind == "objectives":
             found.records.append(objective.stated(key, wanted[kind].get(key, {}), now=now, by=by))
@@ -393,8 +414,8 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _entries(task: spec.ServingTask, kind: str) -> Entries:
-    found: Entries = {}
+def _entries(task: spec.ServingTask, kind: str) -> dict[str, dict[str, Any]]:
+    found = {}
     for key, fields in sorted(record.section(task, _SECTIONS[kind]).items()):
         if isinstance(fields, Mapping):
             found[key.strip("/")] = _fields({
@@ -409,57 +430,27 @@ def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: str(value) if name == "version" else value for name, value in said.items()}
 
 
-def _code(store: Store, task: spec.ServingTask, entries: Document) -> dict[str, dict[str, str]]:
-    """Return the code files of all entries, by artifact: file name → text."""
-    named = {str(fields.get("preprocess_artifact")) for kind in ("endpoints", "auto_update")
-             for fields in entries[kind].values()}  # fmt: skip
-    found = {}
-    for key, ref in task.artifacts.items():
-        if key in named:
-            with tempfile.TemporaryDirectory() as folder:
-                found[key] = read_code(store.download(ref.uri, Path(folder)), key, is_archive=ref.is_archive)
-    return found
+def _code(store: Store, ref: spec.ArtifactRef, key: str) -> dict[str, str]:
+    """Return the files of an artifact: name → text.
 
-
-def read_code(path: Path, key: str, *, is_archive: bool) -> dict[str, str]:
-    """Return the texts of a file, or of the files of an archive.
-
-    Raises ``DeployError`` if one is not text, and ``ArtifactCorrupt`` if the archive cannot be unpacked.
+    Raises ``DeployError`` if one is not text, and ``ArtifactCorrupt`` if an archive cannot be unpacked.
     """
-    if not is_archive:
-        return {path.name: _text(path, key)}
-    with tempfile.TemporaryDirectory() as folder:
-        registry.unpack_archive(path, Path(folder))
-        files = {file.relative_to(folder).as_posix(): file for file in sorted(Path(folder).rglob("*"))}
-        return {
-            name: _text(file, key) for name, file in files.items() if file.is_file() and "__pycache__" not in name
-        }  # fmt: skip
-
-
-def _text(file: Path, key: str) -> str:
-    try:
-        return file.read_bytes().decode()
-    except UnicodeDecodeError as error:
-        raise DeployError(
-            f"the code {key} is not text and cannot be exported: {error}", hint="add this endpoint with clearml-serving"
-        ) from error
-
-
-def _models(store: Store, serving: spec.ServingSpec, found: Document) -> dict[str, dict[str, str]]:
-    """Return the entry of each model in a document, by model id."""
-    ids = {str(fields["model_id"]) for kind in ("endpoints", "auto_update") for fields in found[kind].values()
-           if fields.get("model_id")}  # fmt: skip
-    ids |= {*serving.model_ids}
-    known = store.records(ids) if ids else {}
-    projects: dict[str, str] = {}
-    named = {}
-    for model_id in ids:
-        one = known.get(model_id)
-        if one is not None and one.project and one.project not in projects:
-            projects[one.project] = store.project_name(one.project)
-        of = ("", "") if one is None else (one.name, projects.get(one.project, ""))
-        named[model_id] = _fields({"id": model_id, "name": of[0], "project": of[1]})
-    return named
+    with tempfile.TemporaryDirectory() as download, tempfile.TemporaryDirectory() as folder:
+        path = store.download(ref.uri, Path(download))
+        if ref.is_archive:
+            registry.unpack_archive(path, Path(folder))
+        files = sorted(Path(folder).rglob("*")) if ref.is_archive else [path]
+        root = Path(folder) if ref.is_archive else path.parent
+        try:
+            return {
+                file.relative_to(root).as_posix(): file.read_bytes().decode()
+                for file in files if file.is_file() and "__pycache__" not in file.parts
+            }  # fmt: skip
+        except UnicodeDecodeError as error:
+            raise DeployError(
+                f"the code {key} is not text and cannot be exported: {error}",
+                hint="add this endpoint with clearml-serving",
+            ) from error
 
 
 def _places(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
@@ -470,12 +461,6 @@ def _places(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
                 yield f"{_NAMED[kind]} {name}", fields, "model"
             for number in fields.get("versions", {}):
                 yield f"{_NAMED[kind]} {name}", fields["versions"], number
-
-
-def _mapping(value: object, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise DeployError(f"{where} must have names and values, not {str(value)[:60]!r}", hint='a model is {id: "…"}')
-    return value
 
 
 def _shown(name: str, value: Any) -> str:

@@ -25,7 +25,7 @@ from deploy.controlplane.credentials import Credentials
 from deploy.controlplane.envelope import API_VERSION, ApiError, JsonObject, envelope, validation_error
 from deploy.controlplane.files import METHODS, FileServer, drained
 from deploy.controlplane.store import Store, dumps, loads
-from deploy.tools.local_names import are_local
+from gateway.local_names import are_local
 
 HANDLERS: Mapping[str, Handler] = {**projects.CALLS, **tasks.CALLS, **models.CALLS, **events.CALLS}
 LOGIN = "auth.login"

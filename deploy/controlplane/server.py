@@ -24,7 +24,7 @@ from deploy.controlplane.app import build
 from deploy.controlplane.credentials import BadCredentials, Credentials, client_config
 from deploy.controlplane.store import Store
 from deploy.tools.folders import hold, replace_file
-from deploy.tools.local_names import is_loopback
+from gateway.local_names import is_loopback
 
 ENDPOINT_FILE = "endpoint.json"
 DATABASE_FILE = "registry.sqlite3"

@@ -29,10 +29,10 @@ from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
 from deploy.tools.errors import DeployError, StateDirUnusable
-from deploy.tools.local_names import is_loopback
 from deploy.tools.proxies import curl_option, except_loopback
 from deploy.tools.terminal import Terminal
 from deploy.tritonserver import key, launcher
+from gateway.local_names import is_loopback
 from gateway.triton import key as control_key
 
 LOOPBACK = "127.0.0.1"

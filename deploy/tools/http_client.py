@@ -7,7 +7,6 @@ Called by ``up``, by rollouts and by commands that call a gateway. Uses urllib w
 from __future__ import annotations
 
 import asyncio
-import email.message
 import http.client
 import json
 import os
@@ -25,40 +24,35 @@ KEY: Final = "TRITON_GATEWAY_KEY"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A reply of any status; ``content`` is the decoded JSON, or None if it is not JSON."""
+    """A reply of any status."""
 
     status: int
-    headers: Mapping[str, str]
-    content: Any
+    raw: bytes
+
+    @property
+    def content(self) -> Any:
+        """The decoded JSON; None if it is not JSON."""
+        try:
+            return json.loads(self.raw)
+        except ValueError:
+            return None
 
 
 def call(url: str, *, body: object = None, timeout: float = 5.0, key: str = "") -> Answer | None:
     """GET ``url``, or POST ``body`` to it as JSON, with a gateway's ``key``. Return None if nothing answers."""
     data = None if body is None else json.dumps(body).encode()
+    headers = {} if data is None else {"content-type": "application/json"}
+    headers |= {"authorization": f"Bearer {key}"} if key else {}
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        request = urllib.request.Request(  # noqa: S310 - every address here is http and ours
-            url, data=data, headers={**({"content-type": "application/json"} if data else {}), **shown(key)}
-        )
+        request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310 - every address is http and ours
         with opener.open(request, timeout=timeout) as reply:
-            return _answer(reply.status, reply.headers, reply.read())
+            return Answer(reply.status, reply.read())
     except urllib.error.HTTPError as error:
         with error:
-            return _answer(error.code, error.headers, error.read())
+            return Answer(error.code, error.read())
     except (OSError, ValueError, http.client.HTTPException):  # ValueError: not a valid address
         return None
-
-
-def fetch_text(url: str, timeout: float = 5.0, key: str = "") -> str | None:
-    """GET ``url`` and return its text; None if the answer is not 200."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    try:
-        request = urllib.request.Request(url, headers=shown(key))  # noqa: S310 - as above
-        with opener.open(request, timeout=timeout) as reply:
-            text: str = reply.read().decode("utf-8", "replace")
-    except (OSError, ValueError, http.client.HTTPException):
-        return None
-    return text
 
 
 def call_gateway(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
@@ -67,8 +61,9 @@ def call_gateway(url: str, *, body: object = None, timeout: float = 5.0) -> Answ
 
 
 def fetch_from_gateway(url: str) -> str | None:
-    """Like ``fetch_text``, for a gateway: with the key of TRITON_GATEWAY_KEY, if set."""
-    return fetch_text(url, key=os.environ.get(KEY, ""))
+    """GET a gateway's ``url`` and return its text; None if the answer is not 200."""
+    answer = call_gateway(url)
+    return None if answer is None or answer.status != http.HTTPStatus.OK else answer.raw.decode("utf-8", "replace")
 
 
 async def call_async(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
@@ -96,20 +91,7 @@ def listens(url: str, environ: Mapping[str, str] | None = None) -> bool:
         return False
 
 
-def shown(key: str) -> dict[str, str]:
-    """Return the headers with a gateway's key; empty without a key."""
-    return {"authorization": f"Bearer {key}"} if key else {}
-
-
 def reachable_host(host: str) -> str:
     """Return the host for URLs by which a server that listens on ``host`` is reached from this machine."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - compared only
     return f"[{reached}]" if ":" in reached and not reached.startswith("[") else reached
-
-
-def _answer(status: int, headers: email.message.Message, raw: bytes) -> Answer:
-    try:
-        content = json.loads(raw)
-    except ValueError:
-        content = None
-    return Answer(status, {name.lower(): value for name, value in headers.items()}, content)

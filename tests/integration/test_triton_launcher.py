@@ -58,8 +58,10 @@ def repository(tmp_path, make_token_model):
 def test_a_killed_server_leaves_nothing_to_the_next(tmp_path, repository):
     """Kill -9: its stubs and shared memory are gone once another one is started on the same ports."""
     folder = tmp_path / "the stäte"
-    first = TritonServer(folder, repository.root)
-    with contextlib.closing(AdminClient(first.grpc, load_timeout_s=LIMIT_S)) as admin:
+    with (
+        TritonServer(folder, repository.root) as first,
+        contextlib.closing(AdminClient(first.grpc, load_timeout_s=LIMIT_S)) as admin,
+    ):
         admin.load("tokens")
         assert (3, {"tokens": 2}) == (len(members(first.pid)), count_stubs(repository.root))
         prefix = (folder / "triton" / "shm-prefix").read_text()
@@ -67,13 +69,12 @@ def test_a_killed_server_leaves_nothing_to_the_next(tmp_path, repository):
         os.killpg(first.pid, signal.SIGKILL)
         until(lambda: not members(first.pid), what="the end of its processes")
         assert ({}, True) == (count_stubs(repository.root), bool(regions(prefix)))
-        with contextlib.closing(TritonServer(folder, repository.root, ports=first.ports)) as again:
+        with TritonServer(folder, repository.root, ports=first.ports) as again:
             assert [] == regions(prefix)
             until(admin.is_live)
             assert "absent" == admin.index()["tokens"].state
             admin.load("tokens")
             assert admin.is_ready("tokens")
-            first.stop()
     until(lambda: not members(again.pid), what="the end of its processes")
     assert ({}, []) == (count_stubs(repository.root), regions((folder / "triton" / "shm-prefix").read_text()))
 

@@ -175,7 +175,7 @@ class Gate:
         assert self.pairs is not None  # noqa: S101 - nothing else is left
         group, test = self.pairs.strongest
         where = f"mirrored requests with {group}" if group else "mirrored requests"
-        permitted = "in a group (--other-answers-in-group)" if group else "(--other-answers)"
+        permitted = "in a group (twice --other-answers)" if group else "(--other-answers)"
         return (
             f"it answered {test.differed} of {test.compared} {where} ({test.differed / max(test.compared, 1):.1%}) "
             f"differently from stable; {test.most:.1%} are permitted {permitted}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 
 from deploy.cli import state_file
 from deploy.controller.history import recorder
@@ -73,7 +74,7 @@ def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
     assert {"preprocess.py": CODE} == document["endpoints"]["team/hook"]["code"]
     assert {"id": "m1", "name": "model m1", "project": "models"} == document["endpoints"]["faq/1"]["model"]
     assert {"4": "m3"} == {n: m["id"] for n, m in document["auto_update"]["auto"]["versions"].items()}
-    assert {"faq": "faq/2"} == document["defaults"]
+    assert {"faq": {"version": "faq/2"}} == document["defaults"]
     assert [] == changes(store, document)[0]
 
 
@@ -220,22 +221,27 @@ def test_code_that_would_leave_its_folder_is_not_exported(tmp_path: Path, name: 
     ("text", "says"),
     [
         ("{", "is not valid YAML"), ("[]", "not the state of a serving Task"), ("version: 2", "no `version: 1`"),
-        ("version: 1\nendpoint: {}", "unknown part endpoint"), ("version: 1\nendpoints: []", "map names to entries"),
+        ("version: 1\nendpoint: {}", "state.yaml: endpoint: Extra inputs"),
+        ("version: 1\nendpoints: []", "state.yaml: endpoints: Input should be a valid dict"),
         ("version: 1\nobjectives: {a: {latency: soon}}", "latency: 'soon' is not a duration"),
         ("version: 1\nobjectives: {a: {speed: 1}}", "unknown part speed"),
-        ("version: 1\nendpoints: {a: 1}", "fields with values"), ("version: 1\ndefaults: {a: {}}", "must be a url"),
-        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", r"a code file with the unsafe path '\.\./x\.py'"),
-        ('version: 1\nendpoints: {a: {code: {"x\\0.py": a}}}', "a code file with the unsafe path"),
+        ("version: 1\nendpoints: {a: 1}", "endpoints a: Input should be a valid dictionary"),
+        ("version: 1\ndefaults: {a: {}}", "defaults a: Input should be a valid string"),
+        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", r"a code: .*the unsafe path '\.\./x\.py'"),
+        ('version: 1\nendpoints: {a: {code: {"x\\0.py": a}}}', "the unsafe path"),
         (f"version: 1\nendpoints: {{a: {{code: {{{'n' * 300}.py: a}}}}}}", "a name that is too long"),
-        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "an invalid name"),
-        ("version: 1\nendpoints: {a: {code: {b: x, b/c.py: y}}}", "the code file b/c.py twice, or as a file and as"),
-        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b: y}}}", "the code file b twice, or as a file and as"),
-        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b//c.py: y}}}", "the code file b//c.py twice"),
+        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "a code x.py: Input should be a valid str"),
+        ("version: 1\nendpoints: {a: {code: {b: x, b/c.py: y}}}", "the code file b/c.py is there twice, or"),
+        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b: y}}}", "the code file b is there twice, or"),
+        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b//c.py: y}}}", "the code file b//c.py is there twice"),
+        ("version: 1\ncanaries: {a: {}}", "weights: Field required"),
+        ("version: 1\nendpoints: {/: {}}", "a name is empty"),
+        ("version: 1\nendpoints: {a: {model: {ids: m}}}", "model ids: Extra inputs"),
         ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
-        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "not a number"),
+        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "versions x"),
         ("version: 1\ncanaries: {a: {weights: [1], load_endpoints: [a/1, a/2]}}", "as many load_endpoints"),
-        ("version: 1\ncanaries: {a: {weights: [x]}}", "a list of numbers"),
-        ("version: 1\nendpoints: {a: {model: m1}}", "must have names and values"),
+        ("version: 1\ncanaries: {a: {weights: [x]}}", "weights 0: Input should be a valid number"),
+        ("version: 1\nendpoints: {a: {model: m1}}", "endpoints a model: Input should be"),
         ("version: 1\nendpoints: !!python/object:os.system {}", "is not valid YAML"),
     ],
 )  # fmt: skip
@@ -247,7 +253,6 @@ def test_files_that_cannot_be_used_are_refused_in_a_sentence(text: str, says: st
 
 def test_json_is_read_as_well(tmp_path: Path) -> None:
     """JSON is valid YAML."""
-    import json
-
-    document: Any = {"version": 1, **state_file.document_of(make_store(tmp_path), make_store(tmp_path).task())}
-    assert exported(make_store(tmp_path)) == state_file.parsed(json.dumps(document), "state.json")
+    store = make_store(tmp_path)
+    document = yaml.safe_load(state_file.written(state_file.document_of(store, store.task()), "t"))
+    assert exported(store) == state_file.parsed(json.dumps(document), "state.json")

@@ -70,7 +70,7 @@ def test_a_group_that_is_always_answered_differently_is_found_and_named(group):
     assert all(run.is_bad for run in runs)
     reason = runs[0].reason()
     assert f"mirrored requests with {group} (100.0%) differently from stable" in reason
-    assert "30.0% are permitted in a group (--other-answers-in-group)" in reason
+    assert "30.0% are permitted in a group (twice --other-answers)" in reason
 
 
 def test_groups_are_counted_but_not_judged_if_all_their_answers_may_differ():
