@@ -17,10 +17,9 @@ import os
 import re
 import secrets
 import shlex
-import signal
 import tempfile
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -40,8 +39,6 @@ from gateway import manifest, registry, spec
 from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 
 SENTENCE: Final = "A man is playing the guitar on stage."
-NOTHING: Final = "stopped: nothing was registered"
-"""Said after Ctrl-C."""
 _SERVED_WITHIN_S: Final = 180.0
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
@@ -122,16 +119,14 @@ class Deployment:
                 asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
         except BaseException as error:
-            with _uninterrupted():
-                if not (url and self._take_back(url, tag)) and isinstance(error, KeyboardInterrupt):
-                    screen.say(NOTHING)
+            if not (url and self._take_back(url, tag)) and isinstance(error, KeyboardInterrupt):
+                screen.say("stopped: nothing was registered")
             raise
         try:
             self._ask(url)
         except _Refused as error:
             # otherwise a version that cannot be served would become the default version
-            with _uninterrupted():
-                self._take_back(url, tag)
+            self._take_back(url, tag)
             raise DeployError(error.message, hint="the registered model and endpoint are removed again") from error
         except KeyboardInterrupt:
             remove = serving.command_line(["--id", self._task_id, "model", "remove", "--endpoint", url])
@@ -344,14 +339,3 @@ def shortened(answer: object) -> object:
 
 def _versions(serving_spec: spec.ServingSpec, endpoint: str) -> dict[str, spec.EndpointSpec]:
     return {url: one for url, one in serving_spec.endpoints.items() if one.endpoint == endpoint}
-
-
-@contextlib.contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C in the context, so that a removal is completed."""
-    before: Callable[..., object] | int | None = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

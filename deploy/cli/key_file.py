@@ -6,7 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ __all__ = [
     "KeyFileStore",
     "KeyStore",
     "RegistryKeyStore",
+    "Stored",
     "callers",
     "first_pepper",
     "new_key",
@@ -30,6 +31,17 @@ __all__ = [
 ]
 
 Key = callers.Key
+
+
+@dataclass(slots=True)
+class Stored:
+    """What a store holds. ``quotas``: limits by tenant, as a file has them. ``peppers``: names of those that the keys
+    were made with; a name is empty if it is not known.
+    """
+
+    keys: list[Key]
+    quotas: dict[str, Any] = field(default_factory=dict)
+    peppers: set[str] = field(default_factory=set)
 
 
 class KeyStore:
@@ -45,16 +57,12 @@ class KeyStore:
     def __str__(self) -> str:
         return self._place
 
-    def keys(self) -> list[Key]:
-        """Return the keys, revoked ones too."""
+    def read(self) -> Stored:
+        """Return the keys, revoked ones too, and quotas."""
         raise NotImplementedError
 
-    def editing(self) -> contextlib.AbstractContextManager[list[Key]]:
-        """Return a context with the list of keys for changes, which are written if it ends without an error."""
-        raise NotImplementedError
-
-    def peppers(self) -> set[str]:
-        """Return the names of the peppers that keys were made with; a name is empty if it is not known."""
+    def editing(self) -> contextlib.AbstractContextManager[Stored]:
+        """Return a context with the same for changes, which are written if it ends without an error."""
         raise NotImplementedError
 
     def pepper(self) -> bytes:
@@ -62,7 +70,7 @@ class KeyStore:
         if self.pepper_path is None:
             raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
         with self._errors():
-            known = self.peppers()
+            known = self._stored().peppers
             if not self.pepper_path.exists():
                 if known:
                     raise DeployError(
@@ -78,6 +86,9 @@ class KeyStore:
                 )
             return pepper
 
+    def _stored(self) -> Stored:
+        return self.read()
+
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
         try:
@@ -89,58 +100,41 @@ class KeyStore:
 
 
 class KeyFileStore(KeyStore):
-    """Keys in a file, with the pepper beside it or at ``pepper``."""
+    """Keys and quotas in a file, with the pepper beside it or at ``pepper``."""
 
     def __init__(self, path: Path, pepper: Path | None = None) -> None:
         super().__init__(str(path), pepper or Path(callers.default_pepper(path)))
         self.path = path
 
-    def keys(self) -> list[Key]:
-        """See ``KeyStore.keys``. Raises ``DeployError`` if there is no file."""
+    def read(self) -> Stored:
+        """See ``KeyStore.read``. Raises ``DeployError`` if there is no file."""
         if not self.path.exists():
             raise DeployError(f"there is no file {self.path}", hint="`triton-gateway keys create` creates it")
         with self._errors():
-            return callers.read_file(json.dumps(self._content()).encode())[1]
-
-    def peppers(self) -> set[str]:
-        """See ``KeyStore.peppers``."""
-        content = self._content()
-        return {str(content.get("pepper", ""))} if content["keys"] else set()
+            return self._stored()
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator[list[Key]]:
+    def editing(self) -> Iterator[Stored]:
         """See ``KeyStore.editing``."""
-        with self._editing() as content:
-            _, keys = callers.read_file(json.dumps(content).encode())
-            yield keys
-            content["keys"] = [key.to_json() for key in keys]
-
-    def quotas(self) -> dict[str, Any]:
-        """Return the limits of tenants, as the file has them."""
-        with self._errors():
-            callers.quotas_of(content := self._content())
-            return dict(content.get("quotas", {}))
-
-    @contextlib.contextmanager
-    def editing_quotas(self) -> Iterator[dict[str, Any]]:
-        """Yield the limits of tenants for changes. They are written if the context ends without an error."""
-        with self._editing() as content:
-            yield content.setdefault("quotas", {})
-            callers.quotas_of(content)
-
-    @contextlib.contextmanager
-    def _editing(self) -> Iterator[dict[str, Any]]:
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with folders.held(self.path.with_name(f"{self.path.name}.lock")):
-                content = self._content()
-                pepper = self.pepper()
-                yield content
-                content["pepper"] = callers.name_of(pepper)
+                stored, pepper = self._stored(), self.pepper()
+                yield stored
+                content = {
+                    **self._content()[0], "keys": [key.to_json() for key in stored.keys],
+                    "pepper": callers.name_of(pepper), "quotas": stored.quotas,
+                }  # fmt: skip
+                callers.quotas_of(content)
                 _replace(self.path, json.dumps(content, indent=1) + "\n")
 
-    def _content(self) -> dict[str, Any]:
-        return {"keys": [], **(callers.read_file(self.path.read_bytes())[0] if self.path.exists() else {})}
+    def _stored(self) -> Stored:
+        content, keys = self._content()
+        callers.quotas_of(content)
+        return Stored(keys, dict(content.get("quotas", {})), {str(content.get("pepper", ""))} if keys else set())
+
+    def _content(self) -> tuple[dict[str, Any], list[Key]]:
+        return callers.read_file(self.path.read_bytes()) if self.path.exists() else ({}, [])
 
 
 class RegistryKeyStore(KeyStore):
@@ -151,22 +145,19 @@ class RegistryKeyStore(KeyStore):
         self._registry = store
         self._by = by
 
-    def keys(self) -> list[Key]:
-        """See ``KeyStore.keys``."""
+    def read(self) -> Stored:
+        """See ``KeyStore.read``. A revoked key may have had another pepper."""
         with self._errors():
-            return callers.keys_in(self._registry.ledger.read())
-
-    def peppers(self) -> set[str]:
-        """See ``KeyStore.peppers``; a revoked key may have had another one."""
-        return {key.pepper for key in self.keys() if not key.revoked}
+            keys = callers.keys_in(self._registry.ledger.read())
+        return Stored(keys, peppers={key.pepper for key in keys if not key.revoked})
 
     @contextlib.contextmanager
-    def editing(self) -> Iterator[list[Key]]:
+    def editing(self) -> Iterator[Stored]:
         """See ``KeyStore.editing``."""
-        keys = self.keys()
-        before = list(keys)
-        yield keys
-        self._registry.ledger.write(callers.records_of(before, keys, self._by))
+        stored = self.read()
+        before = list(stored.keys)
+        yield stored
+        self._registry.ledger.write(callers.records_of(before, stored.keys, self._by))
 
 
 def new_key(store: KeyStore, rights: Key) -> tuple[str, Key]:

@@ -103,8 +103,8 @@ def create(
         _several(operations, "--operations") or (callers.INFER, callers.METADATA), _end_of(expires, now), "",
         callers.written(now), who(), note, "",
     ))  # fmt: skip
-    with store.editing() as keys:
-        keys.append(key)
+    with store.editing() as stored:
+        stored.keys.append(key)
     if as_json:
         click.echo(json.dumps({"key": text, "id": key.id, "tenant": key.tenant, "expires": key.expires or None}))
         return 0
@@ -120,8 +120,7 @@ def create(
 def list_(store: key_file.KeyStore, as_json: bool) -> int:
     """List all keys: id, tenant, rights and expiry, but never the key itself."""
     now = time.time()
-    keys = store.keys()
-    rows = [(key, key_file.state_of(key, now)) for key in keys]
+    rows = [(key, key_file.state_of(key, now)) for key in store.read().keys]
     if as_json:
         shown = [{**key.to_json(), "state": state} for key, state in rows]
         click.echo(json.dumps([{k: v for k, v in row.items() if k != "hash"} for row in shown], indent=1))
@@ -140,12 +139,11 @@ def list_(store: key_file.KeyStore, as_json: bool) -> int:
 @_store_options
 def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
     """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
-    known = store.keys()
-    for key_id in key_ids:
-        _place_of(known, key_id)
-    with store.editing() as keys:
-        for place in (_place_of(keys, key_id) for key_id in key_ids):
-            keys[place] = replace(keys[place], revoked=keys[place].revoked or callers.written(time.time()))
+    store.read()  # a misspelt file is not made
+    with store.editing() as stored:
+        for place in (_place_of(stored.keys, key_id) for key_id in key_ids):
+            key = stored.keys[place]
+            stored.keys[place] = replace(key, revoked=key.revoked or callers.written(time.time()))
     click.echo(f"revoked: {', '.join(key_ids)}")
     return 0
 
@@ -177,11 +175,11 @@ def quota(store: key_file.KeyStore, tenant: str, shadow: bool, off: bool, **give
     if not tenant and (limits or off):
         raise DeployError("no tenant is given", hint="give --tenant, or --tenant '*' for all tenants")
     if tenant:
-        with store.editing_quotas() as found:
-            found.pop(tenant, None)
+        with store.editing() as stored:
+            stored.quotas.pop(tenant, None)
             if not off:
-                found[tenant] = {**limits, **({"shadow": True} if shadow else {})}
-    limited = store.quotas()
+                stored.quotas[tenant] = {**limits, **({"shadow": True} if shadow else {})}
+    limited = store.read().quotas
     if not limited:
         click.echo(f"no tenant has limits in {store}", err=True)
     for name, one in limited.items():

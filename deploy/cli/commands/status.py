@@ -13,7 +13,6 @@ import click
 from deploy.cli import until_live
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
-from deploy.controller.registry import metrics
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal, table
@@ -148,16 +147,6 @@ def describe(address: str, gateway: Mapping[str, Any]) -> list[str]:
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
         lines.append(f"default version of {name}: {url}{'' if url in served else ', which is not served'}")
-    lines += [
-        f"accuracy {one['endpoint']} {one['version'] or '-'}: {metrics.drift.right_in_words(one)}"
-        for one in gateway.get("accuracy", [])
-    ]
-    if kept := gateway.get("payload_log"):
-        shares = ", ".join(
-            f"{100 * share:.6g}% of {pattern}" for pattern, share in dict(kept.get("shares", {})).items()
-        )
-        lines.append(f"payload log: {shares} to {kept.get('to')}")
-        lines += [f"payload log: {kept['problem']}"] if kept.get("problem") else []
     lines += [
         f"lost {one['endpoint']}: another ClearML client wrote back a copy of the Task that it had read before; if it "
         f"was not removed on purpose: {one['restore']}"

@@ -64,20 +64,7 @@ def check(kubectl: Kubectl) -> Iterator[Finding]:
         yield Finding("deployments", "note", f"none in {kubectl.namespace}", "helm install (docs/kubernetes.md)")
         return
     yield from autoscalers(kubectl)
-    if kubectl.json("get", "scaledobjects.keda.sh").get("items"):
-        yield _external_metrics(kubectl)
     yield from _open_addresses(kubectl, deployments)
-
-
-def _external_metrics(kubectl: Kubectl) -> Finding:
-    """Check that KEDA serves the API of external metrics, which has only one owner."""
-    subject, name = "external metrics (KEDA)", "v1beta1.external.metrics.k8s.io"
-    owner = kubectl.json("get", "apiservice", name).get("spec", {}).get("service") or {}
-    said = f"{owner.get('namespace', '?')}/{owner.get('name', '?')}"
-    if owner and "keda" not in said:
-        remedy = "remove its external rules (of prometheus-adapter rules.external: []), then run KEDA's helm upgrade"
-        return Finding(subject, "missing", f"are served by {said}, so KEDA's autoscalers never get a value", remedy)
-    return Finding(subject, "ok" if owner else "note", f"are served by {said}", f"kubectl get apiservice {name}")
 
 
 def autoscalers(kubectl: Kubectl) -> Iterator[Finding]:

@@ -40,8 +40,8 @@ class Fleet:
     def create(self) -> tuple[str, Key]:
         text, name = new_key()
         key = Key(name, digest(PEPPER, text.encode()).hex(), "acme", created=written(1))
-        with self.store().editing() as keys:
-            keys.append(key)
+        with self.store().editing() as stored:
+            stored.keys.append(key)
         return text, key
 
     async def look(self) -> None:
@@ -77,8 +77,8 @@ async def test_a_change_reaches_every_gateway_at_its_next_poll(fleet: Fleet) -> 
     assert ["unknown_key"] * 2 == fleet.ask(text)
     await fleet.look()
     assert ["acme"] * 2 == fleet.ask(text)
-    with fleet.store().editing() as keys:
-        keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
+    with fleet.store().editing() as stored:
+        stored.keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
     await fleet.look()
     assert ["revoked"] * 2 == fleet.ask(text)
 
@@ -88,15 +88,15 @@ async def test_writing_back_an_old_copy_does_not_undo_a_revocation(fleet: Fleet)
     text, key = fleet.create()
     store = fleet.store()
     with store.editing() as stale:
-        with fleet.store().editing() as keys:
-            keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
-        stale[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "note": "changed"})
+        with fleet.store().editing() as stored:
+            stored.keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
+        stale.keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "note": "changed"})
     await fleet.look()
     assert ["revoked"] * 2 == fleet.ask(text)
     fleet.ledger.write([Record(KEY, key.id, key.to_json())])
     await fleet.look()
     assert ["revoked"] * 2 == fleet.ask(text)
-    recorded = fleet.store().keys()
+    recorded = fleet.store().read().keys
     assert [True] == [bool(one.revoked) for one in recorded]
 
 
@@ -124,11 +124,11 @@ async def test_keys_survive_a_restart_while_the_registry_is_away(
     stack = make_stack(keys_from_registry=True, pepper_file=str(pepper))
     store = RegistryKeyStore(stack.registry, pepper)
     texts = []
-    with store.editing() as keys:
+    with store.editing() as stored:
         for _ in range(2):
             text, key = new_key_of(store)
             texts.append(text)
-            keys.append(key)
+            stored.keys.append(key)
 
     async def answers(client: Any) -> list[int]:
         asked = [client.post("/serve/e", json={"text": "a"}, headers={"x-api-key": text}) for text in texts]
@@ -139,9 +139,9 @@ async def test_keys_survive_a_restart_while_the_registry_is_away(
         await stack.until(lambda: "e" in stack.gateway.table.current.endpoints)
         assert [200, 200] == await answers(stack.client)
         stack.registry.sections |= sections
-        with store.editing() as keys:
-            keys[0] = replace(keys[0], revoked=written(2))
-        revoked = texts.index(next(text for text in texts if keys[0].id in text))
+        with store.editing() as stored:
+            stored.keys[0] = replace(stored.keys[0], revoked=written(2))
+        revoked = texts.index(next(text for text in texts if stored.keys[0].id in text))
         access = stack.gateway._callers.access
         await stack.until(lambda: _answer_of(access, texts[revoked]) == "revoked")
         [saved] = tmp_path.rglob("last-good.json")
@@ -187,8 +187,8 @@ def test_all_gateways_share_one_pepper(fleet: Fleet) -> None:
 async def test_a_key_with_another_pepper_is_refused_by_the_command_and_reported_by_gateways(fleet: Fleet) -> None:
     """Otherwise it would be listed and work nowhere."""
     text, key = new_key_of(fleet.store())
-    with fleet.store().editing() as keys:
-        keys.append(key)
+    with fleet.store().editing() as stored:
+        stored.keys.append(key)
     await fleet.look()
     assert ["acme"] * 2 == fleet.ask(text)
     fleet.pepper.write_bytes(b"another pepper, by mistake")
@@ -197,7 +197,7 @@ async def test_a_key_with_another_pepper_is_refused_by_the_command_and_reported_
     await fleet.look()
     assert ["unknown_key"] * 2 == fleet.ask(text)
     assert "1 of another pepper" in fleet.gateways[0].status()["registry"]["known"]
-    RegistryKeyStore(fleet.registry).keys()
+    RegistryKeyStore(fleet.registry).read()
     with pytest.raises(DeployError, match="a new key needs"):
         new_key_of(RegistryKeyStore(fleet.registry))
 

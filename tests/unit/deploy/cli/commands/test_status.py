@@ -43,20 +43,6 @@ def test_a_canary_that_one_version_answers_alone_is_shown_as_finished() -> None:
     assert 'canary clf: {"clf/3": 0.1, "clf/1": 0.9}' in lines
 
 
-def test_what_is_kept_of_requests_and_how_often_answers_are_right_is_told() -> None:
-    """The destination of the payload log is shown, and accuracies with their endpoint."""
-    status = {
-        "ready": True,
-        "payload_log": {"to": "/kept", "shares": {"faq": 0.1, "*": 0.001}, "problem": "it is full"},
-        "accuracy": [{"endpoint": "faq", "version": "2", "value": 0.9, "low": 0.85, "high": 0.94, "labels": 1200}],
-    }  # fmt: skip
-    lines = describe("http://g", status)
-    assert [
-        "accuracy faq 2: 90.0% right by labels (85.0% to 94.0%, 1,200 labels)",
-        "payload log: 10% of faq, 0.1% of * to /kept", "payload log: it is full",
-    ] == lines[-3:]  # fmt: skip
-
-
 def test_a_rollout_that_runs_is_told_with_its_guard() -> None:
     """One that has ended is not."""
     one = {"canary": "clf/3", "weight": 5.0, "why": "too few requests", "guard": "host 1a2b", "phase": "running"}

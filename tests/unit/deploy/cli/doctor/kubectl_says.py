@@ -55,7 +55,6 @@ def of_keda() -> dict[str, Any]:
 HEALTHY: dict[str, tuple[int, Any, str]] = {
     "exec": (0, "", ""),
     "exec deployment/triton --container=sync -- python -c": (0, "2.72.0", ""),
-    "get apiservice": (0, {"spec": {"service": {"namespace": "keda", "name": "keda-metrics"}}}, ""),
     "get horizontalpodautoscalers": (0, items(), ""),
     "get scaledobjects": (0, items(), ""),
     "get deployments": (0, items(deployment("triton-gateway", 2, 2, "gateway"), deployment("triton", 1, 1)), ""),

@@ -28,13 +28,13 @@ def bad(kubectl: Kubectl) -> list[str]:
 
 
 def test_a_healthy_cluster_has_nothing_missing(kubectl: Any) -> None:
-    """With autoscalers of both kinds; without any of KEDA's, nothing is asked of its API."""
+    """With autoscalers of both kinds."""
     both = kubectl(
         get_horizontalpodautoscalers=(0, items(hpa("g"), of_keda()), ""), get_scaledobjects=(0, items(scaled()), "")
     )
     seen = found(both)
     assert {"ok"} == {each.state for each in seen.values()}
-    assert {"hpa/g", "scaledobject/triton", "external metrics (KEDA)", "who may load models"} <= set(seen)
+    assert {"hpa/g", "scaledobject/triton", "who may load models"} <= set(seen)
     assert {"who may load models", "version of deployment/triton"} == set(found(kubectl()))
 
 
@@ -65,14 +65,6 @@ def test_nothing_deployed_yet_is_a_note(kubectl: Any) -> None:
     assert [("deployments", "note", "none in triton-gateway")] == [
         (s, one.state, one.detail) for s, one in seen.items()
     ]
-
-
-def test_external_metrics_that_are_not_kedas_are_missing(kubectl: Any) -> None:
-    """KEDA still reports Ready without Fallback."""
-    other = {"spec": {"service": {"namespace": "monitoring", "name": "prometheus-adapter"}}}
-    some = {"get_scaledobjects": (0, items(scaled()), "")}
-    seen = found(kubectl(get_apiservice=(0, other, ""), **some))["external metrics (KEDA)"]
-    assert ("missing", True) == (seen.state, "monitoring/prometheus-adapter" in seen.detail)
 
 
 @pytest.mark.parametrize(
