@@ -16,8 +16,6 @@ from typing import Final, Protocol
 from gateway.pools import DEFAULT
 
 _MAX_LISTED: Final = 5
-STUCK: Final = "answers, but its streams are stuck"
-"""What a Triton does that answers calls but no streams."""
 
 
 class ServedUrls(Protocol):
@@ -45,7 +43,7 @@ class Health:
 
     __slots__ = (
         "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools",
-        "registry_error", "served_urls", "stuck", "waits_for_tritons",
+        "registry_error", "served_urls", "waits_for_tritons",
     )  # fmt: skip
 
     def __init__(self, latch: bytearray | mmap.mmap | None = None) -> None:
@@ -59,8 +57,6 @@ class Health:
         """Stays true once it is: from then on only losses count."""
         self.backend_live: dict[str, bool] = {}
         """Whether each Triton that is needed answers, by address, as far as that is known."""
-        self.stuck: Sequence[str] = ()
-        """The Tritons that answer calls but no streams."""
         self.waits_for_tritons = False
         """Whether the gateway stays ready for pools without a Triton: only requests make a pool start one."""
         self.pools: dict[str, str] = {}
@@ -96,8 +92,6 @@ class Health:
             urls = [url for url, needed in needs.items() if needed == address]
             lost = f": {_listed(urls)} cannot be answered" if urls else ""
             found.append(f"{self._named(address)} does not answer{lost}")
-        found += [f"Triton at {address} {STUCK}: no text is generated there until it is restarted"
-                  for address in self.stuck]  # fmt: skip
         unserved = served_urls.unserved()
         found += [f"{url} {reason}" for url, reason in list(unserved.items())[:_MAX_LISTED]]
         if len(unserved) > _MAX_LISTED:

@@ -64,7 +64,6 @@ class FakeBackend:
         self.replicas = 1
         self.waiting = 0
         self.cold = Counter[str]()
-        self.stuck: list[str] = []
         self._readers: set[asyncio.Task[None]] = set()
 
     def add(self, name: str, inputs: Mapping[str, str], outputs: Mapping[str, str], run: Run) -> None:

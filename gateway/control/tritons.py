@@ -82,7 +82,6 @@ class TritonProbe:
             self._observer.show(
                 catalog.BACKEND_UP, {(address, pools.get(address, "")): live for address, live in found.items()}
             )
-        self._health.stuck = sorted({address for backend in needed.values() for address in backend.stuck})
         waiting: dict[str, int] = {}
         for address, backend in needed.items():
             for pool in pools.get(address, "").split(","):

@@ -250,11 +250,6 @@ class TritonBackend:
         healthy = [replica for replica in self._replicas.all if not replica.is_unhealthy]
         return bool(healthy) and all(model in replica.missing for replica in healthy)
 
-    @property
-    def stuck(self) -> Sequence[str]:
-        """See ``Backend.stuck``."""
-        return [replica.address for replica in self._replicas.all if replica.grpc.is_stuck]
-
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
         await self._replicas.survey(model)

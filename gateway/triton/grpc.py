@@ -8,25 +8,20 @@ queue. Only gRPC offers streams, metadata and statistics.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from time import monotonic
 from typing import Any, Final
 
 import grpc
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import BackendGarbage, GatewayError, ModelNotReady
-from gateway.health import STUCK
+from gateway.errors import BackendGarbage, GatewayError
 from gateway.triton.errors import BackendError, TransportError, lost, translate
 from gateway.triton.port import ModelInfo, TensorInfo, Tensors
 from gateway.triton.tensors import FROM_TRITON, pack, unpack
 from gateway.triton.tls import TritonTls
 from gateway.triton.waiting import within_running_time
-
-_log = logging.getLogger("triton_gateway.triton")
 
 _SERVICE: Final = "/inference.GRPCInferenceService/"
 _ALIVE_S: Final = 2.0
@@ -35,10 +30,6 @@ _READ_ON_S: Final = 60.0
 """Seconds after its caller's deadline until which a stream is read on; then it is cancelled after all."""
 _CLOSE_S: Final = 10.0
 """Seconds that streams are read on when the channel is closed."""
-_SILENT_S: Final = 5.0
-"""Seconds without a message on any open stream after which the server is asked whether it answers streams."""
-_STUCK_S: Final = 5.0
-"""Seconds without an answer to that after which its streams count as stuck."""
 
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", -1),
@@ -75,17 +66,10 @@ class GrpcTransport:
     def __init__(self, address: str, *, options: Mapping[str, Any], tls: TritonTls | None, host: str) -> None:
         self._address = address
         self._calls: set[Any] = set()
-        self._readers: set[asyncio.Task[None]] = set()
-        """One for each open stream."""
         self._unread: set[asyncio.Task[None]] = set()
-        """Those whose caller has left."""
-        self._streamed = 0.0
-        """When the last message of a stream arrived, in ``monotonic`` seconds."""
+        """The readers of streams whose caller has left."""
         self.is_hung = False
         """Whether the server, when it last did not prove to be live, gave no answer at all."""
-        self.is_stuck = False
-        """Whether the server answers calls but no streams, which only its restart ends."""
-        self._asking: asyncio.Task[None] | None = None
         settings = dict(_OPTIONS) | dict(options)
         if tls is None:
             channel = grpc.aio.insecure_channel(address, options=list(settings.items()))
@@ -138,19 +122,13 @@ class GrpcTransport:
         can crash or hang if a stream is cancelled while its model answers. ``begin()`` is called when it is sent, and
         what that returns when it has ended.
         """
-        if self.is_stuck:
-            raise ModelNotReady(f"Triton at {self._address} {STUCK}", hint="it must be restarted", retry_after=5)
         request = _request(model, inputs, outputs, request_id)
         # If the model ends without a last token, the final flag then comes in an empty response.
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         received: asyncio.Queue[Any] = asyncio.Queue()
         until = asyncio.get_running_loop().time() + timeout
-        if not self._readers:
-            self._streamed = monotonic()
         call = self._stream(timeout=max(timeout, 0.0) + _READ_ON_S, metadata=_trace(parent))
         reader = asyncio.create_task(self._read(call, request, model, received))
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
         ended = begin()
         reader.add_done_callback(lambda _: ended())
         try:
@@ -181,7 +159,6 @@ class GrpcTransport:
                 await call.write(request)
                 await call.done_writing()
                 while (message := await call.read()) is not grpc.aio.EOF:
-                    self._streamed = monotonic()
                     received.put_nowait(message)
         except GatewayError as failure:
             error = failure
@@ -211,38 +188,12 @@ class GrpcTransport:
         return translate(kind, f"{code.name}: {text}" if kind == "other" else text, model=model, address=self._address)
 
     async def is_live(self) -> bool:
-        """Return whether the server answers. Never raises. Also finds out whether its streams are stuck."""
+        """Return whether the server answers. Never raises."""
         try:
-            is_live = bool((await _ask(self._live, pb.ServerLiveRequest())).live)
+            return bool((await _ask(self._live, pb.ServerLiveRequest())).live)
         except (grpc.RpcError, TimeoutError) as error:
             self.is_hung = isinstance(error, TimeoutError)
             return False
-        is_silent = bool(self._readers) and monotonic() > self._streamed + _SILENT_S
-        if is_live and (is_silent or self.is_stuck) and (self._asking is None or self._asking.done()):
-            self._asking = asyncio.create_task(self._ask_for_a_stream())
-        return is_live
-
-    async def _ask_for_a_stream(self) -> None:
-        """Find out whether the server answers streams. The question is for no model, so its answer is a refusal."""
-        call = self._stream()
-
-        async def read() -> None:
-            await call.write(pb.ModelInferRequest())
-            await call.done_writing()
-            while await call.read() is not grpc.aio.EOF:
-                pass
-
-        try:
-            await within_running_time(read(), _STUCK_S)
-            self.is_stuck, self._streamed = False, monotonic()
-        except TimeoutError:
-            if not self.is_stuck:
-                _log.error("Triton at %s %s: restart it", self._address, STUCK)
-            self.is_stuck = True
-        except grpc.RpcError:
-            self.is_stuck = False  # it is away or new, which other questions find out
-        finally:
-            call.cancel()
 
     async def holds(self) -> frozenset[str] | None:
         """Return the models that are ready, by one call; None if the server does not answer. Never raises.
@@ -282,8 +233,6 @@ class GrpcTransport:
 
     async def close(self) -> None:
         """Close the channel. Calls in flight end with ``TransportError``; streams that callers left are read first."""
-        if self._asking is not None:
-            self._asking.cancel()
         if self._unread:
             await asyncio.wait(self._unread, timeout=_CLOSE_S)
         self.give_up()

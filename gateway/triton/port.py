@@ -118,11 +118,6 @@ class Backend(Servers, Protocol):
         """Return whether servers answer, but none of them had ``model`` when it was last called or looked for."""
         ...
 
-    @property
-    def stuck(self) -> Sequence[str]:
-        """The addresses of servers that answer calls but no streams, as found by ``is_live``; a restart helps."""
-        ...
-
     async def is_ready(self, model: str) -> bool:
         """Return whether ``model`` can be called now; never raises.
 

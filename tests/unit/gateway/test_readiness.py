@@ -147,20 +147,6 @@ async def test_a_gateway_without_triton_is_ready_if_a_hook_serves(stack: Any) ->
     assert (503, ["Triton at fake:8001 does not answer"]) == (code, body["reasons"])
 
 
-async def test_a_triton_whose_streams_are_stuck_is_named(stack: Any) -> None:
-    """The gateway stays ready, because other requests are answered."""
-    stack.deploy("e")
-    await stack.served("e")
-    stack.backend.stuck.append("fake:8001")
-    await stack.until(lambda: stack.gateway.health.degraded())
-    code, body = await readyz(stack)
-    assert (200, []) == (code, body["reasons"])
-    why = "Triton at fake:8001 answers, but its streams are stuck: no text is generated there until it is restarted"
-    assert [why] == body["degraded"] == (await stack.client.get("/v1/status")).json()["degraded"]
-    stack.backend.stuck.clear()
-    await stack.until(lambda: not stack.gateway.health.degraded())
-
-
 async def test_the_status_of_a_killed_triton_is_that_of_its_calls(stack: Any) -> None:
     """It does not answer as soon as a call finds that, not when it is next asked. When it is back, it answers, but a
     version whose model it does not have yet is not said to serve.

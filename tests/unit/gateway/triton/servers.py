@@ -115,8 +115,6 @@ class GrpcServer:
     """Answers nothing at all, as a stopped process does, until it is set."""
     steps: asyncio.Semaphore | None = None
     """Holds back the messages of streams: each takes one."""
-    is_stuck: bool = False
-    """Streams get no answer at all; other calls do."""
     streams: list[str] = field(default_factory=list)
     """How each stream has ended: ``whole`` or ``cancelled``."""
     server: Any = None
@@ -139,8 +137,6 @@ class GrpcServer:
     async def stream(self, requests: AsyncIterator[Any], _context: Any) -> AsyncIterator[Any]:
         """Send four tokens for each request, as a decoupled model does."""
         try:
-            if self.is_stuck:
-                await asyncio.Event().wait()
             async for request in requests:
                 if request.model_name not in self.models:
                     yield pb.ModelStreamInferResponse(error_message="Request for unknown model: it is not found")

@@ -1,4 +1,4 @@
-"""Streams of decoupled models: they are read to their end, whoever leaves; servers with stuck streams are named."""
+"""Streams of decoupled models: they are read to their end, whoever leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from gateway.errors import BackendUnavailable, DeadlineExceeded, ModelNotReady
 from gateway.triton.backend import TritonBackend
-from tests.waiting import LIMIT_S, soon
+from tests.waiting import soon
 
 from .servers import GrpcServer, together, tritons
 
@@ -109,52 +109,3 @@ async def test_closing_reads_what_callers_left(monkeypatch: pytest.MonkeyPatch) 
         await leave_after_two(backend, server, lambda: None)
         await backend.close()
         await soon(lambda: server.streams == ["whole", "cancelled"])
-
-
-async def test_stuck_streams_are_found_by_the_health_check_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls are answered all the time. New streams go elsewhere, or fail at once with the reason."""
-    monkeypatch.setattr("gateway.triton.grpc._SILENT_S", 0.0)
-    monkeypatch.setattr("gateway.triton.grpc._STUCK_S", 0.2)
-    async with tritons("a") as (server,):
-        backend = TritonBackend(together(server))
-        server.is_stuck = True
-        reading = asyncio.create_task(anext(backend.stream("m", INPUT, (), timeout=300)))
-        await soon(lambda: backend._replicas.all[0].in_flight)
-
-        async def is_named() -> bool:
-            assert await backend.is_live()
-            return bool(backend.stuck)
-
-        while not await is_named():
-            await asyncio.sleep(0.02)
-        assert [f"127.0.0.1:{server.port}"] == [address.removeprefix("ipv4:") for address in backend.stuck]
-        with pytest.raises(ModelNotReady, match="answers, but its streams are stuck"):
-            await anext(backend.stream("m", INPUT, (), timeout=300))
-        await backend.infer("m", INPUT, (), timeout=300)
-        server.is_stuck = False
-        monkeypatch.setattr("gateway.triton.grpc._STUCK_S", LIMIT_S)
-        while await is_named():
-            await asyncio.sleep(0.02)
-        assert 4 == len([one async for one in backend.stream("m", INPUT, (), timeout=300)])
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        monkeypatch.setattr("gateway.triton.grpc._CLOSE_S", 0.01)
-        await backend.close()
-
-
-async def test_a_model_that_thinks_for_long_is_not_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its stream is silent, but another one is answered."""
-    monkeypatch.setattr("gateway.triton.grpc._SILENT_S", 0.0)
-    async with tritons("a") as (server,):
-        server.steps = asyncio.Semaphore(0)
-        backend = TritonBackend(together(server))
-        reading = asyncio.create_task(anext(backend.stream("m", INPUT, (), timeout=300)))
-        await soon(lambda: backend._replicas.all[0].in_flight)
-        while not server.streams:
-            assert await backend.is_live()
-            await asyncio.sleep(0.02)
-        assert (["whole"], []) == (server.streams[:1], backend.stuck)
-        for _ in range(4):
-            server.steps.release()
-        assert 0 == int((await reading)["token"][0])
-        await backend.close()
