@@ -55,25 +55,22 @@ def run(settings: Settings) -> int:
         return 2
     with contextlib.ExitStack() as stack:
         try:
-            port, name, host = settings.port, "PORT", settings.host
-            listeners = [stack.enter_context(_listen(settings.host, port))]
+            port, name = settings.port, "PORT"
+            listener = stack.enter_context(_listen(settings.host, port))
             port, name = settings.grpc_port, "GRPC_PORT"
             if port:
                 stack.enter_context(_reserve(settings.host, port))
-            if settings.admin_port:
-                port, name, host = settings.admin_port, "ADMIN", settings.admin_host
-                listeners.append(stack.enter_context(_listen(host, port)))
         except OSError as error:
             reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
             print(  # noqa: T201 - the one thing a person at the terminal must see
-                f"error: port {port} on {host} {reason}; choose another with TRITON_GATEWAY_{name}",
+                f"error: port {port} on {settings.host} {reason}; choose another with TRITON_GATEWAY_{name}",
                 file=sys.stderr,
             )
             return 1
         # One thread tokenizes a batch of texts: with several workers per machine, more threads would only contend, and
         # a fork after a parallel encode hangs the child.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-        return _serve(settings, listeners)
+        return _serve(settings, listener)
 
 
 def _require_exporter() -> None:
@@ -174,11 +171,11 @@ def _problem_of_payloads(settings: Settings) -> str:
     """Return why the payload log cannot be written as configured; empty if it can, or if it is off."""
     if not settings.payload_log:
         return ""
-    from gateway.payloads.opening import check
+    from gateway.payloads.log import check
 
     try:
         check(settings)
-    except (ValueError, ModuleNotFoundError) as error:
+    except ValueError as error:
         return str(error)
     return ""
 
@@ -217,7 +214,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
+def _serve(settings: Settings, listener: socket.socket) -> int:
     from gateway import logs, workers
     from gateway.app import create_app
     from gateway.http.certificates import tls_context
@@ -226,7 +223,7 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
     def make() -> Server:
         files = (settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
         tls = partial(tls_context, *files) if settings.tls_certificate else None
-        return Server(create_app, listeners, tls=tls, backlog=_BACKLOG, drain_timeout=settings.drain_timeout)
+        return Server(create_app, listener, tls=tls, backlog=_BACKLOG, drain_timeout=settings.drain_timeout)
 
     if settings.workers == 1:
         server = make()
@@ -241,12 +238,8 @@ def _serve(settings: Settings, listeners: list[socket.socket]) -> int:
             os.environ[JOINS] = "yes"
         return make()
 
-    def stop_listening() -> None:
-        for listener in listeners:
-            listener.close()
-
     return workers.Workers(
-        worker, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=stop_listening
+        worker, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=listener.close
     ).run()
 
 

@@ -68,7 +68,7 @@ from gateway.path.ask import Serving
 from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, RequestSpans, serve
 from gateway.path.shadow import Mirror
-from gateway.payloads.opening import payload_log
+from gateway.payloads.log import payload_log
 from gateway.registry import lineage_of
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
@@ -161,7 +161,6 @@ class Gateway:
         self.plane = DataPlane(
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
             access_log=settings.access_log, access=access, key_header=settings.routing_key,
-            allows_pins=settings.allows_pins,
         )  # fmt: skip
         self._mirror = Mirror(
             self.table, self.observer, self.plane.records.subscribe, self.permits,
@@ -171,7 +170,7 @@ class Gateway:
             settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)
         )
         self._gateways = Gateways(settings.gateways)
-        self._gate = Gate(access, settings.admin_port, local_names)
+        self._gate = Gate(access, local_names)
         self._addresses = Addresses(self.table, prefix=self._prefix, max_body_bytes=settings.max_body_bytes)
         self._models = ModelRoutes(
             self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
@@ -203,11 +202,7 @@ class Gateway:
     def answer(self, exchange: Exchange) -> Serving | None:
         """Answer one request: see ``http.core.Answer``."""
         reading = self._addresses.at(exchange.path, exchange.query)
-        if (
-            reading is not None
-            and self._gate.is_for_us(exchange.headers)
-            and not (self._gate.admin_port and exchange.connection.port == self._gate.admin_port)
-        ):
+        if reading is not None and self._gate.is_for_us(exchange.headers):
             return serve(exchange, reading, self.plane)
         self._operations(exchange)
         return None

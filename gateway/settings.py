@@ -44,9 +44,6 @@ def unload_after(option: str) -> float:
 
 
 LEAST_UNLOAD_S = 10.0
-_PLACE = re.compile(
-    r"((\[[0-9a-fA-F:.]+\]|[\w.-]+):)?(0|[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])$"
-)
 _ROUTING_KEY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
 _REPLICAS = re.compile(r"([0-9]+|(?=.*[A-Za-z])\w[\w.-]*)$", re.ASCII)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -94,13 +91,6 @@ def _replicas(value: object) -> str:
     return text
 
 
-def _place(value: object) -> str:
-    text = str(value).strip()
-    if text and not _PLACE.match(text):
-        raise ValueError(f"{value!r} is no port: write 9090, or 0.0.0.0:9090")
-    return text
-
-
 def _routing_key(value: object) -> str:
     text = str(value).strip()
     if not _ROUTING_KEY.match(text):
@@ -109,7 +99,6 @@ def _routing_key(value: object) -> str:
 
 
 RoutingKey = Annotated[str, BeforeValidator(_routing_key)]
-Place = Annotated[str, BeforeValidator(_place)]
 Replicas = Annotated[str, BeforeValidator(_replicas)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
@@ -140,13 +129,6 @@ class Settings(BaseSettings):
         0, ge=0, le=65535, validation_alias=_names("grpc_port"),
         description="Port for the Open Inference Protocol over gRPC (Triton's own protocol), on the same address. "
         "All workers share it. 0: no gRPC port.",
-    )  # fmt: skip
-    admin: Place = Field(
-        "", validation_alias=_names("admin"),
-        description="Separate port for operators, as `PORT` (on 127.0.0.1) or `HOST:PORT`: `/metrics`, `/v1/status`, "
-        "the status page, `/docs` and lineage. These addresses then answer only there, and to everyone who can reach "
-        "the port, without a key: choose a host that only operators and Prometheus can reach. Empty: they answer on "
-        "the main port, to callers with the right for them.",
     )  # fmt: skip
     tls: str = Field(
         "", validation_alias=_names("tls"),
@@ -385,12 +367,6 @@ class Settings(BaseSettings):
         168 * 3600.0, ge=60, validation_alias=_names("payload_log_keep"),
         description="Age at which a file of the payload log is deleted.",
     )  # fmt: skip
-    payload_log_redact: str = Field(
-        "", validation_alias=_names("payload_log_redact"),
-        description="What to replace in texts before they are recorded. Rules, separated by white space: `url email "
-        "iban card ip phone number`, and your own patterns between slashes, e.g. `email card /ACC-\\d+/` ([RE2's "
-        "syntax](https://github.com/google/re2/wiki/Syntax)).",
-    )  # fmt: skip
     payload_log_drop: str = Field(
         "", validation_alias=_names("payload_log_drop"),
         description="Fields to leave out of the payload log, comma separated: fields of requests and answers at any "
@@ -444,16 +420,6 @@ class Settings(BaseSettings):
         return not (self.knows_callers or self.allow_anonymous or is_loopback(self.host))
 
     @property
-    def admin_host(self) -> str:
-        """The address of the operators' port."""
-        return self.admin.rpartition(":")[0].strip("[]") or "127.0.0.1"
-
-    @property
-    def admin_port(self) -> int:
-        """The operators' port; 0: none."""
-        return int(self.admin.rpartition(":")[2] or 0)
-
-    @property
     def tls_certificate(self) -> str:
         """The file of the certificate; empty without TLS."""
         return str(Path(self.tls) / "tls.crt") if self.tls else ""
@@ -462,11 +428,6 @@ class Settings(BaseSettings):
     def tls_key(self) -> str:
         """The file of its private key; empty without TLS."""
         return str(Path(self.tls) / "tls.key") if self.tls else ""
-
-    @property
-    def allows_pins(self) -> bool:
-        """Whether callers may choose a version with ``x-route-to``: those with the right, or on this machine all."""
-        return self.knows_callers or is_loopback(self.host)
 
     @property
     def gateways(self) -> int:

@@ -23,12 +23,12 @@ from tests.waiting import soon, until
 async def listening(served: Any, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
     """Serve a gateway that runs, or a stand-in for one; yields the port. Its connections are dropped at the end."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
-    port, made = int(listener.getsockname()[1]), Listening(served)
+    port, made = int(listener.getsockname()[1]), Listening(served, listener)
     try:
-        await made.start([listener], tls)
+        await made.start(tls)
         yield port
     finally:
-        made.close([listener])
+        made.close()
         await accepted_connections()
         for connection in tuple(served.connections.open):
             if connection.port == port:
@@ -45,11 +45,11 @@ def in_a_thread(gateway: Any) -> Iterator[int]:
     async def serve() -> None:
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         async with gateway.running():
-            made = Listening(gateway)
-            await made.start([listener])
+            made = Listening(gateway, listener)
+            await made.start()
             ports.append(int(listener.getsockname()[1]))
             await asyncio.to_thread(ends.wait)
-            await made.stop([listener], 5)
+            await made.stop(5)
 
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambda: asyncio.run(serve()))

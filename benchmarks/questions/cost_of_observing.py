@@ -104,7 +104,7 @@ def serve(form: str, state: Path) -> None:
 
     async def run() -> None:
         async with gateway.running():
-            await Listening(gateway).start([listener])
+            await Listening(gateway, listener).start()
             while "e" not in gateway.table.current.endpoints:  # noqa: ASYNC110 - a fact, not an event
                 await asyncio.sleep(0.05)
             print(listener.getsockname()[1], flush=True)

@@ -22,14 +22,12 @@ INFER: Final = "infer"
 METADATA: Final = "metadata"
 METRICS: Final = "metrics"
 STATUS: Final = "status"
-PINS: Final = "pins"
 FEEDBACK: Final = "feedback"
 OPERATIONS: Final = {
     INFER: "ask endpoints",
     METADATA: "list the endpoints there are rights for, and what they take and give",
     METRICS: "read /metrics, which tells of every endpoint",
     STATUS: "read the page, /v1/status and /docs, which tell of every endpoint, and the lineage of its own",
-    PINS: "choose a version past its canary with x-route-to",
     FEEDBACK: "send the true labels of answers (/v1/feedback)",
 }
 """The operations that can be granted, and their meanings."""

@@ -10,7 +10,7 @@ from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
 from gateway.http.bridge import Scope, Send, names_of, send_reply
 from gateway.http.problems import is_openai, oip_problem, openai_problem, problem
 from gateway.local_names import are_local
-from gateway.path.rights import OPEN, OPERATORS, rule_of
+from gateway.path.rights import OPEN, rule_of
 from gateway.trace import clean_id
 
 
@@ -27,47 +27,24 @@ def not_for_us() -> NotPermitted:
 class Gate:
     """Checks rights. ``access`` None: every caller may ask.
 
-    ``admin_port``: the operators' port. It serves metrics, status and the like to every caller that can reach it, and
-    nothing else; the other ports then do not serve these. 0: no such port. ``local_names``: if given, only requests for
-    loopback names and these are answered.
+    ``local_names``: if given, only requests for loopback names and these are answered.
     """
 
-    def __init__(self, access: Access | None, admin_port: int = 0, local_names: Collection[str] | None = None) -> None:
+    def __init__(self, access: Access | None, local_names: Collection[str] | None = None) -> None:
         self._access = access
-        self.admin_port = admin_port
         self._local_names = local_names
 
     def is_for_us(self, headers: Sequence[tuple[bytes, bytes]]) -> bool:
         """Return whether the request's ``Host`` is a name that this gateway answers to."""
         return self._local_names is None or are_local(headers, self._local_names)
 
-    def is_admin(self, scope: Scope) -> bool:
-        """Return whether a request came through the operators' port."""
-        return bool(self.admin_port) and (scope.get("server") or ("", 0))[1] == self.admin_port
-
     def caller_of(self, scope: Scope) -> Caller | None:
         """Return the caller; None if callers need not be known. Raises ``GatewayError``."""
         access = self._access
-        if access is None and not self.admin_port:
+        if access is None:
             return None
         path = scope["path"]
         rule = rule_of(path)
-        if self.admin_port:
-            is_theirs = rule is not None and rule.operation in OPERATORS
-            if self.is_admin(scope):
-                if is_theirs or (rule is not None and rule.operation == OPEN):
-                    return None
-                raise EndpointNotFound(
-                    f"{ascii(path)[1:-1][:100]} is not served on the operators' port",
-                    hint="use the gateway's main port",
-                )
-            if is_theirs:
-                raise EndpointNotFound(
-                    f"{ascii(path)[1:-1][:100]} is served on the operators' port only",
-                    hint="ask an operator for access to it",
-                )
-        if access is None:
-            return None
         if rule is not None and rule.operation == OPEN:
             return None
         headers = dict(scope["headers"])

@@ -10,7 +10,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
@@ -45,36 +45,31 @@ class Served(Protocol):
 
 
 class Listening:
-    """A server's listening sockets and the connections accepted from them."""
+    """A server's listening socket and the connections accepted from it."""
 
-    def __init__(self, served: Served) -> None:
+    def __init__(self, served: Served, listener: socket.socket) -> None:
         self._served = served
-        self._servers: list[asyncio.Server] = []
+        self._listener = listener
+        self._server: asyncio.Server | None = None
 
-    async def start(
-        self, listeners: Sequence[socket.socket], tls: ssl.SSLContext | None = None, backlog: int = 100
-    ) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None, backlog: int = 100) -> None:
         """Accept connections."""
-        loop, served = asyncio.get_running_loop(), self._served
-        self._servers = [
-            await loop.create_server(
-                lambda: Connection(served.answer, served.connections), sock=one, ssl=tls, backlog=backlog
-            )
-            for one in listeners
-        ]
+        served = self._served
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: Connection(served.answer, served.connections), sock=self._listener, ssl=tls, backlog=backlog
+        )
 
-    def close(self, listeners: Sequence[socket.socket]) -> None:
+    def close(self) -> None:
         """Accept no more connections; those that are open stay."""
-        for server in self._servers:
-            server.close()
-        for listener in listeners:
-            listener.close()
+        if self._server is not None:
+            self._server.close()
+        self._listener.close()
 
-    async def stop(self, listeners: Sequence[socket.socket], timeout: float) -> None:
+    async def stop(self, timeout: float) -> None:
         """Accept until no connection waits, stop listening, and let the connections end, ``timeout`` seconds long."""
         served = self._served
-        await _accepted(listeners)
-        self.close(listeners)
+        await _accepted(self._listener)
+        self.close()
         for connection in tuple(served.connections.open):
             connection.shutdown()
         try:
@@ -90,7 +85,7 @@ class Listening:
 
 
 class Server:
-    """Serves what ``make`` returns on sockets, in this thread, until SIGTERM or SIGINT. ``make`` runs in the loop.
+    """Serves what ``make`` returns on ``listener``, in this thread, until SIGTERM or SIGINT. ``make`` runs in the loop.
 
     ``backlog``: connections that may wait to be accepted. ``drain_timeout``: seconds that requests may take when it
     stops.
@@ -99,14 +94,14 @@ class Server:
     def __init__(
         self,
         make: Callable[[], Served],
-        listeners: Sequence[socket.socket],
+        listener: socket.socket,
         *,
         tls: Callable[[], ssl.SSLContext] | None = None,
         backlog: int,
         drain_timeout: float,
     ) -> None:
         self._make = make
-        self._listeners = listeners
+        self._listener = listener
         self._tls = tls
         self._backlog = backlog
         self._drain_timeout = drain_timeout
@@ -132,14 +127,14 @@ class Server:
         with _stopped_by_signals(stop):
             served = self._make()
             async with served.running():
-                listening = Listening(served)
+                listening = Listening(served, self._listener)
                 if not stop.is_set():
                     tls = self._tls() if self._tls is not None else None
-                    await listening.start(self._listeners, tls, self._backlog)
+                    await listening.start(tls, self._backlog)
                     self.started = True
                     _log.info("accepts connections")
                     await stop.wait()
-                    await listening.stop(self._listeners, self._drain_timeout)
+                    await listening.stop(self._drain_timeout)
 
 
 @contextlib.contextmanager
@@ -160,14 +155,13 @@ def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-async def _accepted(listeners: Sequence[socket.socket]) -> None:
+async def _accepted(listener: socket.socket) -> None:
     """Return when nothing waits to be accepted; the event loop accepts meanwhile.
 
     What was accepted belongs to the server only in a later step of the loop, so nothing must have waited for some.
     """
     waiting = select.poll()
-    for listener in listeners:
-        waiting.register(listener, select.POLLIN)
+    waiting.register(listener, select.POLLIN)
     loop = asyncio.get_running_loop()
     until, quiet_steps = loop.time() + _QUEUE_S, 0
     while loop.time() < until:

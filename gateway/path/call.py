@@ -45,7 +45,7 @@ def labels(trace: Trace) -> Headers:
 class Call:
     """What is asked, parsed by a protocol and used once. A protocol subclasses it and sets ``path``.
 
-    ``serve`` sets what comes with the transport (``key``, ``pin``), and then calls, in this order, from the event loop:
+    ``serve`` sets what comes with the transport (``key``), and then calls, in this order, from the event loop:
     ``question``, once for each version that is tried (again for the stable one if a canary fails); ``piece``, for each
     piece of a streamed answer; and ``render``.
     """
@@ -54,8 +54,6 @@ class Call:
     """The endpoint's url, or a canary's name."""
     key: str | None = None
     """The routing key, which keeps a caller on one side of a canary."""
-    pin = ""
-    """The url of the only version that may answer, regardless of canaries."""
     timeout = 0.0
     """Seconds that the body asks for; 0: none."""
     streams = False

@@ -64,9 +64,6 @@ RPC: Final = {
 }
 """The right that each method of the gRPC service requires."""
 
-OPERATORS: Final = frozenset({METRICS, STATUS})
-"""Rights to information on the whole gateway. The operators' port serves these."""
-
 
 def rule_of(path: str) -> Rule | None:
     """Return the rule for an HTTP address that is not for inference; None if there is none."""

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from gateway.callers.access import Access
 from gateway.callers.quotas import Quota
-from gateway.callers.rights import INFER, PINS
+from gateway.callers.rights import INFER
 from gateway.errors import (
     BackendGarbage,
     GatewayError,
@@ -40,18 +40,14 @@ from gateway.path.deadlines import Deadlines
 from gateway.path.records import Records
 from gateway.path.rights import redacted_for
 from gateway.path.routing.table import RoutingTable
-from gateway.spec import normalize_url
-from gateway.trace import FALLBACK, Trace
+from gateway.trace import DIRECT, FALLBACK, Trace
 from preprocessing.errors import PreprocessingError
 
 _log = logging.getLogger("triton_gateway.request")
 
-PINNED: Final = "pinned"
-"""The route of a request that names exactly one version."""
 VERSION_FAULTS: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may answer it."""
 _PRIORITY: Final = b"x-priority"
-_PIN: Final = b"x-route-to"
 _NOTHING: Final[Mapping[bytes, bytes]] = {}
 
 
@@ -101,7 +97,7 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
         ask.flow = flow_of(headers.get(_PRIORITY, b""), ask.caller)
     flow = ask.flow
     plane.admission.enter(ask, path, flow)
-    if path is not None and _PIN not in headers:
+    if path is not None:
         plane.expect(path)
     if access is not None:
         await _charge(ask, access, headers.get(b"content-length", b""))
@@ -115,10 +111,6 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
         ask.charged = ask.quota.grow(ask.charged, ask.held_bytes)
     if headers.get(plane.key_header):
         call.key = headers[plane.key_header].decode("latin-1")
-    if plane.allows_pins and headers.get(_PIN):
-        call.pin = normalize_url(headers[_PIN].decode("latin-1"), None)
-    if access is not None and call.pin:
-        access.require(ask.caller, PINS, call.pin)
     if call.path != path:  # only the body names the endpoint
         if access is not None:
             access.require(ask.caller, INFER, call.path)
@@ -170,7 +162,7 @@ class DataPlane:
     """What ``serve`` needs. One per event loop.
 
     ``timeout``: seconds that a request may take if its caller sets no limit. ``access`` None: every caller may ask.
-    ``key_header`` names the header of routing keys; ``allows_pins``: callers may choose a version.
+    ``key_header`` names the header of routing keys.
     """
 
     def __init__(
@@ -185,13 +177,11 @@ class DataPlane:
         access_log: bool = False,
         access: Access | None = None,
         key_header: str = "x-routing-key",
-        allows_pins: bool = False,
     ) -> None:
         self.timeout = timeout
         self.permits = permits
         self.access = access
         self.key_header = key_header.lower().encode()
-        self.allows_pins = allows_pins
         self.keeps_pieces = False
         """Whether traces keep the pieces of a streamed answer."""
         self.admission = AdmissionControl(table, permits, observer, health)
@@ -223,10 +213,7 @@ class DataPlane:
 
         Raises ``EndpointNotFound``, ``VersionNotFound`` or ``Unavailable``.
         """
-        snapshot = self._table.current
-        if call.pin:
-            return snapshot.pinned(call.pin), PINNED, None
-        return snapshot.resolve(call.path, call.key)
+        return self._table.current.resolve(call.path, call.key)
 
     def hold(self, ask: Ask, call: Call) -> Endpoint:
         """Choose a version and hold it (and a spare one) until the request ends; from now on it has a deadline."""
@@ -335,7 +322,7 @@ class OneVersion(DataPlane):
 
     def choose(self, _call: Call, /) -> tuple[Endpoint, str, Endpoint | None]:
         """Return the version."""
-        return self._version, PINNED, None
+        return self._version, DIRECT, None
 
     def record(self, ask: Ask) -> None:
         """Record nothing."""

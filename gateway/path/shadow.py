@@ -32,7 +32,7 @@ from gateway.path.call import InternalCall
 from gateway.path.neighbours import Neighbours
 from gateway.path.records import Listener
 from gateway.path.routing.table import RoutingTable
-from gateway.path.serve import PINNED, OneVersion
+from gateway.path.serve import OneVersion
 from gateway.spec import ShadowSpec
 from gateway.trace import BATCH, FALLBACK, TRACEPARENT, Flow, Trace
 from preprocessing.types import Prepared
@@ -149,7 +149,7 @@ class Mirror:
     def answered(self, trace: Trace) -> None:
         """Send a finished request to its shadow, or ignore it. Never waits, never raises."""
         source = self._by_url.get(trace.url)
-        if source is None or trace.outcome != "ok" or trace.body is None or trace.route in (PINNED, FALLBACK):
+        if source is None or trace.outcome != "ok" or trace.body is None or trace.route == FALLBACK:
             return
         shadow = source.shadow
         if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):

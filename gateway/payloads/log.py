@@ -1,8 +1,8 @@
 """Queues a sample of answered requests; a thread of its own writes their requests and answers.
 
 The data plane calls ``answered``, which decides at random whether a request is logged, and appends it to a bounded
-queue. The thread converts records to JSON, redacts them and writes them to files. If the queue is full, records are
-dropped and counted. Only answered requests are logged: no shadow requests, no validation requests.
+queue. The thread converts records to JSON without the fields to drop, and writes them to files. If the queue is full,
+records are dropped and counted. Only answered requests are logged: no shadow requests, no validation requests.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.callers.rights import Caller
+from gateway.callers.rights import Caller, matches
 from gateway.handlers.cache import size_of
 from gateway.handlers.endpoint import Event, Lookup
 from gateway.handlers.tensors import RawTensors
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.json_form import to_json
 from gateway.payloads.files import NOT_JSON, QUEUE_FULL, TOO_LARGE, WRITTEN, Folder
-from gateway.payloads.rules import Redact, Share, share_of
+from gateway.settings import Settings
 from gateway.trace import Trace
 from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.payloads")
 
-PRIVATE: Final = ("request_id", "trace_id", "caller", "tenant", "request", "answer")
+PRIVATE: Final = frozenset({"request_id", "trace_id", "caller", "tenant", "request", "answer"})
 """Fields of a record that may be dropped by name, like the fields inside request and answer."""
+_SETTING: Final = "TRITON_GATEWAY_PAYLOAD_LOG"
 
 _MAX_QUEUED: Final = 2000
 _MAX_QUEUED_BYTES: Final = 16 << 20
@@ -48,6 +49,56 @@ _WARNING_PERIOD_S: Final = 60.0
 
 Count = Callable[[str, int], None]
 """``count(outcome, records)``, called on the event loop."""
+Shares = tuple[tuple[str, float], ...]
+"""Patterns of endpoints, each with the share of their requests that is logged, from 0 to 1; the first match counts."""
+
+
+def shares(text: str) -> Shares:
+    """Parse ``sentiment=0.1 toxic/2=1 *=0.01``. Raises ``ValueError`` with the reason."""
+    parsed = []
+    for item in text.replace(",", " ").split():
+        pattern, _, share = item.rpartition("=")
+        try:
+            number = float(share)
+        except ValueError:
+            number = -1.0
+        if not pattern.strip("/") or not 0 <= number <= 1:
+            raise ValueError(f"{item[:100]!r} is not ENDPOINT=SHARE with a share from 0 to 1: write sentiment=0.1")
+        parsed.append((pattern, number))
+    return tuple(parsed)
+
+
+def payload_log(settings: Settings, count: Count) -> PayloadLog | None:
+    """Return the payload log that the settings ask for; None if it is off.
+
+    Raises ``ValueError`` with the setting's name.
+    """
+    try:
+        wanted = shares(settings.payload_log)
+    except ValueError as error:
+        raise ValueError(f"{_SETTING}: {error}") from error
+    if not any(share for _, share in wanted):
+        return None
+    folder = Folder(
+        settings.state_dir / "payloads", max_bytes=settings.payload_log_bytes, keep=settings.payload_log_keep,
+        writers=settings.workers,
+    )  # fmt: skip
+    dropped = frozenset(name.strip() for name in settings.payload_log_drop.split(",") if name.strip())
+    return PayloadLog(folder, wanted, count=count, dropped=dropped)
+
+
+def check(settings: Settings) -> None:
+    """Check the settings and create the folder, before any worker starts.
+
+    Raises ``ValueError`` with the setting's name.
+    """
+    if payload_log(settings, lambda _outcome, _records: None) is None:
+        return
+    folder = settings.state_dir / "payloads"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{_SETTING}: the folder {folder} cannot be made: {error.strerror}") from error
 
 
 class _Queued(NamedTuple):
@@ -59,26 +110,24 @@ class _Queued(NamedTuple):
 class PayloadLog:
     """Writes samples of answered requests to ``sink``. The event loop calls it; ``start`` starts its thread.
 
-    ``redact`` is applied to request and answer. ``dropped`` are fields of ``PRIVATE`` to leave out.
+    ``dropped``: fields to leave out, of request and answer at any depth, and those of ``PRIVATE``.
     ``random_number()`` returns a number from 0 to 1, ``clock()`` seconds since 1970.
     """
 
     def __init__(
         self,
         sink: Folder,
-        shares: Sequence[Share],
+        shares: Shares,
         *,
         count: Count,
-        redact: Redact | None = None,
         dropped: frozenset[str] = frozenset(),
         random_number: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._sink = sink
-        self._shares = tuple(shares)
+        self._shares = shares
         self._count = count
-        self._redact = redact
-        self._dropped = dropped.intersection(PRIVATE)
+        self._dropped = dropped
         self._random_number = random_number
         self._clock = clock
         self._run_on_loop: Callable[..., object] = lambda call, *arguments: call(*arguments)
@@ -108,7 +157,8 @@ class PayloadLog:
         if share is None:
             if not url:
                 return  # it reached no version, so it has no answer
-            share = self._by_url[url] = share_of(url, self._shares)
+            share = next((share for pattern, share in self._shares if matches(pattern, url)), 0.0)
+            self._by_url[url] = share
         if not share or trace.outcome != "ok" or self._random_number() >= share or isinstance(trace.body, Lookup):
             return
         size = trace.body_bytes + size_of(trace.answer) + sum([len(piece.text) for piece in trace.pieces or ()])
@@ -128,8 +178,7 @@ class PayloadLog:
         """Return what is logged and where, and what this process has written and lost."""
         return {
             "to": str(self._sink.path),
-            "shares": {one.pattern: one.share for one in self._shares},
-            "is_redacted": self._redact is not None,
+            "shares": dict(self._shares),
             "written": self._counts[WRITTEN],
             "lost": {outcome: n for outcome, n in sorted(self._counts.items()) if outcome != WRITTEN},
             "problem": self._problem or None,
@@ -203,13 +252,12 @@ class PayloadLog:
             "total_ms": round(trace.total_ns / 1e6, 3), "tokens": trace.tokens,
             "request": _request(trace.body), "answer": _answer(trace),
         }  # fmt: skip
-        for name in self._dropped:
-            record.pop(name, None)
-        if self._redact is not None:
-            for name in ("request", "answer"):
-                if name in record:
-                    record[name] = self._redact(orjson.loads(to_json(record[name])))
-        return record
+        if not self._dropped:
+            return record
+        kept = {name: value for name, value in record.items() if name not in self._dropped & PRIVATE}
+        for name in kept.keys() & {"request", "answer"}:
+            kept[name] = _without(self._dropped, orjson.loads(to_json(kept[name])))
+        return kept
 
     def _report(self, outcome: str, records: int, problem: str = "") -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
@@ -220,6 +268,13 @@ class PayloadLog:
         if now >= self._warn_again_at:
             self._warn_again_at = now + _WARNING_PERIOD_S
             _log.warning("payload log: %s", reason[:500])
+
+
+def _without(dropped: frozenset[str], value: Any) -> Any:
+    """Return a JSON value without the fields to drop."""
+    if type(value) is dict:
+        return {name: _without(dropped, inner) for name, inner in value.items() if name not in dropped}
+    return [_without(dropped, inner) for inner in value] if type(value) is list else value
 
 
 def _request(question: object) -> object:

@@ -83,8 +83,8 @@ def command() -> None:
 )  # fmt: skip
 @click.option(
     "--operations", multiple=True, metavar="NAME…",
-    help="Operations that the key allows: infer, metadata (lists and descriptions), metrics, status (page, lineage), "
-    "pins (x-route-to).  [default: infer,metadata]",
+    help="Operations that the key allows: infer, metadata (lists and descriptions), metrics, status (page, lineage)."
+    "  [default: infer,metadata]",
 )  # fmt: skip
 @click.option(
     "--expires", default="", help="When the key expires: 90d, 12h, 2027-01-31, 2027-01-31T12:00Z.  [default: never]"

@@ -100,13 +100,6 @@ class Snapshot:
         known = {name for name, url in self.defaults.items() if url in self.endpoints}
         return {*self.endpoints, *self.canaries, *known}
 
-    def pinned(self, url: str) -> Endpoint:
-        """Return exactly the version ``url``, regardless of canaries. Raises as ``resolve`` does."""
-        endpoint = self.endpoints.get(url)
-        if endpoint is None:
-            raise self.missing(url)
-        return endpoint
-
     def missing(self, path: str = "") -> EndpointNotFound | VersionNotFound | Unavailable:
         """Return the error of a path without a route. An empty path stands for the only endpoint."""
         if not self.has_been_read:

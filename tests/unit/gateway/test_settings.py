@@ -111,20 +111,10 @@ def test_an_invalid_number_of_gateways_is_refused(replicas: str) -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("admin", "localhost"), ("admin", "http://a:1"), ("admin", "65536"), ("admin", "a:b:1"),
         ("routing_key", ""), ("routing_key", "x:"), ("routing_key", "x-account user.id"),
     ],
 )  # fmt: skip
-def test_unusable_ports_and_headers_are_refused(name: str, text: str) -> None:
+def test_unusable_headers_are_refused(name: str, text: str) -> None:
     """Before anything listens."""
     with pytest.raises(ValidationError):
         Settings(**{name: text})
-
-
-def test_one_setting_may_hold_two_parts() -> None:
-    """The second one is optional."""
-    settings = Settings(admin="[::1]:9090")
-    assert ("::1", 9090) == (settings.admin_host, settings.admin_port)
-    settings = Settings(admin="9090")
-    assert ("127.0.0.1", 9090) == (settings.admin_host, settings.admin_port)
-    assert 0 == Settings().admin_port

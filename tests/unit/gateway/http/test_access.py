@@ -290,15 +290,6 @@ async def test_a_refusal_names_the_missing_right(
         assert keyring.texts[name] not in content.decode()
 
 
-async def test_a_pin_needs_its_right_and_a_permitted_endpoint(port: Port, keyring: Keyring) -> None:
-    """A pin can name another endpoint than the address."""
-    wire = await port.connect()
-    assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, "x-route-to: e", *keyring.lines("good")))[0]
-    for name, path in (("infers", "/serve/e"), ("others", "/serve/other")):
-        status, _, _ = await ask(wire, "POST", path, TEXT, "x-route-to: e", *keyring.lines(name))
-        assert 403 == status
-
-
 async def test_a_revoked_key_is_refused_at_the_next_request(port: Port, keyring: Keyring) -> None:
     """Also on an open connection, within two seconds after the file was replaced."""
     wire = await port.connect()
@@ -441,8 +432,6 @@ async def test_every_method_checks_credentials(rpc: Any, keyring: Keyring) -> No
             assert ("PERMISSION_DENIED", "endpoint_not_permitted") == (code, because), method
     assert "PERMISSION_DENIED" == (await call(rpc, "ModelMetadata", shown(keyring, "infers")))[0]
     assert "PERMISSION_DENIED" == (await call(rpc, "ModelInfer", shown(keyring, "reads")))[0]
-    pinned = (("x-route-to", "e"), *shown(keyring, "infers"))
-    assert "PERMISSION_DENIED" == (await call(rpc, "ModelInfer", pinned))[0]
 
 
 async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) -> None:

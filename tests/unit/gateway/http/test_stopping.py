@@ -27,18 +27,18 @@ class Port:
 
     def __init__(self, stack: Any) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-        self.server = Listening(stack.gateway)
+        self.server = Listening(stack.gateway, self.listener)
         self.connections = stack.gateway.connections.open
         self.address = self.listener.getsockname()
 
     async def start(self) -> None:
         """Listen."""
-        await self.server.start([self.listener])
+        await self.server.start()
 
     async def stop(self) -> None:
         """Stop listening, and return when every connection has ended."""
         async with asyncio.timeout(LIMIT_S):
-            await self.server.stop([self.listener], LIMIT_S)
+            await self.server.stop(LIMIT_S)
 
     @contextlib.contextmanager
     def clients(self) -> Iterator[list[socket.socket]]:

@@ -1,4 +1,4 @@
-"""Canary requests through a whole gateway: fallback to stable, pins, routing keys and metrics."""
+"""Canary requests through a whole gateway: fallback to stable, routing keys and metrics."""
 
 from __future__ import annotations
 
@@ -95,24 +95,6 @@ async def test_direct_calls_and_the_stable_version_have_no_fallback(stack: Any) 
     assert 502 == (await stack.client.post("/serve/c", json=BODY)).status_code
     assert 502 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
     assert not any("fallback" in name for name in await counted(stack))
-
-
-async def test_a_pin_selects_its_version(stack: Any) -> None:
-    """The weights of the canary do not matter. An unknown version is 404."""
-    await start(stack, (0.0, 1.0))
-    reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
-    assert ("pinned", "e/2") == (reply.headers["x-route"], reply.headers["x-served-by"])
-    reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/9"})
-    assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
-
-
-async def test_where_callers_are_not_known_a_pin_is_ignored(make_stack: Any) -> None:
-    """A proxy decides who calls, and the canary's weights which version answers."""
-    stack = make_stack(host="0.0.0.0", allow_anonymous=True)
-    async with stack.gateway.running():
-        await start(stack, (0.0, 1.0))
-        reply = await stack.client.post("/serve/c", json=BODY, headers={"x-route-to": "e/2"})
-        assert ("stable", "e/1") == (reply.headers["x-route"], reply.headers["x-served-by"])
 
 
 async def test_the_routing_key_can_be_another_header(make_stack: Any) -> None:

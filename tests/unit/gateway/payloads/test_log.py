@@ -16,8 +16,8 @@ from gateway.handlers.endpoint import Lookup
 from gateway.metrics import catalog
 from gateway.payloads import log as log_module
 from gateway.payloads.files import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN
-from gateway.payloads.log import PayloadLog
-from gateway.payloads.rules import redaction, shares
+from gateway.payloads.log import PayloadLog, check, payload_log, shares
+from gateway.settings import Settings
 from gateway.trace import Trace
 from tests.unit.gateway.conftest import answering
 
@@ -79,15 +79,42 @@ def test_a_record_has_caller_request_answer_and_version() -> None:
 
 
 def test_a_share_of_the_answers_is_kept() -> None:
-    """The configured share, for each endpoint by its own rule."""
+    """That of the first pattern that matches the endpoint: exceptions come first."""
     sink = MemorySink()
-    draws = iter([i / 100 for i in range(100)])
-    kept = log(sink, "e=0.25", random_number=lambda: next(draws))
+    draws = iter([i / 100 for i in range(100) for _ in range(2)])
+    kept = log(sink, "e/2=0.5, e=0.25 other=0", random_number=lambda: next(draws))
     for _ in range(100):
         kept.answered(trace())
         kept.answered(trace("other/1"))
+        kept.answered(trace("e/2"))
     kept.write()
-    assert 25 == len(sink.records)
+    assert {"e/1": 25, "e/2": 50} == Counter(record["url"] for record in sink.records)
+
+
+@pytest.mark.parametrize("text", ["sentiment", "sentiment=2", "sentiment=-1", "=1", "/=0.5", "a=b", "a=nan"])
+def test_invalid_shares_are_refused(text: str) -> None:
+    """Before a worker starts, with the setting's name and the right form."""
+    with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG: .*write sentiment=0\.1"):
+        check(Settings(payload_log=text))
+
+
+def test_the_log_is_off_unless_a_share_is_kept(tmp_path: Path) -> None:
+    """It writes to the state folder, and the status says so."""
+
+    def made(rules: str) -> PayloadLog | None:
+        return payload_log(Settings(payload_log=rules, state_dir=tmp_path), lambda _outcome, _records: None)
+
+    assert made("") is made("*=0") is None
+    kept = made("*=1")
+    assert kept is not None
+    assert str(tmp_path / "payloads") == kept.status()["to"]
+
+
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
+    """At start, not with the first record."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG: the folder .* cannot be made"):
+        check(Settings(payload_log="*=1", state_dir=tmp_path / "file"))
 
 
 def test_only_answers_of_models_are_kept() -> None:
@@ -101,18 +128,17 @@ def test_only_answers_of_models_are_kept() -> None:
     assert [] == sink.records
 
 
-def test_content_is_redacted_and_fields_are_dropped() -> None:
+def test_fields_are_dropped_at_any_depth() -> None:
     """Before a record is written, including the record's own fields."""
     sink = MemorySink()
-    dropped = frozenset({"user", "tenant"})
-    kept = log(sink, redact=redaction("email", dropped), dropped=dropped)
-    kept.answered(trace(body={"text": "a@b.org", "user": "u"}, caller=Caller("c", "acme"),
-                        answer={"vector": np.array([1.0, 2.0], np.float32), "echo": "a@b.org"}))  # fmt: skip
+    kept = log(sink, dropped=frozenset({"user", "tenant", "url"}))
+    kept.answered(trace(body={"users": [{"user": {}, "text": "t"}], "user": "u"}, caller=Caller("c", "acme"),
+                        answer={"vector": np.array([1.0, 2.0], np.float32), "tenant": 1}))  # fmt: skip
     kept.write()
     [found] = sink.records
-    assert ({"text": "[email]"}, {"vector": [1.0, 2.0], "echo": "[email]"}) == (found["request"], found["answer"])
+    assert ({"users": [{"text": "t"}]}, {"vector": [1.0, 2.0]}) == (found["request"], found["answer"])
     assert "tenant" not in found
-    assert "c" == found["caller"]
+    assert ("c", "e/1") == (found["caller"], found["url"])
 
 
 @pytest.mark.parametrize(
@@ -168,7 +194,7 @@ def test_the_status_shows_the_sink_and_lost_records() -> None:
     kept.answered(trace())
     kept.write()
     assert {
-        "to": "memory", "shares": {"*": 1.0}, "is_redacted": False, "written": 0, "lost": {NOT_WRITABLE: 1},
+        "to": "memory", "shares": {"*": 1.0}, "written": 0, "lost": {NOT_WRITABLE: 1},
         "problem": "it is away",
     } == kept.status()  # fmt: skip
     sink.outcome = WRITTEN
