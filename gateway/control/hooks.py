@@ -81,7 +81,7 @@ class HookBuilder:
         found: dict[str, Any] = {}
         readers: dict[str, Callable[[str], Any]] = {
             "isolation": _isolation, "threads": _count, "processes": _count, "memory": parse_size,
-            "min_processes": _count_or_none, "timeout": parse_duration,
+            "timeout": parse_duration,
         }  # fmt: skip
         for name, read in readers.items():
             text = options.pop(f"hook_{name}", None)
@@ -196,10 +196,6 @@ def _isolation(text: str) -> str:
     if text not in ("process", "thread", "auto"):
         raise ValueError(f"must be process or thread, not {text}")
     return text
-
-
-def _count_or_none(text: str) -> int:
-    return 0 if text == "0" else _count(text)
 
 
 def _count(text: str) -> int:

@@ -4,7 +4,7 @@ A process runs as many requests at a time as the hook has threads (one by defaul
 that damages its process harms few requests. ``control.hooks`` creates a pool beside the running system, and
 ``ProcessExecutor`` sends it requests. The processes run ``gateway.hooks.child``. They end when the gateway process
 ends, for whatever reason: the kernel sends them a signal, and their socket is closed. A pool may have no process for a
-while: see ``bound``.
+while, until a request waits for one: see ``bound``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from gateway.hooks.json_form import to_json
 from gateway.hooks.process import (
     ASYNC_CONCURRENCY,
     CLOSE_S,
-    TICK_S,
     HookProcess,
     Loaded,
     PendingCall,
@@ -53,8 +52,8 @@ Item = tuple[Any, bytes | None]
 class PoolLimits:
     """The limits of one pool.
 
-    ``processes``: the most processes; ``min_processes`` of them stay although they are idle. ``threads``: requests at a
-    time in one process, if the hook is not async. ``memory``: bytes per process, 0 for half of the machine's memory.
+    ``processes``: the most processes. ``threads``: requests at a time in one process, if the hook is not async.
+    ``memory``: bytes that a process may take beyond what it has once loaded, 0 for half of the machine's memory.
     ``timeout``: seconds for one request, 0 for the request's own time-out. ``start``: seconds to load the code.
     """
 
@@ -63,14 +62,13 @@ class PoolLimits:
     memory: int = 0
     timeout: float = 0.0
     start: float = 300.0
-    min_processes: int = 0
 
 
 class HookPool:
     """The processes of one endpoint version, and the requests that wait for one.
 
-    It starts one process, which describes the code, and more, up to the limit, while requests wait. A process that ends
-    unexpectedly is replaced. The bound ends idle processes. All methods must be called on the event loop.
+    It starts one process, which describes the code, and more, up to the limit, while requests wait. The bound ends idle
+    ones if others need their place. All methods must be called on the event loop.
     """
 
     def __init__(
@@ -80,7 +78,6 @@ class HookPool:
         self.is_async = False
         self.loaded = Loaded(is_async=False, stages=[], batches=[], details={})
         """The description that the code gave when it was loaded."""
-        self.minimum = min(limits.min_processes, limits.processes)
         self.processes: list[HookProcess] = []
         self._program = program
         self._limits = limits if limits.memory else replace(limits, memory=_machine_memory() // 2)
@@ -90,7 +87,6 @@ class HookPool:
         self._adding: asyncio.Task[None] | None = None
         self._waits_for_slot = False
         self._waiting: deque[PendingCall] = deque()
-        self._keeps_one = True
         self._failures = 0
         self._broken: GatewayError | None = None
         self._retry_at = 0.0
@@ -115,11 +111,11 @@ class HookPool:
 
     async def start(self) -> None:
         """Start the first process and read its description. Raises ``HookFailed`` if the code cannot be loaded."""
-        self._bound.add(self)
+        self._bound.pools.add(self)
         try:
             try:
                 async with asyncio.timeout(self._limits.start):
-                    await self._bound.slot(self)
+                    await self._bound.slot()
             except TimeoutError:
                 raise HookFailed(
                     f"its code was not started within {self._limits.start:g} s: all {self._bound.limit} hook processes "
@@ -148,7 +144,6 @@ class HookPool:
         pending = self._pending_call(stages, items, deadline, is_answer=is_answer)
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
-        self._keeps_one = True
         free = self._free_process() if not self._waiting else None
         if free is not None:
             self._dispatch(pending, free)
@@ -225,21 +220,6 @@ class HookPool:
         process.send_requests.add(task)
         task.add_done_callback(process.send_requests.discard)
 
-    def scale_to_zero(self) -> None:
-        """Do not replace the last process when it ends, because it ends for being idle."""
-        self._keeps_one = False
-
-    def tick(self, *, is_full: bool) -> None:
-        """Check the busy processes; if ``is_full``, all of them."""
-        limit = self._limits.memory
-        for process in list(self._started):
-            if not is_full and process.is_idle:
-                continue
-            # A process that is loading may need more memory for a moment than later, so it is not checked.
-            if process in self.processes and (held := process.resident()) > limit:
-                process.kill(f"it held {_mib(held)} of memory and may hold {_mib(limit)} (gateway.hook_memory)")
-            process.check_ended()
-
     async def _call(self, process: HookProcess, head: Mapping[str, Any], payload: Buffer) -> None:
         try:
             answer = await self._send_request(head["endpoint"], head["version"], orjson.loads(payload))
@@ -250,8 +230,8 @@ class HookPool:
         process.reply(head["id"], reply)
 
     def _leave_bound_if_ended(self) -> None:
-        if self._is_closed and not self._started:  # until then, the bound checks whether its processes have ended
-            self._bound.remove(self)
+        if self._is_closed and not self._started:
+            self._bound.pools.discard(self)
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -296,8 +276,7 @@ class HookPool:
             ))  # fmt: skip
         elif not self.processes:
             pending.fail(DeadlineExceeded(
-                "the endpoint's code was not started in time: its process had ended because it was idle",
-                hint="gateway.hook_min_processes=1 keeps one",
+                "the endpoint's code was not started in time: its process had ended", hint="try again",
             ))  # fmt: skip
         else:
             pending.fail(too_late())
@@ -320,10 +299,8 @@ class HookPool:
 
     def _needs_process(self) -> bool:
         """Return whether one more process is needed."""
-        serving = [p.is_retired for p in self.processes].count(False)
-        if serving < max(self.minimum, self._keeps_one):
-            return True
-        return self.has_waiting and (serving == 0 or len(self.processes) < self._limits.processes)
+        is_serving = any(not process.is_retired for process in self.processes)
+        return self.has_waiting and (not is_serving or len(self.processes) < self._limits.processes)
 
     def _start_if_needed(self) -> None:
         # Until the first process has loaded, another is not started: `start` raises why it ended.
@@ -337,7 +314,7 @@ class HookPool:
             await asyncio.sleep(wait)
         self._waits_for_slot = True
         try:
-            await self._bound.slot(self)
+            await self._bound.slot()
         finally:
             self._waits_for_slot = False
         if not self._needs_process():  # the waiting requests have left meanwhile
@@ -388,11 +365,7 @@ async def _have_ended(processes: Sequence[HookProcess], within: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
             for process in processes:
-                while not process.ended.is_set():
-                    process.check_ended()  # its socket may not tell
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(TICK_S):
-                            await process.ended.wait()
+                await process.ended.wait()
 
 
 def _machine_memory() -> int:
@@ -402,7 +375,3 @@ def _machine_memory() -> int:
         with suppress(OSError, ValueError):
             found = min(found, int(Path(file).read_text()))
     return found
-
-
-def _mib(count: int) -> str:
-    return f"{count / (1 << 20):.0f} MiB"

@@ -11,7 +11,6 @@ import contextlib
 import logging
 import os
 import platform
-import secrets
 import signal
 import socket
 import subprocess
@@ -34,18 +33,13 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("triton_gateway.hooks")
 
-TICK_S: Final = 0.1
 CLOSE_S: Final = 10.0
 ASYNC_CONCURRENCY: Final = 64
 _CANCEL_S: Final = 1.0
+_LATE_AGAIN_S: Final = 0.1
 _REAP_S: Final = 0.02
 _REAPS: Final = 5
 _MAX_CALLS: Final = 4096
-_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
-_MARK: Final = "TRITON_GATEWAY_HOOK_PROCESS"
-"""The variable by which programs are found that its code has started in sessions of their own (daemons)."""
-_ROUNDS: Final = 5
-"""How often they are searched: one that is found may just have started another."""
 
 _BOOT: Final = (
     "import sys; home = sys.argv[3]; home in sys.path or sys.path.append(home)\n"
@@ -111,7 +105,6 @@ class HookProcess(asyncio.Protocol):
         self._frames = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._mark = f"{_MARK}={secrets.token_hex(16)}"
         self._number = 0
         self._is_closing = False
         self._loop = asyncio.get_running_loop()
@@ -164,8 +157,7 @@ class HookProcess(asyncio.Protocol):
             with theirs:
                 # Several processes with several threads for each native library would compete for the cores. Values of
                 # the environment take precedence.
-                mark = dict([self._mark.split("=")])
-                environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ, **mark}
+                environ = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
                 arguments = [theirs.fileno(), os.getpid(), home]
                 self._child = subprocess.Popen(  # noqa: ASYNC220 - two milliseconds, and seldom
                     [sys.executable, "-P", "-c", _BOOT, *map(str, arguments)], stdin=subprocess.DEVNULL, env=environ,
@@ -223,7 +215,7 @@ class HookProcess(asyncio.Protocol):
         if all(one.answer.done() for one in self.running.values()):
             self.kill("it did not answer in time")
         else:  # the other calls may finish first: the late one blocks only this process
-            pending.timer = loop.call_later(TICK_S, self._too_late, pending)
+            pending.timer = loop.call_later(_LATE_AGAIN_S, self._too_late, pending)
         self._pool.dispatch_waiting()
 
     def retire(self) -> None:
@@ -250,29 +242,13 @@ class HookProcess(asyncio.Protocol):
             self.close()
 
     def kill(self, reason: str) -> None:
-        """Kill it and all processes that it has started, at once."""
+        """Kill it and the processes that it has started, at once."""
         self.is_retired = True
         self.kill_reason = self.kill_reason or reason
         if self._child is not None and not self.ended.is_set():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
-
-    def resident(self) -> int:
-        """Return the bytes of memory that it holds; 0 if it has ended."""
-        try:
-            with open(f"/proc/{self.pid}/statm", "rb") as file:  # noqa: PTH123 - ten times a second
-                return int(file.read().split()[1]) * _PAGE
-        except (OSError, IndexError):
-            return 0
-
-    def check_ended(self) -> None:
-        """Check whether it has ended: its socket may stay open, if a process that it started holds it."""
-        if not self.ended.is_set() and self._has_exited():
-            # what it has sent before may still be unread: the loop reads it before this call
-            self._loop.call_later(_REAP_S, self._end)
-
-    def _has_exited(self) -> bool:
-        return self._child is not None and self._child.poll() is not None
+            self._reap(_REAPS)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See ``asyncio.Protocol``."""
@@ -299,7 +275,7 @@ class HookProcess(asyncio.Protocol):
         self.eof_received()
 
     def _reap(self, tries: int) -> None:
-        if self.ended.is_set() or self._has_exited():
+        if self.ended.is_set() or self._child is None or self._child.poll() is not None:
             self._end()
         elif tries:
             self._loop.call_later(_REAP_S, self._reap, tries - 1)
@@ -359,7 +335,7 @@ class HookProcess(asyncio.Protocol):
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # processes that it started
-            self._collect_exit_codes([-child.pid, *_kill_marked(self._mark.encode())], _REAPS)
+            self._collect_exit_codes(child.pid, _REAPS)
         self.ended.set()
         reason = self.kill_reason or _describe(child.returncode if child is not None else 0)
         error = HookFailed(
@@ -376,33 +352,13 @@ class HookProcess(asyncio.Protocol):
             self._transport.abort()
         self._pool.process_ended(self, reason)
 
-    def _collect_exit_codes(self, pids: Sequence[int], tries: int) -> None:
+    def _collect_exit_codes(self, group: int, tries: int) -> None:
         """Collect the exit codes of processes that it started. In a container without an init, nobody else does."""
-        left = []
-        for pid in pids:
-            with contextlib.suppress(ChildProcessError):
-                while os.waitpid(pid, os.WNOHANG)[0]:
-                    pass
-                left.append(pid)
-        if left and tries:  # some may not have ended yet
-            asyncio.get_running_loop().call_later(_REAP_S * 5, self._collect_exit_codes, left, tries - 1)
-
-
-def _kill_marked(mark: bytes) -> set[int]:
-    """Kill all processes with this entry in their environment, and return their ids."""
-    killed: set[int] = set()
-    for _ in range(_ROUNDS):
-        before = len(killed)
-        for pid in filter(str.isdecimal, os.listdir("/proc")):  # noqa: PTH208 - half the time
-            with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-                with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-                    is_marked = mark in file.read().split(b"\0")
-                if is_marked:
-                    os.kill(int(pid), signal.SIGKILL)
-                    killed.add(int(pid))
-        if len(killed) == before:
-            break
-    return killed
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-group, os.WNOHANG)[0]:
+                pass
+            if tries:  # some may not have ended yet
+                self._loop.call_later(_REAP_S * 5, self._collect_exit_codes, group, tries - 1)
 
 
 def too_late() -> DeadlineExceeded:

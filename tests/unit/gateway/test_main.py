@@ -81,7 +81,7 @@ def test_listening_beyond_loopback_requires_access_settings(
         assert 1 == error.count("\n")
 
 
-@pytest.mark.parametrize("name", ["port", "grpc_port", "admin"])
+@pytest.mark.parametrize("name", ["port", "grpc_port"])
 def test_a_port_in_use_is_one_line_with_a_hint(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:  # fmt: skip

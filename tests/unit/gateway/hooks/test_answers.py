@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import random
 import struct
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +13,9 @@ import pytest
 
 from gateway.errors import HookFailed
 from gateway.hooks.answers import HookResponse
-from gateway.hooks.process import HookProcess, PendingCall, Program
+from gateway.hooks.process import HookProcess, PendingCall
 from gateway.hooks.values import encode
 from gateway.hooks.wire import pack
-from tests.waiting import LIMIT_S
 
 
 class Owner:
@@ -190,29 +187,3 @@ async def test_a_hooks_header_cannot_split_the_response(make_stack: Any, isolati
     assert (500, "hook_failed") == (reply.status_code, reply.json()["code"])
     assert "line breaks" in json.dumps(reply.json())
     assert "set-cookie" not in reply.headers
-
-
-class Loading(HookProcess):
-    """A process that knows when it was told what to load."""
-
-    def __init__(self) -> None:
-        super().__init__(Owner())
-        self.was_told = asyncio.Event()
-
-    def _write(self, *message: Any) -> None:
-        super()._write(*message)
-        self.was_told.set()
-
-
-async def test_what_a_process_said_last_is_read_although_its_end_is_noticed_first(tmp_path: Path) -> None:
-    """A busy machine checks for ended processes while the reason lies unread in the socket."""
-    code = tmp_path / "preprocess.py"
-    code.write_text("class Preprocess:\n    def process(self, body:\n")
-    process = Loading()
-    program = Program("h", "custom", code, None, {})
-    starting = asyncio.create_task(process.start(program, threads=1, memory=0, timeout=LIMIT_S))
-    await process.was_told.wait()
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # the loop stands still meanwhile
-    process.check_ended()
-    with pytest.raises(HookFailed, match="SyntaxError: '\\(' was never closed"):
-        await starting

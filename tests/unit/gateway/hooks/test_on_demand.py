@@ -1,4 +1,4 @@
-"""Hook processes start for a request and end when idle. A state goes to the next stage, or is refused."""
+"""Hook processes start for a request and make room when idle. A state goes to the next stage, or is refused."""
 
 from __future__ import annotations
 
@@ -47,39 +47,9 @@ async def no_other_endpoints(*_: Any) -> None:
     """A gateway without other endpoints."""
 
 
-class TickCounter:
-    """A pool without processes that counts the full checks of the bound."""
-
-    minimum = 0
-    processes = ()
-    has_waiting = False
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def tick(self, *, is_full: bool) -> None:
-        self.times += is_full
-
-    def scale_to_zero(self) -> None: ...
-
-
-async def full_ticks(bound: ProcessBound, times: int) -> None:
-    """Wait for a number of full checks."""
-    counts = TickCounter()
-    bound.add(counts)
-    await soon(lambda: counts.times >= times)
-    bound.remove(counts)
-
-
 def works(pool: HookPool) -> bool:
     """Return whether the only process is busy."""
     return [False] == [process.is_free for process in pool.processes]
-
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Check for idle processes ten times as often, for short tests."""
-    monkeypatch.setattr("gateway.hooks.bound._TICKS_PER_FULL_CHECK", 2)
 
 
 @pytest.fixture
@@ -110,35 +80,24 @@ async def ask(pool: HookPool, body: Any, stages: Any = ("process",), state: Any 
     return reply.outcomes[0]
 
 
-async def test_an_idle_pool_has_no_process_and_starts_one_for_the_next_request(code: Path) -> None:
-    """The wait for the start counts towards the request's time limit."""
-    bound = ProcessBound(4, idle=0.2)
-    async with opened(code, bound=bound) as pool:
+async def test_a_pool_whose_process_has_ended_starts_one_for_the_next_request(code: Path) -> None:
+    """Whether it made room or crashed. The wait for the start counts towards the request's time limit."""
+    bound = ProcessBound(1)
+    async with opened(code, bound=bound) as pool, opened(code, "other", bound) as other:
+        assert ([], 1) == (pool.pids, len(other.pids))
         first = (await ask(pool, {})).answer["pid"]
+        assert ([first], []) == (pool.pids, other.pids)
+        with pytest.raises(HookFailed, match="exited with code 3"):
+            await ask(pool, {"exit": True})
         await soon(lambda: not pool.pids and bound.taken == 0)
         assert first != (await ask(pool, {})).answer["pid"]
+        await soon(lambda: pool.pids and pool.processes[0].is_idle)
+        await ask(other, {})
+    async with opened(code) as pool:
+        pool.processes[0].kill("the test")
         await soon(lambda: not pool.pids)
         with pytest.raises(DeadlineExceeded, match="not started in time"):
             await ask(pool, {}, within=0.001)
-
-
-async def test_a_minimum_of_processes_stays(code: Path) -> None:
-    """For users who do not want to wait for a start."""
-    bound = ProcessBound(4, idle=0.1)
-    async with opened(code, bound=bound, min_processes=2) as pool:
-        await soon(lambda: len(pool.pids) == 2)
-        pids = pool.pids
-        await full_ticks(bound, 2)
-        assert pids == pool.pids
-
-
-async def test_a_process_that_has_ended_by_accident_is_replaced_without_a_request(code: Path) -> None:
-    """Only a process that ended for idleness stays away."""
-    async with opened(code) as pool:
-        before = pool.pids
-        with pytest.raises(HookFailed, match="exited with code 3"):
-            await ask(pool, {"exit": True})
-        await soon(lambda: len(pool.pids) == 1 and pool.pids != before)
 
 
 async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, tmp_path: Path) -> None:
