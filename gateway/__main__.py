@@ -149,21 +149,18 @@ def _problem_of_tls(settings: Settings) -> str:
                 Path(path).read_bytes()
         except OSError as error:
             return f"{name}: {path} cannot be read: {error.strerror}"
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    if not settings.tls:
+        return ""
+    from gateway.http.certificates import tls_context
+
     try:
-        if settings.tls_certificate:
-            # Pass a password for the key: without one, OpenSSL asks for it at the terminal and waits.
-            context.load_cert_chain(settings.tls_certificate, settings.tls_key, lambda: "none")
+        tls_context(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
     except ssl.SSLError as error:
         return (
             "tls.crt and tls.key in TRITON_GATEWAY_TLS are no PEM files of a certificate and its key (without a "
-            f"password): {error.reason or error}"
+            "password), or TRITON_GATEWAY_TLS_CLIENT_AUTHORITY is none of certificates: "
+            f"{error.reason or error}"
         )
-    try:
-        if settings.tls_client_authority:
-            context.load_verify_locations(settings.tls_client_authority)
-    except ssl.SSLError as error:
-        return f"TRITON_GATEWAY_TLS_CLIENT_AUTHORITY is no PEM file of certificates: {error.reason or error}"
     return ""
 
 

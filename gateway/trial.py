@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,6 @@ from gateway.trace import Trace
 _SUFFIXES: Final = {".pkl": "sklearn", ".joblib": "sklearn", ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm"}
 _NAME: Final = "trial"
 """The endpoint's name that the class sees."""
-_EXCERPT_LINES: Final = 2
-"""The lines shown before and after the line of a fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +62,12 @@ class Report:
 
 
 class HookFault(Exception):
-    """The class failed or refused the input; ``excerpt`` holds the lines of its source around the place, if known."""
+    """The class failed or refused the input."""
 
-    def __init__(self, message: str, hint: str = "", excerpt: Sequence[str] = (), *, is_refusal: bool = False) -> None:
+    def __init__(self, message: str, hint: str = "", *, is_refusal: bool = False) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        self.excerpt = excerpt
         self.is_refusal = is_refusal
 
 
@@ -106,7 +102,7 @@ async def run(trial: Trial) -> Report:
                     f"no answer within {trial.timeout:g} s", "a gateway would answer 504 and replace the process"
                 ) from late
         except GatewayError as error:
-            raise _fault(trial, error) from error
+            raise HookFault(error.message, error.hint, is_refusal=error.kind in OF_CALLERS) from error
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await pool.close()
@@ -139,23 +135,3 @@ def _guess_engine(trial: Trial) -> str:
     if re.search(r"^\s+(async )?def process(_batch)?\(", source, re.M):
         return "custom_async" if "async def" in source else "custom"
     return "triton"
-
-
-def _fault(trial: Trial, error: GatewayError) -> HookFault:
-    found = re.search(r" at ([^\s:]+\.py):(\d+)$", error.message)
-    excerpt: list[str] = []
-    if found is not None:
-        excerpt = _excerpt(trial.code, found[1], int(found[2]))
-    return HookFault(error.message, error.hint, excerpt, is_refusal=error.kind in OF_CALLERS)
-
-
-@functools.lru_cache(1)
-def _excerpt(code: Path, name: str, line: int) -> list[str]:
-    file = code / name if code.is_dir() else code
-    try:
-        lines = file.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return []
-    first = max(1, line - _EXCERPT_LINES)
-    shown = lines[first - 1 : line + _EXCERPT_LINES]
-    return [f"{'>' if n == line else ' '} {n:4} | {text}" for n, text in enumerate(shown, start=first)]

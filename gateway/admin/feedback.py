@@ -6,30 +6,21 @@ count it, at any later time.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import orjson
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
-from gateway.errors import (
-    EndpointNotFound,
-    GatewayError,
-    InputRefused,
-    MalformedBody,
-    MethodNotAllowed,
-    UnsupportedMedia,
-)
+from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed
 from gateway.health import Health
 from gateway.http import body as bodies
 from gateway.http.bridge import Receive, Scope, Send, send_reply
 from gateway.http.problems import problem
 from gateway.metrics.feedback import Labelled
-from gateway.outcome import in_thread
 from gateway.path.admission import Permits
-from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES
 from gateway.path.call import Reply
 from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing.snapshot import Snapshot, not_read_yet
@@ -40,15 +31,53 @@ from gateway.trace import DEFAULT, clean_id, new_id
 
 MAX_ITEMS: Final = 1000
 _MAX_BYTES: Final = 1 << 20
-_MAX_CHARS: Final = 100
-_AT_ONCE: Final = 100
-"""Labels that are read or counted before requests have their turn."""
-_FORM: Final = (
-    '{"endpoint": "sentiment/2", "predicted": "POSITIVE", "label": "NEGATIVE"}, '
-    'or {"feedback": [ … ]} with a list of them'
-)
+_FORM: Final = '{"endpoint": "sentiment/2", "predicted": "POSITIVE", "label": "NEGATIVE"}'
 
 Count = Callable[[Labelled], None]
+Text = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+class Label(BaseModel):
+    """The true label of one answer."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
+    endpoint: Text = Field(description="The version that answered, from `x-served-by`.")
+    version: str = Field("", max_length=100, description="The version, if `endpoint` does not contain it.")
+    predicted: Text = Field(description="The label in the answer.")
+    label: Text = Field(description="The true label.")
+
+
+class Labels(BaseModel):
+    """The true labels of many answers."""
+
+    feedback: list[Label] = Field(min_length=1, max_length=MAX_ITEMS)
+
+
+def openapi(error: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the operation and the schemas that it names, for the OpenAPI document; ``error``: the schema of errors."""
+    many = Labels.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas = {**many.pop("$defs"), "Labels": many}
+    answer = {
+        "counted": {"type": "integer"},
+        "not_served": {
+            "type": "array", "items": {"type": "string"},
+            "description": "Named versions that are not served: they are replaced or mistyped",
+        },
+    }  # fmt: skip
+    described = {
+        "200": ("All labels are counted", {"type": "object", "properties": answer}),
+        "404": ("endpoint_not_found", error),
+        "422": ("input_refused", error),
+    }
+    sent = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Label", "Labels")]}
+    return {
+        "summary": "Send true labels of answers", "tags": ["operations"],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": sent}}},
+        "responses": {
+            code: {"description": says, "content": {"application/json": {"schema": schema}}}
+            for code, (says, schema) in described.items()
+        },
+    }, schemas  # fmt: skip
 
 
 class _Version(NamedTuple):
@@ -92,13 +121,15 @@ class FeedbackRoute:
                 raise MethodNotAllowed(f"{scope['method']} is not allowed here", allow="POST")
             permit = self._permits.take(DEFAULT)  # its bytes count among those of requests
             try:
-                found = await self._read(await _body(receive, headers, permit.hold), caller)
+                limit, length = _MAX_BYTES, headers.get(b"content-length", b"")
+                raw = await bodies.read(receive, limit=limit, announced=length, hold=permit.hold)
+                raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=limit)
+                body = decode(raw, headers.get(b"content-type", b""), takes_bytes=False, form=_FORM)
+                found = self._read(body, caller)
             finally:
                 permit.release()
-            for n, one in enumerate(found):
+            for one in found:
                 self._count(one)
-                if n % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
         except GatewayError as error:
             reply = problem(redacted_for(caller, error), request_id)
         else:
@@ -107,56 +138,33 @@ class FeedbackRoute:
         own = [(b"x-request-id", request_id.encode()), (b"content-length", str(len(reply.content)).encode())]
         await send_reply(send, reply.status, [*reply.headers, *own], reply.content)
 
-    async def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
-        if not isinstance(body, Mapping):
-            raise InputRefused("the body must be an object", hint=f"send {_FORM}")
-        several, snapshot = body.get("feedback"), self._table.current
+    def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
+        is_many = isinstance(body, Mapping) and "feedback" in body
+        try:
+            labels = Labels.model_validate(body if is_many else {"feedback": [body]}).feedback
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where = ".".join(map(str, fault["loc"]))
+            raise InputRefused(
+                f"{where}: {fault['msg']}", hint=f"send {_FORM}, or a list of them as feedback"
+            ) from None
         versions: dict[str, _Version] = {}
-        if several is None:
-            return [self._labelled(body, "feedback", caller, snapshot, versions)]
-        if not isinstance(several, list) or not 0 < len(several) <= MAX_ITEMS:
-            raise InputRefused(f"feedback must be a list of 1 to {MAX_ITEMS} objects", hint=f"send {_FORM}")
         found = []
-        for n, one in enumerate(several):
-            found.append(self._labelled(one, f"feedback[{n}]", caller, snapshot, versions))
-            if n % _AT_ONCE == 0:
-                await asyncio.sleep(0)
+        for n, one in enumerate(labels):
+            url, where = normalize_url(one.endpoint, one.version), f"feedback.{n}"
+            if url not in versions:
+                if caller is not None and self._access is not None:
+                    self._access.require(caller, FEEDBACK, url)
+                versions[url] = _version(self._table.current, url, where)
+            endpoint, number, known, values = versions[url]
+            for value, name in ((one.predicted, "predicted"), (one.label, "label")):
+                if known and value not in values:
+                    listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+                    raise InputRefused(
+                        f"{where}.{name}: {endpoint} has no label {ascii(value)[1:-1]}", hint=listed
+                    )  # fmt: skip
+            found.append(Labelled(endpoint, number, one.predicted, one.label, known))
         return found
-
-    def _labelled(
-        self, one: object, where: str, caller: Caller | None, snapshot: Snapshot, versions: dict[str, _Version]
-    ) -> Labelled:
-        if not isinstance(one, Mapping):
-            raise InputRefused(f"{where} is not an object", hint=f"send {_FORM}")
-        predicted = _text(one.get("predicted"), f"{where}.predicted")
-        label = _text(one.get("label"), f"{where}.label")
-        path = _text(one.get("endpoint"), f"{where}.endpoint")
-        version = one.get("version")
-        url = normalize_url(path, None if version is None else _text(str(version), f"{where}.version"))
-        if caller is not None and self._access is not None:
-            self._access.require(caller, FEEDBACK, url)
-        found = versions.get(url)
-        if found is None:
-            found = versions[url] = _version(snapshot, url, where)
-        endpoint, number, known, values = found
-        for value, name in ((predicted, "predicted"), (label, "label")):
-            if known and value not in values:
-                listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
-                raise InputRefused(f"{where}.{name}: {endpoint} has no label {ascii(value)[1:-1]}", hint=listed)
-        return Labelled(endpoint, number, predicted, label, known)
-
-
-async def _body(receive: Receive, headers: Mapping[bytes, bytes], hold: Callable[[int], None]) -> object:
-    raw = await bodies.read(receive, limit=_MAX_BYTES, announced=headers.get(b"content-length", b""), hold=hold)
-    raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=_MAX_BYTES)
-    kind = headers.get(b"content-type", b"")
-    try:
-        if len(raw) > MAX_INLINE_BYTES:
-            return await in_thread(BODY_THREADS, decode, raw, kind, takes_bytes=False)
-        return decode(raw, kind, takes_bytes=False)
-    except (MalformedBody, UnsupportedMedia) as error:
-        error.hint = f"send JSON (header content-type: application/json): {_FORM}"
-        raise
 
 
 def _not_served(found: Sequence[Labelled], snapshot: Snapshot) -> dict[str, list[str]]:
@@ -195,9 +203,3 @@ def _version(snapshot: Snapshot, url: str, where: str) -> _Version:
 def _labels(details: Mapping[str, object]) -> tuple[str, ...]:
     found = details.get("labels")
     return tuple(str(label) for label in found) if isinstance(found, list) else ()
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_CHARS:
-        raise InputRefused(f"{where} must be a text of 1 to {_MAX_CHARS} characters", hint=f"send {_FORM}")
-    return value

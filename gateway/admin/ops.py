@@ -21,8 +21,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
-from gateway.admin import schemas
-from gateway.admin.feedback import MAX_ITEMS
+from gateway.admin import feedback, schemas
 from gateway.admin.page import POLICY, render_live, render_page
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
@@ -56,52 +55,6 @@ _ERROR: Final = {
 _ERROR_REF: Final = {"$ref": "#/components/schemas/Error"}
 _TAGS: Final = [{"name": name} for name in ("inference", "operations", "health")]
 """In the order of the page ``/docs``: what most people look for comes first."""
-
-_LABEL: Final = {
-    "type": "object",
-    "required": ["endpoint", "predicted", "label"],
-    "properties": {
-        "endpoint": {"type": "string", "description": "The version that answered, from `x-served-by`."},
-        "version": {"type": "string", "description": "The version, if `endpoint` does not contain it."},
-        "predicted": {"type": "string", "description": "The label in the answer."},
-        "label": {"type": "string", "description": "The true label."},
-    },
-}
-_MANY_LABELS: Final = {
-    "type": "object",
-    "required": ["feedback"],
-    "properties": {"feedback": {"type": "array", "minItems": 1, "maxItems": MAX_ITEMS, "items": _LABEL}},
-}
-_FEEDBACK: Final = {
-    "summary": "Send true labels of answers",
-    "tags": ["operations"],
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"anyOf": [_LABEL, _MANY_LABELS]}}},
-    },
-    "responses": {
-        "200": {
-            "description": "All labels are counted",
-            "content": {
-                "application/json": {
-                    "schema": {
-                        "type": "object",
-                        "properties": {
-                            "counted": {"type": "integer"},
-                            "not_served": {
-                                "type": "array",
-                                "items": {"type": "string"},
-                                "description": "Named versions that are not served: they are replaced or mistyped",
-                            },
-                        },
-                    }
-                }
-            },
-        },
-        "404": {"description": "endpoint_not_found", "content": {"application/json": {"schema": _ERROR_REF}}},
-        "422": {"description": "input_refused", "content": {"application/json": {"schema": _ERROR_REF}}},
-    },
-}
 
 
 @functools.cache
@@ -256,10 +209,11 @@ def build_ops(
             for path in document["paths"].values():  # FastAPI declares a 422 of its own form, which no route answers
                 for operation in path.values():
                     operation["responses"].pop("422", None)
-            document["components"] = {"schemas": {"Error": _ERROR}}
+            labels, named = feedback.openapi(_ERROR_REF)
+            document["components"] = {"schemas": {"Error": _ERROR, **named}}
             current = status()
             document["paths"].update(_serve_paths(current, serve_prefix))
-            document["paths"][FEEDBACK_PATH] = {"post": _FEEDBACK}
+            document["paths"][FEEDBACK_PATH] = {"post": labels}
             written[:] = [(now, document)]
         return written[0][1]
 

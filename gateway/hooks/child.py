@@ -43,8 +43,6 @@ from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadErro
 from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
 
 _CHUNK: Final = 1 << 18
-_SPOILED: Final = ("CUDA out of memory", "CUDA error", "NVML_SUCCESS == r INTERNAL ASSERT FAILED", "cudaErrorMemory")
-"""Texts of GPU errors. A process that had one is unreliable and must be replaced."""
 
 
 class _Process:
@@ -177,7 +175,7 @@ class _Process:
         stages: list[Stage] = head["stages"]
         collected: list[dict[str, Any]] = []
         jobs = []
-        spoiled = ""
+        is_spent = False
         place = 0
         values = memoryview(payload)
         sizes = iter(head["sizes"])
@@ -204,12 +202,12 @@ class _Process:
         parts: list[list[Buffer]] = []
         for job, found in zip(jobs, collected, strict=True):
             outcome, part = self._outcome(job, is_answer=head["answer"])
-            spoiled = spoiled or _spoils(job.error)
+            is_spent = is_spent or _has_no_memory(job.error)
             outcomes.append({**outcome, "statistics": found})
             parts += part
         self._send(
             {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": [total(p) for p in parts],
-             "spoiled": spoiled},
+             "is_spent": is_spent},
             [piece for part in parts for piece in part],
         )  # fmt: skip
 
@@ -361,16 +359,9 @@ def _collect(found: dict[str, Any], values: object) -> None:
                 found[str(name)] = orjson.loads(to_json(value))
 
 
-def _spoils(error: UserCodeError | None) -> str:
-    """Return why a process that had this error must be replaced; empty if it may go on."""
-    if error is None:
-        return ""
-    original = getattr(error, "original", None) or error.__cause__
-    if isinstance(original, MemoryError):
-        return "it reached its memory limit"
-    if any(text in f"{error.message} {original}" for text in _SPOILED):
-        return "its code reported a GPU failure"
-    return ""
+def _has_no_memory(error: UserCodeError | None) -> bool:
+    """Return whether code failed at the memory limit: what its process holds may be incomplete, so it is replaced."""
+    return error is not None and isinstance(getattr(error, "original", None) or error.__cause__, MemoryError)
 
 
 def _limit_memory(most: int) -> None:

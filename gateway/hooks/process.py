@@ -292,8 +292,8 @@ class HookProcess(asyncio.Protocol):
             del self.running[pending.number]
             if pending.timer is not None:
                 pending.timer.cancel()
-            if head.get("spoiled") and not self.is_retired:
-                _log.warning("%s: a hook process is replaced: %s", self._pool.name, text(head["spoiled"]))
+            if head.get("is_spent") and not self.is_retired:
+                _log.warning("%s: a hook process is replaced: it reached its memory limit", self._pool.name)
                 self.is_retired = True
             self.idle_since = time.monotonic()
             self._pool.dispatch_waiting()

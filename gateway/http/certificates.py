@@ -81,7 +81,8 @@ def tls_context(certificate: str, key: str = "", authority: str = "") -> ssl.SSL
 
     def make() -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certificate, key or None)
+        # Pass a password for the key: without one, OpenSSL asks for it at the terminal and waits.
+        context.load_cert_chain(certificate, key or None, lambda: "none")
         if authority:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(authority)

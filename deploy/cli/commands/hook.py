@@ -45,7 +45,7 @@ def test(
 ) -> int:  # fmt: skip
     """Run a Preprocess class on one request, in a process as in a gateway, and show the answer and each stage's time.
 
-    If the class fails, the failing line is shown. The exit code is 1 if the class fails, 3 if it refuses the body
+    If the class fails, its file and line are named. The exit code is 1 if the class fails, 3 if it refuses the body
     (ValueError), else 0.
 
     \b
@@ -61,8 +61,6 @@ def test(
             report = asyncio.run(trial.run(asked))
     except trial.HookFault as fault:
         click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
-        for line in fault.excerpt:
-            click.echo(f"  {line}", err=True)
         if fault.hint:
             click.echo(f"  {fault.hint}", err=True)
         return _REFUSED if fault.is_refusal else 1

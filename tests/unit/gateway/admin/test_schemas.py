@@ -58,7 +58,7 @@ async def test_inference_comes_first_and_refusals_have_one_schema(stack: Any) ->
     assert "inference" == document["tags"][0]["name"]
     used = {tag for path in document["paths"].values() for one in path.values() for tag in one["tags"]}
     assert used == {tag["name"] for tag in document["tags"]}
-    assert ["Error"] == list(document["components"]["schemas"])
+    assert ["Error", "Label", "Labels"] == list(document["components"]["schemas"])
     refusals = [
         content["schema"] for path in document["paths"].values() for one in path.values()
         for code, answer in one["responses"].items() if code >= "400"
