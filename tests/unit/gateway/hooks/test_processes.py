@@ -38,6 +38,10 @@ class Preprocess:
         if do == "abort": os.abort()
         if do == "kill": os.kill(os.getpid(), 9)
         if do == "fork": os.fork()
+        if do == "fork and stay":
+            child = os.fork()
+            if child == 0: time.sleep(1000)
+            return {"child": child}
         if do == "leak":
             kept = []
             while True: kept.append(bytearray(4 << 20))
