@@ -20,6 +20,8 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import ModelRepository, OnDisk
 from gateway.spec import EndpointSpec, ModelRecord
 from tests import tiny
+from tests.control_planes import control_plane
+from tests.stock import Client
 from tests.triton_server import TritonServer
 from tests.waiting import LIMIT_S
 
@@ -45,6 +47,15 @@ def token_model(path: Path, *, rows: int = 10) -> Path:
         ("longest", TensorProto.INT64, ("batch", 1)),
     ]  # fmt: skip
     return tiny.saved(path, nodes, tiny.TOKENS, outputs, table=np.arange(rows, dtype=np.float32), one=[1])
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    """Of a control plane of this test's own, in the test's folder; this process is a client of it too."""
+    with control_plane(tmp_path / "state") as server:
+        made = Client(server, tmp_path)
+        with made.here():
+            yield made
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from deploy.controller.rollouts import record
 from deploy.controller.rollouts.record import State
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
-from tests.control_planes import control_plane
 from tests.sites import Asked, site
 from tests.stock import Client, ended
 from tests.waiting import until
@@ -43,19 +41,6 @@ class Gateway:
         return 200, told.encode()
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """One serving Task with ``e/1`` and ``e/2``."""
-    with control_plane(tmp_path / "state") as server:
-        found = Client(server, tmp_path)
-        (tmp_path / "hook.py").write_text(HOOK)
-        found.create("killed")
-        for version in "12":
-            found.add("e", "--version", version, "--preprocess", "hook.py", engine="custom")
-        with found.here():
-            yield found
-
-
 def ended_early(process: subprocess.Popen[str]) -> bool:
     """False while a program runs; it fails with what the program has said if it has ended."""
     assert process.poll() is None, process.communicate()
@@ -64,6 +49,10 @@ def ended_early(process: subprocess.Popen[str]) -> bool:
 
 def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) -> None:
     """The command follows it all the while, and prints each decision once."""
+    (client.folder / "hook.py").write_text(HOOK)
+    client.create("killed")
+    for version in "12":
+        client.add("e", "--version", version, "--preprocess", "hook.py", engine="custom")
     registry = ClearMLRegistry(client.task)
     task = {"CLEARML_SERVING_TASK_ID": client.task}
 

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from gateway.errors import RegistryRefused
 from gateway.registry.clearml import ClearMLRegistry
-from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration
 
 WATCHDOG = "Forced stop (non-responsive)"
-
-
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
-    """A control plane of this test's own; this process is a client of it too."""
-    with control_plane(tmp_path / "state") as server:
-        made = Client(server, tmp_path)
-        with made.here():
-            yield made
 
 
 def test_one_serving_task_is_followed_and_said_and_of_several_none(client: Client) -> None:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.control_planes import control_plane
 from tests.stock import Client
 
 pytestmark = pytest.mark.integration
@@ -32,25 +30,23 @@ task.close()
 
 
 @pytest.mark.long
-def test_a_trained_model_leads_back_to_its_task(tmp_path: Path) -> None:
+def test_a_trained_model_leads_back_to_its_task(client: Client) -> None:
     """Model, Task, parameters, data and links, as the command prints them."""
-    with control_plane(tmp_path / "state") as server:
-        client = Client(server, tmp_path)
-        found = re.search(r"IDS (\w+) (\w+)", client.run("-c", TRAIN))
-        assert found
-        model, task = found.groups()
-        client.create("lineage")
-        client.add("e", "--version", "1", "--model-id", model)
-        answer = json.loads(client.ours("lineage", "e/1", "--json"))
-        assert (model, task) == (answer["model"]["id"], answer["task"]["id"])
-        assert "0.25" == answer["task"]["hyperparameters"]["Args/lr"]
-        assert ["lineage", [task]] == [answer["task"]["project"], [d["id"] for d in answer["datasets"]]]
-        assert f"/{task}/" in answer["task"]["link"]
-        [pipeline] = answer["parents"]
-        assert ("pipeline", "nightly") == (pipeline["role"], pipeline["name"])
-        assert model in client.ours("lineage", "e/1")
-        client.stock("model", "remove", "--endpoint", "e/1")
-        retired = client.ours("lineage", model)
-        assert "not in the serving Task (any more)" in retired
-        assert task in retired
-        assert f"ClearML has no model {'0' * 32}" in client.ours("lineage", "0" * 32, code=1, both=True)
+    found = re.search(r"IDS (\w+) (\w+)", client.run("-c", TRAIN))
+    assert found
+    model, task = found.groups()
+    client.create("lineage")
+    client.add("e", "--version", "1", "--model-id", model)
+    answer = json.loads(client.ours("lineage", "e/1", "--json"))
+    assert (model, task) == (answer["model"]["id"], answer["task"]["id"])
+    assert "0.25" == answer["task"]["hyperparameters"]["Args/lr"]
+    assert ["lineage", [task]] == [answer["task"]["project"], [d["id"] for d in answer["datasets"]]]
+    assert f"/{task}/" in answer["task"]["link"]
+    [pipeline] = answer["parents"]
+    assert ("pipeline", "nightly") == (pipeline["role"], pipeline["name"])
+    assert model in client.ours("lineage", "e/1")
+    client.stock("model", "remove", "--endpoint", "e/1")
+    retired = client.ours("lineage", model)
+    assert "not in the serving Task (any more)" in retired
+    assert task in retired
+    assert f"ClearML has no model {'0' * 32}" in client.ours("lineage", "0" * 32, code=1, both=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -26,10 +27,14 @@ from transformers.generation.logits_process import (
 
 from deploy.sync.runtime.generate_model import Settings as Sampling
 from deploy.sync.runtime.generate_model import choose, probabilities, scores_of
+from gateway.app import Gateway
 from gateway.errors import ModelFailed, ModelNotReady
+from gateway.settings import Settings
+from gateway.spec import decode, triton_model_name
+from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
-from tests.fakes import FakeBackend
-from tests.integration import served_bundles
+from tests.core_client import listening
+from tests.fakes import FakeBackend, FakeRegistry
 from tests.integration import tiny_generators as generators
 from tests.integration import tiny_models as tiny
 from tests.waiting import LIMIT_S, soon
@@ -54,18 +59,14 @@ def bundle(folder: Path, kind: str, **config: Any) -> tuple[Any, Any]:
 
 @dataclass
 class Served:
-    """One text-generation endpoint."""
+    """One text-generation endpoint, and what Triton calls its model."""
 
     url: str
     model: Any
     tokenizer: Any
-    running: Any
-    name: str
-
-    @property
-    def triton_name(self) -> str:
-        """What Triton calls its model."""
-        return str(self.running.triton_names[self.name])
+    gateway: Gateway
+    backend: TritonBackend
+    triton_name: str
 
 
 @pytest.fixture(scope="module", params=["llama", pytest.param("gpt2", marks=pytest.mark.long)])
@@ -79,8 +80,23 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 async def served(made: tuple[str, Path, Any, Any], tmp_path: Path, embedded_triton: Any) -> AsyncIterator[Served]:
     """A Llama or a GPT-2 as a user has it: a registered bundle and no code."""
     kind, folder, model, tokenizer = made
-    async with served_bundles.serving(tmp_path, embedded_triton, {kind: (folder, {})}) as running:
-        yield Served(running.url + kind, model, tokenizer, running, kind)
+    registry = FakeRegistry()
+    registry.add_model(kind, Path(shutil.make_archive(str(tmp_path / kind), "zip", folder)), is_package=True)
+    registry.add_endpoint(kind, kind)
+    spec = decode(registry.task()).endpoints[kind]
+    name = embedded_triton.serve(folder, name=triton_model_name(spec, registry.model(kind)), endpoint=spec)
+    backend = TritonBackend(embedded_triton.grpc)
+    settings = Settings(
+        state_dir=tmp_path / "state", poll_frequency="50ms", ready_timeout=LIMIT_S, request_timeout=LIMIT_S,
+        triton_grpc="x:1",
+    )  # fmt: skip
+    gateway = Gateway(settings, registry=registry, make_backend=lambda *_: backend)
+    try:
+        async with gateway.running(), listening(gateway) as port:
+            await soon(lambda: kind in gateway.table.current.endpoints)
+            yield Served(f"http://127.0.0.1:{port}/serve/{kind}", model, tokenizer, gateway, backend, name)
+    finally:
+        embedded_triton.withdraw(name)
 
 
 def continued(served: Served, prompt: str, tokens: int) -> str:
@@ -154,7 +170,7 @@ async def test_texts_that_nobody_reads_are_written_to_their_end(served: Served, 
     """
     pid = embedded_triton.server.pid
     before = ended(embedded_triton, served.triton_name)
-    permits = served.running.gateway.permits
+    permits = served.gateway.permits
     count = 60
     async with httpx.AsyncClient() as client:
         body = {"text": "The quick", "parameters": {"max_new_tokens": 30}}
@@ -174,7 +190,7 @@ async def test_texts_that_nobody_reads_are_written_to_their_end(served: Served, 
 
         await asyncio.gather(*(one() for _ in range(count // 3) for one in (stop_early, leave, be_late)))
         async with asyncio.timeout(LIMIT_S):
-            while permits.in_flight or served.running.backend._replicas.all[0].in_flight:
+            while permits.in_flight or served.backend._replicas.all[0].in_flight:
                 await asyncio.sleep(0.01)
         assert whole == (await client.post(served.url, json=body)).json()
     # It counts a request after it has answered it.
@@ -192,7 +208,7 @@ def ended(embedded_triton: Any, name: str) -> tuple[int, int]:
 
 async def test_closed_stream_and_faulty_requests(served: Served) -> None:
     """The backend's contract of streams, by the real Triton."""
-    await streams_as_agreed(served.running.backend, served.triton_name)
+    await streams_as_agreed(served.backend, served.triton_name)
 
 
 async def test_the_fake_streams_by_the_same_contract() -> None:

@@ -15,32 +15,21 @@ from transformers.cache_utils import DynamicCache
 from deploy.bundles.export.original import quietly
 
 SIZE = 32
-_SIZES = {
-    "hidden_size": SIZE, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
-    "max_position_embeddings": 128, "initializer_range": 0.5,
-}  # fmt: skip
-_SHARED = {**_SIZES, "num_key_value_heads": 1}
-"""Fewer heads in the cache than in the queries."""
 
 
-def gpt2(vocabulary: int, *, positions: int = 128, **config: Any) -> Any:
+def gpt2(vocabulary: int, **config: Any) -> Any:
     """GPT-2's kind: learned positions, a head tied to the embedding."""
-    return transformers.GPT2LMHeadModel(
-        transformers.GPT2Config(
-            vocab_size=vocabulary, n_positions=positions, n_embd=SIZE, n_layer=2, n_head=2, initializer_range=0.5,
-            **config,
-        )
-    ).eval()  # fmt: skip
+    sizes = {"n_positions": 128, "n_embd": SIZE, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=vocabulary, **sizes, **config)).eval()
 
 
 def llama(vocabulary: int, **config: Any) -> Any:
-    """Llama's kind: rotary positions, fewer heads in the cache."""
-    return _made("Llama", vocabulary, **_SHARED, **config)
-
-
-def _made(name: str, vocabulary: int, **config: Any) -> Any:
-    kind, settings = getattr(transformers, f"{name}ForCausalLM"), getattr(transformers, f"{name}Config")
-    return kind(settings(vocab_size=vocabulary, **config)).eval()
+    """Llama's kind: rotary positions, fewer heads in the cache than in the queries."""
+    sizes = {
+        "hidden_size": SIZE, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "num_key_value_heads": 1, "max_position_embeddings": 128, "initializer_range": 0.5,
+    }  # fmt: skip
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=vocabulary, **sizes, **config)).eval()
 
 
 _KINDS: Mapping[str, Any] = {"gpt2": gpt2, "llama": llama}
@@ -51,9 +40,7 @@ def save(
 ) -> tuple[Any, Any]:
     """Save a model of a kind with weights that are always the same; returns model and tokenizer for transformers."""
     raw.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=raw, model_max_length=config.get("positions", 128), chat_template=chat_template
-    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=raw, model_max_length=128, chat_template=chat_template)
     torch.manual_seed(3)
     model = _KINDS[kind](len(tokenizer), bos_token_id=None, pad_token_id=0, **{"eos_token_id": 7, **config})
     folder.mkdir(parents=True)

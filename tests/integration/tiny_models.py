@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, PreTrainedTokenizerFast
 
 from preprocessing.processor import TextProcessor
@@ -15,6 +15,10 @@ from tests.unit.preprocessing import tokenizer_families as families
 
 MAX_LENGTH = 128
 ROBERTA = ["<unk>", "<s>", "</s>", "<pad>", AddedToken("<mask>", lstrip=True)]
+NAMES: dict[str, Any] = {
+    "bos_token": "<s>", "eos_token": "</s>", "cls_token": "<s>", "sep_token": "</s>", "pad_token": "<pad>",
+    "unk_token": "<unk>", "mask_token": "<mask>", "model_input_names": ["input_ids", "attention_mask"],
+}  # fmt: skip
 
 
 def word_piece() -> tuple[Tokenizer, dict[str, Any]]:
@@ -30,12 +34,8 @@ def byte_level() -> tuple[Tokenizer, dict[str, Any]]:
     )
     ids = [(token, tokenizer.token_to_id(token)) for token in ("</s>", "<s>")]
     tokenizer.post_processor = processors.RobertaProcessing(*ids, add_prefix_space=False)
-    tokenizer.decoder = __import__("tokenizers").decoders.ByteLevel()
-    names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
-    return tokenizer, {
-        **{f"{name}_token": token for name, token in names.items()},
-        "model_input_names": ["input_ids", "attention_mask"],
-    }
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer, NAMES
 
 
 def unigram(*, left: bool = False) -> tuple[Tokenizer, dict[str, Any]]:
@@ -49,13 +49,8 @@ def unigram(*, left: bool = False) -> tuple[Tokenizer, dict[str, Any]]:
     tokenizer.post_processor = families.template(
         "<s>", "</s>", tokenizer, single="<s> $A </s>", pair="<s> $A </s> </s> $B </s>"
     )
-    tokenizer.decoder = __import__("tokenizers").decoders.Metaspace()
-    names = {"bos": "<s>", "eos": "</s>", "cls": "<s>", "sep": "</s>", "pad": "<pad>", "unk": "<unk>", "mask": "<mask>"}
-    return tokenizer, {
-        **{f"{name}_token": token for name, token in names.items()},
-        "model_input_names": ["input_ids", "attention_mask"],
-        **({"padding_side": "left"} if left else {}),
-    }
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer, {**NAMES, **({"padding_side": "left"} if left else {})}
 
 
 FAMILIES: Mapping[str, Callable[[], tuple[Tokenizer, dict[str, Any]]]] = {

@@ -34,6 +34,14 @@ def needed(checks: str) -> list[Path]:
     return sorted(found)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What uses promtool needs Prometheus."""
+    for item in items:
+        if "promtool" in getattr(item, "fixturenames", ()):
+            item.add_marker("prometheus")
+
+
 @pytest.fixture(scope="session")
 def promtool() -> str:
     """The program; a test that needs it fails without it, it is never skipped."""

@@ -222,7 +222,6 @@ def test_what_tritons_do_is_shown_by_pool() -> None:
         assert "pool" in {variable.name for variable in board.variables}
 
 
-@pytest.mark.prometheus
 def test_a_pool_is_chosen_at_the_top_of_a_board(evaluate: Callable[..., None]) -> None:
     """Of two pools with a model of one name; a Triton without a label of a pool is shown as long as all are."""
     series = {
@@ -239,7 +238,6 @@ def test_a_pool_is_chosen_at_the_top_of_a_board(evaluate: Callable[..., None]) -
     ])  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_panels_are_right_where_a_plain_ratio_is_wrong(evaluate: Callable[..., None]) -> None:
     """Versions that never agree, endpoints with versions of one name, a gateway that idles: each has its own number."""
     of = 'job="triton-gateway",instance="i"'
@@ -268,7 +266,6 @@ def test_panels_are_right_where_a_plain_ratio_is_wrong(evaluate: Callable[..., N
     )  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None]) -> None:
     """-0.5 before 2 and that before 10, the open one after all, what has no number last: Grafana sorts a number."""
     bins = {"-0.5": "-0.5", "1e-05": "1e-05", "2": "2", "10": "10", "+Inf": "1e300", "other": "1e301",

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from dashboards import rules
 from dashboards.promql import FAILED_OUTCOMES
 from gateway.metrics.catalog import CATALOG, CONTROLLER_LEADS, JUDGED
@@ -60,7 +58,6 @@ def test_every_alert_has_the_annotation_that_tools_make_a_link_of() -> None:
         assert [link] * 2 == [alert["annotations"][name] for name in ("runbook_url", "runbook")]
 
 
-@pytest.mark.prometheus
 def test_rule_files_are_valid(promtool: str) -> None:
     """`promtool check rules`."""
     done = subprocess.run(
@@ -97,7 +94,6 @@ def count_of(selector: str, at: str, at_least: int = 1) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_an_endpoint_with_a_variable_that_has_drifted_fires_and_no_other_does(evaluate: Evaluate) -> None:
     """What is judged no more (NaN) is left out."""
     fires = count_of('ALERTS{alertname="GatewayDrift",endpoint="e"}', "6m")
@@ -114,7 +110,6 @@ def moved(variable: str, **bins: float) -> dict[str, str]:
     return {f'controller_drift_moved_ratio{{{of},bin="{name}"}}': f"{by}x100" for name, by in bins.items()}
 
 
-@pytest.mark.prometheus
 def test_one_cause_is_one_alert_that_says_what_moved(evaluate: Evaluate) -> None:
     """One for the endpoint, of the variables that are causes; numbers as people write them."""
     link = "docs/on-call.md#gatewaydrift"
@@ -158,7 +153,6 @@ def latency(promised: str, in_time: str, late: str, within: str = "0.3") -> dict
     }  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_failures_beyond_the_budget_page_and_a_callers_mistakes_do_not(evaluate: Evaluate) -> None:
     """5 % failures page within minutes; 422 and 404 are the caller's; one failure alone is no outage."""
     burning = requests(ok="0+95x200", backend_unavailable="0+5x200")
@@ -171,7 +165,6 @@ def test_failures_beyond_the_budget_page_and_a_callers_mistakes_do_not(evaluate:
     evaluate(requests(ok="0+1x200", internal="0 0 1x200"), alert_rule_test=[silent("GatewayErrorBudgetBurn", "30m")])
 
 
-@pytest.mark.prometheus
 def test_what_is_left_of_the_error_budget_is_recorded(evaluate: Evaluate) -> None:
     """Half of the 0.1 % that may fail has failed: half of the budget is left; twice as much: it is overdrawn by all."""
     left = f'{rules.FAILED_LEFT}{{endpoint="e"}}'
@@ -180,7 +173,6 @@ def test_what_is_left_of_the_error_budget_is_recorded(evaluate: Evaluate) -> Non
     evaluate(requests(ok="0+998x200"), promql_expr_test=[equals(left, 1.0)])
 
 
-@pytest.mark.prometheus
 def test_an_endpoint_burns_by_the_objective_it_declares(evaluate: Evaluate) -> None:
     """5 % failures are within 90 %; 1 % is a hundred times what 99.99 % allows; of no promise nothing is broken."""
     name = "GatewayErrorBudgetBurn"
@@ -198,7 +190,6 @@ def test_an_endpoint_burns_by_the_objective_it_declares(evaluate: Evaluate) -> N
     )
 
 
-@pytest.mark.prometheus
 def test_an_endpoint_that_promises_little_still_pages_when_nothing_works(evaluate: Evaluate) -> None:
     """Of 80 % no rate of failures is 14.4 times what it allows."""
     evaluate(
@@ -207,14 +198,12 @@ def test_an_endpoint_that_promises_little_still_pages_when_nothing_works(evaluat
     )
 
 
-@pytest.mark.prometheus
 def test_a_promise_that_is_taken_back_leaves_the_one_of_all(evaluate: Evaluate) -> None:
     """The gateway says NaN."""
     series = requests(ok="0+95x200", internal="0+5x200") | availability(f"0.9x20 {NAN}")
     evaluate(series, promql_expr_test=[equals(rules.AVAILABILITY, 0.999)])
 
 
-@pytest.mark.prometheus
 def test_late_answers_beyond_the_budget_page_and_the_alert_says_of_what(evaluate: Evaluate) -> None:
     """A fifth of the answers comes later than 300 ms, where one in a hundred may; nobody else promises a time."""
     evaluate(
@@ -244,7 +233,6 @@ def test_late_answers_beyond_the_budget_page_and_the_alert_says_of_what(evaluate
     )  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_a_new_time_is_not_judged_by_what_was_counted_for_another(evaluate: Evaluate) -> None:
     """All were late for 100 ms; for 300 ms none is."""
     series = latency(f"0.99x10 {NAN}", "0x200", "0+100x10 1000x190", "0.1") | latency(
@@ -257,7 +245,6 @@ def test_a_new_time_is_not_judged_by_what_was_counted_for_another(evaluate: Eval
     )  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_canary_that_fails_more_than_stable_pages(evaluate: Evaluate) -> None:
     """Its own failures, or requests that fell back; failures of both are no news about the canary."""
 
@@ -279,7 +266,6 @@ def test_canary_that_fails_more_than_stable_pages(evaluate: Evaluate) -> None:
     ])  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_a_canary_that_nobody_guards_fires(evaluate: Evaluate) -> None:
     """Its controller has ended, or knows no gateways (0); with a guard, or after the end, nothing fires."""
     guard = 'gateway_rollout_guarded_until_timestamp_seconds{{endpoint="e",instance="{}"}}'
@@ -292,7 +278,6 @@ def test_a_canary_that_nobody_guards_fires(evaluate: Evaluate) -> None:
     evaluate(ended, alert_rule_test=[silent("GatewayCanaryUnguarded", at) for at in ("7m", "40m")])
 
 
-@pytest.mark.prometheus
 def test_mirrored_answers_that_disagree_fire(evaluate: Evaluate) -> None:
     """68 % of them within six minutes, and failures alike; a fine retrain, few answers and dropped ones do not."""
 
@@ -308,7 +293,6 @@ def test_mirrored_answers_that_disagree_fire(evaluate: Evaluate) -> None:
     evaluate(mirrored(agreed="0+1x60", differed="0+1x60"), alert_rule_test=quiet)
 
 
-@pytest.mark.prometheus
 def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
     """Down, stale, stuck, failing builds, refusing, queueing in both tiers; a version that was removed does not."""
     stage = 'gateway_stage_duration_seconds_{part}{{endpoint="e",version="1",stage="{stage}"}}'
@@ -341,7 +325,6 @@ def test_states_that_need_someone_fire(evaluate: Evaluate) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
     """A Triton that is gone while nobody asks; gateways that Prometheus does not even know any more."""
     evaluate(
@@ -375,7 +358,6 @@ def test_outages_that_no_request_tells_of_fire(evaluate: Evaluate) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.prometheus
 def test_an_endpoint_that_refuses_every_request_fires(evaluate: Evaluate) -> None:
     """Nobody gets an answer, and no failure is ours: an outage all the same; a tenth of bad requests is none."""
     refusing = requests(ok="0x60", input_refused="0+30x60", malformed_body="0+5x60")
@@ -390,14 +372,12 @@ def test_an_endpoint_that_refuses_every_request_fires(evaluate: Evaluate) -> Non
     evaluate({gone: "0+5x60", **requests(ok="0+90x60")}, alert_rule_test=[silent("GatewayUnknownPaths", "20m")])
 
 
-@pytest.mark.prometheus
 def test_the_first_burst_of_failures_fires(evaluate: Evaluate) -> None:
     """An outcome that never occurred has its series at 0 already: its growth is seen."""
     burst = requests(ok="0+100x60", hook_failed="0x20 150x40")
     evaluate(burst, promql_expr_test=[count_of('ALERTS{alertname="GatewayErrorBudgetBurn"}', "22m")])
 
 
-@pytest.mark.prometheus
 def test_a_slow_poll_is_neither_stale_nor_blind(evaluate: Evaluate) -> None:
     """Looks every five minutes: all is well, nothing fires; none succeeds, it fires."""
     poll = {'gateway_registry_poll_seconds{instance="i"}': "300x120", 'up{job="triton-gateway",instance="i"}': "1x120"}
@@ -419,7 +399,6 @@ def test_a_slow_poll_is_neither_stale_nor_blind(evaluate: Evaluate) -> None:
     )
 
 
-@pytest.mark.prometheus
 def test_a_healthy_gateway_fires_nothing(evaluate: Evaluate) -> None:
     """An hour of it."""
     stage = 'gateway_stage_duration_seconds_{part}{{endpoint="e",version="1",stage="{stage}"}}'

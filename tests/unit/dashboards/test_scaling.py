@@ -10,7 +10,6 @@ import pytest
 
 from dashboards import rules
 
-pytestmark = pytest.mark.prometheus
 Evaluate = Callable[..., None]
 LOAD_TARGET, WORK_TARGET, WORK_MOST = 0.7, 4.0, 7.0
 """What the rules say: utilisation of a Triton, requests in a gateway's own hands, and the most that one counts for."""

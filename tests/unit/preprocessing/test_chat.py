@@ -144,49 +144,30 @@ def test_a_template_that_does_not_end_is_an_error_of_the_request(source: str, mo
         template.render(MESSAGES)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [
-        "'a' * 10**9",
-        "10**9 * 'a'",
-        "[0] * 10**9",
-        "10**(10**9)",
-        "(-2)**(30**9)",
-        "'a' | center(10**9)",
-        "'a'.ljust(10**9)",
-        "'a' | indent(10**9)",
-        "long.replace('a', long)",
-        "long | replace('a', long)",
-        "long.join(long)",
-        "(long * 4) ~ (long * 4)",
-        "long * 4 + long * 4",
-        "[long] * 4 * 10**7",
-    ],
-)
-def test_a_template_cannot_make_a_value_of_any_size(made: str) -> None:
-    """One operation could take gigabytes, or minutes that no clock interrupts."""
-    with pytest.raises(InvalidInput, match="a value that is too large"):
-        ChatTemplate(f"{{% set long = 'a' * 10**6 %}}{{{{ {made} }}}}", {}).render(MESSAGES)
-
-
-@pytest.mark.parametrize(
-    ("first", "step"),
-    [
+LONG = "{% set long = 'a' * 10**6 %}{{ MADE }}"
+DOUBLED = "{% set ns = namespace(s=FIRST) %}{% for i in range(60) %}{% set ns.s = STEP %}{% endfor %}{{ ns.s }}"
+TOO_LARGE = [
+    *(LONG.replace("MADE", made) for made in (
+        "'a' * 10**9", "10**9 * 'a'", "[0] * 10**9", "10**(10**9)", "(-2)**(30**9)", "'a' | center(10**9)",
+        "'a'.ljust(10**9)", "'a' | indent(10**9)", "long.replace('a', long)", "long | replace('a', long)",
+        "long.join(long)", "(long * 4) ~ (long * 4)", "long * 4 + long * 4", "[long] * 4 * 10**7",
+    )),
+    *(DOUBLED.replace("FIRST", first).replace("STEP", step) for first, step in (
         ("'ab'", "ns.s + ns.s"), ("'ab'", "ns.s ~ ns.s"), ("'ab'", "ns.s * 2"), ("['ab']", "ns.s + ns.s"),
         ("'ab'", "'%s%s' | format(ns.s, ns.s)"), ("'ab'", "ns.s.replace('a', ns.s)"), ("3", "ns.s * ns.s"),
-    ],
-)  # fmt: skip
-def test_a_value_cannot_be_doubled_for_ever(first: str, step: str) -> None:
-    """Sixty turns of a loop would fill any memory."""
-    source = "{% set ns = namespace(s=FIRST) %}{% for i in range(60) %}{% set ns.s = STEP %}{% endfor %}{{ ns.s }}"
-    with pytest.raises(InvalidInput, match="too large"):
-        ChatTemplate(source.replace("FIRST", first).replace("STEP", step), {}).render(MESSAGES)
+    )),
+    "{% for i in range(100000) %}{{ messages }}{% endfor %}",
+]  # fmt: skip
+"""One operation that could take gigabytes, or minutes that no clock interrupts; a value that is doubled for ever; a
+prompt of a hundred thousand copies.
+"""
 
 
-def test_a_prompt_of_any_length_is_not_written() -> None:
-    """A hundred thousand copies of the messages would be."""
+@pytest.mark.parametrize("source", TOO_LARGE, ids=range(len(TOO_LARGE)))
+def test_a_template_cannot_make_a_value_of_any_size(source: str) -> None:
+    """By one operation, by a loop, or as the prompt itself."""
     with pytest.raises(InvalidInput, match="too large"):
-        ChatTemplate("{% for i in range(100000) %}{{ messages }}{% endfor %}", {}).render(MESSAGES)
+        ChatTemplate(source, {}).render(MESSAGES)
 
 
 def test_a_long_conversation_is_rendered() -> None:

@@ -64,6 +64,13 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     (pooled({}, {"type": "sentence_transformers.models.Dense", "path": "2_Dense"}), ENCODER, "pooling", ()),
     ({"tokenizer_config.json": {"pad_token_type_id": 3}}, ENCODER, "pad_type_id", 3),
     ({}, ENCODER, "pad_type_id", 0),
+    # version 6 writes one name per mode, excluded prompts, and the number of dimensions kept
+    *(({**pooled({"pooling_mode": ["cls", "mean_sqrt_len_tokens"], "include_prompt": False}),
+        "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "truncate_dim": 3}}, ENCODER, *fact)
+      for fact in (("pooling", ("cls", "mean_sqrt_len")), ("pools_prompt", False), ("truncate_dim", 3))),
+    # decoders pad on the left
+    *(({"tokenizer_config.json": {f"{what}_side": "left"}}, ENCODER, f"{what}_side", "left")
+      for what in ("padding", "truncation")),
 ]  # fmt: skip
 """Files, config.json, and what a field is then."""
 
@@ -74,6 +81,38 @@ def test_what_a_folder_says(
 ) -> None:
     """As transformers and sentence-transformers read it."""
     assert expected == getattr(read(make_folder(files, **config)), field)
+
+
+REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    # gaps, names as numbers, and duplicate names would give wrong answers
+    *(({}, {**CLASSIFIER, "id2label": labels}, "id2label")
+      for labels in ({"0": "a", "2": "b"}, {"x": "a"}, ["a"], {}, {"0": "same", "1": "same"})),
+    # a guess would give wrong vectors, and a prompt that is not there be noticed only in poor search results
+    (pooled({"pooling_mode": "attention"}), ENCODER, "attention"),
+    ({"config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "document"}}, ENCODER,
+     "document"),
+    # a bundle must not make the server read other files
+    *(({"modules.json": [{"type": "x.Pooling", "path": path}]}, ENCODER, "leaves the model folder")
+      for path in ("/etc", "../other", "a/../../b")),
+    ({"tokenizer_config.json": {"padding_side": "middle"}}, ENCODER, "padding_side"),
+    # one clear error for any content
+    *(({"config.json": content}, {}, r"config\.json")
+      for content in ("{", "[]", "3", "null", "\ufeff{}", "[" * 100_000)),
+]  # fmt: skip
+"""Files, config.json, and what is said."""
+
+
+@pytest.mark.parametrize(("files", "config", "said"), REFUSED, ids=range(len(REFUSED)))
+def test_a_folder_that_cannot_be_read_right_is_refused(
+    make_folder: MakeFolder, files: dict[str, Any], config: dict[str, Any], said: str
+) -> None:
+    """By name; so is one without config.json."""
+    folder = make_folder(files, **config)
+    with pytest.raises(InvalidBundle, match=said):
+        read(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(InvalidBundle, match=r"config\.json"):
+        read(folder)
 
 
 @pytest.mark.parametrize("architectures", [["ViTForImageClassification"], [], None, "BertModel"])
@@ -93,20 +132,6 @@ def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) ->
         read(folder, max_length=17)
 
 
-@pytest.mark.parametrize("labels", [{"0": "a", "2": "b"}, {"x": "a"}, ["a"], {}, {"0": "same", "1": "same"}])
-def test_impossible_labels_are_refused(make_folder: MakeFolder, labels: object) -> None:
-    """Gaps, names as numbers, and duplicate names would give wrong answers."""
-    with pytest.raises(InvalidBundle, match="id2label"):
-        read(make_folder(**{**CLASSIFIER, "id2label": labels}))
-
-
-def test_unknown_pooling_mode_is_refused(make_folder: MakeFolder) -> None:
-    """A guess would give wrong vectors."""
-    folder = make_folder({"modules.json": POOLING_MODULES, "p/config.json": {"pooling_mode": "attention"}}, **ENCODER)
-    with pytest.raises(InvalidBundle, match="attention"):
-        read(folder)
-
-
 def test_options_override_the_folder(encoder: Path) -> None:
     """Its module switches normalisation on."""
     assert read(encoder).normalize
@@ -117,24 +142,6 @@ def test_options_override_the_folder(encoder: Path) -> None:
 def test_pooling_modes_are_those_that_can_be_computed() -> None:
     """The configuration accepts exactly the implemented modes."""
     assert get_args(activations.Pooling) == POOLINGS
-
-
-def test_unknown_default_prompt_is_refused(make_folder: MakeFolder) -> None:
-    """It would be noticed only in poor search results."""
-    files = {"config_sentence_transformers.json": {"prompts": {"query": "q: "}, "default_prompt_name": "document"}}
-    with pytest.raises(InvalidBundle, match="document"):
-        read(make_folder(files, **ENCODER))
-
-
-def test_pooling_is_read_as_version_6_writes_it(make_folder: MakeFolder) -> None:
-    """One name per mode, excluded prompts, and the number of dimensions kept."""
-    files = {
-        "modules.json": POOLING_MODULES,
-        "p/config.json": {"pooling_mode": ["cls", "mean_sqrt_len_tokens"], "include_prompt": False},
-        "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "truncate_dim": 3},
-    }
-    config = read(make_folder(files, **ENCODER))
-    assert (("cls", "mean_sqrt_len"), False, 3) == (config.pooling, config.pools_prompt, config.truncate_dim)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +166,6 @@ def test_cross_encoders_with_one_label_rank(make_folder: MakeFolder, files: Any,
     unknown = {**one, "sentence_transformers": {"activation_fn": "my.Own"}}
     with pytest.raises(UnsupportedTask, match="Own"):
         read(make_folder({}, **unknown))
-
-
-@pytest.mark.parametrize("path", ["/etc", "../other", "a/../../b"])
-def test_module_path_outside_the_folder_is_refused(make_folder: MakeFolder, path: str) -> None:
-    """A bundle must not make the server read other files."""
-    with pytest.raises(InvalidBundle, match="leaves the model folder"):
-        read(make_folder({"modules.json": [{"type": "x.Pooling", "path": path}]}, **ENCODER))
 
 
 @pytest.mark.parametrize(
@@ -196,28 +196,6 @@ def test_type_ids_are_for_families_with_more_than_one_type(
     """BERT has them; RoBERTa and DistilBERT do not."""
     config = read(make_folder(**{**CLASSIFIER, "type_vocab_size": types}))
     assert wanted == ("token_type_ids" in config.input_names)
-
-
-def test_sides_are_read(make_folder: MakeFolder) -> None:
-    """Decoders pad on the left. Other values than left and right are refused."""
-    files = {"tokenizer_config.json": {"padding_side": "left", "truncation_side": "left"}}
-    config = read(make_folder(files, **ENCODER))
-    assert ("left", "left") == (config.padding_side, config.truncation_side)
-    with pytest.raises(InvalidBundle, match="padding_side"):
-        read(make_folder({"tokenizer_config.json": {"padding_side": "middle"}}, **ENCODER))
-
-
-def test_missing_config_is_refused(tmp_path: Path) -> None:
-    """The message names the file and how to create it."""
-    with pytest.raises(InvalidBundle, match=r"config\.json"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize("content", ["{", "[]", "3", "null", "\ufeff{}", "[" * 100_000])
-def test_unreadable_config_is_refused(make_folder: MakeFolder, content: str) -> None:
-    """With one clear error for any content."""
-    with pytest.raises(InvalidBundle, match=r"config\.json"):
-        read(make_folder({"config.json": content}))
 
 
 @pytest.mark.parametrize(
