@@ -157,6 +157,14 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 
 
 @pytest.fixture
+async def served(stack: Stack) -> Stack:
+    """The same, with one text classifier, ``e``."""
+    stack.deploy("e")
+    await stack.served("e")
+    return stack
+
+
+@pytest.fixture
 async def story(stack: Stack) -> Stack:
     """The same, with a generative model as ``story``."""
     await serve(stack)

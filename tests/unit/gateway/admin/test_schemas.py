@@ -50,11 +50,9 @@ async def test_document_is_written_once_per_swap(stack: Any) -> None:
     assert {"/serve/one", "/serve/two"} <= set(second["paths"])
 
 
-async def test_inference_comes_first_and_refusals_have_one_schema(stack: Any) -> None:
+async def test_inference_comes_first_and_refusals_have_one_schema(served: Any) -> None:
     """As a newcomer reads `/docs`. FastAPI's 422 is no answer of any route."""
-    stack.deploy("e")
-    await stack.served("e")
-    document = (await stack.client.get("/openapi.json")).json()
+    document = (await served.client.get("/openapi.json")).json()
     assert "inference" == document["tags"][0]["name"]
     used = {tag for path in document["paths"].values() for one in path.values() for tag in one["tags"]}
     assert used == {tag["name"] for tag in document["tags"]}

@@ -167,12 +167,6 @@ async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancel
         await batcher.close()
 
 
-async def test_a_row_longer_than_the_token_limit_is_sent_alone() -> None:
-    """It is not retried for ever (TEI#723)."""
-    calls = Calls()
-    assert [10, 20] == await ask(make(calls, max_padded_tokens=10), 1, 2, tokens=50)
-
-
 async def test_closing_refuses_queued_requests_and_waits_for_running_calls() -> None:
     """No caller is left without an outcome."""
     calls = Calls()
@@ -241,6 +235,13 @@ def test_cut_makes_a_second_call_only_if_that_saves_more_than_its_price() -> Non
     few, many = ([_entry([60]), *(_entry([10]) for _ in range(n))] for n in (6, 12))
     assert few == cut(few, BatchLimits(), _BOTH)
     assert many[:1] == cut(many, BatchLimits(), _BOTH)
+
+
+def test_a_call_is_filled_up_to_its_limits() -> None:
+    """Eight rows of ten tokens are just what fits."""
+    waiting = [_entry([10]) for _ in range(9)]
+    assert waiting[:8] == cut(waiting, BatchLimits(8, 80), _FIXED)
+    assert [8, 1] == [len(group) for group in split([10] * 9, BatchLimits(8, 80))]
 
 
 def test_entries_of_different_kinds_never_share_a_call() -> None:

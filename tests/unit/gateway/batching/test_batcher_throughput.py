@@ -1,4 +1,4 @@
-"""Throughput and order of calls in simulated time, so the numbers are exact (``benchmarks.shared``)."""
+"""Throughput, order and waits of calls in simulated time, so the numbers are exact (``benchmarks.shared``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import pytest
 
 from tests import simulated
-from tests.simulated import MIXES, PRICES, Price, load
+from tests.simulated import MIXES, PRICES, OpenLoad, Price, bound, load, open_load
 
 CALL, TOKEN = PRICES[:2]
 BEFORE = {
@@ -29,7 +29,7 @@ def test_throughput_is_at_least_90_per_cent_of_two_full_calls_taking_turns(
     price per padded token: there the best cut has calls of one row, and the gateway cannot make that many calls.
     """
     answers = load(price, MIXES[mix], connections).answers
-    assert answers >= 0.9 * simulated.bound(price, MIXES[mix], connections)
+    assert answers >= 0.9 * bound(price, MIXES[mix], connections)
     if price is TOKEN:
         assert answers >= BEFORE[mix, connections]
     if price is not TOKEN or mix == "mixed":
@@ -39,7 +39,7 @@ def test_throughput_is_at_least_90_per_cent_of_two_full_calls_taking_turns(
 def test_prices_are_learned_even_if_all_calls_are_equally_full() -> None:
     """128 connections fill every call. The batcher still finds out that cutting calls by length is cheaper."""
     answers = load(TOKEN, MIXES["short"], 128, warm=6.0).answers
-    assert answers >= 1.1 * simulated.bound(TOKEN, MIXES["short"], 128)
+    assert answers >= 1.1 * bound(TOKEN, MIXES["short"], 128)
 
 
 def test_a_very_fast_server_gets_no_small_calls() -> None:
@@ -50,7 +50,7 @@ def test_a_very_fast_server_gets_no_small_calls() -> None:
 def test_two_instances_of_a_model_are_both_used() -> None:
     """A server that works on two calls at a time gets two, and answers at least 1.05 times what one instance can."""
     two = Price("two instances", 4e-3, 50e-6, 0.0, at_once=2)
-    assert load(two, MIXES["short"], 64).answers > 1.05 * simulated.bound(CALL, MIXES["short"], 64)
+    assert load(two, MIXES["short"], 64).answers > 1.05 * bound(CALL, MIXES["short"], 64)
 
 
 def test_lone_requests_leave_at_once() -> None:
@@ -70,3 +70,50 @@ def test_no_request_is_passed_over_for_long(price: Price) -> None:
 
     cell = load(price, lengths, 64)
     assert max(cell.seconds) < 8 * cell.p50
+
+
+@pytest.mark.parametrize("callers", [2, 4, 8])
+def test_callers_who_come_back_at_once_share_one_call(callers: int) -> None:
+    """Not two calls that take turns, each with half of them."""
+    cell = load(CALL, MIXES["short"], callers)
+    assert cell.rows > 0.9 * callers
+    assert cell.answers > 1.4 * bound(CALL, MIXES["short"], callers)
+
+
+@pytest.mark.parametrize("pause", [1e-3, 20e-3])
+def test_callers_who_think_for_a_moment_are_not_awaited(pause: float) -> None:
+    """Their answers take two calls at most, and no wait is added."""
+    cell = load(CALL, MIXES["short"], 8, pause=pause)
+    assert cell.p50 < 2.2 * CALL.seconds(8, 16)
+
+
+def test_independent_requests_are_not_delayed() -> None:
+    """At a tenth of the capacity, half of them have a call of their own."""
+    found = open_load(CALL, MIXES["short"], 50.0, rule="off", seconds=20.0)
+    assert found.percentile(50) < 1.15 * CALL.seconds(1, 16) + 1e-3
+
+
+GPU = Price("gpu", 22e-3, 0.5e-3, 0.0)
+CAPACITY = 64 / GPU.seconds(64, 16)
+
+
+def beside_batch(share: float, *, servers: int = 1, batch: int = 0, seconds: float = 5.0) -> OpenLoad:
+    """Simulate a load on ``servers`` servers, beside ``batch`` callers of class batch."""
+    return open_load(
+        GPU, MIXES["short"], share * servers * CAPACITY, seconds=seconds, warm=3.0, others=[GPU] * (servers - 1),
+        batch=batch * servers, rule="off",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("share", "servers"), [(0.1, 1), (0.3, 1), (0.6, 1), (0.3, 4)])
+def test_batch_work_uses_the_time_that_other_classes_leave(share: float, servers: int) -> None:
+    """Requests of other classes wait hardly longer, and some batch work is done however busy the servers are."""
+    alone, beside = beside_batch(share, servers=servers), beside_batch(share, servers=servers, batch=128)
+    assert beside.percentile(50) <= 1.15 * alone.percentile(50)
+    assert beside.percentile(99) <= 2 * alone.percentile(99)
+    assert beside.batch >= 0.08 * servers * CAPACITY
+
+
+def test_batch_work_alone_gets_the_whole_capacity() -> None:
+    """No other class has to wait for it."""
+    assert beside_batch(1e-6, batch=128).batch >= 0.9 * CAPACITY

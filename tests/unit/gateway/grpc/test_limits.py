@@ -95,16 +95,14 @@ async def test_no_message_is_read_before_there_is_room_for_it(make_stack: Any) -
                 await nothing
 
 
-async def test_an_ended_request_is_freed(stack: Any) -> None:
+async def test_an_ended_request_is_freed(served: Any) -> None:
     """Answered, refused or unreadable, as a call or in a stream: neither gRPC nor a reference cycle keeps it."""
-    stack.deploy("e")
-    await stack.served("e")
     large = "good " * 60_000
     wrong, unread = texts("e", large), texts("e", large)
     wrong.inputs[0].name, unread.inputs[0].datatype = "wrong", "NO"
     messages = [one.SerializeToString() for one in (texts("e", large), wrong, unread)] + [b"\xff" * len(large)]
     try:
-        async with channel_to(stack) as channel:
+        async with channel_to(served) as channel:
             service = "/inference.GRPCInferenceService/"
             ask, stream = (
                 channel.unary_unary(f"{service}ModelInfer"),
@@ -133,30 +131,26 @@ async def test_an_ended_request_is_freed(stack: Any) -> None:
 
 
 async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
-    make_stack: Any, monkeypatch: pytest.MonkeyPatch
+    served: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The permit used to be returned and taken again when the message was complete. Its bytes count too."""
-    stack = make_stack()
-    async with stack.gateway.running():
-        stack.deploy("e")
-        await stack.served("e")
-        message, taken, held = texts("e", "x").SerializeToString(), 0, set()
-        admit, infer = Permits.admit, stack.backend.infer
+    message, taken, held = texts("e", "x").SerializeToString(), 0, set()
+    admit, infer = Permits.admit, served.backend.infer
 
-        def counted(self: Permits, *arguments: Any) -> Any:
-            nonlocal taken
-            taken += 1
-            return admit(self, *arguments)
+    def counted(self: Permits, *arguments: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        return admit(self, *arguments)
 
-        async def looked(*arguments: Any, **options: Any) -> Any:
-            held.add((stack.gateway.permits.in_flight, stack.gateway.permits.held_bytes))
-            return await infer(*arguments, **options)
+    async def looked(*arguments: Any, **options: Any) -> Any:
+        held.add((served.gateway.permits.in_flight, served.gateway.permits.held_bytes))
+        return await infer(*arguments, **options)
 
-        monkeypatch.setattr(Permits, "admit", counted)
-        stack.backend.infer = looked
-        async with channel_to(stack) as channel:
-            assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
-            assert (1, {(1, len(message))}) == (taken, held)
-            stack.gateway.permits.held_bytes = stack.gateway.permits.max_bytes + 1  # others'
-            with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
-                await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
+    monkeypatch.setattr(Permits, "admit", counted)
+    served.backend.infer = looked
+    async with channel_to(served) as channel:
+        assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
+        assert (1, {(1, len(message))}) == (taken, held)
+        served.gateway.permits.held_bytes = served.gateway.permits.max_bytes + 1  # others'
+        with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
+            await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)

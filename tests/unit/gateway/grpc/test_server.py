@@ -72,11 +72,9 @@ def texts(model: str, *items: str, **fields: Any) -> Any:
 
 
 @pytest.fixture
-async def caller(stack: Any) -> AsyncIterator[Caller]:
+async def caller(served: Any) -> AsyncIterator[Caller]:
     """A service with the endpoint `e`, and a client."""
-    stack.deploy("e")
-    await stack.served("e")
-    async with channel_to(stack) as channel:
+    async with channel_to(served) as channel:
         yield Caller(channel)
 
 
@@ -161,10 +159,8 @@ async def test_draining_gateway_is_unavailable_and_not_ready(stack: Any, caller:
     stack.gateway.health.is_draining = False
 
 
-async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path) -> None:
+async def test_mutual_tls_and_renewal_of_certificates(served: Any, tmp_path: Path) -> None:
     """As on the HTTP port. New connections use replaced files."""
-    stack.deploy("e")
-    await stack.served("e")
     old, new = trustme.CA(), trustme.CA()
 
     def write(authority: trustme.CA) -> None:
@@ -174,7 +170,7 @@ async def test_mutual_tls_and_renewal_of_certificates(stack: Any, tmp_path: Path
         authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
 
     write(old)
-    server = make_server(stack)
+    server = make_server(served)
     tls = Tls(str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), str(tmp_path / "ca.pem"))
     port = await server.start("127.0.0.1", 0, tls)
 

@@ -27,52 +27,44 @@ class Told(InternalCall):
 
 
 @pytest.mark.parametrize(("rows", "is_aside"), [(2, False), (60, False), (600, True)])
-async def test_a_large_answer_is_written_in_a_thread(stack: Any, rows: int, is_aside: bool) -> None:
+async def test_a_large_answer_is_written_in_a_thread(served: Any, rows: int, is_aside: bool) -> None:
     """Also if it consists of several calls to the model (one call has 60 rows)."""
-    stack.deploy("e")
-    await stack.served("e")
     call = Told("e", {"text": ["good"] * rows})
-    reply = await stack.gateway.plane.answer_to(InternalAsk(call))
+    reply = await served.gateway.plane.answer_to(InternalAsk(call))
     assert rows == len(reply["results"])
     assert is_aside == (call.written_in != threading.get_ident())
 
 
 @pytest.mark.parametrize(("words", "is_aside"), [(2, False), (20_000, True)])
 async def test_a_long_text_is_tokenized_in_a_thread(
-    stack: Any, monkeypatch: pytest.MonkeyPatch, words: int, is_aside: bool
+    served: Any, monkeypatch: pytest.MonkeyPatch, words: int, is_aside: bool
 ) -> None:
     """It takes milliseconds, in which no other request would be read."""
-    stack.deploy("e")
-    await stack.served("e")
-    processor = stack.gateway.table.current.endpoints["e"].text.processor
+    processor = served.gateway.table.current.endpoints["e"].text.processor
     encode, threads = processor.encode, []
     monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
-    await stack.gateway.plane.answer_to(InternalAsk(InternalCall("e", {"text": "good " * words})))
+    await served.gateway.plane.answer_to(InternalAsk(InternalCall("e", {"text": "good " * words})))
     assert [is_aside] == [one != threading.get_ident() for one in threads]
 
 
-async def test_what_a_tokenizer_alone_answers_is_found_in_a_thread(stack: Any) -> None:
+async def test_what_a_tokenizer_alone_answers_is_found_in_a_thread(served: Any) -> None:
     """All tokens of many texts, or the text of many ids."""
-    stack.deploy("e")
-    await stack.served("e")
     call = InternalCall("e", Lookup(lambda _: threading.get_ident()))
-    assert threading.get_ident() != await stack.gateway.plane.answer_to(InternalAsk(call))
+    assert threading.get_ident() != await served.gateway.plane.answer_to(InternalAsk(call))
 
 
-async def test_the_rows_of_a_client_that_left_are_taken_back(stack: Any) -> None:
+async def test_the_rows_of_a_client_that_left_are_taken_back(served: Any) -> None:
     """Those that wait leave the queue at once; a call that serves nobody else ends."""
-    stack.deploy("e")
-    await stack.served("e")
-    batcher = stack.gateway.table.current.endpoints["e"].batcher
-    stack.backend.hold = asyncio.Event()  # never set: no call returns by itself
+    batcher = served.gateway.table.current.endpoints["e"].batcher
+    served.backend.hold = asyncio.Event()  # never set: no call returns by itself
     connections = []
     for _ in range(2):
-        _, connection = in_memory(stack.gateway.answer, stack.gateway.connections)
+        _, connection = in_memory(served.gateway.answer, served.gateway.connections)
         connection.data_received(post())
         connections.append(connection)
         await soon(lambda: batcher.queued_rows == 0 or bool(batcher._calls))
     work = batcher.work
-    _, third = in_memory(stack.gateway.answer, stack.gateway.connections)
+    _, third = in_memory(served.gateway.answer, served.gateway.connections)
     third.data_received(post())
     assert batcher.work > work
     third.connection_lost(None)
@@ -80,4 +72,4 @@ async def test_the_rows_of_a_client_that_left_are_taken_back(stack: Any) -> None
     for connection in connections:
         connection.connection_lost(None)
     await soon(lambda: batcher.is_idle and batcher.work == 0)
-    assert 0 == stack.gateway.permits.in_flight
+    assert 0 == served.gateway.permits.in_flight

@@ -12,14 +12,6 @@ from tests.unit.gateway.http.serving import Port, Serve, serving
 
 
 @pytest.fixture
-async def served(stack: Any) -> Any:
-    """A stack with one text classifier, `e`."""
-    stack.deploy("e")
-    await stack.served("e")
-    return stack
-
-
-@pytest.fixture
 def serve(make_stack: Callable[..., Any]) -> Serve:
     """Serve the endpoint `e` on a port, with the test's settings; ``limits``: attributes of its ``Connections``."""
 

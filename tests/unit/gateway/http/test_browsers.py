@@ -21,16 +21,16 @@ BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
         ("/v2/models/nobody", 404, "nobody"),
     ],
 )
-async def test_a_browser_gets_a_page_with_the_error_and_the_hint(stack: Any, path: str, status: int, said: str) -> None:
+async def test_a_browser_gets_a_page_with_the_error_and_the_hint(
+    served: Any, path: str, status: int, said: str
+) -> None:
     """The status is the same. The page links to the served endpoints and escapes the typed address."""
-    stack.deploy("e")
-    await stack.served("e")
-    page = await stack.client.get(path, headers=BROWSER)
+    page = await served.client.get(path, headers=BROWSER)
     assert (status, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
     assert POLICY == page.headers["content-security-policy"]
     assert said in page.text
     assert "<a href=/>" in page.text
-    plain = await stack.client.get(path)
+    plain = await served.client.get(path)
     assert (status, "application/json") == (plain.status_code, plain.headers["content-type"])
     kept = {"content-type", "content-length", "x-request-id", "date", "x-total-time"}
     assert {k: v for k, v in plain.headers.items() if k not in kept}.items() <= page.headers.items()

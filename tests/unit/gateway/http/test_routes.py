@@ -65,12 +65,10 @@ JSON = {"content-type": "application/json"}
     ],
 )
 async def test_each_invalid_request_gets_a_4xx_with_a_hint(
-    stack: Any, content: bytes, headers: dict[str, str], status: int, code: str
+    served: Any, content: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     """As a JSON body without a traceback."""
-    stack.deploy("e")
-    await stack.served("e")
-    reply = await stack.client.post("/serve/e", content=content, headers=headers)
+    reply = await served.client.post("/serve/e", content=content, headers=headers)
     body = reply.json()
     assert (status, code) == (reply.status_code, body["code"])
     assert body["request_id"] == reply.headers["x-request-id"]
@@ -88,11 +86,9 @@ async def test_each_invalid_request_gets_a_4xx_with_a_hint(
         (gzip.compress(GOOD[:5], mtime=0) + gzip.compress(GOOD[5:], mtime=0), {**JSON, "content-encoding": "gzip"}),
     ],
 )
-async def test_valid_requests_are_accepted_in_every_form(stack: Any, content: bytes, headers: dict[str, str]) -> None:
+async def test_valid_requests_are_accepted_in_every_form(served: Any, content: bytes, headers: dict[str, str]) -> None:
     """JSON with and without content type, plain or gzip, also with several members."""
-    stack.deploy("e")
-    await stack.served("e")
-    assert 200 == (await stack.client.post("/serve/e", content=content, headers=headers)).status_code
+    assert 200 == (await served.client.post("/serve/e", content=content, headers=headers)).status_code
 
 
 async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> None:
@@ -136,12 +132,10 @@ async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
         (BackendRefused("no"), 502),
     ],
 )
-async def test_backend_failures_have_their_status(stack: Any, failure: Any, status: int) -> None:
+async def test_backend_failures_have_their_status(served: Any, failure: Any, status: int) -> None:
     """For a text task, an error of Triton is never a 4xx (except 429, contention) and never a 500."""
-    stack.deploy("e")
-    await stack.served("e")
-    stack.backend.fail_with = failure
-    reply = await stack.client.post("/serve/e", json={"text": "good"})
+    served.backend.fail_with = failure
+    reply = await served.client.post("/serve/e", json={"text": "good"})
     assert (status, status in (429, 503, 504)) == (reply.status_code, "retry-after" in reply.headers)
 
 
@@ -166,21 +160,16 @@ async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
 
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(content=st.binary(max_size=200), kind=st.sampled_from(["application/json", "text/plain", "", "a/b;charset=x"]))
-async def test_no_bytes_cause_a_server_error(stack: Any, content: bytes, kind: str) -> None:
+async def test_no_bytes_cause_a_server_error(served: Any, content: bytes, kind: str) -> None:
     """The answer is a 4xx in the usual form, or 200 for a valid text."""
-    if not stack.gateway.table.current.endpoints:
-        stack.deploy("e")
-        await stack.served("e")
-    reply = await stack.client.post("/serve/e", content=content, headers={"content-type": kind})
+    reply = await served.client.post("/serve/e", content=content, headers={"content-type": kind})
     assert reply.status_code in (200, 400, 415, 422)
     reply.json()
 
 
-async def test_body_that_does_not_arrive_in_time_is_refused(stack: Any) -> None:
+async def test_body_that_does_not_arrive_in_time_is_refused(served: Any) -> None:
     """A client that sends its body byte by byte gets 408 at its deadline."""
-    stack.deploy("e")
-    await stack.served("e")
-    async with serving(stack) as port:
+    async with serving(served) as port:
         wire = await port.connect()
         wire.send(b"POST /serve/e HTTP/1.1\r\nx-request-timeout-ms: 150\r\ncontent-length: 5000\r\n\r\n")
         told = asyncio.create_task(wire.answer())

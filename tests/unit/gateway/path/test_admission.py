@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from gateway.batching.pressure import PRESSED_S, Pressure
-from gateway.errors import Overloaded
-from gateway.path.admission import SHARE, Permits, Place
+from gateway.callers.rights import Caller
+from gateway.errors import Overloaded, RequestError
+from gateway.path.admission import Permits, Place, flow_of
 from gateway.path.call import InternalCall
 from gateway.path.routing.canary import weighted
-from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW
+from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 from tests.unit.gateway.path.asks import Plane
 
 
@@ -131,6 +132,26 @@ async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_
 
 
 @pytest.mark.parametrize(
+    ("asked", "caller", "flow"),
+    [
+        (b"", None, DEFAULT_FLOW), (b"default", None, DEFAULT_FLOW), (b"Critical ", None, Flow(CRITICAL, "")),
+        (b"", Caller("k", "acme"), Flow(DEFAULT, "acme")), (b"critical", Caller("k", "acme"), Flow(DEFAULT, "acme")),
+        (b"batch", Caller("k", "acme"), Flow(BATCH, "acme")),
+        (b"", Caller("k", "acme", priority="critical"), Flow(CRITICAL, "acme")),
+    ],
+)  # fmt: skip
+def test_a_request_may_ask_for_any_class_up_to_that_of_its_key(asked: bytes, caller: Caller | None, flow: Flow) -> None:
+    """Without keys for any class; the default one is the middle one."""
+    assert flow == flow_of(asked, caller)
+
+
+def test_an_unknown_class_is_a_client_error() -> None:
+    """Otherwise it would silently mean another class."""
+    with pytest.raises(RequestError, match="critical, default, batch"):
+        flow_of(b"\xff", None)
+
+
+@pytest.mark.parametrize(
     ("limit", "rank", "places", "others", "because"),
     [
         (100, BATCH, 50, 50, "batch_full"), (100, DEFAULT, 100, 0, "gateway_full"),
@@ -152,22 +173,6 @@ def test_a_class_has_its_share_of_the_places(limit: int, rank: int, places: int,
     for permit in held:
         permit.release()
     assert 0 == permits.in_flight
-
-
-@pytest.mark.parametrize("floods", [1, 2, 3])
-def test_flooded_endpoints_share_and_leave_room(floods: int) -> None:
-    """In simulated time: each flood takes all that it may, and a later one still finds room at once."""
-    permits = Permits(1024, 1 << 30)
-    used = [0] * floods
-    for _ in range(2000):
-        for one in range(floods):
-            free = permits.max_requests - permits.in_flight
-            if free and used[one] < SHARE * free:
-                permits.take()
-                used[one] += 1
-    assert max(used) - min(used) <= 1
-    left = 1024 / (1 + SHARE * floods)
-    assert left - floods <= permits.max_requests - permits.in_flight <= left + floods
 
 
 def test_permits_limit_the_bytes_of_bodies() -> None:

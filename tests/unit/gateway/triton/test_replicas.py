@@ -85,36 +85,25 @@ async def test_a_call_whose_server_dies_is_repeated() -> None:
         await backend.close()
 
 
-async def test_slow_replica_that_lives_keeps_its_calls() -> None:
-    """A slow model must not run twice, however often its server is probed. A caller that leaves ends its call."""
+@pytest.mark.parametrize("stops", [False, True], ids=["slow", "stopping"])
+async def test_a_replica_that_lives_keeps_its_calls(stops: bool) -> None:
+    """A slow model must not run twice, however often its server is probed; one that says it stops answers what it has,
+    and gets no more. A caller that leaves ends its call.
+    """
     async with tritons("a", "b") as (a, b):
         backend = TritonBackend(together(a, b))
         a.hold = b.hold = asyncio.Event()
         running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
         await soon(lambda: a.calls + b.calls == 4)
+        a.refusal = (grpc.StatusCode.UNAVAILABLE, "Server is stopping") if stops else None
         for _ in range(3):
             assert await backend.is_live()
+        assert 2 - stops == backend.replicas
         running[0].cancel()
         with pytest.raises(asyncio.CancelledError):
             await running[0]
         a.hold.set()
         await asyncio.gather(*running[1:])
-        assert (2, 2) == (a.calls, b.calls)
-        await backend.close()
-
-
-async def test_replica_that_stops_answers_what_it_has() -> None:
-    """It says that it is not live, and gets no more calls."""
-    async with tritons("a", "b") as (a, b):
-        backend = TritonBackend(together(a, b))
-        a.hold = b.hold = asyncio.Event()
-        running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
-        await soon(lambda: a.calls + b.calls == 4)
-        a.refusal = (grpc.StatusCode.UNAVAILABLE, "Server is stopping")
-        assert await backend.is_live()
-        assert 1 == backend.replicas
-        a.hold.set()
-        await asyncio.gather(*running)
         assert (2, 2) == (a.calls, b.calls)
         await backend.close()
 
