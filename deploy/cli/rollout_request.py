@@ -9,7 +9,8 @@ from typing import Final
 
 from deploy.controller import election
 from deploy.controller.rollouts import record, steps
-from deploy.controller.rollouts.record import Request, State
+from deploy.controller.rollouts.record import Request
+from deploy.controller.rollouts.steps import Decision, Rollout
 from deploy.tools.errors import DeployError, RegistryUnavailable
 
 Stop = Callable[[float], bool]
@@ -26,10 +27,10 @@ _HINT: Final = "start one: `triton-gateway controller --gateway URL` (`up` and t
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One look, to be shown: the state of the rollout, and what is wrong. Without a state it has not begun."""
+    """One look, to be shown: the state of the rollout, and what is wrong. Without a rollout it has not begun."""
 
-    state: State | None
-    decisions: tuple[steps.Decision, ...] = ()
+    rollout: Rollout | None
+    decisions: tuple[Decision, ...] = ()
     problem: str = ""
 
 
@@ -45,70 +46,70 @@ def followed(
 
     Raises ``DeployError`` if no controller begins it in time, which then never happens, and the registry's errors.
     """
-    seen: list[steps.Decision] = []
-    until, marker, state = clock() + TAKEN_S, "", None
+    seen: list[Decision] = []
+    until, marker, rollout = clock() + TAKEN_S, "", None
     while True:
         now = clock()
         try:
             if (latest := store.marker()) != marker or wanted is not None:
-                state, marker = record.read(store.task(), endpoint), latest
+                rollout, marker = record.read(store.task(), endpoint), latest
         except RegistryUnavailable as error:
-            yield Progress(state, problem=f"waiting for ClearML: {error.message}")
+            yield Progress(rollout, problem=f"waiting for ClearML: {error.message}")
             if stop(LOOK_S):
                 return
             continue
-        if wanted is not None and record.is_waiting(wanted, state):
+        if wanted is not None and record.is_waiting(wanted, rollout):
             if now >= until:
                 _withdraw(store, endpoint, wanted)
             yield Progress(None, problem=_nobody(store, now))
-        elif state is None:
+        elif rollout is None:
             raise DeployError(f"the rollout of {endpoint} was removed")
         else:
             wanted = None
-            fresh = tuple(one for one in state.rollout.history if one not in seen)
-            seen = list(state.rollout.history)
-            yield Progress(state, fresh, unguarded(state, now))
-            if state.rollout.is_over:
+            fresh = tuple(one for one in rollout.history if one not in seen)
+            seen = list(rollout.history)
+            yield Progress(rollout, fresh, unguarded(rollout, now))
+            if rollout.is_over:
                 return
         if stop(LOOK_S):
             return
 
 
-def unguarded(state: State, now: float) -> str:
+def unguarded(rollout: Rollout, now: float) -> str:
     """Return that nobody guards a rollout that has not ended, in words; else an empty string."""
-    if state.rollout.is_over or now < state.guarded_until:
+    if rollout.is_over or now < rollout.guarded_until:
         return ""
-    since = f" for {now - state.guarded_until:.0f} s ({state.guard} did)" if state.guard else ""
+    since = f" for {now - rollout.guarded_until:.0f} s ({rollout.guard} did)" if rollout.guard else ""
     return f"nobody guards it{since}: a controller that knows the gateways carries it on"
 
 
 def carried_out(
     store: record.Store, endpoint: str, wanted: Request, stop: Stop, *, clock: Callable[[], float] = time.time
-) -> State | None:
-    """Ask for ``wanted``, and return the state after it. None: no controller answers, and the abort was done here.
+) -> Rollout | None:
+    """Ask for ``wanted``, and return the rollout after it. None: no controller answers, and the abort was done here.
 
     Raises ``DeployError`` if there is no such rollout, or nobody carries out anything but an abort.
     """
     task, is_abort = store.task(), wanted.command == "abort"
-    state, before = record.read(task, endpoint), record.request(task, endpoint)
-    if before is not None and record.is_waiting(before, state) and before.command == "run":
+    rollout, before = record.read(task, endpoint), record.request(task, endpoint)
+    if before is not None and record.is_waiting(before, rollout) and before.command == "run":
         if not is_abort:
             raise DeployError(f"the rollout of {endpoint} has not begun yet", hint="no controller has taken it up")
         _withdraw(store, endpoint, before)
-        state = record.read(store.task(), endpoint)
-    if state is None or state.rollout.phase == "refused":
+        rollout = record.read(store.task(), endpoint)
+    if rollout is None or rollout.phase == "refused":
         raise DeployError(f"there is no rollout of {endpoint}", hint="`triton-gateway canary run` starts one")
-    if state.rollout.is_over:
-        raise DeployError(f"the rollout of {endpoint} has ended: {state.rollout.phase} ({state.rollout.why})")
+    if rollout.is_over:
+        raise DeployError(f"the rollout of {endpoint} has ended: {rollout.phase} ({rollout.why})")
     ask(store, endpoint, wanted)
     until = clock() + (ABORTED_S if is_abort else TAKEN_S)
     while True:
-        state = record.read(store.task(), endpoint)
-        if not record.is_waiting(wanted, state):
-            return state
+        rollout = record.read(store.task(), endpoint)
+        if not record.is_waiting(wanted, rollout):
+            return rollout
         is_alone = not election.alive(store.reports, now=clock())
-        if state is not None and is_abort and (is_alone or clock() >= until):
-            _abort(store, endpoint, state)
+        if rollout is not None and is_abort and (is_alone or clock() >= until):
+            _abort(store, endpoint, rollout)
             return None
         if is_alone or clock() >= until:
             _withdraw(store, endpoint, wanted)
@@ -116,10 +117,10 @@ def carried_out(
             raise DeployError("interrupted; the request waits for the controller")
 
 
-def _abort(store: record.Store, endpoint: str, state: State) -> None:
+def _abort(store: record.Store, endpoint: str, rollout: Rollout) -> None:
     """Give the canary weight 0 and end its mirroring. The request stays: a controller that returns ends the rollout."""
     task, serving = store.task(), record.readable(store.spec())
-    ended = steps.after_command(state.rollout, "abort", "", 0.0)
+    ended = steps.after_command(rollout, "abort", "", 0.0)
     shares = record.wanted_weights(serving, ended) or {}
     store.write(record.with_weights(task, endpoint, shares), record.mirroring(serving, ended, by=record.CONTROLLER))
 

@@ -61,7 +61,7 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
 
     def guard(other: str = "") -> str:
         found = state()
-        return found.guard if found is not None and found.rollout.weight == 50 and found.guard != other else ""
+        return found.guard if found is not None and found.weight == 50 and found.guard != other else ""
 
     with contextlib.ExitStack() as stack:
         gateway = Gateway(registry)

@@ -16,7 +16,7 @@ import pytest
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.duty import Rollouts
-from deploy.controller.rollouts.record import Request, State
+from deploy.controller.rollouts.record import Request
 from deploy.controller.rollouts.steps import Rollout
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
@@ -117,7 +117,7 @@ def test_weights_of_a_rollout_are_put_right(service: Service) -> None:
     controller(store.task())
     state = record.read(store.task(), "c")
     assert state is not None
-    assert ("taken_over", {"e/2": 0.3, "e/1": 0.7}) == (state.rollout.phase, service.told())
+    assert ("taken_over", {"e/2": 0.3, "e/1": 0.7}) == (state.phase, service.told())
 
 
 def test_each_record_survives_a_slow_client(service: Service) -> None:
@@ -130,7 +130,7 @@ def test_each_record_survives_a_slow_client(service: Service) -> None:
         store.write({}, [
             Record("content_hash", "m", {"name": "n", "uri": "u", "sha256": "a", "at": 1.0}),
             Record("version_number", "e/m", {"number": 1}), record.asked("c", Request("i", "abort", "ann")),
-            record.stored(State(Rollout("c", "e/2", "e/1"), "me")),
+            record.stored(Rollout("c", "e/2", "e/1", guard="me")),
         ])  # fmt: skip
 
     service.overtaken("slow2", between)

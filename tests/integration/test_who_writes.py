@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from deploy.controller.rollouts import steps
-from deploy.controller.rollouts.record import Request, State, asked, stored
+from deploy.controller.rollouts.record import Request, asked, stored
 from deploy.controller.run import made
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.reconcile import ModelSync
@@ -147,7 +147,7 @@ async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_p
                 client.ours("canary", "set", "--endpoint", "e", "2=10", "1=90")
                 await world.until(lambda: served.current.canaries["e"].shares.get("e/2") == 0.1, "decided weights")
                 # a rollout that another controller began, and a person's request to end it
-                begun = State(steps.begun(steps.Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), "first", time.time()))
+                begun = steps.begun(steps.Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), "first", time.time())
                 person.ledger.write([stored(begun), asked("e", Request("second", "abort", "ann"))])
                 weighted = person.task().sections["canary"]
                 await world.until(lambda: person.task().sections["canary"] != weighted, "weights of an ended rollout")

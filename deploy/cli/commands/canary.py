@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploy.cli.rollout_request import Progress
-    from deploy.controller.rollouts.record import Request, State, Store
-    from deploy.controller.rollouts.steps import Decision
+    from deploy.controller.rollouts.record import Request, Store
+    from deploy.controller.rollouts.steps import Decision, Rollout
 
 _ENDPOINT = click.option(
     "--endpoint",
@@ -74,10 +74,10 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     task = store.task()
     serving = store.spec()
     shares = [(serving.url_of(endpoint, version), weight) for version, weight in map(_pair, weights)]
-    state = record.read(task, endpoint)
-    if state is not None and not state.rollout.is_over:
+    rollout = record.read(task, endpoint)
+    if rollout is not None and not rollout.is_over:
         raise DeployError(
-            f"a rollout of {endpoint} is {state.rollout.phase}",
+            f"a rollout of {endpoint} is {rollout.phase}",
             hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
         )
     serving_task.check_weights(serving, endpoint, shares)
@@ -151,8 +151,8 @@ def run(
 
     endpoint = endpoint.strip("/")
     store = open_registry()
-    state = record.read(store.task(), endpoint)
-    running = None if state is None or state.rollout.is_over else state.rollout
+    running = record.read(store.task(), endpoint)
+    running = None if running is None or running.is_over else running
     wanted = None
     if to is not None:
         if running is None:
@@ -189,26 +189,26 @@ def _follow(store: Store, endpoint: str, wanted: Request | None) -> int:
     """Show the progress of a rollout until it ends, or until the person interrupts; return the exit code."""
     from deploy.cli import rollout_request
 
-    terminal, stop, state = Terminal(sys.stderr), stop_on_signal(), None
+    terminal, stop, rollout = Terminal(sys.stderr), stop_on_signal(), None
     for progress in rollout_request.followed(store, endpoint, wanted, stop.wait):
-        state = progress.state
+        rollout = progress.rollout
         for decision in progress.decisions:
             terminal.clear()
             _print_decision(decision)
-        if state is None or not state.rollout.is_over:
+        if rollout is None or not rollout.is_over:
             terminal.live(_described(progress), topic=_topic(progress))
     terminal.clear()
-    if state is not None and state.rollout.is_over:
-        if state.rollout.phase == "refused":
-            raise DeployError(state.rollout.why)
-        if back := state.way_back:
+    if rollout is not None and rollout.is_over:
+        if rollout.phase == "refused":
+            raise DeployError(rollout.why)
+        if back := rollout.way_back:
             click.echo(f"the way back: {back}")
-        return 0 if state.rollout.phase == "promoted" else 3
-    if state is None:
+        return 0 if rollout.phase == "promoted" else 3
+    if rollout is None:
         left = "no controller has begun the rollout yet; the next one does. To withdraw it"
     else:
-        guard = rollout_request.unguarded(state, time.time()) or f"the controller {state.guard} carries it out"
-        left = f"the rollout goes on, {state.rollout.canary} has {state.rollout.weight:g} %; {guard}. To stop it"
+        guard = rollout_request.unguarded(rollout, time.time()) or f"the controller {rollout.guard} carries it out"
+        left = f"the rollout goes on, {rollout.canary} has {rollout.weight:g} %; {guard}. To stop it"
     click.echo(
         f"interrupted here: {left}: triton-gateway canary abort --endpoint {endpoint}. To follow it again: "
         f"triton-gateway canary run --endpoint {endpoint}", err=True,
@@ -226,19 +226,16 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
 
     now, task = time.time(), open_registry().task()
     found = [
-        one for name, one in record.states(task).items() if endpoint is None or name == endpoint.strip("/")
+        one for name, one in record.rollouts(task).items() if endpoint is None or name == endpoint.strip("/")
     ]  # fmt: skip
     if as_json:
         click.echo(json.dumps([
-            {**one.rollout.to_json(), "guard": _guard(one, now), "evidence": one.rollout.gate.describe(),
+            {**one.to_json(), "guard": _guard(one, now), "evidence": one.gate.describe(),
              "way_back": one.way_back} for one in found
         ], indent=2))  # fmt: skip
         return 0
-    rows = []
-    for one in found:
-        r = one.rollout
-        rows.append([r.endpoint, r.canary, r.stable, f"{r.weight:g} %", r.phase, r.state, _number(r.gate.evidence),
-                     _guard(one, now), r.why])  # fmt: skip
+    rows = [[one.endpoint, one.canary, one.stable, f"{one.weight:g} %", one.phase, one.state,
+             _number(one.gate.evidence), _guard(one, now), one.why] for one in found]  # fmt: skip
     heads = ["ROUTE", "CANARY", "STABLE", "WEIGHT", "PHASE", "STATE", "EVIDENCE", "GUARD", "WHY"]
     for line in table(heads, rows) if rows else ["no rollout" if endpoint is None else f"no rollout of {endpoint}"]:
         click.echo(line)
@@ -247,16 +244,16 @@ def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> 
         if wanted is not None and record.is_waiting(wanted, record.read(task, name)):
             click.echo(f"{name}: `canary {wanted.command}` of {wanted.who} waits for a controller")
     for one in found:
-        for decision in one.rollout.history if endpoint is not None else ():
+        for decision in one.history if endpoint is not None else ():
             _print_decision(decision)
         if back := one.way_back:
-            click.echo(f"{one.rollout.endpoint}: the way back: {back}")
+            click.echo(f"{one.endpoint}: the way back: {back}")
     return 0
 
 
-def _guard(state: State, now: float) -> str:
+def _guard(rollout: Rollout, now: float) -> str:
     """Return who looks after a rollout; ``-`` if it has ended."""
-    return "-" if state.rollout.is_over else state.guard if now < state.guarded_until else "nobody"
+    return "-" if rollout.is_over else rollout.guard if now < rollout.guarded_until else "nobody"
 
 
 def _order(name: str, what: str) -> None:
@@ -269,11 +266,10 @@ def _order(name: str, what: str) -> None:
 
         endpoint = endpoint.strip("/")
         wanted = Request(uuid.uuid4().hex, name, who())  # type: ignore[arg-type]  # both names are commands
-        state = carried_out(open_registry(), endpoint, wanted, stop_on_signal().wait)
-        if state is None:
+        rollout = carried_out(open_registry(), endpoint, wanted, stop_on_signal().wait)
+        if rollout is None:
             click.echo(f"{endpoint}: {NOBODY}. The canary has weight 0 now; its record ends when a controller runs")
         else:
-            rollout = state.rollout
             click.echo(f"{rollout.endpoint}: {rollout.phase}, {rollout.canary} has {rollout.weight:g} %")
         return 0
 
@@ -310,16 +306,14 @@ def _print_decision(decision: Decision) -> None:
 
 
 def _topic(progress: Progress) -> str:
-    state = progress.state
-    return (
-        progress.problem if state is None else f"{state.rollout.weight} {state.rollout.state} {bool(progress.problem)}"
-    )
+    one = progress.rollout
+    return progress.problem if one is None else f"{one.weight} {one.state} {bool(progress.problem)}"
 
 
 def _described(progress: Progress) -> str:
-    if progress.state is None:
+    if progress.rollout is None:
         return progress.problem
-    rollout = progress.state.rollout
+    rollout = progress.rollout
     state = progress.problem or f"{rollout.state}: {rollout.why or 'nothing is counted yet'}"
     return f"{rollout.weight:g} % {rollout.phase}, {state} (evidence {_number(rollout.gate.evidence)})"
 

@@ -211,9 +211,9 @@ def _weights(task: ServingTask, serving: spec.ServingSpec) -> dict[Thing, Fact]:
     found |= {(WEIGHT, name): Fact(_route(route)) for name, route in serving.canaries.items()}
     for name in spec.records_of(task, spec.ROLLOUT):
         with contextlib.suppress(DeployError):
-            if (state := record.read(task, name)) is None or not state.rollout.history:
+            if (rollout := record.read(task, name)) is None or not rollout.history:
                 continue
-            wanted, last = record.wanted_weights(serving, state.rollout), state.rollout.history[-1]
+            wanted, last = record.wanted_weights(serving, rollout), rollout.history[-1]
             if wanted is not None and record.are_equal(wanted, record.weights(serving, name)):
                 says = found.get((WEIGHT, name), Fact("nothing")).says
                 found[WEIGHT, name] = Fact(says, record.CONTROLLER, last.at, _short(f"{last.what}: {last.why}"))

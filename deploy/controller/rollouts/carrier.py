@@ -19,7 +19,6 @@ from deploy.controller.gateways import Gateways
 from deploy.controller.registry import ServingTask, default_version, registry, spec
 from deploy.controller.rollouts import record, steps
 from deploy.controller.rollouts.counts import Version, between, differences
-from deploy.controller.rollouts.record import State
 from deploy.controller.rollouts.steps import Decision, Observation, Rollout
 
 GUARDED_S: Final = 30.0
@@ -43,7 +42,7 @@ class Carrier:
         self._endpoint = endpoint
         self._me = me
         self._wall = wall
-        self._state: State | None = None
+        self._rollout: Rollout | None = None
         """Ahead of ``_stored`` by what was compared since it was written."""
         self._stored: Mapping[str, Any] | None = None
         self._before = Reading()
@@ -57,14 +56,14 @@ class Carrier:
         decided then, or the next look, of any controller, finishes it.
         """
         now = self._wall()
-        if self._state is None or record.raw(task, self._endpoint) != self._stored:
+        if self._rollout is None or record.raw(task, self._endpoint) != self._stored:
             # Another controller has written, or this one does not know if its last write arrived.
-            self._state, self._stored = record.read(task, self._endpoint), record.raw(task, self._endpoint)
+            self._rollout, self._stored = record.read(task, self._endpoint), record.raw(task, self._endpoint)
             self._before = Reading()
         found = record.found_weights(serving, self._endpoint)
         if found != self._found or not self._since:
             self._found, self._since = found, now
-        before, reading = self._state, self._before
+        before, reading = self._rollout, self._before
         after = self._requested(task, before, now)
         if after is None:
             return []
@@ -73,56 +72,54 @@ class Carrier:
         if not self._save(task, serving, before, after, now):
             return []  # somebody has written meanwhile: the next look sees it
         self._before = reading
-        old = before.rollout.history if before is not None else ()
-        return [decision for decision in after.rollout.history if decision not in old]
+        old = before.history if before is not None else ()
+        return [decision for decision in after.history if decision not in old]
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is to be done until a record or the Task changes."""
-        state = self._state
-        if state is None:
-            return True
-        return state.rollout.is_over and state.is_written and self._found not in state.replaced
+        one = self._rollout
+        return one is None or (one.is_over and one.is_written and self._found not in one.replaced)
 
-    def _requested(self, task: ServingTask, state: State | None, now: float) -> State | None:
-        """Return the state after what a person asks for; the same one if there is nothing new."""
+    def _requested(self, task: ServingTask, rollout: Rollout | None, now: float) -> Rollout | None:
+        """Return the rollout after what a person asks for; the same one if there is nothing new."""
         wanted = record.request(task, self._endpoint)
-        if wanted is None or not record.is_waiting(wanted, state):
-            return state
-        if wanted.command == "run" and wanted.rollout is not None and (state is None or state.rollout.is_over):
+        if wanted is None or not record.is_waiting(wanted, rollout):
+            return rollout
+        if wanted.command == "run" and wanted.rollout is not None and (rollout is None or rollout.is_over):
             if self._gateways is None:
-                return State(steps.refused(wanted.rollout, wanted.id, now, NO_GATEWAYS))
+                return steps.refused(wanted.rollout, wanted.id, now, NO_GATEWAYS)
             begun = steps.begun(wanted.rollout, wanted.id, now, wanted.who)
-            return State(begun, replaced={} if state is None else state.replaced)
-        if state is None:
+            return begun if rollout is None else replace(begun, replaced=rollout.replaced)
+        if rollout is None:
             return None  # there is nothing to promote or abort
-        return replace(state, rollout=steps.after_command(state.rollout, wanted.command, wanted.id, now, wanted.who))
+        return steps.after_command(rollout, wanted.command, wanted.id, now, wanted.who)
 
-    def _moved(self, serving: spec.ServingSpec, state: State, now: float) -> tuple[State, Reading]:
-        """Return the state after one look, and the counters that were read for it."""
-        rollout, found = state.rollout, self._found
-        wanted = record.wanted_weights(serving, rollout)
+    def _moved(self, serving: spec.ServingSpec, rollout: Rollout, now: float) -> tuple[Rollout, Reading]:
+        """Return the rollout after one look, and the counters that were read for it."""
+        found, wanted = self._found, record.wanted_weights(serving, rollout)
         if wanted is None:
-            return state, self._before
+            return rollout, self._before
         if record.are_equal(wanted, record.weights(serving, self._endpoint)):
-            state = state if state.is_written else state.written()
-        elif not state.is_written and found in state.replaced:
-            return state, self._before  # it is written again
-        elif state.is_old_copy(found, now) and all(url in serving.endpoints for url, share in wanted.items() if share):
+            rollout = rollout if rollout.is_written else rollout.written()
+        elif not rollout.is_written and found in rollout.replaced:
+            return rollout, self._before  # it is written again
+        elif rollout.is_old_copy(found, now) and all(
+            url in serving.endpoints for url, share in wanted.items() if share
+        ):
             if now - self._since < SETTLED_S:
-                return state, self._before  # whoever wrote it may still be writing
+                return rollout, self._before  # whoever wrote it may still be writing
             why = f"another ClearML client wrote the former weights back: {found or 'no such route'}"
-            put_right = steps.put_right(rollout, now, why)
-            return replace(state, rollout=put_right, is_written=False, restored=found), self._before
+            return replace(steps.put_right(rollout, now, why), is_written=False, restored=found), self._before
         else:  # somebody's will, and what was replaced before is no old copy any more
-            state = replace(state, replaced={}, is_written=True, restored=None)
+            rollout = replace(rollout, replaced={}, is_written=True, restored=None)
             if not rollout.is_over:
                 foreign = Observation(foreign=f"the weights of {self._endpoint} were changed to {found or 'none'}")
-                return replace(state, rollout=steps.after_look(rollout, foreign, now)), self._before
+                return steps.after_look(rollout, foreign, now), self._before
         if rollout.is_over:
-            return state, self._before
+            return rollout, self._before
         seen, reading = self._seen(serving, rollout)
-        return replace(state, rollout=steps.after_look(rollout, seen, now)), reading
+        return steps.after_look(rollout, seen, now), reading
 
     def _seen(self, serving: spec.ServingSpec, rollout: Rollout) -> tuple[Observation, Reading]:
         urls, endpoints = (rollout.canary, rollout.stable), serving.endpoints
@@ -149,46 +146,44 @@ class Carrier:
         ), reading  # fmt: skip
 
     def _save(
-        self, task: ServingTask, serving: spec.ServingSpec, before: State | None, after: State, now: float
+        self, task: ServingTask, serving: spec.ServingSpec, before: Rollout | None, after: Rollout, now: float
     ) -> bool:
-        """Write the state if that is due, and what follows from it. Return False if somebody has written meanwhile."""
-        rollout, is_new = after.rollout, _wants_anew(before, after)
-        wanted = record.wanted_weights(serving, rollout)
+        """Write the rollout if that is due, and what follows from it. Return False if somebody else has written."""
+        is_new = _wants_anew(before, after)
+        wanted = record.wanted_weights(serving, after)
         is_there = wanted is None or record.are_equal(wanted, record.weights(serving, self._endpoint))
         if is_new and wanted is not None and not is_there:
-            after = after.replacing(self._found, wanted, now)
+            after = after.replacing(self._found, record.described_shares(wanted), now)
         follows = is_new or not after.is_written
-        records = record.mirroring(serving, rollout, by=record.CONTROLLER) if follows or not rollout.is_over else []
-        records += _chosen_default(task, serving, rollout) if follows else []
-        is_guarded = self._gateways is not None and not rollout.is_over
+        records = record.mirroring(serving, after, by=record.CONTROLLER) if follows or not after.is_over else []
+        records += _chosen_default(task, serving, after) if follows else []
+        is_guarded = self._gateways is not None and not after.is_over
         is_due = is_guarded and now - self._saved_at >= GUARDED_S / 3
         if not (is_due or records or follows) and before is not None and _decided(before) == _decided(after):
-            self._state = after
+            self._rollout = after
             return True
         again = self._store.task()
         if _seen_of(again, self._endpoint) != _seen_of(task, self._endpoint):
             return False
         guard, until = (self._me, now + GUARDED_S) if is_guarded else ("", 0.0)
         after = replace(after, guard=guard, guarded_until=until)
-        state = record.stored(after)
+        stored = record.stored(after)
         sections = {} if is_there or after.is_written else record.with_weights(again, self._endpoint, wanted or {})
-        self._store.write(sections, [state, *records])
-        self._state, self._stored, self._saved_at = after, json.loads(json.dumps(state.value)), now
+        self._store.write(sections, [stored, *records])
+        self._rollout, self._stored, self._saved_at = after, json.loads(json.dumps(stored.value)), now
         return True
 
 
-def _wants_anew(before: State | None, after: State) -> bool:
+def _wants_anew(old: Rollout | None, new: Rollout) -> bool:
     """Return whether other weights are wanted than before, or none any more."""
-    old, new = before.rollout if before is not None else None, after.rollout
     return old is None or (old.canary, old.stable, old.weight, old.phase) != (
         new.canary, new.stable, new.weight, new.phase
     )  # fmt: skip
 
 
-def _decided(state: State) -> tuple[object, ...]:
+def _decided(one: Rollout) -> tuple[object, ...]:
     """Return what must not be lost; evidence may wait until the next write."""
-    one = state.rollout
-    return one.phase, one.handled, one.history, state.replaced, state.is_written, state.restored
+    return one.phase, one.handled, one.history, one.replaced, one.is_written, one.restored
 
 
 def _seen_of(task: ServingTask, endpoint: str) -> tuple[object, ...]:

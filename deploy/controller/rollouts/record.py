@@ -1,10 +1,10 @@
-"""What is written about a rollout: a person's request, the controller's state, the weights in the serving Task. Pure.
+"""What is written about a rollout: a person's request, the rollout itself, the weights in the serving Task. Pure.
 
-Request and state are one record per endpoint each, beside the serving Task (``gateway/registry/ledger``), where no
-stock tool writes. People write requests, by commands; only the controller writes states. The weights are the Task's
+Request and rollout are one record per endpoint each, beside the serving Task (``gateway/registry/ledger``), where no
+stock tool writes. People write requests, by commands; only the controller writes rollouts. The weights are the Task's
 ``canary`` section, in ClearML's format.
 
-The stock CLI reads the whole Task, works, and writes all of it back. So the state keeps which weights the rollout has
+The stock CLI reads the whole Task, works, and writes all of it back. So a rollout keeps which weights it has
 replaced, and when: if exactly these come back, a slow client wrote an old copy, and they are put right once. All other
 weights are somebody's will.
 """
@@ -12,7 +12,7 @@ weights are somebody's will.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from deploy.controller import plain
@@ -31,9 +31,6 @@ CONTROLLER: Final = "the controller"
 """Who decides about rollouts, in records and in the history."""
 _UNREADABLE: Final = ("section canary", "section endpoints", "section model_monitoring_eps")
 """Subjects of faults that leave it unknown which weights the Task has."""
-_FORGOTTEN_S: Final = 3600.0
-"""No call of the stock CLI takes this long: weights that were replaced earlier are intended if they appear again."""
-_MAX_REPLACED: Final = 30
 ANY_NUMBERS: Final = 1.0
 """Tolerance of mirrored answers' scores: scores between 0 and 1 never count as different, only labels and texts do."""
 
@@ -48,55 +45,19 @@ class Request:
     rollout: Rollout | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What the controller keeps of a rollout. ``guard`` looks after it, until ``guarded_until`` (Unix seconds)."""
-
-    rollout: Rollout
-    guard: str = ""
-    guarded_until: float = 0.0
-    replaced: Mapping[str, float] = field(default_factory=dict)
-    """The weights that the Task had before (as ``described``), and when each was replaced (Unix seconds)."""
-    is_written: bool = True
-    """Whether the Task has had the rollout's weights since they were decided."""
-    restored: str | None = None
-    """The old copy that is being put right; it is not, if it appears once more."""
-
-    @property
-    def way_back(self) -> str:
-        """The command that returns to the stable version; empty if that answers all already."""
-        return spec.way_back(self.rollout.endpoint, self.rollout.stable, self.rollout.phase)
-
-    def replacing(self, found: str, wanted: Mapping[str, float], now: float) -> State:
-        """Return the state in which the Task's weights ``found`` are to be replaced by ``wanted``."""
-        recent = {text: at for text, at in self.replaced.items() if now - at < _FORGOTTEN_S}
-        newest = sorted((recent | {found: now}).items(), key=lambda item: item[1])[-_MAX_REPLACED:]
-        wanted_text = described_shares(wanted)
-        return replace(self, replaced={t: at for t, at in newest if t != wanted_text}, is_written=False)
-
-    def written(self) -> State:
-        """Return the state in which the Task has the rollout's weights."""
-        left = {text: at for text, at in self.replaced.items() if text != self.restored}
-        return replace(self, replaced=left, is_written=True, restored=None)
-
-    def is_old_copy(self, found: str, now: float) -> bool:
-        """Return whether the weights ``found`` were replaced so recently that a slow client may write them back."""
-        return found in self.replaced and (not self.is_written or now - self.replaced[found] < _FORGOTTEN_S)
-
-
-def states(task: ServingTask) -> dict[str, State]:
-    """Return the state of every rollout by endpoint; raises ``DeployError`` if one cannot be read."""
+def rollouts(task: ServingTask) -> dict[str, Rollout]:
+    """Return every rollout by endpoint; raises ``DeployError`` if one cannot be read."""
     found = {endpoint: read(task, endpoint) for endpoint in sorted(spec.records_of(task, spec.ROLLOUT))}
-    return {endpoint: state for endpoint, state in found.items() if state is not None}
+    return {endpoint: rollout for endpoint, rollout in found.items() if rollout is not None}
 
 
-def read(task: ServingTask, endpoint: str) -> State | None:
-    """Return the state of the rollout of ``endpoint``; None if there is none. Raises ``DeployError``."""
+def read(task: ServingTask, endpoint: str) -> Rollout | None:
+    """Return the rollout of ``endpoint``; None if there is none. Raises ``DeployError``."""
     stored = raw(task, endpoint)
     if stored is None:
         return None
     try:
-        return plain.read(State, {**stored, "rollout": stored})
+        return Rollout.from_json(stored)
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
         raise DeployError(
             f"the record of the rollout of {endpoint} cannot be read ({error!r})",
@@ -106,15 +67,13 @@ def read(task: ServingTask, endpoint: str) -> State | None:
 
 
 def raw(task: ServingTask, endpoint: str) -> Mapping[str, Any] | None:
-    """Return the state of the rollout of ``endpoint`` as it is stored."""
+    """Return the rollout of ``endpoint`` as it is stored."""
     return spec.records_of(task, spec.ROLLOUT).get(endpoint)
 
 
-def stored(state: State) -> Record:
-    """Return the record of ``state``."""
-    value = plain.plain(state)
-    del value["rollout"]  # its fields stand beside the others
-    return Record("rollout", state.rollout.endpoint, {**value, **state.rollout.to_json()})
+def stored(rollout: Rollout) -> Record:
+    """Return the record of ``rollout``."""
+    return Record("rollout", rollout.endpoint, rollout.to_json())
 
 
 def requests(task: ServingTask) -> list[str]:
@@ -136,9 +95,9 @@ def asked(endpoint: str, wanted: Request) -> Record:
     return Record("rollout_request", endpoint, plain.plain(wanted))
 
 
-def is_waiting(wanted: Request | None, state: State | None) -> bool:
+def is_waiting(wanted: Request | None, rollout: Rollout | None) -> bool:
     """Return whether ``wanted`` has not been carried out yet."""
-    return wanted is not None and (state is None or state.rollout.handled != wanted.id)
+    return wanted is not None and (rollout is None or rollout.handled != wanted.id)
 
 
 # --- weights ----------------------------------------------------------------------------------------------------------
@@ -153,7 +112,7 @@ def readable(serving: spec.ServingSpec) -> spec.ServingSpec:
 
 
 def found_weights(serving: spec.ServingSpec, endpoint: str) -> str:
-    """Return the weights that the Task has for ``endpoint``, as states store them; empty without a route."""
+    """Return the weights that the Task has for ``endpoint``, as rollouts store them; empty without a route."""
     return spec.described_weights(serving.canaries.get(endpoint))
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from deploy.controller.plain import plain, read
+from deploy.controller.registry import spec
 from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Counts, Gate
 
@@ -28,6 +29,9 @@ _UNDETECTABLE: Final = {
 """Test → its faults, in the plural."""
 _MAX_HISTORY: Final = 60
 """Decisions that are kept, the latest ones."""
+_FORGOTTEN_S: Final = 3600.0
+"""No call of the stock CLI takes this long: weights that were replaced earlier are intended if they appear again."""
+_MAX_REPLACED: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,15 @@ class Rollout:
     history: tuple[Decision, ...] = ()
     silence: Silence | None = None
     """None while the canary answers, or if it got no requests."""
+    guard: str = ""
+    """The controller that looks after it, until ``guarded_until``."""
+    guarded_until: float = 0.0
+    replaced: Mapping[str, float] = field(default_factory=dict)
+    """The weights that the Task had before (as ``spec.described_weights``), and when each was replaced."""
+    is_written: bool = True
+    """Whether the Task has had the rollout's weights since they were decided."""
+    restored: str | None = None
+    """The old copy that is being put right; it is not, if it appears once more."""
 
     @property
     def weight(self) -> float:
@@ -131,6 +144,26 @@ class Rollout:
     def is_over(self) -> bool:
         """True if the rollout has ended."""
         return self.phase != "running"
+
+    @property
+    def way_back(self) -> str:
+        """The command that returns to the stable version; empty if that answers all already."""
+        return spec.way_back(self.endpoint, self.stable, self.phase)
+
+    def replacing(self, found: str, wanted: str, now: float) -> Rollout:
+        """Return the rollout when the Task's weights ``found`` are to be replaced by ``wanted``."""
+        recent = {text: at for text, at in self.replaced.items() if now - at < _FORGOTTEN_S}
+        newest = sorted((recent | {found: now}).items(), key=lambda item: item[1])[-_MAX_REPLACED:]
+        return replace(self, replaced={text: at for text, at in newest if text != wanted}, is_written=False)
+
+    def written(self) -> Rollout:
+        """Return the rollout when the Task has its weights."""
+        left = {text: at for text, at in self.replaced.items() if text != self.restored}
+        return replace(self, replaced=left, is_written=True, restored=None)
+
+    def is_old_copy(self, found: str, now: float) -> bool:
+        """Return whether the weights ``found`` were replaced so recently that a slow client may write them back."""
+        return found in self.replaced and (not self.is_written or now - self.replaced[found] < _FORGOTTEN_S)
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, for its record; gateways show the weight."""

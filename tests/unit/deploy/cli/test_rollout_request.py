@@ -8,8 +8,8 @@ from deploy.cli import rollout_request
 from deploy.cli.rollout_request import ABORTED_S, NOBODY, TAKEN_S, carried_out, followed
 from deploy.controller.election import Election
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.record import Request, State
-from deploy.controller.rollouts.steps import Command, Rules
+from deploy.controller.rollouts.record import Request
+from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from deploy.tools.errors import DeployError
 from gateway.spec import ShadowSpec
 from tests.unit.deploy.controller.rollouts.world import World, fresh
@@ -44,7 +44,7 @@ class Desk(World):
                 self.carrier(self.task())
         return self.now >= self.ends_at
 
-    def do(self, command: Command) -> State | None:
+    def do(self, command: Command) -> Rollout | None:
         """Type `canary COMMAND`."""
         return carried_out(self, "e", Request(f"{command}-1", command, "ann"), self.wait, clock=lambda: self.now)
 
@@ -60,7 +60,7 @@ class Desk(World):
         for progress in followed(self, "e", asked, self.wait, clock=lambda: self.now):
             decisions += [one.what for one in progress.decisions]
             problems += [progress.problem] if progress.problem not in ("", *problems[-1:]) else []
-            phase = "" if progress.state is None else progress.state.rollout.phase
+            phase = "" if progress.rollout is None else progress.rollout.phase
         return decisions, problems, phase
 
 
@@ -129,7 +129,7 @@ def test_without_a_controller_nobody_begins_it_and_nothing_is_left(desk: Desk) -
     assert 1000 + TAKEN_S <= desk.now < 1000 + TAKEN_S + 3
     desk.start()
     desk.wait(10)
-    assert ({}, None) == (record.states(desk.task()), desk.weights())
+    assert ({}, None) == (record.rollouts(desk.task()), desk.weights())
 
 
 def test_without_a_controller_it_says_so_at_once_and_one_that_comes_begins_it(desk: Desk) -> None:
@@ -152,7 +152,7 @@ def test_a_controller_carries_out_what_is_asked(desk: Desk, command: Command, ph
     desk.ends_at = float("inf")
     state = desk.do(command)
     assert state is not None
-    assert (phase, f"{command}-1") == (state.rollout.phase, state.rollout.handled)
+    assert (phase, f"{command}-1") == (state.phase, state.handled)
 
 
 @pytest.mark.parametrize("is_hung", [False, True])
@@ -203,7 +203,7 @@ def test_an_abort_before_the_beginning_withdraws_the_request(desk: Desk) -> None
         desk.do("abort")
     desk.start()
     desk.wait(10)
-    assert {} == record.states(desk.task())
+    assert {} == record.rollouts(desk.task())
 
 
 def test_what_does_not_run_cannot_be_promoted_or_aborted(desk: Desk) -> None:

@@ -225,7 +225,7 @@ def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry, cloc
     for one in (rollout, after_command(rollout, "promote", "r2", 1000.5004, "ann")):
         shares = record.wanted_weights(store.spec(), one)
         assert shares is not None
-        store.write(record.with_weights(store.task(), "e", shares), [record.stored(record.State(one))])
+        store.write(record.with_weights(store.task(), "e", shares), [record.stored(one)])
         look(store, clock=clock)
     five = "e/1 95 %, e/2 5 %"
     assert [("weight", "e", "", five), ("weight", "e", five, "nothing")] == _told(store)
@@ -238,7 +238,7 @@ def test_weights_that_are_not_those_of_the_rollout_are_somebody_elses(store: Fak
     store.add_endpoint("e", B, version="2")
     look(store)
     rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", time.time())
-    store.ledger.write([record.stored(record.State(rollout))])
+    store.ledger.write([record.stored(rollout)])
     _set(store, 3, 7)
     look(store)
     assert [STOCK] == [one.by for one in read(store).entries]

@@ -41,7 +41,7 @@ def test_a_healthy_rollout_ends_with_the_new_version_as_the_default(world: World
     assert ["start", "step", "promote"] == world.decided()
     assert [{"e/2": 0.05, "e/1": 0.95}, {"e/2": 0.5, "e/1": 0.5}, None] == world.wrote
     assert {"e/3": 1.0} == world.weights("other")
-    assert ("", 0.0) == (world.state().guard, world.state().guarded_until)
+    assert ("", 0.0) == (world.rollout().guard, world.rollout().guarded_until)
     assert ({"e": "e/2"}, ()) == (world.serving().defaults, world.serving().faults)
 
 
@@ -50,8 +50,8 @@ def test_a_rollout_names_its_guard_while_it_runs(world: World) -> None:
     controller = world.begin(fresh(), world.controller("host 1a2b"))
     for _ in range(3):
         world.tick(controller)
-        assert "host 1a2b" == world.state().guard
-        assert world.now < world.state().guarded_until <= world.now + 30.0
+        assert "host 1a2b" == world.rollout().guard
+        assert world.now < world.rollout().guarded_until <= world.now + 30.0
 
 
 def test_gateways_show_what_the_controller_records(world: World) -> None:
@@ -470,7 +470,7 @@ def test_weights_set_by_hand_after_the_end_count_at_once(world: World) -> None:
     world.finish(controller, canary_failures=10)
     world.set_weights({"e/2": 0.3, "e/1": 0.7})
     world.tick(controller)
-    assert {} == world.state().replaced
+    assert {} == world.rollout().replaced
     world.sections = dict(stale)
     for _ in range(3):
         world.tick(controller)

@@ -47,7 +47,7 @@ def run(world: World, controllers: list[Rollouts], bad: bool, *, most: int = 200
             except Killed:
                 controllers[number] = world.controller(f"successor {world.now}")
         stored = record.read(world.task(), "e")
-        is_over += stored is not None and stored.rollout.is_over
+        is_over += stored is not None and stored.is_over
         if is_over == 4:
             return
     raise AssertionError(f"it has not ended: {stored}")
@@ -141,7 +141,7 @@ def test_a_controller_without_gateways_begins_nothing_and_carries_out_requests()
     world.begin(fresh())
     for _ in range(10):
         world.tick(blind)
-    assert ("running", 5.0, "") == (world.rollout().phase, world.rollout().weight, world.state().guard)
+    assert ("running", 5.0, "") == (world.rollout().phase, world.rollout().weight, world.rollout().guard)
     world.ask("abort")
     world.tick(blind)
     assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
@@ -166,7 +166,7 @@ def test_requests_for_what_does_not_exist_are_left(caplog: pytest.LogCaptureFixt
     world.ask("abort")
     world.ask("promote", endpoint="nowhere")
     world.controller()(world.task())
-    assert ({}, []) == (dict(record.states(world.task())), caplog.records)
+    assert ({}, []) == (dict(record.rollouts(world.task())), caplog.records)
 
 
 def test_every_rollout_of_a_task_is_carried_out() -> None:
@@ -185,8 +185,8 @@ def test_states_are_as_they_were_written() -> None:
     """Over the wire, as JSON."""
     world = World()
     world.begin(mirrored())
-    state = world.state()
+    state = world.rollout()
     again = Record("rollout", "e", json.loads(json.dumps(dict(record.stored(state).value))))
     world.ledger.write([again])
-    assert state == world.state()
+    assert state == world.rollout()
     assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == world.serving().shadows

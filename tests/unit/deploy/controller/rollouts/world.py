@@ -11,7 +11,7 @@ from typing import Any
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.duty import Rollouts
-from deploy.controller.rollouts.record import Request, State
+from deploy.controller.rollouts.record import Request
 from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from deploy.tools import sections
 from gateway.spec import ServingSpec, decode
@@ -131,15 +131,11 @@ class World(FakeRegistry):
                 return self.tick(controller, **traffic)
         raise AssertionError(f"it has not ended: {self.rollout()}")
 
-    def state(self, endpoint: str = "e") -> State:
-        """Return what is stored of the rollout."""
+    def rollout(self, endpoint: str = "e") -> Rollout:
+        """Return a rollout as it is stored."""
         found = record.read(self.task(), endpoint)
         assert found is not None
         return found
-
-    def rollout(self) -> Rollout:
-        """Return the rollout of ``e`` as it is stored."""
-        return self.state().rollout
 
     def decided(self) -> list[str]:
         """Return what was decided about ``e``."""
