@@ -12,7 +12,7 @@ import pytest
 
 from deploy.controller import election
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.record import State
+from deploy.controller.rollouts.steps import Rollout
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
 from tests.sites import Asked, site
@@ -56,7 +56,7 @@ def test_a_second_controller_ends_the_rollout_of_a_killed_one(client: Client) ->
     registry = ClearMLRegistry(client.task)
     task = {"CLEARML_SERVING_TASK_ID": client.task}
 
-    def state() -> State | None:
+    def state() -> Rollout | None:
         return record.read(registry.task(), "e")
 
     def guard(other: str = "") -> str:

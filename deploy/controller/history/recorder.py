@@ -201,6 +201,6 @@ def _read(kind: type[T], stored: Mapping[str, Mapping[str, Any]]) -> dict[str, T
     """Return what is stored of ``kind``, by key; what cannot be read is left out."""
     found = {}
     for key, value in stored.items():
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
+        with contextlib.suppress(ValueError):
             found[key] = read_plain(kind, value)
     return found

@@ -58,7 +58,7 @@ def read(task: ServingTask, endpoint: str) -> Rollout | None:
         return None
     try:
         return Rollout.from_json(stored)
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    except ValueError as error:
         raise DeployError(
             f"the record of the rollout of {endpoint} cannot be read ({error!r})",
             hint=f"in ClearML, open the Task with the system tag {registry.SYSTEM_TAG} and remove the parameter of "
@@ -86,7 +86,7 @@ def request(task: ServingTask, endpoint: str) -> Request | None:
     found = spec.records_of(task, spec.ROLLOUT_REQUEST).get(endpoint)
     try:
         return plain.read(Request, found) if found else None
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except ValueError:
         return None
 
 

@@ -16,7 +16,7 @@ def families(task: ServingTask) -> Mapping[catalog.Metric, Mapping[tuple[str, ..
     phases: dict[tuple[str, ...], float] = {}
     evidence: dict[tuple[str, ...], float] = {}
     for endpoint, stored in spec.records_of(task, spec.ROLLOUT).items():
-        with contextlib.suppress(KeyError, TypeError, ValueError, IndexError):
+        with contextlib.suppress(ValueError):
             rollout = Rollout.from_json(stored)
             phases[endpoint, rollout.canary, rollout.phase] = 1
             if not rollout.is_over:

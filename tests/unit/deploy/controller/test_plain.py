@@ -45,12 +45,12 @@ def test_a_value_survives_being_stored(value: Outer) -> None:
 
 @pytest.mark.parametrize(
     "changed",
-    [{"phase": "between"}, {"inner": [3]}, {"inner": 3}, {"last": {}}, {"inner": [{**plain(Inner()), "pair": [1]}]},
+    [{"phase": "between"}, {"inner": [3]}, {"inner": 3}, {"inner": [{**plain(Inner()), "pair": [1]}]},
      {"inner": [{**plain(Inner()), "pair": ["x", "a"]}]}, {"last": {**plain(Inner()), "by": []}}],
 )  # fmt: skip
 def test_what_was_not_stored_by_it_is_refused(changed: Mapping[str, Any]) -> None:
     """Somebody edited the record in ClearML."""
-    with pytest.raises((KeyError, TypeError, ValueError, AttributeError)):
+    with pytest.raises(ValueError, match="validation error"):
         read(Outer, {**plain(Outer("a")), **changed})
-    with pytest.raises(KeyError):
+    with pytest.raises(ValueError, match="name"):
         read(Outer, {})
