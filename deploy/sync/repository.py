@@ -17,9 +17,11 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
+
+from pydantic import TypeAdapter
 
 from deploy.sync.errors import RepositoryUnusable
 from deploy.tools import folders
@@ -41,7 +43,8 @@ class OnDisk:
     """Processes that run it on a python backend; 0 if unknown."""
 
 
-_FIELDS = frozenset(field.name for field in fields(OnDisk))
+_MARKER = TypeAdapter(OnDisk)
+"""Fields that a newer release has written are ignored: a folder that no release recognised would never be removed."""
 
 
 class ModelRepository:
@@ -91,11 +94,8 @@ class ModelRepository:
         with _reporting_os_errors(f"cannot read the model repository {self._root}"):
             for marker in self._root.glob(f"*/{MARKER}"):
                 try:
-                    said = json.loads(marker.read_text())
-                    # A newer release may write more fields. They are ignored: a folder that no release recognised would
-                    # never be removed.
-                    model = OnDisk(**{key: value for key, value in said.items() if key in _FIELDS})
-                except (ValueError, TypeError, AttributeError):
+                    model = _MARKER.validate_json(marker.read_bytes())
+                except ValueError:
                     continue  # not readable as a marker of ours: the model is written again if it is wanted
                 if model.name == marker.parent.name:
                     found[model.name] = model

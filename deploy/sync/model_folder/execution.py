@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from deploy.sync.errors import BadModel
 from preprocessing.model_files import read_json
@@ -44,12 +46,12 @@ class Execution:
     engine: EngineName = "onnxruntime"
     precision: Precision = "fp32"
     target: Target = "cpu"
-    needs: tuple[tuple[str, ...], ...] = ()
+    needs: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     fallback: str = ""
     """A sentence that says what to do on a CPU without these features."""
-    pad_to: int = 1
+    pad_to: Annotated[int, Field(ge=1, le=1 << 20)] = 1
     """Lengths are padded to multiples of this number, because OpenVINO compiles each new shape."""
-    max_length: int = 0
+    max_length: Annotated[int, Field(ge=0, le=1 << 20)] = 0
     """Tokens of the longest input, so that every shape can be warmed up; 0: unknown."""
 
 
@@ -73,7 +75,7 @@ def read_execution(folder: Path) -> Execution | None:
         return decode(read_json(folder / FILE))
     except OSError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise BadModel(
             f"{FILE} of the model cannot be used: {error}",
             hint="make the bundle again with `triton-gateway optimize`, or remove the file",
@@ -82,42 +84,18 @@ def read_execution(folder: Path) -> Execution | None:
 
 def encode(execution: Execution) -> str:
     """Return the text of ``runtime.json``."""
-    values = {
-        "format": FORMAT,
-        "target": execution.target,
-        "engine": execution.engine,
-        "precision": execution.precision,
-        "needs": [list(group) for group in execution.needs],
-        "fallback": execution.fallback,
-        "pad_to": execution.pad_to,
-        "max_length": execution.max_length,
-    }
-    return json.dumps(values, indent=1) + "\n"
+    return json.dumps({"format": FORMAT, **asdict(execution)}, indent=1) + "\n"
 
 
 def decode(values: Any) -> Execution:
     """Read the content of ``runtime.json``. Raises ``ValueError`` with the reason if it is not valid."""
     if not isinstance(values, Mapping) or values.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT}")
-    for name, known in (("engine", EngineName), ("precision", Precision), ("target", Target)):
-        if values.get(name) not in get_args(known):
-            raise ValueError(f"{name} is {values.get(name)!r}, not one of {', '.join(get_args(known))}")
-    needs = values.get("needs", [])
-    if not isinstance(needs, list) or not all(isinstance(group, list) and group for group in needs):
-        raise ValueError("needs is not a list of lists of CPU features")
-    numbers = {name: values.get(name, default) for name, default in (("pad_to", 1), ("max_length", 0))}
-    for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 1 << 20:
-            raise ValueError(f"{name} is {number!r}, not a whole number")
-    return Execution(
-        engine=values["engine"],
-        precision=values["precision"],
-        target=values["target"],
-        needs=tuple(tuple(str(feature) for feature in group) for group in needs),
-        fallback=str(values.get("fallback", "")),
-        pad_to=max(1, numbers["pad_to"]),
-        max_length=numbers["max_length"],
-    )
+    try:
+        return TypeAdapter(Execution).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{first['loc'][0]}: {first['msg']}") from error
 
 
 def check_cpu(execution: Execution, features: frozenset[str]) -> None:
