@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gateway.metrics import mirrored
 
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
-"""The alternatives that are bet on: how many times as likely as stable the canary is to fail."""
+"""The alternatives that are bet on: how many times the permitted ones the canary's odds of a failure are."""
 GROUPS: Final = mirrored.PLACES
 """Groups of mirrored requests that share a stake; a gateway counts no more."""
 _EPOCH: Final = 1000
@@ -33,29 +33,16 @@ class Bets:
     epochs: tuple[tuple[float, ...], ...] = ((0.0,) * len(RATIOS),)
     seen: int = 0
     ratios: tuple[float, ...] = RATIOS
-    """The alternative of each bet: how many times as likely a hit of the canary is. One per stake of an epoch."""
+    """The alternative of each bet: how many times the permitted ones the odds of a hit are."""
 
-    def after(self, canary: int, canary_hits: int, stable: int, stable_hits: int, tolerance: float = 1.0) -> Bets:
+    def after(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float = 1.0) -> Bets:
         """Return the stakes after an interval. Unchanged if one side had no requests.
-
-        ``tolerance``: how many times as likely as stable's a hit of the canary may be without counting as worse.
-        """
-        if not canary or not stable:
-            return self
-        exposure = canary * tolerance
-        gains = []
-        for ratio in self.ratios:
-            shared = (exposure + stable) / (ratio * exposure + stable)
-            gains.append(canary_hits * math.log(ratio * shared) + stable_hits * math.log(shared))
-        return self.moved(gains, canary)
-
-    def after_odds(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float) -> Bets:
-        """Like ``after``, for frequent hits: misses count as well, so half as many requests are enough.
 
         ``allowed``: the permitted ratio of the canary's odds of a hit to stable's.
         """
-        gains = _likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed)
-        return self if gains is None else self.moved(gains, canary)
+        if not canary or not stable:
+            return self
+        return self.moved(_likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed), canary)
 
     def moved(self, gains: Sequence[float], seen: int) -> Bets:
         """Return the stakes after ``seen`` more requests. ``gains``: growth of the logarithm of each stake."""
@@ -92,16 +79,16 @@ def log_mean(logs: Sequence[float]) -> float:
 
 def _likelier(
     canary: int, canary_hits: int, stable: int, stable_hits: int, odds: NDArray[np.float64], allowed: float
-) -> list[float] | None:
+) -> list[float]:
     """Return log likelihood ratios: how much likelier each of ``odds`` (above 1) makes this split of the hits.
 
     Given the sum of hits, the canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at
-    most 1 if the canary's odds of a hit are at most ``allowed`` times stable's. None: only one split is possible.
+    most 1 if the canary's odds of a hit are at most ``allowed`` times stable's.
     """
     total = canary_hits + stable_hits
     least, most = max(0, total - stable), min(canary, total)
-    if not canary or not stable or least == most:
-        return None
+    if least == most:  # only one split is possible
+        return [0.0] * len(odds)
     hits = np.arange(least, most + 1, dtype=np.float64)
     steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
     weights = np.concatenate(([0.0], np.cumsum(steps)))

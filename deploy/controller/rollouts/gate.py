@@ -5,13 +5,13 @@ the probability that a canary which is not worse is ever rolled back is at most 
 with counts.
 
 How it works. In one interval the canary answered ``n`` requests and stable ``m``, and some of them failed. If the
-canary is not worse, each failure is the canary's with probability ``n / (n + m)`` at most. Only this split of the
-failures counts, so an outage of everything, or a change of weights, proves nothing. A bet that the canary is ``k``
-times worse multiplies its stake by the likelihood ratio of the split. The mean over several ``k`` is the evidence. For
-a canary that is not worse its expectation never grows (batches are hypergeometric, with less variance than the binomial
-in the ratio). It therefore exceeds 100 with probability 1 % at most, however often it is evaluated (Ville's
-inequality). New bets are started from time to time, each with a share of the stake, to find a canary that turns bad
-late. Errors, latency, labels and mirrored answers are averaged, not added: the 1 % holds for all of them together.
+canary is not worse, the canary's share of the failures is hypergeometric. Only this split of the failures counts, so an
+outage of everything, or a change of weights, proves nothing. A bet that the canary's odds of a failure are ``k`` times
+stable's multiplies its stake by the likelihood ratio of the split. The mean over several ``k`` is the evidence. For a
+canary that is not worse its expectation never grows. It therefore exceeds 100 with probability 1 % at most, however
+often it is evaluated (Ville's inequality). New bets are started from time to time, each with a share of the stake, to
+find a canary that turns bad late. Errors, latency, labels and mirrored answers are averaged, not added: the 1 % holds
+for all of them together.
 
 Latency is compared at one bucket bound near stable's median and at three near its slow end: how often each side is
 slower than the bound. Bounds are chosen from stable's earlier latencies, and again after a thousand of its requests. A
@@ -107,7 +107,7 @@ class Gate:
         """Return the gate after one interval of concurrent traffic."""
         # A bound that one side's histogram does not have cannot be compared.
         latency = tuple(
-            bets.after_odds(
+            bets.after(
                 canary.timed, canary.slower[at.seconds], stable.timed, stable.slower[at.seconds], at.allowed
             ) if at.seconds in canary.slower and at.seconds in stable.slower else bets
             for bets, at in zip(self.latency, self.bounds, strict=True)

@@ -49,12 +49,12 @@ class LabelTest:
         if known >= _SAMPLE:
             for value in values:
                 share = self.stable.get(value, 0) / known
-                likelier = (share + self.most) / max(share, 0.5 / known)
+                likelier = _odds(share + self.most) / _odds(max(share, 0.5 / known))
                 hits, reference_hits = one.get(value, 0), other.get(value, 0)
                 more[value] = more.get(value, _FRESH).after(requests, hits, references, reference_hits, likelier)
                 if share:
                     # The same with the sides exchanged: stable gives the value more often than the canary.
-                    rarer = share / max(share - self.most, _VANISHED * share)
+                    rarer = _odds(share) / _odds(max(share - self.most, _VANISHED * share))
                     bets = fewer.get(value, _FRESH)
                     fewer[value] = bets.after(references, reference_hits, requests, hits, rarer)
         return LabelTest(self.most, more, fewer, _added(self.canary, one), _added(self.stable, other))
@@ -82,6 +82,11 @@ class LabelTest:
         fresh = sorted({*canary, *stable} - {*known}, key=lambda value: (-stable.get(value, 0), value))
         separate = [value for value in (*known, *fresh) if value != _REST]
         return (*separate[:_MAX_VALUES], _REST)
+
+
+def _odds(share: float) -> float:
+    share = min(share, 0.999)
+    return share / (1 - share)
 
 
 def _gathered(counts: Mapping[str, int], values: tuple[str, ...]) -> dict[str, int]:
