@@ -51,6 +51,12 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     ({}, {**CLASSIFIER, "id2label": {str(i): f"L{i}" for i in reversed(range(12))}}, "labels",
      tuple(f"L{i}" for i in range(12))),
     ({}, {"architectures": ["BertForSequenceClassification"]}, "labels", ("LABEL_0", "LABEL_1")),
+    # as the pipeline: regression stays raw, one label or several at once get a sigmoid, others a softmax
+    *(({}, {**CLASSIFIER, **config}, "activation", activation) for config, activation in (
+        ({}, "softmax"), ({"problem_type": "single_label_classification"}, "softmax"),
+        ({"problem_type": "multi_label_classification"}, "sigmoid"), ({"problem_type": "regression"}, "none"),
+        ({"id2label": {"0": "SCORE"}}, "sigmoid"), ({"id2label": {"0": "SCORE"}, "problem_type": "regression"}, "none"),
+    )),
     # pooling: flags of sentence-transformers up to 4, mode of version 5; several keep their order
     (pooled({"pooling_mode_cls_token": True}), ENCODER, "pooling", ("cls",)),
     (pooled({"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}), ENCODER, "pooling", ("mean",)),
