@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from deploy.bundles import ready_models
 from deploy.bundles.model_kinds import recognise
 from deploy.tools.errors import DeployError
-from tests.unit.preprocessing.conftest import word_piece
+from tests.tiny import counting_bundle
 
 
 def graph(folder: Path, location: str) -> Path:
@@ -63,27 +63,12 @@ def test_a_name_that_is_a_path_stays_in_the_folder_of_bundles(tmp_path: Path) ->
     assert tmp_path / "out" == folder.parent
 
 
-@pytest.fixture
-def contradicting(tmp_path: Path) -> Path:
-    """An ONNX file with a tokenizer.json that keeps capitals, and settings with which transformers does not."""
-    folder = tmp_path / "cased"
-    folder.mkdir()
-    tensors = [helper.make_tensor_value_info(name, TensorProto.INT64, [None, None]) for name in ("input_ids", "logits")]
-    made = helper.make_graph([helper.make_node("Identity", ["input_ids"], ["logits"])], "g", [tensors[0]], [tensors[1]])
-    model = helper.make_model(made, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
-    (folder / "model.onnx").write_bytes(model.SerializeToString())
-    described = json.loads(word_piece().to_str())
-    described["normalizer"]["lowercase"] = False
-    config = {"architectures": ["BertForSequenceClassification"], "model_type": "bert", "vocab_size": 13}
-    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "unk_token": "[UNK]", "pad_token": "[PAD]",
-                "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[SEP]"}  # fmt: skip
-    for name, content in (("tokenizer", described), ("config", config), ("tokenizer_config", settings)):
-        (folder / f"{name}.json").write_text(json.dumps(content))
-    return folder
-
-
-def test_contradicting_files_are_refused(contradicting: Path, tmp_path: Path) -> None:
+def test_contradicting_files_are_refused(tmp_path: Path) -> None:
     """With both values, before anything is registered."""
-    with pytest.raises(DeployError, match=r"do_lower_case True, but tokenizer\.json has lowercase False"):
-        ready_models.pack(recognise(str(contradicting)), tmp_path / "out", "m")
+    folder = counting_bundle(tmp_path / "lowers")
+    settings = {"tokenizer_class": "BertTokenizer", "do_lower_case": False, "unk_token": "[UNK]", "pad_token": "[PAD]",
+                "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[SEP]"}  # fmt: skip
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(DeployError, match=r"do_lower_case False, but tokenizer\.json has lowercase True"):
+        ready_models.pack(recognise(str(folder)), tmp_path / "out", "m")
     assert not [path for path in (tmp_path / "out").iterdir() if not path.name.startswith(".")]
