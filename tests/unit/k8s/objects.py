@@ -5,7 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import click
+
+from deploy.cli.main import group
+from gateway import settings
+from gateway.settings import Settings
+
 Objects = list[dict[str, Any]]
+
+
+def variables_of(command: str) -> set[str]:
+    """The variables that a sub-command reads: gateways' settings, or those of its options."""
+    if command == "serve":
+        return {variable for field in Settings.model_fields for variable in settings.variables_of(field)}
+    found = group.get_command(click.Context(group), command)
+    assert found is not None, command
+    given = [parameter.envvar or [] for parameter in found.params]
+    return {name for names in given for name in ([names] if isinstance(names, str) else names)}
 
 
 def of(objects: Objects, *kinds: str) -> Objects:
