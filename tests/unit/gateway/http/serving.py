@@ -53,6 +53,11 @@ class Wire:
             body = await self._reader.readexactly(int(headers["content-length"]))
         return status, headers, json.loads(body) if body else None
 
+    async def ask(self, *pieces: bytes) -> tuple[int, dict[str, str], Any]:
+        """Write a request, and read its answer."""
+        self.send(*pieces)
+        return await self.answer()
+
     async def rest(self) -> bytes:
         """Read until the server closes the connection."""
         async with asyncio.timeout(LIMIT_S):

@@ -64,8 +64,7 @@ def key_file(folder: Path, *keys: Key, **fields: Any) -> str:
 
 async def status(wire: Wire, *headers: str, path: str = "/serve/e") -> tuple[int, str]:
     """Return the status of one inference, and the reason of its refusal."""
-    wire.send(post(path=path) if not headers else post(b'{"text": "good"}', path, *headers))
-    found, lines, _ = await wire.answer()
+    found, lines, _ = await wire.ask(post(path=path) if not headers else post(b'{"text": "good"}', path, *headers))
     return found, lines.get("x-refused-because", "")
 
 
@@ -113,8 +112,7 @@ async def test_without_a_list_every_certificate_of_the_authority_is_accepted(
         await stack.served("e")
         wire = await port.connect(authority.client("x.example", common="anybody")[0])
         assert (200, "") == await status(wire)
-        wire.send(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert 200 == (await wire.answer())[0]
+        assert 200 == (await wire.ask(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
 
 
 async def test_grpc_knows_clients_by_the_same_names(

@@ -18,8 +18,7 @@ from tests.waiting import LIMIT_S
 
 async def ask(wire: Wire, raw: bytes = b"") -> tuple[int, bool]:
     """Send a request. Return the status of its answer, and whether that closes the connection."""
-    wire.send(raw or post())
-    status, headers, _ = await wire.answer()
+    status, headers, _ = await wire.ask(raw or post())
     return status, headers.get("connection") == "close"
 
 

@@ -29,8 +29,7 @@ async def test_a_body_that_arrives_across_a_redeploy_of_its_hook_is_answered(ser
         stack.add_hook("h", HOOK % "new")
         await stack.until(lambda: stack.gateway.table.current.endpoints["h"] is not old)
         await stack.until(lambda: old._retired)
-        wire.send(request[-4:])
-        status, _, body = await wire.answer()
+        status, _, body = await wire.ask(request[-4:])
         assert (200, {"says": "new"}) == (status, body)
 
 
@@ -42,8 +41,7 @@ async def test_a_connection_that_has_ended_is_freed_without_a_collection(serve: 
 
         async def come(status: int, request: bytes) -> None:
             wire = await port.connect()
-            wire.send(request)
-            assert (await wire.answer())[0] == status
+            assert (await wire.ask(request))[0] == status
             getattr(wire, end)()
 
         def kept() -> list[object]:
@@ -80,15 +78,13 @@ async def test_the_deadline_holds(serve: Serve, limit: str, asked: tuple[str, ..
         stack = port.stack
         stack.backend.hold = asyncio.Event()
         wire = await port.connect()
-        wire.send(post(GOOD, "/serve/e", *asked))
-        status, _, body = await wire.answer()
+        status, _, body = await wire.ask(post(GOOD, "/serve/e", *asked))
         assert (504, "deadline_exceeded") == (status, body["code"])
         permits, endpoint = stack.gateway.permits, stack.gateway.table.current.endpoints["e"]
         await stack.until(lambda: (permits.in_flight, endpoint._leases) == (0, 0))
         stack.backend.hold = None
         stack.gateway.plane.timeout = LIMIT_S
-        wire.send(post())
-        assert 200 == (await wire.answer())[0]
+        assert 200 == (await wire.ask(post()))[0]
 
 
 async def test_a_client_that_leaves_releases_its_resources_and_is_counted(serve: Serve) -> None:
@@ -108,8 +104,7 @@ async def test_a_client_that_leaves_releases_its_resources_and_is_counted(serve:
         assert 'outcome="client_gone",route="direct",version=""} 1.0' in text
         assert "gateway_requests_in_flight 0.0" in text
         wire = await port.connect()
-        wire.send(post())
-        assert 200 == (await wire.answer())[0]
+        assert 200 == (await wire.ask(post()))[0]
 
 
 async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
@@ -122,8 +117,7 @@ async def test_a_permit_is_taken_before_the_body_is_read(serve: Serve) -> None:
         status, headers, body = await second.answer()
         assert (429, "overloaded") == (status, body["code"])
         assert "retry-after" in headers
-        first.send(post()[-3:])
-        assert 200 == (await first.answer())[0]
+        assert 200 == (await first.ask(post()[-3:]))[0]
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
 
 
@@ -156,16 +150,13 @@ async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
         await first.send_slowly(post(text)[:-3])
         permits = port.stack.gateway.permits
         await port.stack.until(lambda: permits.held_bytes >= 20_000)
-        second.send(post(text)[:-3])
-        assert (429, "overloaded") == ((await second.answer())[0], "overloaded")
+        assert (429, "overloaded") == ((await second.ask(post(text)[:-3]))[0], "overloaded")
         chunk = b"%x\r\n%b\r\n" % (len(text), text)
         head = (
             b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
         )
-        third.send(head + chunk)
-        assert 429 == (await third.answer())[0]
-        first.send(post(text)[-3:])
-        assert 200 == (await first.answer())[0]
+        assert 429 == (await third.ask(head + chunk))[0]
+        assert 200 == (await first.ask(post(text)[-3:]))[0]
         await port.stack.until(lambda: permits.held_bytes == 0)
 
 
@@ -179,14 +170,12 @@ async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve, monkeyp
         handler: CachedHandler = stack.gateway.table.current.endpoints["c"].handler
         wire = await port.connect()
         for number in range(60):
-            wire.send(post(b'{"text": "good %d"}' % number, "/serve/c"))
-            assert 200 == (await wire.answer())[0]
+            assert 200 == (await wire.ask(post(b'{"text": "good %d"}' % number, "/serve/c")))[0]
             assert handler.held_bytes <= 8192
         held = sum(size for _, _, size in handler._answers.values())
         assert 0 < len(handler._answers) < 60
         assert held == handler.held_bytes
-        wire.send(post(b'{"text": "%b"}' % (b"good " * 5000), "/serve/c"))
-        assert 200 == (await wire.answer())[0]
+        assert 200 == (await wire.ask(post(b'{"text": "%b"}' % (b"good " * 5000), "/serve/c")))[0]
         assert held == handler.held_bytes
 
 

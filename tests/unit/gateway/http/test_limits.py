@@ -49,8 +49,7 @@ async def test_a_head_above_the_limit_is_431_and_closes_the_connection(serve: Se
     async with serve({"max_head_bytes": 4096, "max_headers": 1000}) as served:
         for cut in (len(head), 1000):
             wire = await served.connect()
-            wire.send(*(head[at : at + cut] for at in range(0, len(head), cut)))
-            status, headers, body = await wire.answer()
+            status, headers, body = await wire.ask(*(head[at : at + cut] for at in range(0, len(head), cut)))
             assert (431, "close", "head_too_large") == (status, headers["connection"], body["code"])
             assert "4096 bytes" in body["error"]
             assert b"" == await wire.rest()
@@ -60,10 +59,8 @@ async def test_a_head_of_too_many_lines_is_431(serve: Serve) -> None:
     """Each line costs more than its bytes."""
     async with serve({"max_headers": 20}) as served:
         wire = await served.connect()
-        wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17))))
-        assert 200 == (await wire.answer())[0]
-        wire.send(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(18))))
-        status, headers, body = await wire.answer()
+        assert 200 == (await wire.ask(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(17)))))[0]
+        status, headers, body = await wire.ask(post(GOOD, "/serve/e", *(f"x{n}: y" for n in range(18))))
         assert (431, "close", "head_too_large") == (status, headers["connection"], body["code"])
         assert "20 lines" in body["error"]
 
@@ -74,8 +71,7 @@ async def test_trailers_and_chunk_extensions_count_as_head(serve: Serve) -> None
     async with serve({"max_head_bytes": 4096, "max_headers": 50}) as served:
         for end in (b"0\r\n" + b"x: y\r\n" * 100, b"0\r\nx: " + b"y" * 200_000, b"1;" + b"x" * 200_000):
             wire = await served.connect()
-            wire.send(begin, *(end[at : at + 1000] for at in range(0, len(end), 1000)))
-            assert 431 == (await wire.answer())[0]
+            assert 431 == (await wire.ask(begin, *(end[at : at + 1000] for at in range(0, len(end), 1000))))[0]
         wire = await served.connect()
         wire.send(begin + b"0\r\nx-sum: 5\r\n\r\n", post())
         assert [200, 200] == [(await wire.answer())[0] for _ in range(2)]
@@ -162,8 +158,7 @@ async def test_a_body_that_never_comes_ends_its_request_and_its_connection(serve
 
         async def ends(line: bytes, expected: int) -> None:
             wire = await served.connect()
-            wire.send(head % line)
-            assert expected == (await wire.answer())[0]
+            assert expected == (await wire.ask(head % line))[0]
             assert b"" == await wire.rest(), line
 
         await asyncio.gather(ends(b"POST /serve/e", 408), ends(b"POST /serve/none", 404), ends(b"GET /v1/status", 200))
@@ -200,21 +195,18 @@ async def test_at_the_limit_the_longest_idle_connection_is_closed(serve: Serve) 
     """Silent, half-sent and idle ones alike; they are counted. Connections with a request are answered."""
     async with serve(max_connections=6) as served:
         used = await served.connect()
-        used.send(post())
-        assert 200 == (await used.answer())[0]
+        assert 200 == (await used.ask(post()))[0]
         silent = [await served.connect() for _ in range(5)]
         for wire in silent[:2]:
             wire.send(b"POST /serve/e")
         await served.stack.until(lambda: len(served.stack.gateway.connections.open) == 6)
         first = await served.connect()
-        first.send(post())
-        assert 200 == (await first.answer())[0]
+        assert 200 == (await first.ask(post()))[0]
         assert b"" == await used.rest(), "idle for longest"
         assert {"made_room": 2} == await ended_connections(served.stack), "the client that asks is another one"
         for _ in range(20):
             wire = await served.connect()
-            wire.send(post())
-            assert 200 == (await wire.answer())[0]
+            assert 200 == (await wire.ask(post()))[0]
         for wire in silent:
             assert b"" == await wire.rest()
 
@@ -286,8 +278,7 @@ async def test_the_answer_to_head_has_the_head_of_get_and_no_body(serve: Serve, 
             if method == "GET":
                 await wire._reader.readexactly(int(headers["content-length"]))
         assert found[0] == found[1]
-        wire.send(post())
-        assert 200 == (await wire.answer())[0]
+        assert 200 == (await wire.ask(post()))[0]
 
 
 @pytest.mark.parametrize(
@@ -312,8 +303,7 @@ async def test_an_unreadable_request_after_head_is_refused_with_a_body(serve: Se
         wire = await served.connect()
         wire.send(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         assert 200 == (await wire.head())[0]
-        wire.send(b"P OST / HTTP/1.1\r\n\r\n")
-        status, _, body = await wire.answer()
+        status, _, body = await wire.ask(b"P OST / HTTP/1.1\r\n\r\n")
         assert (400, "malformed_request") == (status, body["code"])
 
 
@@ -333,8 +323,7 @@ async def test_the_end_of_what_a_client_sends_means_that_it_has_left(serve: Serv
         stack = served.stack
         stack.backend.hold = asyncio.Event()
         wire = await served.connect()
-        wire.send(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert 404 == (await wire.answer())[0]
+        assert 404 == (await wire.ask(b"GET /nothing HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
         wire.send(post())
         await stack.until(lambda: stack.gateway.permits.in_flight == 1)
         wire.half_close()
@@ -370,16 +359,14 @@ async def test_a_refused_request_with_expect_100_closes_the_connection(serve: Se
     """Its body may still come and must not be read as a request."""
     async with serve() as served:
         wire = await served.connect()
-        wire.send(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
-        status, headers, _ = await wire.answer()
+        status, headers, _ = await wire.ask(post(GOOD, "/serve/none", "expect: 100-continue")[: -len(GOOD)])
         assert (404, "close") == (status, headers["connection"])
         assert b"" == await wire.rest()
         wire = await served.connect()
         request = post(GOOD, "/serve/e", "expect: 100-continue")
         wire.send(request[: -len(GOOD)])
         assert 100 == (await wire.head())[0]
-        wire.send(GOOD)
-        status, headers, _ = await wire.answer()
+        status, headers, _ = await wire.ask(GOOD)
         assert (200, False) == (status, "connection" in headers)
 
 
@@ -439,5 +426,4 @@ async def test_a_hook_may_not_set_connection_headers(serve: Serve, status: int) 
         assert (status, "a", "a=b") == (found, told["x-mine"], told["set-cookie"])
         if content:
             assert b'{"a": 1}' == await wire._reader.readexactly(int(told["content-length"]))
-        wire.send(post())
-        assert 200 == (await wire.answer())[0]
+        assert 200 == (await wire.ask(post()))[0]

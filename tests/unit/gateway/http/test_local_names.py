@@ -49,8 +49,7 @@ async def test_requests_for_other_names_are_refused_everywhere(make_stack: Any) 
         await stack.served("e")
         for host in (*_LOCAL, *_FOREIGN) * 2:
             wire = await port.connect()
-            wire.send(_request(host))
-            status, headers, body = await wire.answer()
+            status, headers, body = await wire.ask(_request(host))
             if host in _LOCAL:
                 assert (200, "GOOD") == (status, body["label"]), host
                 continue

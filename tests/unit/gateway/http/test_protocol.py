@@ -28,8 +28,7 @@ async def test_requests_on_one_connection_are_answered_in_turn(serve: Serve) -> 
     async with serve() as port:
         wire = await port.connect()
         for text, label in (("good", "GOOD"), ("bad", "BAD"), ("good", "GOOD")):
-            wire.send(ask(text, "/serve/e", f"x-request-id: {text}"))
-            status, headers, body = await wire.answer()
+            status, headers, body = await wire.ask(ask(text, "/serve/e", f"x-request-id: {text}"))
             assert (200, label, text) == (status, body["label"], headers["x-request-id"])
             assert {
                 "content-type", "content-length", "x-request-id", "x-served-by", "x-model-id", "x-route",
@@ -64,8 +63,7 @@ async def test_connection_close_is_honoured(serve: Serve) -> None:
     """The answer has the header, and the connection is closed."""
     async with serve() as port:
         wire = await port.connect()
-        wire.send(ask("good", "/serve/e", "connection: close"))
-        status, headers, _ = await wire.answer()
+        status, headers, _ = await wire.ask(ask("good", "/serve/e", "connection: close"))
         assert (200, "close") == (status, headers["connection"])
         assert await wire.is_closed()
 
@@ -86,8 +84,7 @@ async def test_refusals_keep_the_connection(serve: Serve, request_bytes: bytes, 
     """Status and JSON body with the request's id. The next request is served."""
     async with serve() as port:
         wire = await port.connect()
-        wire.send(request_bytes)
-        answer = await wire.answer()
+        answer = await wire.ask(request_bytes)
         assert (status, code) == (answer[0], answer[2]["code"])
         assert answer[1]["x-request-id"] == answer[2]["request_id"]
         wire.send(ask("good"))

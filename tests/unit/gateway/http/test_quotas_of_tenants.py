@@ -66,8 +66,7 @@ async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str
     wire = await port.connect()
     found = []
     for _ in range(times):
-        wire.send(post(b'{"text": "good film"}', "/serve/e", f"authorization: Bearer {key}"))
-        found.append(await wire.answer())
+        found.append(await wire.ask(post(b'{"text": "good film"}', "/serve/e", f"authorization: Bearer {key}")))
     return found
 
 

@@ -32,16 +32,14 @@ async def test_a_refused_connection_is_refused_again_as_long_as_there_is_no_room
         first = await busy(port)
         second = await port.connect()
         for _ in range(2):
-            second.send(post())
-            status, headers, body = await second.answer()
+            status, headers, body = await second.ask(post())
             assert (429, "overloaded", "1") == (status, body["code"], headers["retry-after"])
         text = (await port.stack.client.get("/metrics")).text
         assert 'gateway_requests_total{endpoint="e",outcome="overloaded",route="",version=""} 2.0' in text
         port.stack.backend.hold.set()
         assert 200 == (await first.answer())[0]
         await port.stack.until(lambda: port.stack.gateway.permits.in_flight == 0)
-        second.send(post())
-        assert 200 == (await second.answer())[0]
+        assert 200 == (await second.ask(post()))[0]
         assert 0 == port.stack.gateway.connections.resting
 
 
@@ -89,8 +87,7 @@ async def test_resting_connections_are_answered_when_the_process_leaves(serve: S
         await busy(port)
         port.stack.gateway.permits.retry_after = lambda: 2 * LIMIT_S
         wire = await port.connect()
-        wire.send(post())
-        assert 429 == (await wire.answer())[0]
+        assert 429 == (await wire.ask(post()))[0]
         wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
         port.stack.gateway.leave()
         status, headers, _ = await wire.answer()
@@ -103,8 +100,7 @@ async def test_health_is_answered_while_the_gateway_is_full(serve: Serve) -> Non
         await busy(port)
         for _ in range(3):
             wire = await port.connect()
-            wire.send(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-            assert 200 == (await wire.answer())[0]
+            assert 200 == (await wire.ask(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
 
 
 @asynccontextmanager
@@ -141,8 +137,7 @@ async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callab
             assert (429, "endpoint_full") == (status, headers["x-refused-because"])
             for _ in range(5):
                 wire = await port.connect()
-                wire.send(post(path="/serve/quick"))
-                assert 200 == (await wire.answer())[0]
+                assert 200 == (await wire.ask(post(path="/serve/quick")))[0]
             may_answer.set()
 
 
@@ -151,14 +146,12 @@ async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
     async with serve(max_in_flight=1) as port:
         await busy(port)
         wire = await port.connect()
-        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))
-        status, _, body = await wire.answer()
+        status, _, body = await wire.ask(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))
         assert (400, "x-priority must be one of critical, default, batch") == (
             status,
             body["error"],
         )
-        wire.send(post(b'{"text": "good"}', "/serve/e", "x-priority: batch"))
-        status, headers, _ = await wire.answer()
+        status, headers, _ = await wire.ask(post(b'{"text": "good"}', "/serve/e", "x-priority: batch"))
         assert (429, "gateway_full") == (status, headers["x-refused-because"])
         text = (await port.stack.client.get("/metrics")).text
         assert 'gateway_refused_requests_total{priority="batch",reason="gateway_full"} 1.0' in text
@@ -180,8 +173,7 @@ async def test_a_request_beyond_the_work_limit_is_refused_before_its_body(make_s
             await stack.until(lambda: sum(one.done() for one in answers) + permits.in_flight == 20)
             held = permits.held_bytes
             late = await port.connect()
-            late.send(post(b"x" * 100_000)[:-99_000])
-            status, headers, _ = await late.answer()
+            status, headers, _ = await late.ask(post(b"x" * 100_000)[:-99_000])
             assert (429, "work_full") == (status, headers["x-refused-because"])
             assert held == permits.held_bytes
             stack.backend.hold.set()
