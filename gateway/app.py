@@ -22,7 +22,6 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from types import FrameType
 from typing import Any, Final, Protocol
 
 import orjson
@@ -136,7 +135,6 @@ class Gateway:
         self._settings = settings
         self._settle_s = settle
         self._parent = parent
-        self._is_told_to_end = False
         self._registry = registry
         self._lineage_source = lineage_source
         self._links: dict[str, str] = {}
@@ -325,8 +323,6 @@ class Gateway:
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         rpc: RpcServer | None = None
         try:
-            if self._is_whole_process:
-                self._leave_in_order()
             await self._settle(reconciler)
             if not self.health.is_leaving:
                 rpc = self._rpc = await self._start_rpc()
@@ -380,7 +376,7 @@ class Gateway:
         """
         loop = asyncio.get_running_loop()
         told_at, until = loop.time() + _SETTLE_S, loop.time() + self._settle_s
-        while not (self._is_told_to_end or self._is_orphan()):
+        while not (self.health.is_leaving or self._is_orphan()):
             missing = reconciler.served_urls.coming() if self.health.first_sync_done else ["the serving Task"]
             if not missing:
                 return
@@ -451,43 +447,17 @@ class Gateway:
             await asyncio.sleep(_SAMPLE_S)
             self.observer.waited(loop.time() - due)
 
-    def leave(self) -> None:
-        """Send callers elsewhere, by readiness and by a header of every reply. All requests are still answered."""
+    def leave(self) -> float:
+        """Send callers elsewhere, by readiness and by a header of every reply. All requests are still answered.
+
+        Returns for how many seconds: 0 if the parent has died, as another gateway may be waiting for the port.
+        """
         self.health.is_leaving = True
         self.connections.leave()
         if self._rpc is not None:
             # gRPC has a message for that: clients make the next call elsewhere, and running calls end.
             self._rpc_leaving = asyncio.create_task(self._rpc.stop(self._settings.drain_timeout))
-
-    def _leave_in_order(self) -> None:
-        """On SIGTERM, leave first and stop after the drain delay.
-
-        A server that stops at once closes connections on which a request may be arriving, and the caller sees a broken
-        connection. A caller that is told in a reply opens its next connection elsewhere. If the parent has died, the
-        worker stops at once: another gateway may be waiting for the port.
-        """
-        stop = signal.getsignal(signal.SIGTERM)
-        if not callable(stop):
-            return
-        loop = asyncio.get_running_loop()
-
-        def begin() -> None:
-            delay = 0.0 if self._is_orphan() else self._settings.drain_delay
-            _log.info("leaving: stops in %g s", delay)
-            self.leave()
-            loop.call_later(delay, end)
-
-        def end() -> None:
-            self._is_told_to_end = True
-            stop(signal.SIGTERM, None)
-
-        def terminated(number: int, frame: FrameType | None) -> None:
-            if self.health.is_leaving:  # asked twice
-                stop(number, frame)
-            else:
-                loop.call_soon_threadsafe(begin)
-
-        signal.signal(signal.SIGTERM, terminated)
+        return 0.0 if self._is_orphan() else self._settings.drain_delay
 
     def _is_orphan(self) -> bool:
         return self._parent not in (0, os.getppid())

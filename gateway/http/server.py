@@ -10,7 +10,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
@@ -25,7 +25,6 @@ _QUEUE_S: Final = 1.0
 """New connections may come faster than they are accepted."""
 _QUIET_STEPS: Final = 3
 _LOOK_S: Final = 0.05
-_STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class Served(Protocol):
@@ -41,6 +40,10 @@ class Served(Protocol):
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Work while the context is open."""
+        ...
+
+    def leave(self) -> float:
+        """Tell callers to go elsewhere; return for how many seconds requests must still be taken."""
         ...
 
 
@@ -123,12 +126,28 @@ class Server:
             _log.exception("the gateway ended with an error" if self.started else "the gateway cannot start")
 
     async def _serve(self) -> None:
+        """Serve until SIGINT, or leave in order at SIGTERM: a server that stops at once closes connections on which a
+        request may be arriving, and callers that are told in a reply open their next connection elsewhere.
+        """
         stop = asyncio.Event()
-        with _stopped_by_signals(stop):
+        served: Served | None = None
+        is_leaving = False
+
+        def leave() -> None:
+            nonlocal is_leaving
+            if served is None or is_leaving:  # asked twice
+                stop.set()
+                return
+            is_leaving = True
+            delay = served.leave()
+            _log.info("leaving: stops in %g s", delay)
+            asyncio.get_running_loop().call_later(delay, stop.set)
+
+        with _called_by_signals({signal.SIGTERM: leave, signal.SIGINT: stop.set}):
             served = self._make()
             async with served.running():
                 listening = Listening(served, self._listener)
-                if not stop.is_set():
+                if not (stop.is_set() or is_leaving):
                     tls = self._tls() if self._tls is not None else None
                     await listening.start(tls, self._backlog)
                     self.started = True
@@ -138,16 +157,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+def _called_by_signals(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
 
-    def told(_number: int, _frame: object) -> None:
-        loop.call_soon_threadsafe(stop.set)
+    def told(number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(calls[signal.Signals(number)])
 
-    before = {number: signal.signal(number, told) for number in _STOPS}
+    before = {number: signal.signal(number, told) for number in calls}
     try:
         yield
     finally:
