@@ -21,7 +21,6 @@ from gateway.handlers.endpoint import Endpoint, Event
 from gateway.outcome import Outcome
 from gateway.path.admission import Permit, Permits
 from gateway.path.call import Call, InternalCall, Refuse
-from gateway.path.deadlines import Alarm
 from gateway.trace import TRACEPARENT, Trace
 
 _log = logging.getLogger("triton_gateway.request")
@@ -57,8 +56,8 @@ class Ask(Trace, Permit):
     """One request, from its head to its last byte. A transport subclasses it."""
 
     __slots__ = (
-        "_coroutine", "_waits", "alarm", "by_name", "call", "ends", "has_begun", "has_left", "held_bytes", "is_over",
-        "permits", "rendered", "spare", "timeout", "with_version",
+        "_coroutine", "_waits", "by_name", "call", "ends", "has_begun", "has_left", "held_bytes", "is_over",
+        "is_watched", "permits", "rendered", "spare", "timeout", "with_version",
     )  # fmt: skip
 
     can_stream = False
@@ -81,7 +80,8 @@ class Ask(Trace, Permit):
         self.permits: Permits | None = None
         self.held_bytes = 0
         self.timeout = 0.0
-        self.alarm: Alarm = None
+        self.is_watched = False
+        """Whether it expires at its deadline."""
         self.has_begun = False
         """Whether a part of the answer was sent: no other version can answer any more."""
         self.has_left = False

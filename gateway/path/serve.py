@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from math import inf
 from time import perf_counter_ns
 from typing import Any, Final, Protocol
 
@@ -255,7 +254,7 @@ class DataPlane:
 
     def end(self, ask: Ask) -> None:
         """Stop the clock: nothing is left to do but to write the reply."""
-        if ask.alarm is not None:
+        if ask.is_watched:
             self.deadlines.forget(ask)
         ask.close()
 
@@ -315,7 +314,7 @@ class OneVersion(DataPlane):
     def __init__(self, version: Endpoint, timeout: float) -> None:
         self._version = version
         self.timeout = timeout
-        self.deadlines = Deadlines(short=inf)
+        self.deadlines = Deadlines()
 
     def begin(self, ask: Ask) -> None:
         """Count nothing."""
@@ -325,7 +324,9 @@ class OneVersion(DataPlane):
         return self._version, DIRECT, None
 
     def record(self, ask: Ask) -> None:
-        """Record nothing."""
+        """Record nothing: the path ends."""
+        del ask
+        self.deadlines.close()
 
 
 async def ask_version(version: Endpoint, body: object, timeout: float) -> InternalAsk:

@@ -70,7 +70,7 @@ class Case:
         elif action == "leave":
             self.ask.leave()
         elif action == "expire":
-            if self.ask.alarm is not None:
+            if self.ask.is_watched:
                 self.ask.expire()
         elif action == "read":
             if self.ask.room is not None and not self.ask.room.is_set:
