@@ -50,10 +50,10 @@ from gateway.grpc.server import RpcServer, Tls
 from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.http.addresses import LARGEST_BYTES, Addresses
-from gateway.http.bridge import Bridge, Receive, Scope, Send
+from gateway.http.bridge import Bridge, run
 from gateway.http.connections import Connections, room_for_connections
 from gateway.http.exchange import Exchange
-from gateway.http.gate import Gate, not_for_us
+from gateway.http.gate import Gate, refusal
 from gateway.http.problems import FAILURES
 from gateway.memory import resident
 from gateway.metrics import catalog
@@ -64,6 +64,7 @@ from gateway.metrics.workers import Parent
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
 from gateway.path.ask import Serving
+from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, RequestSpans, serve
 from gateway.path.shadow import Mirror
@@ -205,25 +206,23 @@ class Gateway:
         self._operations(exchange)
         return None
 
-    async def _operate(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that is not for inference, as an ASGI application."""
-        path = scope["path"]
-        if not self._gate.is_for_us(scope["headers"]):
-            await self._gate.refuse(scope, send, not_for_us())
-            return
+    async def _operate(self, exchange: Exchange) -> None:
+        """Answer a request that is not for inference."""
+        exchange.open()
+        caller = None
         try:
-            caller = self._gate.caller_of(scope)
+            caller = self._gate.caller_of(exchange)
+            if exchange.path == FEEDBACK_PATH:
+                reply = await self._feedback.answer(exchange, caller)
+            elif self._models.takes(exchange.path):
+                reply = await self._models.answer(exchange, caller)
+            else:
+                await run(self._ops, exchange)
+                return
         except GatewayError as error:
-            await self._gate.refuse(scope, send, error)
-            return
-        if scope["method"] == "HEAD":
-            scope = {**scope, "method": "GET"}  # the core leaves the body out
-        if self._feedback.takes(path):
-            await self._feedback(scope, receive, send, caller)
-        elif self._models.takes(path):
-            await self._models(scope, receive, send, caller)
-        else:
-            await self._ops(scope, receive, send)
+            reply = refusal(exchange, redacted_for(caller, error))
+        own = [(b"x-request-id", exchange.request_id.encode()), (b"content-length", b"%d" % len(reply.content))]
+        exchange.reply(reply.status, [*reply.headers, *own], reply.content)
 
     def _known_callers(self) -> FollowingCallers | None:
         """Return the known callers; None if callers need not authenticate."""

@@ -14,20 +14,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
-from gateway.errors import EndpointNotFound, GatewayError, InputRefused, MethodNotAllowed
+from gateway.errors import EndpointNotFound, InputRefused, MethodNotAllowed
 from gateway.health import Health
 from gateway.http import body as bodies
-from gateway.http.bridge import Receive, Scope, Send, send_reply
-from gateway.http.problems import problem
+from gateway.http.exchange import Exchange
 from gateway.metrics.feedback import Labelled
 from gateway.path.admission import Permits
 from gateway.path.call import Reply
-from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing.snapshot import Snapshot, not_read_yet
 from gateway.path.routing.table import RoutingTable
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
-from gateway.trace import DEFAULT, clean_id, new_id
+from gateway.trace import DEFAULT
 
 MAX_ITEMS: Final = 1000
 _MAX_BYTES: Final = 1 << 20
@@ -90,7 +88,7 @@ class _Version(NamedTuple):
 
 
 class FeedbackRoute:
-    """Takes labels; ``takes`` says at which path. ``count`` counts one; ``access`` None: anybody may send them."""
+    """Takes labels. ``count`` counts one; ``access`` None: anybody may send them."""
 
     def __init__(
         self,
@@ -106,37 +104,26 @@ class FeedbackRoute:
         self._count = count
         self._access = access
 
-    def takes(self, path: str) -> bool:
-        """True for the path that is answered here."""
-        return path == FEEDBACK_PATH
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None = None) -> None:
-        """Answer one HTTP request: all labels of it are counted, or none."""
-        headers = dict(scope["headers"])
-        request_id = clean_id(headers.get(b"x-request-id", b"")) or new_id()
+    async def answer(self, exchange: Exchange, caller: Caller | None = None) -> Reply:
+        """Count all labels of a request, or none. Raises ``GatewayError``."""
+        if not self._health.first_sync_done:
+            raise not_read_yet()
+        if exchange.method != "POST":
+            raise MethodNotAllowed(f"{exchange.method} is not allowed here", allow="POST")
+        headers, limit = exchange.by_name, _MAX_BYTES
+        permit = self._permits.take(DEFAULT)  # its bytes count among those of requests
         try:
-            if not self._health.first_sync_done:
-                raise not_read_yet()
-            if scope["method"] != "POST":
-                raise MethodNotAllowed(f"{scope['method']} is not allowed here", allow="POST")
-            permit = self._permits.take(DEFAULT)  # its bytes count among those of requests
-            try:
-                limit, length = _MAX_BYTES, headers.get(b"content-length", b"")
-                raw = await bodies.read(receive, limit=limit, announced=length, hold=permit.hold)
-                raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=limit)
-                body = decode(raw, headers.get(b"content-type", b""), takes_bytes=False, form=_FORM)
-                found = self._read(body, caller)
-            finally:
-                permit.release()
-            for one in found:
-                self._count(one)
-        except GatewayError as error:
-            reply = problem(redacted_for(caller, error), request_id)
-        else:
-            said = {"counted": len(found), **_not_served(found, self._table.current)}
-            reply = Reply(200, [(b"content-type", b"application/json")], orjson.dumps(said))
-        own = [(b"x-request-id", request_id.encode()), (b"content-length", str(len(reply.content)).encode())]
-        await send_reply(send, reply.status, [*reply.headers, *own], reply.content)
+            length = headers.get(b"content-length", b"")
+            raw = await bodies.read(exchange.receive, limit=limit, announced=length, hold=permit.hold)
+            raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=limit)
+            body = decode(raw, headers.get(b"content-type", b""), takes_bytes=False, form=_FORM)
+            found = self._read(body, caller)
+        finally:
+            permit.release()
+        for one in found:
+            self._count(one)
+        said = {"counted": len(found), **_not_served(found, self._table.current)}
+        return Reply(200, [(b"content-type", b"application/json")], orjson.dumps(said))
 
     def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
         is_many = isinstance(body, Mapping) and "feedback" in body

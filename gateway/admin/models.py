@@ -9,18 +9,17 @@ from typing import Any, Final
 
 from gateway.callers.access import Access
 from gateway.callers.rights import METADATA, Caller
-from gateway.errors import GatewayError, InputRefused, MethodNotAllowed
+from gateway.errors import InputRefused, MethodNotAllowed
 from gateway.http import body as bodies
-from gateway.http.bridge import Receive, Scope, Send, send_reply
-from gateway.http.problems import oip_problem, openai_problem, tei_problem
+from gateway.http.bridge import Receive
+from gateway.http.exchange import Exchange
 from gateway.path.call import Reply
-from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS, redacted_for, rows_for, snapshot_for
+from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS, rows_for, snapshot_for
 from gateway.path.routing.table import RoutingTable
 from gateway.protocols import oip, openai, tei
 from gateway.protocols.json_body import rendered
 from gateway.protocols.tensors import parse_json
 from gateway.spec import normalize_url
-from gateway.trace import clean_id
 
 Statistics = Callable[[], Awaitable[list[dict[str, Any]]]]
 """Returns the statistics of every version in the form of the protocol's statistics extension."""
@@ -58,22 +57,15 @@ class ModelRoutes:
         """Return whether ``path`` is answered here."""
         return path.startswith((MODELS, V1_MODELS, _REPOSITORY, TEI)) or path == INFO
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send, caller: Caller | None = None) -> None:
-        """Answer one HTTP request with what ``caller`` may see; None may see everything."""
-        path, method = scope["path"], scope["method"]
-        request_id = clean_id(dict(scope["headers"]).get(b"x-request-id", b""))
-        about_tei = path == INFO or path.startswith(TEI)
-        refuse = tei_problem if about_tei else openai_problem if path.startswith("/v1/") else oip_problem
-        try:
-            status, answer = await self._answer(path, method, receive, caller)
-        except GatewayError as error:
-            reply = refuse(redacted_for(caller, error), request_id)
-        else:
-            content = rendered(answer) if answer is not None else Reply(200, [(b"content-type", b"text/plain")], b"")
-            reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
-            reply = reply._replace(status=status)
-        length = (b"content-length", str(len(reply.content)).encode())
-        await send_reply(send, reply.status, [*reply.headers, length], reply.content)
+    async def answer(self, exchange: Exchange, caller: Caller | None = None) -> Reply:
+        """Answer one request with what ``caller`` may see; None may see everything. Raises ``GatewayError``."""
+        method = "GET" if exchange.method == "HEAD" else exchange.method
+        status, answer = await self._answer(exchange.path, method, exchange.receive, caller)
+        if answer is None:
+            return Reply(status, [(b"content-type", b"text/plain")], b"")
+        content = rendered(answer)
+        reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
+        return reply._replace(status=status)
 
     async def _answer(self, path: str, method: str, receive: Receive, caller: Caller | None) -> tuple[int, Any]:
         snapshot = snapshot_for(caller, self._table.current)

@@ -7,14 +7,14 @@ from collections.abc import Collection, Sequence
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
 from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
-from gateway.http.bridge import Scope, Send, names_of, send_reply
-from gateway.http.problems import is_openai, oip_problem, openai_problem, problem
+from gateway.http.exchange import Exchange
+from gateway.http.problems import is_openai, oip_problem, openai_problem, problem, tei_problem
 from gateway.local_names import are_local
-from gateway.path.rights import OPEN, rule_of
-from gateway.trace import clean_id
+from gateway.path.call import Reply
+from gateway.path.rights import INFO, OPEN, TEI, rule_of
 
 
-def not_for_us() -> NotPermitted:
+def _not_for_us() -> NotPermitted:
     """Return the refusal of a request for a name that this gateway does not answer to."""
     return NotPermitted(
         "this gateway was started for programs of this machine, and answers only to its local names",
@@ -38,31 +38,34 @@ class Gate:
         """Return whether the request's ``Host`` is a name that this gateway answers to."""
         return self._local_names is None or are_local(headers, self._local_names)
 
-    def caller_of(self, scope: Scope) -> Caller | None:
+    def caller_of(self, exchange: Exchange) -> Caller | None:
         """Return the caller; None if callers need not be known. Raises ``GatewayError``."""
-        access = self._access
+        if not self.is_for_us(exchange.headers):
+            raise _not_for_us()
+        access, path = self._access, exchange.path
         if access is None:
             return None
-        path = scope["path"]
         rule = rule_of(path)
         if rule is not None and rule.operation == OPEN:
             return None
-        headers = dict(scope["headers"])
-        if len(headers) != len(scope["headers"]):
-            access.check_once(name for name, _ in scope["headers"])
-        caller = access.caller_of(headers, names_of(scope), is_read=scope["method"] in ("GET", "HEAD"))
+        if repeated := exchange.repeated():
+            access.check_once(repeated)
+        caller = access.caller_of(exchange.by_name, exchange.names, is_read=exchange.method in ("GET", "HEAD"))
         if rule is None:
             raise EndpointNotFound(f"nothing is at {ascii(path)[1:-1][:100]}")
         access.require(caller, rule.operation, rule.endpoint)
         return caller
 
-    async def refuse(self, scope: Scope, send: Send, error: GatewayError) -> None:
-        """Answer with a refusal in the form of the address's protocol."""
-        path: str = scope["path"]
+
+def refusal(exchange: Exchange, error: GatewayError) -> Reply:
+    """Return a refusal in the form of the address's protocol."""
+    path = exchange.path
+    if path == INFO or path.startswith(TEI):
+        write = tei_problem
+    else:
         write = openai_problem if is_openai(path) else oip_problem if path.startswith("/v2") else problem
-        headers = dict(scope["headers"])
-        status, lines, content = write(error, clean_id(headers.get(b"x-request-id", b"")))
-        if status == 401 and b"text/html" in headers.get(b"accept", b""):
-            # The browser then asks its user for a password: the key (see ``Access.caller_of``).
-            lines = [*lines, (b"www-authenticate", b'Basic realm="triton-gateway"')]
-        await send_reply(send, status, [*lines, (b"content-length", str(len(content)).encode())], content)
+    status, lines, content = write(error, exchange.request_id)
+    if status == 401 and b"text/html" in exchange.by_name.get(b"accept", b""):
+        # The browser then asks its user for a password: the key (see ``Access.caller_of``).
+        lines = [*lines, (b"www-authenticate", b'Basic realm="triton-gateway"')]
+    return Reply(status, lines, content)
