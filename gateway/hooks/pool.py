@@ -42,7 +42,8 @@ _log = logging.getLogger("triton_gateway.hooks")
 
 _KILLED_S: Final = 5.0
 """A killed process has ended after some milliseconds, on a very busy machine after seconds."""
-_MAX_PAUSE_S: Final = 30.0
+_PAUSE_S: Final = 5.0
+"""Code that could not be started is tried again after 5 s."""
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
 Item = tuple[Any, bytes | None]
@@ -87,7 +88,6 @@ class HookPool:
         self._adding: asyncio.Task[None] | None = None
         self._waits_for_slot = False
         self._waiting: deque[PendingCall] = deque()
-        self._failures = 0
         self._broken: GatewayError | None = None
         self._retry_at = 0.0
         self._has_started = self._is_closed = False
@@ -304,14 +304,12 @@ class HookPool:
 
     def _start_if_needed(self) -> None:
         # Until the first process has loaded, another is not started: `start` raises why it ended.
-        if self._has_started and not self._is_closed and self._adding is None and self._needs_process():
+        is_due = self._has_started and asyncio.get_running_loop().time() >= self._retry_at
+        if is_due and not self._is_closed and self._adding is None and self._needs_process():
             self._adding = asyncio.create_task(self._add())
             self._adding.add_done_callback(self._added)
 
     async def _add(self) -> None:
-        wait = self._retry_at - asyncio.get_running_loop().time()
-        if wait > 0:
-            await asyncio.sleep(wait)
         self._waits_for_slot = True
         try:
             await self._bound.slot()
@@ -323,20 +321,15 @@ class HookPool:
         try:
             process, _ = await self._start_process()
         except GatewayError as error:
-            self._failures += 1
-            # The first retry is immediate: the machine may be short of memory for a moment.
-            pause = min(_MAX_PAUSE_S, 0.5 * 2**self._failures) if self._failures > 1 else 0.0
-            self._retry_at = asyncio.get_running_loop().time() + pause
-            if self.processes:
-                return
+            loop = asyncio.get_running_loop()
+            self._retry_at = loop.time() + _PAUSE_S
+            loop.call_later(_PAUSE_S, self.dispatch_waiting)
             _log.warning("%s: its code cannot be started again: %s", self.name, error)
-            if self._failures > 1:
-                self._broken = HookFailed(f"the endpoint's code cannot be started: {error.message}", hint=error.hint,
-                                          retry_after=pause)  # fmt: skip
-                while self._waiting:
-                    self._waiting.popleft().fail(self._broken)
+            self._broken = HookFailed(f"the endpoint's code cannot be started: {error.message}", hint=error.hint,
+                                      retry_after=_PAUSE_S)  # fmt: skip
+            while self._waiting and not self.processes:
+                self._waiting.popleft().fail(self._broken)
             return
-        self._failures, self._broken = 0, None
         self.processes.append(process)
 
     async def _start_process(self) -> tuple[HookProcess, Loaded]:

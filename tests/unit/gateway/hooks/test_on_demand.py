@@ -100,6 +100,22 @@ async def test_a_pool_whose_process_has_ended_starts_one_for_the_next_request(co
             await ask(pool, {}, within=0.001)
 
 
+async def test_code_that_cannot_be_started_again_is_tried_again_after_a_pause(code: Path) -> None:
+    """Until then its requests fail at once, with the reason."""
+    source = code.read_text()
+    async with opened(code) as pool:
+        code.write_text("import nosuchmodule")
+        pool.processes[0].kill("the test")
+        await soon(lambda: not pool.pids)
+        for _ in range(2):
+            with pytest.raises(HookFailed, match=r"cannot be started.*nosuchmodule"):
+                await ask(pool, {})
+        await soon(lambda: not pool._started)
+        code.write_text(source)
+        pool._retry_at = 0.0
+        assert "pid" in (await ask(pool, {})).answer
+
+
 async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, tmp_path: Path) -> None:
     """The message names the setting to raise."""
     bound = ProcessBound(1)
