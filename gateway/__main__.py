@@ -228,7 +228,7 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         return 0 if server.started else 1
     logs.configure(settings.log_format)
     os.environ[SUPERVISOR] = str(os.getpid())
-    workers.warm(("clearml.backend_api.session",))
+    importlib.import_module("clearml.backend_api.session")  # which every worker needs
 
     def worker(*, joins: bool) -> Server:
         if joins:

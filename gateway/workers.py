@@ -19,7 +19,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -280,12 +280,3 @@ def _beat(server: Served, parent: socket.socket) -> None:
             with contextlib.suppress(BlockingIOError):  # the parent is stopped
                 parent.sendmsg([(_SERVES if has_started else _STARTS).encode()], (), socket.MSG_DONTWAIT)
             time.sleep(_BEAT_S if has_started else _BEAT_S / 10)
-
-
-def warm(modules: Sequence[str]) -> None:
-    """Import the modules that every worker needs; those that are not installed are skipped."""
-    import importlib
-
-    for name in modules:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
