@@ -22,7 +22,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -101,14 +101,6 @@ _SWITCH_S: Final = 0.0005
 MakeBackend = Callable[[str], Backend]
 
 
-class ClosableSpans(RequestSpans, Protocol):
-    """Spans that are flushed when the worker stops."""
-
-    def close(self) -> None:
-        """Export the spans that are left; may block for some seconds."""
-        ...
-
-
 class Gateway:
     """One worker: it serves inference itself and leaves the rest to FastAPI.
 
@@ -130,7 +122,7 @@ class Gateway:
         is_whole_process: bool = False,
         settle: float = _SETTLE_S,
         parent: int = 0,
-        spans: ClosableSpans | None = None,
+        spans: RequestSpans | None = None,
         local_names: Collection[str] | None = None,
     ) -> None:
         self._settings = settings
@@ -603,7 +595,7 @@ def _local_names(settings: Settings, environ: Mapping[str, str]) -> Collection[s
     return environ[LOCAL_NAMES].lower().split()
 
 
-def _spans(environ: Mapping[str, str]) -> ClosableSpans | None:
+def _spans(environ: Mapping[str, str]) -> RequestSpans | None:
     protocol = trace_protocol(environ)
     if not protocol:
         return None

@@ -148,6 +148,10 @@ async def _in_pieces(pieces: AsyncGenerator[Event, None], ask: Ask, plane: DataP
 class RequestSpans(Protocol):
     """Makes spans of requests; see ``spans``."""
 
+    def close(self) -> None:
+        """Export the spans that are left; may block for some seconds."""
+        ...
+
     def begin(self, trace: Trace) -> None:
         """Give a request its ids."""
         ...
