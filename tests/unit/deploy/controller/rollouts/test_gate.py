@@ -211,10 +211,18 @@ def test_with_more_requests_smaller_faults_would_have_been_seen():
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_the_gate_survives_being_stored(intervals):
-    """The stored gate contains all evidence."""
-    gate = Gate()
+    """The stored gate contains all evidence, of every test; without a test of labels or pairs, there is none again."""
+    gate = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3))
     for canary, stable, canary_failures, stable_failures in intervals:
-        gate = gate.after(Counts(canary, min(canary, canary_failures)), Counts(stable, min(stable, stable_failures)))
+        groups = {"language de": (1, canary_failures), "label A": (7, 0)}
+        gate = gate.after(
+            Counts(
+                canary, min(canary, canary_failures), labels={"A": canary}, pairs=(8, canary_failures), groups=groups
+            ),
+            Counts(stable, min(stable, stable_failures), labels={"A": stable, "B": stable_failures}),
+        ).renewed()
     again = read(Gate, json.loads(json.dumps(plain(gate))))
     assert gate.evidence == pytest.approx(again.evidence, rel=1e-2)
-    assert gate.describe()["canary"] == again.describe()["canary"]
+    for counted in ("canary", "stable", "label_shares", "mirrored", "could_see"):
+        assert gate.describe()[counted] == again.describe()[counted]
+    assert Gate() == read(Gate, plain(Gate()))

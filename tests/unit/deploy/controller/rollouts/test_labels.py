@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from statistics import median
 
 import numpy as np
 import pytest
 
-from deploy.controller.plain import plain, read
 from deploy.controller.rollouts.gate import Counts, Gate
 from deploy.controller.rollouts.labels import LabelTest
 
@@ -84,15 +82,3 @@ def test_what_everybody_is_asked_now_is_no_shift():
         gate = gate.after(Counts(10, labels={"A": canary, "B": 10 - canary}),
                           Counts(30, labels={"A": stable, "B": 30 - stable}))  # fmt: skip
     assert not gate.is_bad
-
-
-def test_the_test_survives_being_stored():
-    """The stored test contains all evidence; without a stored test, labels are not compared."""
-    gate = Gate(labels=LabelTest(MOST))
-    for _ in range(20):
-        gate = gate.after(Counts(10, labels={"A": 4, "B": 6}), Counts(30, labels={"A": 20, "C": 10})).renewed()
-    again = read(Gate, json.loads(json.dumps(plain(gate))))
-    assert gate.evidence == pytest.approx(again.evidence, rel=1e-2)
-    assert gate.describe()["label_shares"] == again.describe()["label_shares"]
-    assert {"A": 0.4, "B": 0.6} == gate.describe()["label_shares"]["canary"]
-    assert None is read(Gate, json.loads(json.dumps(plain(Gate())))).labels

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from statistics import median
 
 import numpy as np
 import pytest
 
-from deploy.controller.plain import plain, read
 from deploy.controller.rollouts.gate import Counts, Gate
 from deploy.controller.rollouts.pairs import MirrorTest
 from gateway.metrics.mirrored import PLACES
@@ -119,13 +117,3 @@ def test_failures_that_stable_has_as_well_are_no_evidence():
 def test_without_mirrored_requests_nothing_is_concluded():
     """The stakes stay what they were."""
     assert MirrorTest.of(PERMITTED, IN_GROUP) == MirrorTest.of(PERMITTED, IN_GROUP).after(0, 0, 0, {})
-
-
-def test_the_test_survives_being_stored():
-    """The record contains all evidence."""
-    test = MirrorTest.of(PERMITTED, IN_GROUP)
-    for number in range(30):
-        test = test.after(8, number % 3, number % 2, {"language de": (1, number % 3), "label A": (7, 0)}).renewed()
-    again = read(MirrorTest, json.loads(json.dumps(plain(test))))
-    assert test.log_evidence == pytest.approx(again.log_evidence, abs=0.05)
-    assert test.describe() == again.describe()
