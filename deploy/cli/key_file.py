@@ -125,16 +125,18 @@ class KeyFileStore(KeyStore):
                     **self._content()[0], "keys": [key.to_json() for key in stored.keys],
                     "pepper": callers.name_of(pepper), "quotas": stored.quotas,
                 }  # fmt: skip
-                callers.quotas_of(content)
+                callers.stored_in(content)
                 _replace(self.path, json.dumps(content, indent=1) + "\n")
 
     def _stored(self) -> Stored:
         content, keys = self._content()
-        callers.quotas_of(content)
         return Stored(keys, dict(content.get("quotas", {})), {str(content.get("pepper", ""))} if keys else set())
 
     def _content(self) -> tuple[dict[str, Any], list[Key]]:
-        return callers.read_file(self.path.read_bytes()) if self.path.exists() else ({}, [])
+        if not self.path.exists():
+            return {}, []
+        content, stored = callers.read_file(self.path.read_bytes())
+        return content, list(stored.keys)
 
 
 class RegistryKeyStore(KeyStore):
@@ -170,9 +172,9 @@ def new_key(store: KeyStore, rights: Key) -> tuple[str, Key]:
     made_with = callers.name_of(pepper) if isinstance(store, RegistryKeyStore) else ""
     key = replace(rights, id=name, hash=callers.digest(pepper, text.encode()).hex(), pepper=made_with)
     try:
-        callers.key_of(key.to_json())
+        callers.stored_in({"keys": [key.to_json()]})
     except ValueError as error:
-        raise DeployError(f"such a key cannot be created: {str(error).partition(': ')[2]}") from error
+        raise DeployError(f"such a key cannot be created: {str(error).removeprefix(f'keys.{name}.')}") from error
     return text, key
 
 

@@ -18,6 +18,7 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -27,10 +28,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from gateway.callers.quotas import Limits, limits_of
-from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, checked
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from gateway.callers.quotas import Limits
+from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, Operations, Patterns, PriorityClass
 from gateway.errors import NotAuthenticated
 
 PREFIX: Final = "tgk_"
@@ -81,20 +84,37 @@ def is_key(text: bytes) -> bool:
     return len(text) <= _MAX_KEY and text.startswith(PREFIX.encode())
 
 
+def _at(text: str) -> str:
+    if text:
+        seconds(text)
+    return text
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it must be printable")
+    return text
+
+
+_Tenant = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(_printable)]
+_Class = Annotated[PriorityClass, Field(alias="class")]
+_Time = Annotated[str, AfterValidator(_at)]
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """One key as it is stored. ``expires``, ``revoked``, ``created``: times in the form of ``written``; empty for never
     or unknown.
     """
 
-    id: str
-    hash: str
-    tenant: str
-    priority: str = "default"
-    endpoints: tuple[str, ...] = ANYTHING
-    operations: tuple[str, ...] = (INFER, METADATA)
-    expires: str = ""
-    revoked: str = ""
+    id: Annotated[str, Field(min_length=1)]
+    hash: Annotated[str, Field(pattern="^[0-9a-fA-F]{64}$")]
+    tenant: _Tenant
+    priority: _Class = "default"
+    endpoints: Patterns = ANYTHING
+    operations: Operations = (INFER, METADATA)
+    expires: _Time = ""
+    revoked: _Time = ""
     created: str = ""
     by: str = ""
     note: str = ""
@@ -114,6 +134,36 @@ class Key:
             self.id, self.tenant, self.endpoints, frozenset(self.operations), self.priority,
             seconds(self.expires) if self.expires else math.inf,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The rights of callers with a certificate in which a name matches the pattern ``name``."""
+
+    name: Annotated[str, Field(min_length=1)]
+    tenant: _Tenant
+    priority: _Class = "default"
+    endpoints: Patterns = ANYTHING
+    operations: Operations = (INFER, METADATA)
+
+    def caller(self) -> Caller:
+        """Return the caller with such a certificate."""
+        return Caller(self.name, self.tenant, self.endpoints, frozenset(self.operations), self.priority)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What is stored of callers: a key file, or the records of the registry."""
+
+    keys: Sequence[Key] = ()
+    certificates: Sequence[Certificate] = ()
+    ended: Sequence[str] = ()
+    quotas: Mapping[str, Limits] = field(default_factory=dict)
+    pepper: str = ""
+    """Name of the pepper of all keys; empty if each says its own."""
+
+
+_STORED: Final = TypeAdapter(Stored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +235,7 @@ class KeyFile:
             made = "; `triton-gateway keys create` makes it" if isinstance(error, FileNotFoundError) else ""
             raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}{made}") from error
         try:
-            found = usable(*read_file(content), read_pepper(pepper))
+            found = usable(read_file(content)[1], read_pepper(pepper))
         except BadKeys as error:
             raise BadKeys(f"{self.path} cannot be used: {error}") from error
         self._seen = now
@@ -202,103 +252,48 @@ def _mark(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-def key_of(item: object) -> Key:
-    """Return the key in an entry of the file. Raises ``BadKeys``."""
-    if not isinstance(item, dict):
-        raise BadKeys("an entry is not an object")
-    name = str(item.get("id", ""))
-    try:
-        if not name:
-            raise ValueError("it has no id")
-        if len(bytes.fromhex(str(item.get("hash", "")))) != hashlib.sha256().digest_size:
-            raise ValueError("its hash is not 64 hexadecimal digits")
-        tenant, priority, endpoints, operations = _rights(item)
-        for field_name in ("expires", "revoked"):
-            if item.get(field_name):
-                seconds(str(item[field_name]))
-    except (ValueError, TypeError) as error:
-        raise BadKeys(f"key {ascii(name)[1:-1][:40] or '?'}: {error}") from None
-    return Key(
-        name, str(item["hash"]), tenant, priority, endpoints, operations, str(item.get("expires") or ""),
-        str(item.get("revoked") or ""), str(item.get("created", "")), str(item.get("by", "")),
-        str(item.get("note", "")), str(item.get("pepper", "")),
-    )  # fmt: skip
-
-
-def read_file(raw: bytes) -> tuple[dict[str, Any], list[Key]]:
-    """Return the file's object and the keys in it. Raises ``BadKeys``; an empty or half-written file is one."""
+def read_file(raw: bytes) -> tuple[dict[str, Any], Stored]:
+    """Return the file's object and what it says. Raises ``BadKeys``; an empty or half-written file is one."""
     try:
         content = json.loads(raw)
     except (ValueError, RecursionError):
         raise BadKeys("it is not JSON: empty, half-written or something else") from None
-    if not isinstance(content, dict) or not isinstance(content.get("keys", []), list):
+    if not isinstance(content, dict):
         raise BadKeys('it is not an object with a list of "keys"')
-    keys = [key_of(item) for item in content.get("keys", [])]
-    names = [key.id for key in keys]
+    return content, stored_in(content)
+
+
+def stored_in(content: Mapping[str, Any]) -> Stored:
+    """Return what the file's object says of callers. Raises ``BadKeys``, with the entry, and no hash in it."""
+    try:
+        found = _STORED.validate_python(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place, said = [str(part) for part in first["loc"]], first["msg"].removeprefix("Value error, ")
+        with contextlib.suppress(LookupError, TypeError, ValueError):
+            place[1] = ascii(content[place[0]][int(place[1])]["id"])[1:-1][:40]
+        raise BadKeys(f"{'.'.join(place)[:100]}: {said}") from None
+    names = [key.id for key in found.keys]
     if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadKeys(f"two keys have the id {twice}")
-    return content, keys
+        raise BadKeys(f"two keys have the id {next(name for name in names if names.count(name) > 1)}")
+    return found
 
 
-def usable(content: Mapping[str, Any], keys: Sequence[Key], pepper: bytes) -> Keys:
+def usable(stored: Stored, pepper: bytes) -> Keys:
     """Return the keys for lookups. Raises ``BadKeys`` if they were made with another pepper."""
-    named = content.get("pepper")
-    if keys and named and named != name_of(pepper):
+    named = stored.pepper
+    if stored.keys and named and named != name_of(pepper):
         raise BadKeys(f"its keys were made with the pepper {named}, and the pepper here is {name_of(pepper)}")
-    usual = [key for key in keys if key.pepper in ("", name_of(pepper))]
+    usual = [key for key in stored.keys if key.pepper in ("", name_of(pepper))]
     return Keys(
         pepper,
         {bytes.fromhex(key.hash): key.caller() for key in usual},
         frozenset(bytes.fromhex(key.hash) for key in usual if key.revoked),
-        tuple(certificate_of(item) for item in _list(content, "certificates")),
-        frozenset(str(name) for name in _list(content, "ended")),
-        quotas_of(content),
-        len(keys) - len(usual),
+        tuple((one.name, one.caller()) for one in stored.certificates),
+        frozenset(stored.ended),
+        stored.quotas,
+        len(stored.keys) - len(usual),
     )
-
-
-def certificate_of(item: object) -> tuple[str, Caller]:
-    """Return the pattern of names and the caller in an entry of ``certificates``. Raises ``BadKeys``."""
-    if not isinstance(item, dict) or not isinstance(item.get("name"), str) or not item["name"]:
-        raise BadKeys("an entry of certificates has no name")
-    try:
-        tenant, priority, endpoints, operations = _rights(item)
-    except (ValueError, TypeError) as error:
-        raise BadKeys(f"certificate {ascii(item['name'])[1:-1][:60]}: {error}") from None
-    return item["name"], Caller(item["name"], tenant, endpoints, frozenset(operations), priority)
-
-
-def quotas_of(content: Mapping[str, Any]) -> dict[str, Limits]:
-    """Return the limits of tenants in the file's object. Raises ``BadKeys``."""
-    found = content.get("quotas", {})
-    if not isinstance(found, dict):
-        raise BadKeys('"quotas" is not an object')
-    limits = {}
-    for tenant, item in found.items():
-        try:
-            limits[tenant] = limits_of(item)
-        except ValueError as error:
-            raise BadKeys(f"the quota of {ascii(tenant)[1:-1][:60]}: {error}") from None
-    return limits
-
-
-def _rights(item: Mapping[str, Any]) -> tuple[str, str, tuple[str, ...], tuple[str, ...]]:
-    """Return tenant, class, endpoints and operations. Raises ``ValueError``."""
-    tenant = item.get("tenant")
-    if not isinstance(tenant, str) or not 0 < len(tenant) <= 100 or not tenant.isprintable():
-        raise ValueError("it has no tenant")
-    endpoints, operations = _texts(item, "endpoints", ANYTHING), _texts(item, "operations", (INFER, METADATA))
-    priority = str(item.get("class", "default"))
-    checked(operations, endpoints, priority)
-    return tenant, priority, endpoints, operations
-
-
-def _list(content: Mapping[str, Any], name: str) -> list[Any]:
-    found = content.get(name, [])
-    if not isinstance(found, list):
-        raise BadKeys(f'"{name}" is not a list')
-    return found
 
 
 def seconds(text: str) -> float:
@@ -313,15 +308,6 @@ def seconds(text: str) -> float:
 def written(at: float) -> str:
     """Return Unix seconds as a time in UTC."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _texts(item: Mapping[str, Any], name: str, otherwise: tuple[str, ...]) -> tuple[str, ...]:
-    found = item.get(name)
-    if found is None:
-        return otherwise
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise ValueError(f"{name} is not a list of texts")
-    return tuple(found)
 
 
 def _letters(raw: bytes) -> str:

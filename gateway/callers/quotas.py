@@ -14,7 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import ConfigDict, Field
 
 from gateway.errors import QuotaExceeded
 
@@ -30,30 +32,17 @@ _MAX_TENANTS: Final = 10_000
 _LINES: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %.3fs\r\n"
 
 
+_Limit = Annotated[float, Field(ge=0, lt=math.inf, strict=True)]
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of one tenant over all gateways; infinite for none. ``is_shadow``: requests over them are only counted."""
 
-    requests_per_minute: float = math.inf
-    tokens_per_minute: float = math.inf
-    is_shadow: bool = False
-
-
-def limits_of(item: object) -> Limits:
-    """Return the limits in an entry of the key file. Raises ``ValueError``."""
-    if not isinstance(item, dict) or not set(item) <= {REQUESTS, TOKENS, "shadow"}:
-        raise ValueError(f"a quota is an object with {REQUESTS}, {TOKENS} and shadow")
-    found: dict[str, float] = {}
-    for name in (REQUESTS, TOKENS):
-        value = item.get(name)
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-            raise ValueError(f"{name} must be a number of at least 0")
-        found[name] = float(value)
-    if item.get("shadow", False) not in (True, False):
-        raise ValueError("shadow must be true or false")
-    return Limits(**found, is_shadow=bool(item.get("shadow", False)))
+    __pydantic_config__ = ConfigDict(extra="forbid")
+    requests_per_minute: _Limit = math.inf
+    tokens_per_minute: _Limit = math.inf
+    is_shadow: Annotated[bool, Field(alias="shadow", strict=True)] = False
 
 
 def estimate_of(size: int) -> int:

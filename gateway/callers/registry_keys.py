@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.callers.keys import FILE_S, BadKeys, Key, Keys, key_of, read_pepper, usable
+from gateway.callers.keys import FILE_S, BadKeys, Key, Keys, Stored, read_pepper, stored_in, usable
 from gateway.registry.ledger import Record
 from gateway.spec import ServingTask
 
@@ -27,11 +27,11 @@ def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]
     ends = records.get(END, {})
     found = []
     for name, item in records.get(KEY, {}).items():
-        key = key_of({**item, "id": name})
+        item = {**item, "id": name}
         if name in ends:
-            key = replace(key, revoked=str(ends[name].get("at") or "1970-01-01"))
-        found.append(key)
-    return sorted(found, key=lambda key: (key.created, key.id))
+            item["revoked"] = str(ends[name].get("at") or "1970-01-01")
+        found.append(item)
+    return sorted(stored_in({"keys": found}).keys, key=lambda key: (key.created, key.id))
 
 
 def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> list[Record]:
@@ -78,7 +78,7 @@ class RegistryKeys:
             seen = (task.records.get(KEY), task.records.get(END), pepper)
             if seen == self._seen:
                 return None
-            found = usable({}, keys_in(task.records), pepper)
+            found = usable(Stored(keys_in(task.records)), pepper)
         except OSError as error:
             raise BadKeys(f"{self._pepper} cannot be read: {error.strerror}") from error
         except BadKeys as error:

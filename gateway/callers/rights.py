@@ -9,11 +9,12 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from math import inf
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import AfterValidator
 
 from gateway.errors import NotPermitted
 from gateway.trace import CLASSES as CLASSES
@@ -94,13 +95,25 @@ class Caller:
             )  # fmt: skip
 
 
-def checked(operations: Iterable[str], endpoints: Iterable[str], priority: str) -> None:
-    """Raise ``ValueError`` for rights that cannot be granted; the message lists the valid ones."""
-    for operation in operations:
-        if operation not in OPERATIONS:
-            raise ValueError(f"{operation!r} is not an operation: use {', '.join(OPERATIONS)}")
-    for pattern in endpoints:
-        if not pattern.strip("/") or len(pattern) > _MAX_PATH:
-            raise ValueError(f"{pattern[:50]!r} is not a pattern of endpoints")
-    if priority not in CLASSES:
-        raise ValueError(f"{priority!r} is not a priority class: use {', '.join(CLASSES)}")
+def _operation(name: str) -> str:
+    if name not in OPERATIONS:
+        raise ValueError(f"{name!r} is not an operation: use {', '.join(OPERATIONS)}")
+    return name
+
+
+def _pattern(text: str) -> str:
+    if not text.strip("/") or len(text) > _MAX_PATH:
+        raise ValueError(f"{text[:50]!r} is not a pattern of endpoints")
+    return text
+
+
+def _priority(name: str) -> str:
+    if name not in CLASSES:
+        raise ValueError(f"{name!r} is not a priority class: use {', '.join(CLASSES)}")
+    return name
+
+
+Operations = tuple[Annotated[str, AfterValidator(_operation)], ...]
+Patterns = tuple[Annotated[str, AfterValidator(_pattern)], ...]
+PriorityClass = Annotated[str, AfterValidator(_priority)]
+"""Rights that can be granted, as pydantic checks them; a refusal lists the valid ones."""

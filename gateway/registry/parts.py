@@ -13,7 +13,7 @@ from gateway.errors import ArtifactCorrupt, RegistryUnavailable
 from gateway.registry.port import Parts
 
 _TAIL: Final = 64 << 10
-_AHEAD: Final = 256 << 10
+_AHEAD: Final = 128 << 10
 """Bytes that a request reads at least: some too many cost less than a second request for the next member."""
 _MAX_READ: Final = 64 << 20
 

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from gateway.callers.access import ANONYMOUS, Access
-from gateway.callers.keys import Key, Keys, digest, new_key, seconds, usable
+from gateway.callers.keys import Key, Keys, Stored, digest, new_key, seconds, usable
 from gateway.errors import NotAuthenticated
 
 PEPPER = b"p" * 32
@@ -22,7 +22,7 @@ class Known:
         self.key, name = new_key()
         self.kept = Key(name, digest(PEPPER, self.key.encode()).hex(), "acme", **fields)  # type: ignore[arg-type]
         self.access = Access(count=self.refused.append, clock=lambda: self.now)
-        self.access.put("file", usable({}, [self.kept], PEPPER))
+        self.access.put("file", usable(Stored([self.kept]), PEPPER))
 
     def ask(self, **headers: str) -> str:
         """Return the tenant, or the reason of the refusal."""
@@ -58,9 +58,9 @@ def test_a_key_ends_at_its_expiry() -> None:
     """Also one that is remembered: at the first tick after it. Others are remembered on."""
     known = Known(expires="2001-09-09T01:46:40Z")
     known.now = seconds("2001-09-09T01:46:39Z")
-    known.access.put("file", usable({}, [known.kept], PEPPER))
+    known.access.put("file", usable(Stored([known.kept]), PEPPER))
     other, name = new_key()
-    known.access.put("registry", usable({}, [Key(name, digest(PEPPER, other.encode()).hex(), "other")], PEPPER))
+    known.access.put("registry", usable(Stored([Key(name, digest(PEPPER, other.encode()).hex(), "other")]), PEPPER))
     known.access.tick()
     assert ["acme", "other"] == [known.ask(authorization=f"Bearer {key}") for key in (known.key, other)]
     known.now += 1
@@ -74,12 +74,12 @@ def test_a_source_replaces_only_its_own_keys() -> None:
     known = Known()
     other, name = new_key()
     kept = Key(name, digest(b"q" * 32, other.encode()).hex(), "other")
-    known.access.put("registry", usable({}, [kept], b"q" * 32))
+    known.access.put("registry", usable(Stored([kept]), b"q" * 32))
     assert ("acme", "other") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
     known.access.put("registry", Keys())
     assert ("acme", "unknown_key") == (known.ask(x_api_key=known.key), known.ask(x_api_key=other))
     revoked = Key(known.kept.id, known.kept.hash, "acme", revoked="2001-01-01")
-    known.access.put("file", usable({}, [revoked], PEPPER))
+    known.access.put("file", usable(Stored([revoked]), PEPPER))
     assert "revoked" == known.ask(x_api_key=known.key)
 
 
@@ -107,7 +107,7 @@ def test_remembered_callers_end_with_a_change_of_keys() -> None:
     assert ["acme", "acme"] == [known.ask(authorization=f"Bearer {known.key}") for _ in range(2)]
     known.access.put("file", Keys())
     assert "unknown_key" == known.ask(authorization=f"Bearer {known.key}")
-    known.access.put("file", usable({}, [known.kept], PEPPER))
+    known.access.put("file", usable(Stored([known.kept]), PEPPER))
     for spaces in range(3_000):
         assert "acme" == known.ask(authorization=f"Bearer {' ' * spaces}{known.key}")
     assert len(known.access._recent) <= 1024

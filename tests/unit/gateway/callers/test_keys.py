@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -13,7 +14,6 @@ from gateway.callers.keys import (
     Key,
     digest,
     is_key,
-    key_of,
     name_of,
     new_key,
     new_pepper,
@@ -53,7 +53,7 @@ def test_a_key_is_found_only_with_the_right_pepper() -> None:
     """The file is useless without the pepper."""
     key, _ = new_key()
     kept = made(key, expires="2027-01-31", operations=("infer",), endpoints=("a", "b/*"), priority="batch")
-    keys = usable(*read_file(written_file(kept, pepper=name_of(PEPPER))), PEPPER)
+    keys = usable(read_file(written_file(kept, pepper=name_of(PEPPER)))[1], PEPPER)
     caller = keys.callers[digest(PEPPER, key.encode())]
     assert ("k1", "acme", ("a", "b/*"), frozenset({"infer"}), "batch") == (
         caller.name, caller.tenant, caller.endpoints, caller.operations, caller.priority,
@@ -62,13 +62,13 @@ def test_a_key_is_found_only_with_the_right_pepper() -> None:
     assert digest(b"q" * 32, key.encode()) not in keys.callers
     assert key not in written_file(kept).decode()
     with pytest.raises(BadKeys, match="made with the pepper"):
-        usable(*read_file(written_file(kept, pepper=name_of(PEPPER))), b"q" * 32)
+        usable(read_file(written_file(kept, pepper=name_of(PEPPER)))[1], b"q" * 32)
 
 
 def test_a_written_file_is_read_back() -> None:
     """Every field."""
     key = made(expires="2027-01-31T00:00:00Z", revoked=written(0), created=written(1), by="me", note="for tests")
-    assert key == key_of(key.to_json())
+    assert [key] == list(read_file(written_file(key))[1].keys)
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,43 @@ def test_a_written_file_is_read_back() -> None:
         (b'{"keys": [{"id": "k1", "hash": "ab', "not JSON"),
         (b"[" * 100_000, "not JSON"),
         (b"[]", "not an object"),
-        (b'{"keys": {}}', "not an object"),
-        (written_file("k"), "not an object"),
-        (written_file({}), "no id"),
-        (written_file({"id": "k1", "hash": "ab"}), "key k1: its hash"),
-        (written_file({"id": "k1", "hash": "zz" * 32}), "key k1"),
-        (written_file({**made().to_json(), "tenant": ""}), "no tenant"),
-        (written_file({**made().to_json(), "operations": ["x"]}), "'x' is not an operation"),
-        (written_file({**made().to_json(), "operations": "infer"}), "not a list"),
-        (written_file({**made().to_json(), "class": "x"}), "'x' is not a priority class"),
-        (written_file({**made().to_json(), "expires": "soon"}), "not a time"),
+        (b'{"keys": {"k1": {}}}', "keys: "),
+        (written_file("k"), "keys.0: "),
+        (written_file({}), "keys.0.id: "),
+        (written_file({**made().to_json(), "id": ""}), "keys..id: "),
+        (written_file({**made().to_json(), "hash": "ab"}), "keys.k1.hash: "),
+        (written_file({**made().to_json(), "hash": "zz" * 32}), "keys.k1.hash: "),
+        (written_file({**made().to_json(), "tenant": ""}), "keys.k1.tenant: "),
+        (written_file({**made().to_json(), "tenant": "a\n"}), "keys.k1.tenant: it must be printable"),
+        (written_file({**made().to_json(), "operations": ["x"]}), "'x' is not an operation: use infer, metadata"),
+        (written_file({**made().to_json(), "operations": "infer"}), "keys.k1.operations: "),
+        (written_file({**made().to_json(), "endpoints": ["/"]}), "'/' is not a pattern of endpoints"),
+        (written_file({**made().to_json(), "class": "x"}), "'x' is not a priority class: use"),
+        (written_file({**made().to_json(), "expires": "soon"}), "keys.k1.expires: 'soon' is not a time"),
+        (written_file(certificates=[{"tenant": "t"}]), "certificates.0.name: "),
+        (written_file(certificates=[{"name": "n"}]), "certificates.0.tenant: "),
+        (written_file(ended="jti"), "ended: "),
+        *(
+            (written_file(quotas={"t": item}), f"quotas.t{part}: ")
+            for item, part in (
+                ([], ""),
+                ({"requests": 1}, ".requests"),
+                ({"requests_per_minute": -1}, ".requests_per_minute"),
+                ({"requests_per_minute": "1"}, ".requests_per_minute"),
+                ({"shadow": "yes"}, ".shadow"),
+                ({"tokens_per_minute": True}, ".tokens_per_minute"),
+                ({"tokens_per_minute": math.inf}, ".tokens_per_minute"),
+                ({"tokens_per_minute": math.nan}, ".tokens_per_minute"),
+            )
+        ),
         (written_file(made(), made()), "two keys have the id k1"),
     ],
 )
 def test_an_unusable_file_is_refused_with_the_reason(raw: bytes, why: str) -> None:
     """The message contains no hash."""
-    with pytest.raises(BadKeys, match=why) as error:
+    with pytest.raises(BadKeys) as error:
         read_file(raw)
+    assert why in str(error.value)
     assert len(str(error.value)) < 200
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.callers.quotas import Bucket, Limits, Quotas, limits_of
+from gateway.callers.quotas import Bucket, Limits, Quotas
 from gateway.errors import QuotaExceeded
 
 
@@ -200,16 +199,6 @@ def test_the_rest_is_told_to_one_request(limit: int, share: float) -> None:
     for used in range(1, 1 + int(limit * share)):
         quota.admit(0, 0.0)
         assert limit - round(used / share) == int(dict(quota.headers())[b"x-ratelimit-remaining-requests"])
-
-
-@pytest.mark.parametrize(
-    "item", [[], {"requests": 1}, {"requests_per_minute": -1}, {"requests_per_minute": "1"}, {"shadow": "yes"},
-             {"tokens_per_minute": True}, {"tokens_per_minute": math.inf}, {"tokens_per_minute": math.nan}],
-)  # fmt: skip
-def test_invalid_limits_are_refused(item: object) -> None:
-    """The message shows the form of a quota."""
-    with pytest.raises(ValueError):
-        limits_of(item)
 
 
 def test_a_bucket_never_holds_more_than_one_minutes_limit() -> None:

@@ -162,7 +162,7 @@ async def test_an_invalid_record_changes_nothing(fleet: Fleet) -> None:
     fleet.ledger.write([Record(KEY, "broken", {"hash": "x"})])
     await fleet.look()
     assert ["acme"] * 2 == fleet.ask(text)
-    assert "key broken" in fleet.gateways[0].status()["registry"]["problem"]
+    assert "keys.broken.hash" in fleet.gateways[0].status()["registry"]["problem"]
 
 
 def test_only_changed_keys_are_written() -> None:

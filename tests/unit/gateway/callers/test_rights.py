@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.callers.rights import CLASSES, OPERATIONS, Caller, checked, matches
+from gateway.callers.rights import Caller, matches
 from gateway.errors import NotPermitted
 
 PART = st.text("ab", min_size=1, max_size=3)
@@ -74,13 +74,3 @@ def test_a_refusal_names_only_the_missing_right() -> None:
         caller.require("infer", "theirs")
     assert "endpoint_not_permitted" == lacks.value.because
     assert "mine" not in str(lacks.value)
-
-
-def test_only_existing_rights_can_be_granted() -> None:
-    """A misspelled right would be noticed only when it is needed."""
-    checked(OPERATIONS, ["a"], CLASSES[0])
-    for operations, endpoints, priority in (
-        (["infr"], ["a"], "default"), ([], ["/"], "default"), ([], ["a"], "urgent"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError):
-            checked(operations, endpoints, priority)

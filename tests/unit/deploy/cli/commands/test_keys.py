@@ -132,7 +132,7 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
         (["create", "--tenant", "a", "--operations", "infr"], "'infr' is not an operation"),
         (["create", "--tenant", "a", "--class", "urgent"], "'urgent' is not a priority class"),
         (["create", "--tenant", "a", "--expires", "soon"], "'soon' is not a time"),
-        (["create", "--tenant", ""], "no tenant"),
+        (["create", "--tenant", ""], "tenant: "),
         (["create", "--tenant", "a", "--endpoints", ""], "--endpoints is empty"),
         (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
         (["create", "--tenant", "a", "--expires", "2020-01-01"], "would have expired already"),
