@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -41,21 +41,31 @@ class Files:
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
         address = self._address(uri)
-        stored = self._open(address)
         target = folder / file_name(unquote(urlsplit(address).path.rsplit("/", 1)[-1]))
-        expected, chunks = stored.whole()
+        expected, chunks = self._whole(address)
         progress = Progress(target.name, expected)
-        size = stores.write(chunks, target, progress.received)
+        with target.open("wb") as out:
+            for chunk in chunks:
+                out.write(chunk)
+                progress.received(out.tell())
+        size = target.stat().st_size
         if expected is not None and size != expected:
             raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
         progress.ended()
         return target
 
+    def _whole(self, address: str) -> tuple[int | None, Iterator[bytes]]:
+        if _is_web(address):
+            return stores.OverHttp(address, *self._request(address)).whole()
+        stored = stores.opened(address)
+        return stored.size, stored.read(0, stored.size)
+
     def parts(self, uri: str) -> Parts | None:
         """See ``Registry.parts``."""
-        stored = self._open(self._address(uri))
-        size = stored.size()
-        return Parts(size, stored.read) if size is not None else None
+        address = self._address(uri)
+        if _is_web(address):
+            return stores.OverHttp(address, *self._request(address)).parts()
+        return stores.opened(address)
 
     def size(self, uri: str) -> int | None:
         """Return the size in bytes of the file at ``uri``; 0 if it does not exist, None if unknown within seconds."""
@@ -63,7 +73,7 @@ class Files:
             address = self._address(uri)
         except RegistryRefused:
             return 0
-        if urlsplit(address).scheme not in ("http", "https"):
+        if not _is_web(address):
             return None
         url, headers = self._request(address)
         try:
@@ -74,15 +84,6 @@ class Files:
             return 0
         length = reply.headers.get("Content-Length", "") if reply.status_code == requests.codes.ok else ""
         return int(length) if length.isdecimal() and "Content-Encoding" not in reply.headers else None
-
-    def _open(self, address: str) -> stores.Stored:
-        """Return the file at ``address``."""
-        scheme = urlsplit(address).scheme
-        if scheme in ("http", "https"):
-            return stores.OverHttp(address, *self._request(address))
-        if scheme in ("", "file"):
-            return stores.OnDisk(address)
-        return stores.opened(address)
 
     def _address(self, uri: str) -> str:
         """Return the address that can be reached from here. Raises ``RegistryRefused`` if ``uri`` is no address."""
@@ -112,6 +113,10 @@ class Files:
             else address
         )
         return quote(raw, safe="/:%?#=&+,;@!$'()*[]~"), headers
+
+
+def _is_web(address: str) -> bool:
+    return urlsplit(address).scheme in ("http", "https")
 
 
 class Progress:

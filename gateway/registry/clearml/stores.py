@@ -9,7 +9,6 @@ lasts at most ``session.READ_S``. Credentials of object storage are the SDK's: f
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ import requests
 
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.registry.clearml.session import CONNECT_S, READ_S, reason_of
+from gateway.registry.port import Parts
 
 CHUNK: Final = 1 << 20
 _PIECE: Final = 8 << 20
@@ -29,52 +29,42 @@ _REPLACED: Final = "was replaced while it was read"
 _KEYS_HINT: Final = "check the keys of this store in clearml.conf, or in the variables that the clearml SDK reads"
 
 
-class Stored:
-    """A file in a store. Every method raises ``RegistryRefused`` or ``RegistryUnavailable``, with the address."""
-
-    def size(self) -> int | None:
-        """Return the size in bytes; None if the store cannot read parts."""
-        raise NotImplementedError
-
-    def read(self, start: int, count: int) -> Iterator[bytes]:
-        """Yield ``count`` bytes from ``start`` on, of the same file as at the call of ``size``."""
-        raise NotImplementedError
-
-    def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """Return the size in bytes (None if unknown) and the content; read it to its end, or ``close`` it."""
-        size = self.size()
-        return size, self.read(0, size or 0)
+def opened(address: str) -> Parts:
+    """Return the file at an address that is not http(s), for reading in parts."""
+    stores: dict[str, Callable[[str], Parts]] = {
+        "": _on_disk, "file": _on_disk, "s3": _in_s3, "gs": _in_google, "azure": _in_azure,
+    }  # fmt: skip
+    scheme = urlsplit(address).scheme
+    if scheme not in stores:
+        raise RegistryRefused(
+            f"{address} is not in a store that can be read", hint="upload the model to http(s), s3, gs or azure"
+        )
+    return stores[scheme](address)
 
 
-class OnDisk(Stored):
-    """A file on this machine."""
+def _on_disk(address: str) -> Parts:
+    path = Path(unquote(urlsplit(address).path))
+    try:
+        is_there = path.is_file()
+    except OSError:  # for instance a name that is too long
+        is_there = False
+    if not is_there:
+        raise RegistryRefused(
+            f"{address} is not a file on this machine",
+            hint="upload the model to the file server (clearml-serving model upload --path …)",
+        )
 
-    def __init__(self, address: str) -> None:
-        self._path = Path(unquote(urlsplit(address).path))
-        try:
-            is_there = self._path.is_file()
-        except OSError:  # for instance a name that is too long
-            is_there = False
-        if not is_there:
-            raise RegistryRefused(
-                f"{address} is not a file on this machine",
-                hint="upload the model to the file server (clearml-serving model upload --path …)",
-            )
-
-    def size(self) -> int:
-        """See ``Stored.size``."""
-        return self._path.stat().st_size
-
-    def read(self, start: int, count: int) -> Iterator[bytes]:
-        """See ``Stored.read``."""
-        with self._path.open("rb") as file:
+    def read(start: int, count: int) -> Iterator[bytes]:
+        with path.open("rb") as file:
             file.seek(start)
             while count > 0 and (chunk := file.read(min(CHUNK, count))):
                 count -= len(chunk)
                 yield chunk
 
+    return Parts(path.stat().st_size, read)
 
-class OverHttp(Stored):
+
+class OverHttp:
     """A file behind a URL, requested with ``headers``."""
 
     def __init__(self, address: str, url: str, headers: Mapping[str, str]) -> None:
@@ -82,34 +72,31 @@ class OverHttp(Stored):
         self._url = url
         # A compressed answer would have another length than the file.
         self._headers = {**headers, "Accept-Encoding": "identity"}
-        self._etag = ""
 
     def whole(self) -> tuple[int | None, Iterator[bytes]]:
-        """See ``Stored.whole``."""
+        """Return the size in bytes (None if unknown) and the content; read it to its end, or ``close`` it."""
         reply = self._get({})
         length = reply.headers.get("Content-Length", "")
         is_plain = length.isdecimal() and "Content-Encoding" not in reply.headers
         return int(length) if is_plain else None, self._content(reply)
 
-    def size(self) -> int | None:
-        """See ``Stored.size``."""
-        reply = self._get({"Range": "bytes=0-0"}, also=(requests.codes.requested_range_not_satisfiable,))
-        with reply:
+    def parts(self) -> Parts | None:
+        """Return the file for reading in parts; None if its server cannot do that."""
+        with self._get({"Range": "bytes=0-0"}, also=(requests.codes.requested_range_not_satisfiable,)) as reply:
             total = _TOTAL.fullmatch(reply.headers.get("Content-Range", ""))
             if reply.status_code != requests.codes.partial or total is None or "Content-Encoding" in reply.headers:
                 return None
             tag = reply.headers.get("ETag", "")
-            self._etag = "" if tag.startswith("W/") else tag
-            return int(total[1])
+        same = {"If-Range": tag} if tag and not tag.startswith("W/") else {}
 
-    def read(self, start: int, count: int) -> Iterator[bytes]:
-        """See ``Stored.read``."""
-        same = {"If-Range": self._etag} if self._etag else {}
-        reply = self._get({"Range": f"bytes={start}-{start + count - 1}", **same})
-        if reply.status_code != requests.codes.partial:
-            reply.close()
-            raise RegistryUnavailable(f"{self._address} {_REPLACED}")
-        return self._content(reply)
+        def read(start: int, count: int) -> Iterator[bytes]:
+            reply = self._get({"Range": f"bytes={start}-{start + count - 1}", **same})
+            if reply.status_code != requests.codes.partial:
+                reply.close()
+                raise RegistryUnavailable(f"{self._address} {_REPLACED}")
+            yield from self._content(reply)
+
+        return Parts(int(total[1]), read)
 
     def _get(self, more: Mapping[str, str], also: tuple[int, ...] = ()) -> requests.Response:
         try:
@@ -132,103 +119,84 @@ class OverHttp(Stored):
             raise _cut(self._address, error) from error
 
 
-class InS3(Stored):
-    """An object in an S3-compatible store, with the SDK's endpoint and credentials for its address.
+def _in_s3(address: str) -> Parts:
+    """Return an object in an S3-compatible store, with the SDK's endpoint and credentials for its address.
 
     The SDK's own download is not used, here and below: it cannot read parts, reports errors only in its log, tries an
     unreachable store for minutes, and caches.
     """
+    helper = _helper(address)
+    import boto3
+    from botocore.config import Config
+    from clearml.config import config
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        helper = _helper(address)
-        import boto3
-        from botocore.config import Config
-        from clearml.config import config
+    options = helper._driver._get_boto_resource_kwargs_from_config(helper._conf)  # noqa: SLF001 - nothing public
+    options["config"] = Config(
+        connect_timeout=CONNECT_S,
+        read_timeout=READ_S,
+        retries={"total_max_attempts": 2},
+        signature_version=config.get("aws.boto3.signature_version", None),
+        s3=dict(config.get("aws.boto3.s3", None) or {}),
+    )
+    client = boto3.Session(profile_name=helper._conf.profile or None).client("s3", **options)  # noqa: SLF001
+    bucket = helper._container.bucket.name  # noqa: SLF001
+    named = {"Bucket": bucket, "Key": helper._normalize_object_name(address)}  # noqa: SLF001
+    with _asking(address):
+        found = client.head_object(**named)
+    same = {"IfMatch": found["ETag"]} if found.get("ETag") else {}
 
-        options = helper._driver._get_boto_resource_kwargs_from_config(helper._conf)  # noqa: SLF001 - nothing public
-        options["config"] = Config(
-            connect_timeout=CONNECT_S,
-            read_timeout=READ_S,
-            retries={"total_max_attempts": 2},
-            signature_version=config.get("aws.boto3.signature_version", None),
-            s3=dict(config.get("aws.boto3.s3", None) or {}),
-        )
-        session = boto3.Session(profile_name=helper._conf.profile or None)  # noqa: SLF001
-        self._client = session.client("s3", **options)
-        bucket = helper._container.bucket.name  # noqa: SLF001
-        self._named = {"Bucket": bucket, "Key": helper._normalize_object_name(address)}  # noqa: SLF001
-        self._same: dict[str, str] = {}
+    def read(start: int, count: int) -> Iterator[bytes]:
+        wanted = f"bytes={start}-{start + count - 1}"
+        with contextlib.closing(client.get_object(**named, Range=wanted, **same)["Body"]) as body:
+            yield from body.iter_chunks(CHUNK)
 
-    def size(self) -> int:
-        """See ``Stored.size``."""
-        with _asking(self._address):
-            found = self._client.head_object(**self._named)
-        self._same = {"IfMatch": found["ETag"]} if found.get("ETag") else {}
-        return int(found["ContentLength"])
+    return Parts(int(found["ContentLength"]), _reading(address, read))
 
-    def read(self, start: int, count: int) -> Iterator[bytes]:
-        """See ``Stored.read``."""
-        with _asking(self._address):
+
+def _in_azure(address: str) -> Parts:
+    """Return a blob in Azure, with the SDK's account and key for its address."""
+    helper = _helper(address)
+    from azure.core import MatchConditions
+
+    container, name = helper._container, helper._normalize_object_name(address)  # noqa: SLF001 - nothing public
+    blob = container.blob_service.get_blob_client(container=container.name, blob=name)
+    limits = {"connection_timeout": CONNECT_S, "read_timeout": READ_S, "retry_total": 1}
+    with _asking(address):
+        found = blob.get_blob_properties(**limits)
+    same = {"etag": found.etag, "match_condition": MatchConditions.IfNotModified}
+    return Parts(
+        int(found.size),
+        _reading(address, lambda start, count: blob.download_blob(start, count, **same, **limits).chunks()),
+    )
+
+
+def _in_google(address: str) -> Parts:
+    """Return an object in Google Cloud Storage, with the SDK's credentials for its address."""
+    helper = _helper(address)
+    blob = helper._container.bucket.blob(helper._normalize_object_name(address))  # noqa: SLF001 - nothing public
+    limits: dict[str, Any] = {"timeout": (CONNECT_S, READ_S), "retry": None}
+    with _asking(address):
+        blob.reload(**limits)
+
+    def read(start: int, count: int) -> Iterator[bytes]:
+        for at in range(start, start + count, _PIECE):
+            end = min(at + _PIECE, start + count) - 1  # inclusive
+            yield blob.download_as_bytes(
+                start=at, end=end, if_generation_match=blob.generation, checksum=None, **limits
+            )
+
+    return Parts(int(blob.size), _reading(address, read))
+
+
+def _reading(address: str, read: Callable[[int, int], Iterator[bytes]]) -> Callable[[int, int], Iterator[bytes]]:
+    """Return ``read`` of a cloud's library with its exceptions translated."""
+
+    def translated(start: int, count: int) -> Iterator[bytes]:
+        with _asking(address):
             if count:
-                wanted = f"bytes={start}-{start + count - 1}"
-                with contextlib.closing(
-                    self._client.get_object(**self._named, Range=wanted, **self._same)["Body"]
-                ) as body:
-                    yield from body.iter_chunks(CHUNK)
+                yield from read(start, count)
 
-
-class InAzure(Stored):
-    """A blob in Azure, with the SDK's account and key for its address."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        helper = _helper(address)
-        container = helper._container  # noqa: SLF001 - nothing public
-        name = helper._normalize_object_name(address)  # noqa: SLF001
-        self._blob = container.blob_service.get_blob_client(container=container.name, blob=name)
-        self._limits = {"connection_timeout": CONNECT_S, "read_timeout": READ_S, "retry_total": 1}
-        self._same: dict[str, Any] = {}
-
-    def size(self) -> int:
-        """See ``Stored.size``."""
-        with _asking(self._address):
-            found = self._blob.get_blob_properties(**self._limits)
-        from azure.core import MatchConditions
-
-        self._same = {"etag": found.etag, "match_condition": MatchConditions.IfNotModified}
-        return int(found.size)
-
-    def read(self, start: int, count: int) -> Iterator[bytes]:
-        """See ``Stored.read``."""
-        with _asking(self._address):
-            yield from self._blob.download_blob(start, count, **self._same, **self._limits).chunks() if count else ()
-
-
-class InGoogle(Stored):
-    """An object in Google Cloud Storage, with the SDK's credentials for its address."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        helper = _helper(address)
-        name = helper._normalize_object_name(address)  # noqa: SLF001 - nothing public
-        self._blob = helper._container.bucket.blob(name)  # noqa: SLF001
-        self._limits: dict[str, Any] = {"timeout": (CONNECT_S, READ_S), "retry": None}
-
-    def size(self) -> int:
-        """See ``Stored.size``."""
-        with _asking(self._address):
-            self._blob.reload(**self._limits)
-        return int(self._blob.size)
-
-    def read(self, start: int, count: int) -> Iterator[bytes]:
-        """See ``Stored.read``."""
-        with _asking(self._address):
-            for at in range(start, start + count, _PIECE):
-                end = min(at + _PIECE, start + count) - 1  # inclusive
-                yield self._blob.download_as_bytes(
-                    start=at, end=end, if_generation_match=self._blob.generation, checksum=None, **self._limits
-                )
+    return translated
 
 
 _REFUSED_KEYS: Final = (
@@ -291,29 +259,5 @@ def _fail(address: str, reason: str) -> NoReturn:
     raise error(f"{address} cannot be read: {reason}", hint=_KEYS_HINT)
 
 
-def opened(address: str) -> Stored:
-    """Return an object in a cloud store. Raises like the methods of ``Stored``."""
-    stores: dict[str, Callable[[str], Stored]] = {"s3": InS3, "gs": InGoogle, "azure": InAzure}
-    scheme = urlsplit(address).scheme
-    if scheme not in stores:
-        raise RegistryRefused(
-            f"{address} is not in a store that can be read", hint="upload the model to http(s), s3, gs or azure"
-        )
-    return stores[scheme](address)
-
-
 def _cut(address: str, error: Exception) -> RegistryUnavailable:
     return RegistryUnavailable(f"downloading {address} failed: {reason_of(error)}")
-
-
-def write(chunks: Iterator[bytes], target: Path, received: Callable[[int], None]) -> int:
-    """Write a file, sync it, and return its size; ``received`` is called with the bytes so far. Raises ``OSError``."""
-    written = 0
-    with target.open("wb") as out:
-        for chunk in chunks:
-            out.write(chunk)
-            written += len(chunk)
-            received(written)
-        out.flush()
-        os.fsync(out.fileno())
-    return written

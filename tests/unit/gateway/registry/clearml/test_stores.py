@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,18 +15,27 @@ ADDRESS = "azure://models.blob.core.windows.net/bundles/authors/model.zip"
 
 
 class Blob:
-    """A blob, or a client of S3, whose library fails with an error."""
+    """A blob whose library fails with an error."""
 
-    generation = 1
+    generation, size, etag, name = 1, 9, "tag", "bundles"
 
-    def __init__(self, error: Exception) -> None:
-        self._error = error
+    def __init__(self, *errors: Exception | None) -> None:
+        self._errors = list(errors)
+        self.blob_service = self.bucket = self
 
-    def get_blob_properties(self, *_: object, **__: object) -> Any:
-        """Fail."""
-        raise self._error
+    def reload(self, *_: object, **__: object) -> Any:
+        """Fail if it is this call's turn."""
+        if error := self._errors.pop(0):
+            raise error
+        return self
 
-    reload = download_as_bytes = download_blob = head_object = get_object = get_blob_properties
+    get_blob_properties = download_as_bytes = download_blob = reload
+
+    def blob(self, *_: object, **__: object) -> Any:
+        """Return itself."""
+        return self
+
+    get_blob_client = blob
 
 
 class AzureError(Exception):
@@ -64,29 +74,27 @@ class DefaultCredentialsError(Exception):
     """An error as google.auth raises it."""
 
 
-@pytest.fixture(params=[stores.InS3, stores.InAzure, stores.InGoogle])
-def ask(request: pytest.FixtureRequest) -> Any:
-    """Read size and bytes of what fails. Both raise the same error."""
+def ask(error: Exception) -> Any:
+    """Return what is raised for an error of a library."""
+    with pytest.raises((RegistryRefused, RegistryUnavailable)) as raised, stores._asking(ADDRESS):
+        raise error
+    assert ADDRESS in raised.value.message
+    return raised.value
 
-    def asked(error: Exception) -> Exception:
-        made = object.__new__(request.param)
-        made._address, made._limits, made._same, made._named = ADDRESS, {}, {}, {}
-        made._blob = made._client = Blob(error)
-        found = []
-        for attempt in (made.size, lambda: list(made.read(0, 9))):
-            with pytest.raises((RegistryRefused, RegistryUnavailable)) as raised:
-                attempt()
-            found.append(raised.value)
-        assert type(found[0]) is type(found[1])
-        assert ADDRESS in found[0].message
-        return found[0]
 
-    return asked
+@pytest.mark.parametrize("store", [stores._in_azure, stores._in_google])
+def test_errors_of_the_size_and_of_the_bytes_are_translated(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes are asked for when they are read."""
+    for errors in ((AzureError(404),), (None, AzureError(404))):
+        driver = SimpleNamespace(_container=Blob(*errors), _normalize_object_name=str)
+        monkeypatch.setattr(stores, "_helper", lambda _, driver=driver: driver)
+        with pytest.raises(RegistryRefused, match="answers 404"):
+            list(store(ADDRESS).read(0, 9))
 
 
 @pytest.mark.parametrize("of", [ClientError, AzureError, GoogleError])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
-def test_a_refusal_of_a_store_is_final(ask: Any, of: Any, status: int) -> None:
+def test_a_refusal_of_a_store_is_final(of: Any, status: int) -> None:
     """With a hint if credentials are the reason."""
     refused = ask(of(status))
     assert isinstance(refused, RegistryRefused)
@@ -95,14 +103,14 @@ def test_a_refusal_of_a_store_is_final(ask: Any, of: Any, status: int) -> None:
 
 @pytest.mark.parametrize("of", [ClientError, AzureError, GoogleError])
 @pytest.mark.parametrize("status", [408, 412, 429, 500, 503])
-def test_a_temporary_failure_of_a_store_is_retried(ask: Any, of: Any, status: int) -> None:
+def test_a_temporary_failure_of_a_store_is_retried(of: Any, status: int) -> None:
     """Also if the file was replaced while it was read."""
     later = ask(of(status))
     assert isinstance(later, RegistryUnavailable)
     assert (status == 412) == ("was replaced" in later.message)
 
 
-def test_missing_credentials_are_final_and_connection_failures_are_not(ask: Any) -> None:
+def test_missing_credentials_are_final_and_connection_failures_are_not() -> None:
     """Whatever type the library raises."""
     assert isinstance(ask(DefaultCredentialsError("Your default credentials were not found")), RegistryRefused)
     assert isinstance(ask(NoCredentialsError("Unable to locate credentials")), RegistryRefused)
