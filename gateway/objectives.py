@@ -1,22 +1,18 @@
 """Objectives of an endpoint: the share of requests that are answered, and of answers that come within a time.
 
-Pure. The serving Task holds the parts as texts (``spec.ServingSpec.objectives``): options of the endpoint's versions,
-or records written by ``triton-gateway objective``. ``metrics.observer`` counts by objectives; rules record what is left
-of the error budget.
+Pure. Records hold the parts as texts (``spec.ServingSpec.objectives``), as ``triton-gateway objective`` writes them.
+``metrics.observer`` counts by objectives; rules record what is left of the error budget.
 
 Public: ``deploy`` may import it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from gateway.settings import parse_duration
-
-_CLOCK: Final = re.compile(r"(\d+):(\d\d):(\d\d(?:\.\d+)?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +67,7 @@ def parse_share(text: str) -> float:
 
 def _time(text: str) -> float:
     text = text.strip()
-    # The form into which the stock CLI converts `300ms` if it is the last option.
-    clock = _CLOCK.fullmatch(text)
-    if clock:
-        seconds = 3600 * int(clock[1]) + 60 * int(clock[2]) + float(clock[3])
-    else:
-        seconds = 0.0 if text == "off" else parse_duration(text)
-    return float(f"{seconds:.6g}")
+    return 0.0 if text == "off" else float(f"{parse_duration(text):.6g}")
 
 
 def _kept_share(text: str) -> float:

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -30,7 +30,7 @@ PLACEMENT: Final = ("pool", "unload_after")
 """Options that say where a model is loaded; they do not affect answers."""
 
 OBJECTIVE: Final = ("availability", "latency", "latency_share")
-"""Parts of an objective (``gateway.objectives``): options of an endpoint, and fields of its record."""
+"""Parts of an objective (``gateway.objectives``): fields of an endpoint's record."""
 
 OBJECTIVES: Final = "objective"
 """The kind of record with an endpoint's objective."""
@@ -378,7 +378,7 @@ def decode(task: ServingTask) -> ServingSpec:
         stables=_decode_stables(task),
         shadows=shadows,
         defaults=_decode_defaults(task, endpoints, canaries, broken),
-        objectives=_decode_objectives(task, endpoints),
+        objectives=_decode_objectives(task, {one.endpoint for one in endpoints.values()}),
         faults=tuple(faults),
     )
     _ = found.revision  # hashed here, in the thread that decodes, and kept
@@ -608,19 +608,9 @@ def objective_parts(stored: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
 
 
-def _decode_objectives(task: ServingTask, endpoints: Mapping[str, EndpointSpec]) -> dict[str, dict[str, str]]:
-    """Return the stated parts: the record's override the options', and newer versions' options override older ones'."""
-    found: dict[str, dict[str, str]] = {}
-    for one in sorted(endpoints.values(), key=lambda one: int(one.version) if one.version.isdecimal() else -1):
-        stated = {name: text for name, text in one.options if name in OBJECTIVE}
-        if stated:
-            found.setdefault(one.endpoint, {}).update(stated)
-    names = {one.endpoint for one in endpoints.values()}
-    for endpoint, stored in records_of(task, OBJECTIVES).items():
-        recorded = objective_parts(stored)
-        if recorded and endpoint in names:
-            found.setdefault(endpoint, {}).update(recorded)
-    return found
+def _decode_objectives(task: ServingTask, names: Collection[str]) -> dict[str, dict[str, str]]:
+    stated = {name: objective_parts(stored) for name, stored in records_of(task, OBJECTIVES).items() if name in names}
+    return {name: parts for name, parts in stated.items() if parts}
 
 
 def _decode_shadows(

@@ -14,7 +14,7 @@ def check_known(task: spec.ServingTask, endpoint: str) -> None:
 
 
 def recorded_parts(task: spec.ServingTask, endpoint: str) -> dict[str, str]:
-    """Return the parts of the objective that were set by a command, without those of the endpoint's options."""
+    """Return the parts of the objective that were set by a command, as texts."""
     return dict(spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {})))
 
 
@@ -39,5 +39,5 @@ def checked(parts: Mapping[str, str], where: str) -> dict[str, str]:
 
 
 def stated(endpoint: str, parts: Mapping[str, str], *, now: float, by: str) -> registry.Record:
-    """Return the record that sets the objective ``parts`` of ``endpoint``. No parts: its options count again."""
+    """Return the record that sets the objective ``parts`` of ``endpoint``. No parts: the default."""
     return registry.Record("objective", endpoint, {**parts, "at": round(now, 3), "by": by})

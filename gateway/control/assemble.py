@@ -43,7 +43,7 @@ from gateway.path.routing import canary
 from gateway.path.routing.canary import Weighted
 from gateway.path.routing.snapshot import Pending, Snapshot
 from gateway.registry.cache import ArtifactCache
-from gateway.spec import OBJECTIVE, PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
+from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
@@ -205,7 +205,7 @@ class Assembler:
         info: ModelInfo | None, opened: AsyncExitStack,
     ) -> _NewHandler:  # fmt: skip
         """Make the handler; whatever must be closed if it is not used is added to ``opened`` at once."""
-        options = {name: value for name, value in spec.options if name not in (*PLACEMENT, *OBJECTIVE)}
+        options = {name: value for name, value in spec.options if name not in PLACEMENT}
         isolation, hook_limits = self._hooks.take_options(options, spec.engine)
         remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
         # The option keeps the name that validation had first.

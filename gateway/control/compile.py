@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -20,7 +20,7 @@ from gateway.objectives import Objective
 from gateway.path.routing import canary
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
-from gateway.spec import OBJECTIVE, EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
+from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
 
 SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
@@ -79,10 +79,8 @@ def compile_spec(
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
         files = (record.uri, record.sha256) if record is not None and record.has_data else None
-        # An objective does not change the answers, so changing it needs no rebuild.
-        built = replace(endpoint, options=tuple(one for one in endpoint.options if one[0] not in OBJECTIVE))
         endpoints[url] = EndpointPlan(
-            endpoint, at, _digest((built, at or address, files)), _digest((built, files)), ",".join(on)
+            endpoint, at, _digest((endpoint, at or address, files)), _digest((endpoint, files)), ",".join(on)
         )
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))

@@ -140,7 +140,8 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     hook = folder / "hook.py"
     hook.write_text(HOOK)
     registry.add_artifact("py_code_t", hook)
-    registry.add_endpoint("t", "m", version="1", auxiliary_cfg={"gateway": {"latency": "300ms"}})
+    registry.add_endpoint("t", "m", version="1")
+    registry.ledger.write([Record("objective", "t", {"latency": "300ms"})])
     registry.add_endpoint("t", None, version="2", engine="custom", preprocess_artifact="py_code_t")
     registry.add_endpoint("t", "m", version="3")
     shadow = {"endpoint": "t", "to": "t/3", "percent": 100.0, "tolerance": 0.1}

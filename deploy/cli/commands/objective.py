@@ -14,7 +14,7 @@ from deploy.cli.commands._options import OpenRegistry, registry_options, who
 @click.option("--availability", help="Target share of requests that get an answer, e.g. 99.9%. off: no target.")
 @click.option("--latency", help="Target time for answers, e.g. 300ms. off: no target.")
 @click.option("--latency-share", help="Target share of answers within that time, e.g. 95%.")
-@click.option("--reset", is_flag=True, help="Remove the objective set here. The endpoint's options apply again.")
+@click.option("--reset", is_flag=True, help="Remove the objective; the default applies again.")
 @registry_options
 def command(
     endpoint: str, availability: str | None, latency: str | None, latency_share: str | None, reset: bool,
@@ -22,8 +22,6 @@ def command(
 ) -> int:  # fmt: skip
     """Show or set the objective of ENDPOINT: availability and latency. Alerts and dashboards follow within seconds.
 
-    Objectives set here override the endpoint's own options (`clearml-serving model add … --aux-config
-    gateway.availability=99.9% gateway.latency=0.3 gateway.latency_share=95%`). Those override the gateway's settings.
     Targets that you do not name stay as they are. The board `overview` shows how much of the error budget is left.
 
     \b

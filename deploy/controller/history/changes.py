@@ -111,7 +111,7 @@ def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
             found[DEFAULT, f"{name} (bare name)"] = Fact(one.url, one.by, one.at, _short(one.why))
     for name, stated in spec.records_of(task, spec.OBJECTIVES).items():
         parts = [f"{part}={stated[part]}" for part in spec.OBJECTIVE if stated.get(part)]
-        says = _short(", ".join(parts) or "what its options say")
+        says = _short(", ".join(parts) or "the default")
         found[DEFAULT, f"{name} (objective)"] = Fact(says, str(stated.get("by", "")), float(stated.get("at") or 0))
     found |= _keys(task)
     return {thing: fact for thing, fact in found.items() if fact.says}

@@ -12,7 +12,6 @@ from gateway import objectives
 from gateway.control.compile import compile_spec
 from gateway.objectives import Objective
 from gateway.registry.ledger import Record
-from gateway.spec import ServingSpec
 from tests.fakes import FakeRegistry
 
 TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
@@ -24,7 +23,6 @@ TEXT = {"availability": "99.95%", "latency": "300ms", "latency_share": "95"}
         ({}, Objective()),
         (TEXT, Objective(0.9995, 0.3, 0.95)),
         ({"latency": "2s"}, Objective(0.999, 2.0, 0.99)),
-        ({"latency": "0:00:00.300000"}, Objective(0.999, 0.3, 0.99)),
         ({"availability": "off", "latency": "off"}, Objective(0.0)),
         ({"availability": "0.99", "latency": "0.25"}, Objective(0.99, 0.25)),
     ],
@@ -57,41 +55,24 @@ def test_text_of_an_objective() -> None:
     assert "nothing is promised" == objectives.in_words(Objective(0))
 
 
-def declared(registry: FakeRegistry) -> ServingSpec:
-    """The serving Task of a registry. Version 10 promises another latency than version 9."""
-    for version, latency in (("10", "300ms"), ("9", "1s")):
-        options = {"latency": latency} | ({"availability": "99%"} if version == "9" else {})
-        registry.add_endpoint("e", "m", version=version, auxiliary_cfg={"gateway": options})
+def test_a_recorded_objective_rebuilds_nothing_and_is_a_new_revision() -> None:
+    """The versions stay, and counting begins. A record of a removed endpoint promises nothing."""
+    registry = FakeRegistry()
+    registry.add_endpoint("e", "m", version="1")
     registry.add_endpoint("plain", "m")
-    return registry.spec()
-
-
-def test_the_newest_version_with_an_objective_counts_and_a_record_overrides_it() -> None:
-    """A record of a removed endpoint promises nothing."""
-    registry = FakeRegistry()
-    assert {"e": {"latency": "300ms", "availability": "99%"}} == declared(registry).objectives
-    registry.write({}, [Record("objective", "e", {"latency": "50ms", "at": 1, "by": "me"})])
-    registry.write({}, [Record("objective", "gone", {"latency": "50ms"})])
-    stated = registry.spec()
-    assert {"e": {"latency": "50ms", "availability": "99%"}} == stated.objectives
-    plan = compile_spec(stated, default_triton="t")
-    assert {"": Objective(), "e": Objective(0.99, 0.05, 0.99)} == plan.objectives
-
-
-def test_a_new_objective_rebuilds_nothing_and_is_a_new_revision() -> None:
-    """The versions stay, and counting begins."""
-    registry = FakeRegistry()
-    before = compile_spec(declared(registry), default_triton="t")
-    registry.add_endpoint("e", "m", version="10", auxiliary_cfg={"gateway": {"latency": "50ms"}})
+    before = compile_spec(registry.spec(), default_triton="t")
+    for name in ("e", "gone"):
+        registry.write({}, [Record("objective", name, {"latency": "50ms", "availability": "99%", "at": 1, "by": "me"})])
     after = compile_spec(registry.spec(), default_triton="t")
+    assert {"": Objective(), "e": Objective(0.99, 0.05, 0.99)} == after.objectives
     assert before.revision != after.revision
-    assert before.endpoints["e/10"].fingerprint == after.endpoints["e/10"].fingerprint
-    assert 0.05 == after.objectives["e"].within
+    assert before.endpoints["e/1"].fingerprint == after.endpoints["e/1"].fingerprint
 
 
 def test_an_unreadable_objective_is_a_fault_and_the_endpoint_is_served() -> None:
     registry = FakeRegistry()
-    registry.add_endpoint("e", "m", auxiliary_cfg={"gateway": {"availability": "always"}})
+    registry.add_endpoint("e", "m")
+    registry.write({}, [Record("objective", "e", {"availability": "always"})])
     plan = compile_spec(registry.spec(), default_triton="t")
     assert ["e"] == [*plan.endpoints]
     assert [("objective e", True)] == [(f.subject, "is not a share" in f.message) for f in plan.faults]

@@ -17,7 +17,7 @@ from tests.fakes import FakeRegistry
 def store() -> FakeRegistry:
     """An endpoint whose options set a latency objective."""
     registry = FakeRegistry()
-    registry.add_endpoint("faq", "m1", version="1", auxiliary_cfg={"gateway": {"latency": "1s"}})
+    registry.add_endpoint("faq", "m1", version="1")
     registry.add_endpoint("plain", "m1")
     return registry
 
@@ -31,10 +31,8 @@ def run(store: FakeRegistry, *arguments: str) -> int:
         return int(undecorated(**values, open_registry=lambda: store))
 
 
-def test_what_is_promised_goes_before_the_options_part_by_part(
-    store: FakeRegistry, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Other targets stay; after a reset the options count; the history names the author."""
+def test_an_objective_is_promised_part_by_part(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other targets stay; after a reset the default counts; the history names the author."""
     for arguments in (
         (), ("--latency", "300ms"), ("--availability", "99.5%", "--latency-share", "95%"), ("--latency", "off"),
         ("--reset",),
@@ -42,15 +40,15 @@ def test_what_is_promised_goes_before_the_options_part_by_part(
         assert 0 == run(store, "/faq", *arguments)
         recorder.look(store)
     assert [
-        "faq: 99.9% answered, 99% of the answers within 1 s",
+        "faq: 99.9% answered (the default)",
         "faq: 99.9% answered, 99% of the answers within 300 ms",
         "faq: 99.5% answered, 95% of the answers within 300 ms",
         "faq: 99.5% answered",
-        "faq: 99.9% answered, 99% of the answers within 1 s",
+        "faq: 99.9% answered (the default)",
     ] == capsys.readouterr().out.splitlines()
     told = [one for one in recorder.read(store).entries if one.subject == "faq (objective)"]
     assert ["latency=300ms", "availability=99.5%, latency=300ms, latency_share=95%",
-            "availability=99.5%, latency=off, latency_share=95%", "what its options say"] == [
+            "availability=99.5%, latency=off, latency_share=95%", "the default"] == [
         one.after for one in told
     ]  # fmt: skip
     assert all(one.by and not one.is_seen for one in told)
