@@ -14,6 +14,7 @@ from tests.simulated import MIXES, OpenLoad, Price, open_load
 
 CALL_S = 1e-3
 """What a call of no rows is expected to take before anything is learned."""
+USUAL_S = 20e-3
 
 
 def a_call(prices: Prices | None = None, rows: int = 0, elements: int = 0) -> Call:
@@ -103,6 +104,20 @@ def test_streams_count_as_load_but_are_not_timed() -> None:
     assert choose(servers, "m", CALL_S, 100.0) is busy
     busy.end(None, 101.0, was_answered=False)
     assert (0, 0) == (busy.in_flight, busy.streams)
+
+
+def test_a_server_is_slow_after_many_slow_calls_only() -> None:
+    """Not after a few, nor if they take little longer; answers at the usual speed make it fast again."""
+    slow, other, prices, now, found = one(), one(), Prices(), 0.0, []
+    for calls, times in ((1, 1.0), (10, 3.0), (50, 3.0), (140, 1.0), (60, 1.3)):
+        for _ in range(calls):
+            now += 1.0
+            for server, took in ((slow, times * USUAL_S), (other, USUAL_S)):
+                call = a_call(prices)
+                server.begin(call, now)
+                server.end(call, now + took, was_answered=True)
+        found.append(slow.expect(USUAL_S) > USUAL_S)
+    assert [False, False, True, False, False] == found
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
