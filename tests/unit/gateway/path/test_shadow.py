@@ -5,7 +5,6 @@ affected.
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import re
 import threading
@@ -33,9 +32,9 @@ from gateway.path import shadow as shadow_module
 from gateway.path.shadow import compare
 from gateway.registry.ledger import Record
 from gateway.trace import CLASSES
-from tests.integration.text_bundles import text_bundle
 from tests.unit.gateway.conftest import classify
 from tests.waiting import LIMIT_S
+from tests.words import text_bundle
 
 BODY = {"text": "good film"}
 
@@ -221,11 +220,7 @@ async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tm
     """In single answers, in lists and in scores. A label that both versions have means itself."""
     patient(stack)
     for version, labels in (("1", ["BAD", "GOOD"]), ("2", ["negative", "positive"])):
-        bundle = text_bundle(tmp_path / version)
-        config = json.loads((bundle / "config.json").read_text()) | {"id2label": dict(enumerate(labels))}
-        (bundle / "config.json").write_text(json.dumps(config))
-        (bundle / "warmup.json").unlink()
-        stack.add_package(f"n{version}", bundle)
+        stack.add_package(f"n{version}", text_bundle(tmp_path / version, id2label=dict(enumerate(labels))))
         stack.deploy("e", f"n{version}", version=version)
     await stack.served("e/1", "e/2")
     shadow(stack)
@@ -395,11 +390,7 @@ async def embeddings(stack: Any, tmp_path: Path, turned: bool) -> dict[str, Any]
         return run
 
     for version, shift in (("1", 0), ("2", 0 if turned else 1)):
-        bundle = text_bundle(tmp_path / version)
-        config = json.loads((bundle / "config.json").read_text()) | {"architectures": ["BertModel"], "hidden_size": 24}
-        (bundle / "config.json").write_text(json.dumps(config))
-        (bundle / "warmup.json").unlink()
-        stack.add_package(f"m{version}", bundle)
+        stack.add_package(f"m{version}", text_bundle(tmp_path / version, "BertModel", hidden_size=24))
         stack.registry.add_endpoint("e", f"m{version}", version=version)
         stack.backend.add(
             stack.triton_name(f"e/{version}"), {"input_ids": "int64", "attention_mask": "int64"},
