@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.errors import DeployError
 
 _WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py", "*.jinja")
 _IGNORED: Final = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
@@ -60,8 +60,8 @@ def refusal(name: str, error: Exception) -> DeployError:
     )
 
 
-def _without_package(name: str) -> MissingPart:
-    return MissingPart(
+def _without_package(name: str) -> DeployError:
+    return DeployError(
         f"there is no folder {name}, and hub names need huggingface_hub",
         hint='run `pip install ".[bundles]"`',
     )

@@ -12,7 +12,7 @@ from deploy.bundles import hub
 from deploy.bundles.export import custom_code
 from deploy.bundles.export.source import refuse_generation
 from deploy.bundles.model_kinds import IN_PYTHON, Given
-from deploy.tools.errors import MissingPart
+from deploy.tools.errors import DeployError
 
 PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 
@@ -26,7 +26,7 @@ def check(
     ``is_served_here``: a gateway in this environment will serve it. ``trusts_code``: the model's own code may run.
     """
     if is_served_here and given.kind in IN_PYTHON and util.find_spec(given.kind) is None:
-        raise MissingPart(
+        raise DeployError(
             f"{given.given} needs {given.kind}, which is not installed",
             hint='run `pip install ".[engines]"`',
         )
@@ -42,11 +42,11 @@ def check(
 
 
 def require(*, openvino: bool) -> None:
-    """Raise ``MissingPart`` if a package of the export is not installed."""
+    """Raise ``DeployError`` if a package of the export is not installed."""
     wanted = (*PACKAGES, "openvino") if openvino else PACKAGES
     missing = [package for package in wanted if util.find_spec(package) is None]
     if missing:
-        raise MissingPart(
+        raise DeployError(
             f"exporting a model needs {', '.join(missing)}",
             hint='run `pip install ".[bundles]"`. On Linux this installs torch with 4.6 GB of CUDA '
             "libraries; for the CPU wheel alone, add `--extra-index-url` with the address that pytorch.org/get-started "

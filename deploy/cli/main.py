@@ -105,9 +105,7 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         return _fail(f"{error.format_message().rstrip('.')}. See `{command} --help`.", _USAGE)
     except click.ClickException as error:
         return _fail(error.format_message(), _FAILED)
-    except DeployError as error:
-        return _fail(error.line(), error.exit_code)
-    except GatewayError as error:
+    except (DeployError, GatewayError) as error:
         return _fail(line_of(error), _FAILED)
     except KeyboardInterrupt:
         return _INTERRUPTED

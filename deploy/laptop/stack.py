@@ -14,7 +14,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,7 @@ from deploy.laptop.supervisor import Part, Probe, Supervisor
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
-from deploy.tools.errors import DeployError, StateDirUnusable
+from deploy.tools.errors import DeployError
 from deploy.tools.proxies import curl_option, except_loopback
 from deploy.tools.terminal import Terminal
 from deploy.tritonserver import key, launcher
@@ -245,7 +245,7 @@ class Stack:
             try:
                 credentials = Credentials.load_or_create(state.controlplane)
             except BadCredentials as error:
-                raise StateDirUnusable(str(error)) from error
+                raise DeployError(str(error)) from error
             environ |= environment(credentials, f"http://{LOOPBACK}:{chosen.controlplane}")
         return isolated(
             environ,
@@ -460,14 +460,6 @@ async def _task_group() -> AsyncIterator[asyncio.TaskGroup]:
         async with asyncio.TaskGroup() as group:
             yield group
     except BaseExceptionGroup as failures:
-        leaves = list(_leaves(failures))
-        first = next((error for error in leaves if isinstance(error, DeployError)), leaves[0])
+        found = failures.exceptions
+        first = next((error for error in found if isinstance(error, DeployError)), found[0])
         raise first from first.__cause__
-
-
-def _leaves(failures: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in failures.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.tools.errors import StateDirUnusable
+from deploy.tools.errors import DeployError
 from deploy.tools.folders import hold, replace_file
 from deploy.tools.proxies import SHELL
 
@@ -75,7 +75,7 @@ class StateDir:
     def prepare(self, *, needs_mb: int) -> None:
         """Create the directory, and check that it can be written and that a first start has enough space.
 
-        Raises ``StateDirUnusable``.
+        Raises ``DeployError``.
         """
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -83,13 +83,13 @@ class StateDir:
             trial.touch()
             trial.unlink()
         except OSError as error:
-            raise StateDirUnusable(
+            raise DeployError(
                 f"the state directory {self.root} cannot be written ({error.strerror})",
                 hint="free some space if the disk is full, or choose another with --state-dir",
             ) from error
         free_mb = shutil.disk_usage(self.root).free >> 20
         if free_mb < needs_mb and not self.facts.exists():
-            raise StateDirUnusable(
+            raise DeployError(
                 f"the disk of {self.root} has only {free_mb} MB free; {needs_mb} MB are needed",
                 hint="free some space, or choose another disk with --state-dir",
             )
@@ -102,7 +102,7 @@ class StateDir:
     def locked(self) -> Iterator[None]:
         """Lock the directory for this process. The kernel releases the lock when the process ends, however it ends.
 
-        Raises ``StateDirUnusable``, which names the process that holds the lock.
+        Raises ``DeployError``, which names the process that holds the lock.
         """
         with (self.root / "up.lock").open("a+") as lock:
             try:
@@ -110,7 +110,7 @@ class StateDir:
             except BlockingIOError as error:
                 lock.seek(0)
                 holder = lock.read().strip()
-                raise StateDirUnusable(
+                raise DeployError(
                     f"another `triton-gateway up` is running in {self.root}{f' (pid {holder})' if holder else ''}",
                     hint="stop it (Ctrl-C there), or start this one with another --state-dir",
                 ) from error

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deploy.tools import process_logs, processes
-from deploy.tools.errors import ChildFailed
+from deploy.tools.errors import DeployError
 
 Probe = Callable[[], Awaitable[bool]]
 """Checks a part: True if it works. It must limit its own time; it is called often."""
@@ -61,7 +61,7 @@ class Supervisor:
 
     @property
     def failed(self) -> asyncio.Future[None]:
-        """Raises ``ChildFailed`` once a part has died twice."""
+        """Raises ``DeployError`` once a part has died twice."""
         if self._failed is None:
             self._failed = asyncio.get_running_loop().create_future()
         return self._failed
@@ -69,7 +69,7 @@ class Supervisor:
     async def start(self, part: Part) -> float:
         """Start a part, wait until it works, and restart it when it dies. Returns the seconds it took.
 
-        Parts are stopped in the reverse order of these calls. Raises ``ChildFailed`` if it cannot be started, dies, or
+        Parts are stopped in the reverse order of these calls. Raises ``DeployError`` if it cannot be started, dies, or
         does not work within its ``ready_timeout``; it is stopped then.
         """
         log = self._logs / f"{part.name}.log"
@@ -80,7 +80,7 @@ class Supervisor:
         one = _Running(part, log, await _spawned(part, log), offset)
         self._running.append(one)
         if not await self._works(one):
-            raise ChildFailed(f"{part.name} {await self._end(one)}", hint=f"see its log {log}")
+            raise DeployError(f"{part.name} {await self._end(one)}", hint=f"see its log {log}")
         one.keeper = asyncio.create_task(self._keep(one), name=f"keep {part.name}")
         return asyncio.get_running_loop().time() - begun
 
@@ -117,13 +117,13 @@ class Supervisor:
                 await one.process.wait()
                 died = await self._end(one)
                 if clock() - restarted < self._calm:
-                    raise ChildFailed(f"{one.part.name} {died}, again", hint=f"see its log {one.log}")
+                    raise DeployError(f"{one.part.name} {died}, again", hint=f"see its log {one.log}")
                 self._say(f"{one.part.name} {died}; restarting (log: {one.log})")
                 restarted = clock()
                 one.offset = process_logs.log_end(one.log)
                 one.process = await _spawned(one.part, one.log)
                 if not await self._works(one):
-                    raise ChildFailed(f"{one.part.name} {await self._end(one)}", hint=f"see its log {one.log}")
+                    raise DeployError(f"{one.part.name} {await self._end(one)}", hint=f"see its log {one.log}")
                 self._say(f"{one.part.name} is back after {clock() - restarted:.1f} s")
         except Exception as error:  # noqa: BLE001 - whoever waits for `failed` shows it
             if not self.failed.done():
@@ -160,4 +160,4 @@ async def _spawned(part: Part, log: Path) -> asyncio.subprocess.Process:
     try:
         return await processes.spawn(part.argv, env=part.env, log=log)
     except OSError as error:
-        raise ChildFailed(f"{part.name} cannot be started: {error.strerror}: {part.argv[0]}") from error
+        raise DeployError(f"{part.name} cannot be started: {error.strerror}: {part.argv[0]}") from error

@@ -15,7 +15,7 @@ from importlib import util
 from pathlib import Path
 
 from deploy.tools import process_logs, processes
-from deploy.tools.errors import ClearMLServingFailed, MissingPart
+from deploy.tools.errors import DeployError
 
 _FAILED = re.compile(
     r"(Action failed <|Exception encountered while uploading|^Error: |Could not |failed_uploading| - ERROR - )", re.M
@@ -94,30 +94,30 @@ class ClearMLServing:
     async def run(self, *arguments: str) -> str:
         """Run one command and return its output.
 
-        Raises ``ClearMLServingFailed`` with the tool's own reason if it failed, printed an error, or did not finish in
+        Raises ``DeployError`` with the tool's own reason if it failed, printed an error, or did not finish in
         time (it retries an unreachable server silently).
         """
         if util.find_spec("clearml_serving") is None:
-            raise MissingPart("clearml-serving is not installed", hint='run `pip install ".[cli]"`')
+            raise DeployError("clearml-serving is not installed", hint='run `pip install ".[cli]"`')
         shown = f"clearml-serving {' '.join(_shown(arguments))}"
         argv = [sys.executable, "-P", *PROGRAM, *arguments]
         code, output = await processes.output_of(argv, env=self.env, log=self.log, timeout=self.timeout)
         if code is None:
-            raise ClearMLServingFailed(
+            raise DeployError(
                 f"`{shown}` did not finish within {self.timeout:.0f} s",
                 hint=f"check that {self.env.get('CLEARML_API_HOST', 'the ClearML server')} can be reached; see the log "
                 f"{self.log}",
             )
         if code != 0 or _FAILED.search(output):
             reason = process_logs.last_error_line(output) or process_logs.describe_exit(code)
-            raise ClearMLServingFailed(f"`{shown}` failed: {reason}", hint=f"see the log {self.log}")
+            raise DeployError(f"`{shown}` failed: {reason}", hint=f"see the log {self.log}")
         return output
 
 
 def _only(pattern: re.Pattern[str], output: str) -> str:
     found = pattern.findall(output)
     if not found:
-        raise ClearMLServingFailed(
+        raise DeployError(
             f"clearml-serving printed no id: {process_logs.last_error_line(output)}",
             hint="install the supported version: `pip install clearml-serving==1.3.5`",
         )

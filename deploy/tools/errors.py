@@ -1,6 +1,6 @@
 """The errors that the command line reports: a message says what is wrong, a hint says what to do.
 
-Code under ``deploy`` raises ``DeployError`` and its subclasses; code of the gateway that it uses (the registry, Triton,
+Code under ``deploy`` raises ``DeployError``; code of the gateway that it uses (the registry, Triton,
 the serving Task) raises ``GatewayError``. Both have a message and a hint. Only ``cli/main.py`` turns them into one
 line on stderr and an exit code. Any other exception is a bug of ours and gets a log file.
 """
@@ -12,16 +12,11 @@ import re
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 
 __all__ = [
-    "ChildFailed",
-    "ClearMLServingFailed",
     "DeployError",
     "ExportFailed",
     "GatewayError",
-    "MissingPart",
-    "PortTaken",
     "RegistryRefused",
     "RegistryUnavailable",
-    "StateDirUnusable",
     "first_line",
     "line_of",
 ]
@@ -52,8 +47,6 @@ def first_line(error: BaseException) -> str:
 class DeployError(Exception):
     """A failure with a known remedy: ``message`` says what is wrong, ``hint`` what to do."""
 
-    exit_code = 1
-
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
@@ -64,25 +57,5 @@ class DeployError(Exception):
         return line_of(self)
 
 
-class PortTaken(DeployError):
-    """Another program already listens on the chosen port."""
-
-
-class MissingPart(DeployError):
-    """A package, binary or file that this command needs is not installed."""
-
-
-class ChildFailed(DeployError):
-    """A child process could not be started, or did not work in time."""
-
-
-class ClearMLServingFailed(DeployError):
-    """The ``clearml-serving`` command line reported an error, died, or did not finish in time."""
-
-
 class ExportFailed(DeployError):
     """A model could not be exported, or its graph does not load or answers differently from the original."""
-
-
-class StateDirUnusable(DeployError):
-    """The state directory cannot be written, is full, or belongs to another running ``up``."""

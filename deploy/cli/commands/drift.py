@@ -9,7 +9,7 @@ import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -21,11 +21,7 @@ from deploy.controller.drift import references
 from deploy.tools import folders, http_client
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal, table
-from gateway.metrics import catalog, drift, variables
-
-_READ: Final = (
-    catalog.REQUESTS.name, catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name, counters.BUCKETS,
-)  # fmt: skip
+from gateway.metrics import drift, variables
 
 
 @click.group(name="drift", cls=Group)
@@ -35,24 +31,22 @@ def command() -> None:
 
 @command.command()
 @gateway_options
-@click.option("--prometheus", envvar="TRITON_GATEWAY_PROMETHEUS", show_envvar=True,
-              help="Address of a Prometheus. Uses the counts of all gateways within --window, instead of one gateway's "
-              "counts since it started.")  # fmt: skip
-@click.option("--window", default="1h", show_default=True, help="With --prometheus: how far to look back.")
 @click.option("--endpoint", required=True, help="Endpoint whose traffic becomes the reference: NAME or NAME/VERSION.")
-@click.option("--duration", type=DURATION, default="0s", show_default=True,
-              help="With --url: count only requests that arrive within this time from now.")  # fmt: skip
+@click.option("--duration", type=DURATION, default="0s",
+              help="Count only requests that arrive within this time from now.  [default: all since the gateway "
+              "started]")  # fmt: skip
 @click.option(
     "--least", default=1000, show_default=True, help="Refuse to make a reference from fewer values than this."
 )
 @click.option("--output", type=click.Path(path_type=Path, dir_okay=False),
               help="File to write.  [default: in the state directory, where its gateway finds it]")  # fmt: skip
 def capture(
-    gateway: str, prometheus: str | None, window: str, endpoint: str, duration: float, least: int, output: Path | None
+    gateway: str, endpoint: str, duration: float, least: int, output: Path | None
 ) -> int:  # fmt: skip
     """Make the reference distributions of one version, from live traffic.
 
-    For the reference of a data set, send its texts yourself while --duration counts.
+    For the reference of a data set, send its texts yourself while --duration counts. Of several gateways, one is
+    enough: its share of the requests is like the others'.
 
     A reference takes effect in one of two ways. In the folder `references` of their state folder, gateways load it at
     their next check. As `reference.json` in the model's folder, it is published with the model.
@@ -60,19 +54,18 @@ def capture(
     \b
     Examples:
       triton-gateway drift capture --endpoint sentiment/1 --duration 10m
-      triton-gateway drift capture --endpoint sentiment/1 --prometheus http://prometheus:9090 --window 1d \\
-          --output my-model-folder/reference.json
+      triton-gateway drift capture --endpoint sentiment/1 --output my-model-folder/reference.json
     """
     terminal, url = Terminal(sys.stderr), endpoint.strip("/")
     before: Numbers = {}
-    if duration and not prometheus:
+    if duration:
         before = _read(gateway)
         _named(before, url)  # said before the command waits
         while (left := duration - terminal.elapsed()) > 0:
             terminal.live(f"counting live requests for {left:.0f} s more", topic="counting")
             time.sleep(min(1.0, left))
         terminal.clear()
-    now = _grown(from_prometheus(prometheus, window) if prometheus else _read(gateway), before)
+    now = _grown(_read(gateway), before)
     of = _named(now, url)
     url, found = _url(*of), of_counts(now, *of)
     is_learned = bool({variables.UNUSUAL, variables.COSINE} & found.keys())
@@ -169,23 +162,6 @@ def _read(gateway: str) -> Numbers:
             "`metrics`",
         )
     return counters.parse(text)
-
-
-def from_prometheus(url: str, window: str) -> Numbers:
-    """Return the counts within ``window`` (like `1h`), summed over gateways. Raises ``DeployError``."""
-    found: dict[counters.Series, float] = {}
-    for name in _READ:
-        expr = f"sum by ({', '.join(counters.LABELS[name])}) (increase({name}[{window}]))"
-        query = f"{url.rstrip('/')}/api/v1/query?{urllib.parse.urlencode({'query': expr})}"
-        answer = http_client.call(query, timeout=30.0)
-        if answer is None:
-            raise DeployError(f"nothing answers at {url}", hint="check that --prometheus is its address")
-        if answer.status != 200:
-            said = answer.content.get("error") if isinstance(answer.content, Mapping) else answer.status
-            raise DeployError(f"Prometheus refused the query {expr}: {said}")
-        for one in answer.content["data"]["result"]:
-            found[counters.series(name, one["metric"])] = float(one["value"][1])
-    return found
 
 
 def of_counts(numbers: Numbers, endpoint: str, version: str) -> dict[str, drift.Bins]:

@@ -32,7 +32,7 @@ def command() -> int:
 
 
 def _require_free_ports(chosen: settings.Settings) -> None:
-    """Raise ``PortTaken``, which names the process that holds a port."""
+    """Raise ``DeployError``, which names the process that holds a port."""
     for name, port, variable in (("gateway", chosen.port, "PORT"), ("gateway's gRPC", chosen.grpc_port, "GRPC_PORT")):
         ports.require_free(chosen.host, port, what=name, option=f"TRITON_GATEWAY_{variable}")
 

@@ -34,7 +34,7 @@ def command(
     Other arguments (`--log-verbose=1`) are tritonserver's.
     """
     from deploy.tools import ports
-    from deploy.tools.errors import ChildFailed
+    from deploy.tools.errors import DeployError
     from deploy.tritonserver import launcher
     from deploy.tritonserver.key import ensure_key
 
@@ -45,7 +45,7 @@ def command(
     try:
         key = ensure_key(key_file, state_dir.absolute())
     except (OSError, ValueError) as error:
-        raise ChildFailed(f"the key of Triton's control APIs cannot be read or created: {error}") from error
+        raise DeployError(f"the key of Triton's control APIs cannot be read or created: {error}") from error
     argv, env, cwd = launcher.prepared(
         server, state_dir=state_dir, repository=repository, ports=chosen, host=host, key=key,
         extra_arguments=arguments,

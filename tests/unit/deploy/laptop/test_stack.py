@@ -17,7 +17,7 @@ import pytest
 from deploy.controlplane import Credentials
 from deploy.laptop.stack import Stack, UpOptions, _cli_environment, hub_folder, is_syncing, run
 from deploy.laptop.state_dir import StateDir
-from deploy.tools.errors import DeployError, PortTaken
+from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal
 from tests.waiting import LIMIT_S
 
@@ -49,7 +49,7 @@ async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         options = UpOptions(state=StateDir.at(tmp_path), environ={}, port=port)
-        with pytest.raises(PortTaken, match=f"port {port} for the gateway is taken by") as refused:
+        with pytest.raises(DeployError, match=f"port {port} for the gateway is taken by") as refused:
             await run(options, screen)
     assert "--port" in refused.value.line()
     assert screen.said == ["starting; Ctrl-C stops everything, in order"]
@@ -95,10 +95,10 @@ def test_a_second_folder_gets_another_port_for_its_control_plane(
         assert f"port {port} is taken" in first._screen.said[0]  # type: ignore[attr-defined]
         again = stack(tmp_path, {}, port=0)
         assert chosen == again._choose_ports(is_embedded=True).controlplane
-        with pytest.raises(PortTaken, match="embedded control plane"):
+        with pytest.raises(DeployError, match="embedded control plane"):
             stack(tmp_path, {}, port=0, controlplane_port=port)._choose_ports(is_embedded=True)
         StateDir.at(tmp_path).remember(ports={"controlplane": port})
-        with pytest.raises(PortTaken, match="embedded control plane"):
+        with pytest.raises(DeployError, match="embedded control plane"):
             stack(tmp_path, {}, port=0)._choose_ports(is_embedded=True)
 
 

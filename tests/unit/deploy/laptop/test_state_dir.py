@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.laptop.state_dir import StateDir
-from deploy.tools.errors import StateDirUnusable
+from deploy.tools.errors import DeployError
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_second_holder_is_refused_and_told_who_the_first_is(state: StateDir) -> 
     ) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(StateDirUnusable, match=f"pid {holder.pid}"), state.locked():
+        with pytest.raises(DeployError, match=f"pid {holder.pid}"), state.locked():
             pass
         holder.kill()
         holder.communicate()
@@ -44,7 +44,7 @@ def test_second_holder_is_refused_and_told_who_the_first_is(state: StateDir) -> 
 def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     """The message names the path and the option."""
     (tmp_path / "file").touch()
-    with pytest.raises(StateDirUnusable) as caught:
+    with pytest.raises(DeployError) as caught:
         StateDir.at(tmp_path / "file").prepare(needs_mb=1)
     assert str(tmp_path / "file") in caught.value.line()
     assert "--state-dir" in caught.value.line()
@@ -52,7 +52,7 @@ def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 def test_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """The message says how much is free and how much is needed."""
-    with pytest.raises(StateDirUnusable, match=r"only \d+ MB free; 1000000000 MB are needed"):
+    with pytest.raises(DeployError, match=r"only \d+ MB free; 1000000000 MB are needed"):
         StateDir.at(tmp_path).prepare(needs_mb=10**9)
 
 

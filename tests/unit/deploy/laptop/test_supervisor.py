@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from deploy.laptop.supervisor import Part, Supervisor
-from deploy.tools.errors import ChildFailed
+from deploy.tools.errors import DeployError
 from tests.waiting import LIMIT_S, soon, until
 
 SERVES = (
@@ -86,16 +86,16 @@ async def test_parts_stop_in_the_reverse_order_of_their_start(stand: Stand) -> N
 
 
 async def test_a_part_that_dies_at_start_is_refused_with_its_reason(stand: Stand) -> None:
-    with pytest.raises(ChildFailed, match=r"bad died \(exit code 3\): OSError: .*Address already in use") as refused:
+    with pytest.raises(DeployError, match=r"bad died \(exit code 3\): OSError: .*Address already in use") as refused:
         await stand.supervisor.start(stand.part("bad", DIES_AT_START))
     assert "logs/bad.log" in refused.value.hint
 
 
 async def test_a_part_that_never_works_or_does_not_exist_is_refused(stand: Stand) -> None:
-    with pytest.raises(ChildFailed, match="did not work within"):
+    with pytest.raises(DeployError, match="did not work within"):
         await stand.supervisor.start(stand.part("slow", "import time; time.sleep(600)", ready_timeout=0.3))
     part = stand.part("none", SERVES)
-    with pytest.raises(ChildFailed, match="none cannot be started"):
+    with pytest.raises(DeployError, match="none cannot be started"):
         await stand.supervisor.start(Part("none", ("/no/such/program",), part.env, part.probe))
 
 
@@ -113,7 +113,7 @@ async def test_a_second_death_soon_after_ends_everything_with_its_reason(stand: 
     await stand.supervisor.start(stand.part("two", SERVES))
     await stand.kill("two", 1)
     os.kill(stand.pid("two"), signal.SIGKILL)
-    with pytest.raises(ChildFailed, match=r"two died \(killed by SIGKILL\), again"):
+    with pytest.raises(DeployError, match=r"two died \(killed by SIGKILL\), again"):
         await stand.supervisor.failed
     assert is_alive(stand.pid("one"))  # until `up` stops everything, in order
 

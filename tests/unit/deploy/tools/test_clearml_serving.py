@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.tools.clearml_serving import ClearMLServing
-from deploy.tools.errors import ClearMLServingFailed
+from deploy.tools.errors import DeployError
 from tests.waiting import LIMIT_S
 
 TASK = "a" * 32
@@ -40,7 +40,7 @@ async def test_new_ids_are_read_from_what_the_tool_prints(tmp_path: Path) -> Non
 )
 async def test_failure_of_the_tool_is_a_failure_whatever_its_exit_code(tmp_path: Path, script: str) -> None:
     """The stock tool exits 0 after many failures; its own words are the reason shown."""
-    with pytest.raises(ClearMLServingFailed) as caught:
+    with pytest.raises(DeployError) as caught:
         await stock(tmp_path, script).run("model", "list")
     assert "`clearml-serving model list` failed" in caught.value.line()
     assert "no such thing" in caught.value.line()
@@ -50,5 +50,5 @@ async def test_failure_of_the_tool_is_a_failure_whatever_its_exit_code(tmp_path:
 async def test_tool_that_hangs_is_ended(tmp_path: Path) -> None:
     """The stock tool retries an unreachable server in silence; here it gets a limit."""
     cli = ClearMLServing(env=stock(tmp_path, "import time; time.sleep(600)").env, log=tmp_path / "log", timeout=0.2)
-    with pytest.raises(ClearMLServingFailed, match="did not finish"):
+    with pytest.raises(DeployError, match="did not finish"):
         await cli.run("list")

