@@ -31,14 +31,11 @@ from deploy.cli import until_live
 from deploy.controller.history.recorder import announced
 from deploy.laptop import first_answer
 from deploy.laptop.relay import run_ours
-from deploy.tools import proxies
 from deploy.tools.clearml_serving import ClearMLServing, model_add
 from deploy.tools.errors import DeployError, GatewayError
 from deploy.tools.terminal import Terminal
 from gateway import manifest, registry, spec
-from preprocessing.config import FILL_MASK, GENERATION, QUESTION_ANSWERING
 
-SENTENCE: Final = "A man is playing the guitar on stage."
 _SERVED_WITHIN_S: Final = 180.0
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
@@ -260,7 +257,9 @@ class Deployment:
                 rows, note = "[…]", "a list of rows: each a list of the model's numbers, or a text"
             self._tell(f"  {curl(wanted.gateway, url, rows)}  # {note}")
             return
-        body = single(details["example"], str(details.get("task")))
+        body = details["example"]
+        if isinstance(body, dict) and isinstance(body.get("text"), list):
+            body = {**body, "text": body["text"][0]}
         answer = asyncio.run(first_answer.answer(wanted.gateway, url, body, live=live))
         self._tell(f"$ {curl(wanted.gateway, url, json.dumps(body, ensure_ascii=False))}")
         self._tell(json.dumps(shortened(answer.content), ensure_ascii=False))
@@ -311,19 +310,7 @@ def curl(gateway: str, name: str, body: str) -> str:
     """Return a request that can be copied into a shell. If a key is needed, it comes from the environment."""
     key = ' -H "authorization: Bearer $TRITON_GATEWAY_KEY"' if os.environ.get("TRITON_GATEWAY_KEY") else ""
     address = f"{gateway}/serve/{urllib.parse.quote(name)}"
-    option = proxies.curl_option(gateway, os.environ)
-    return f"curl -s{option} {address} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
-
-
-def single(example: object, task: str) -> object:
-    """Return an example request with one text: a sentence, unless the task needs a special text."""
-    if isinstance(example, dict) and task == QUESTION_ANSWERING and {"question", "context"} == {*example}:
-        return {"question": "What is the man playing?", "context": SENTENCE}
-    if not isinstance(example, dict) or "text" not in example:
-        return example
-    if task not in (FILL_MASK, GENERATION):
-        return {**example, "text": SENTENCE}
-    return {**example, "text": example["text"][0]} if isinstance(example["text"], list) else example
+    return f"curl -s {address} -H 'content-type: application/json'{key} -d {shlex.quote(body)}"
 
 
 def shortened(answer: object) -> object:

@@ -29,7 +29,7 @@ from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
 from deploy.tools.errors import DeployError
-from deploy.tools.proxies import curl_option, except_loopback
+from deploy.tools.proxies import except_loopback
 from deploy.tools.terminal import Terminal
 from deploy.tritonserver import key, launcher
 from gateway.local_names import is_loopback
@@ -38,8 +38,6 @@ from gateway.triton import key as control_key
 LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
 CLEARML_KEYS = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
-NEEDS_MB = 100
-"""Free space that a start needs at least: logs and databases."""
 _SYNC_TIMEOUT_S = 120.0
 """Seconds after which a model sync that has not touched its status file counts as hung."""
 
@@ -84,7 +82,7 @@ async def run(options: UpOptions, screen: Terminal) -> int:
     Raises ``DeployError`` if a part cannot be started; everything is stopped again by then.
     """
     state = options.state
-    state.prepare(needs_mb=minilm.NEEDS_MB if options.demo else NEEDS_MB)
+    state.prepare()
     with state.locked():
         stack = Stack(options, screen)
         loop = asyncio.get_running_loop()
@@ -404,8 +402,7 @@ class Stack:
             "",
             *([] if has_shown else [
                 "Try it:",
-                f"  curl -s{curl_option(gateway, self._options.environ)} {gateway}/serve/{endpoint}"
-                " -H 'content-type: application/json'"
+                f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
                 """ -d '{"text": "Hello there"}'""",
                 "",
             ] if self._options.demo else [

@@ -72,11 +72,8 @@ class StateDir:
         """Temporary files of the commands ``up`` runs; emptied at start and end."""
         return self.root / "tmp"
 
-    def prepare(self, *, needs_mb: int) -> None:
-        """Create the directory, and check that it can be written and that a first start has enough space.
-
-        Raises ``DeployError``.
-        """
+    def prepare(self) -> None:
+        """Create the directory, and check that it can be written. Raises ``DeployError``."""
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
             trial = self.root / f".writable.{os.getpid()}"
@@ -87,12 +84,6 @@ class StateDir:
                 f"the state directory {self.root} cannot be written ({error.strerror})",
                 hint="free some space if the disk is full, or choose another with --state-dir",
             ) from error
-        free_mb = shutil.disk_usage(self.root).free >> 20
-        if free_mb < needs_mb and not self.facts.exists():
-            raise DeployError(
-                f"the disk of {self.root} has only {free_mb} MB free; {needs_mb} MB are needed",
-                hint="free some space, or choose another disk with --state-dir",
-            )
 
     def clear_scratch(self) -> None:
         """Empty the folder of temporary files."""

@@ -1,18 +1,16 @@
 """Exceptions from the proxy that the environment names: a proxy cannot reach what runs on this machine.
 
-``except_loopback`` adds them to the environment of our own programs, ``SHELL`` to a shell that sources a file of ours,
-and ``curl_option`` to a request that is printed to be pasted.
+``except_loopback`` adds them to the environment of our own programs, ``SHELL`` to a shell that sources a file of ours.
 """
 
 from __future__ import annotations
 
 import urllib.parse
-from collections.abc import Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import Final
 
 _LOOPBACK: Final = ("127.0.0.1", "localhost")
 _NAMES: Final = ("no_proxy", "NO_PROXY")
-_OF_CURL: Final = ("http_proxy", "all_proxy", "ALL_PROXY")
 
 
 def except_loopback(environ: MutableMapping[str, str]) -> None:
@@ -41,14 +39,6 @@ def _line(name: str, other: str) -> str:
 
 SHELL: Final = _line(*_NAMES) + _line(*reversed(_NAMES))
 """Lines for a shell that do the same. They keep the hosts that this shell excepts, not those of another shell."""
-
-
-def curl_option(url: str, environ: Mapping[str, str]) -> str:
-    """Return the option that curl needs for a server of this machine if the environment names a proxy, else nothing.
-
-    curl reads only the lower-case name for http. The shell that gets the request may except nothing.
-    """
-    return " --noproxy '*'" if is_here(url) and any(environ.get(name) for name in _OF_CURL) else ""
 
 
 def is_here(url: str) -> bool:

@@ -30,10 +30,6 @@ GRAPH = Path(__file__).parent / "minilm.onnx"
 """Its inputs are ``input_ids``, ``attention_mask`` and ``token_type_ids`` (int64, batch × length), its output is
 ``sentence_embedding`` (float32, batch × 384): the mean of the unmasked tokens, which the gateway normalises."""
 WEIGHTS = "model.safetensors"
-NEEDS_MB = 900
-"""Free space that the demo needs: the model (90 MB) exists as bundle, upload, stored file, download and in Triton's
-repository."""
-
 _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
 _OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
 

@@ -11,7 +11,6 @@ from deploy.cli.deploying import (
     name_and_version,
     next_version,
     shortened,
-    single,
 )
 from deploy.tools.errors import DeployError
 from gateway.spec import ServingSpec, decode
@@ -65,13 +64,8 @@ def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -
         name_and_version("a/b/c")
 
 
-def test_examples_and_answers_are_short() -> None:
-    """Examples have one sentence if any text will do, and vectors show their first numbers only."""
-    assert {"text": "A man is playing the guitar on stage."} == single({"text": ["?", "b"]}, "sentence-embeddings")
-    assert {"text": "Paris is the [MASK]."} == single({"text": "Paris is the [MASK]."}, "fill-mask")
-    assert {"question": "What is the man playing?", "context": "A man is playing the guitar on stage."} == single(
-        {"question": "Where is the hotel?", "context": "ร้านนี้อาหารอร่อย"}, "question-answering"
-    )
+def test_answers_are_short() -> None:
+    """Vectors show their first numbers only."""
     assert {"embedding": [0.0, 1.0, 2.0, 3.0, "… 384 numbers"]} == shortened(
         {"embedding": [float(n) for n in range(384)]}
     )

@@ -18,7 +18,7 @@ from deploy.tools.errors import DeployError
 def state(tmp_path: Path) -> StateDir:
     """A prepared state directory."""
     made = StateDir.at(tmp_path / "state")
-    made.prepare(needs_mb=1)
+    made.prepare()
     return made
 
 
@@ -45,21 +45,9 @@ def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
     """The message names the path and the option."""
     (tmp_path / "file").touch()
     with pytest.raises(DeployError) as caught:
-        StateDir.at(tmp_path / "file").prepare(needs_mb=1)
+        StateDir.at(tmp_path / "file").prepare()
     assert str(tmp_path / "file") in caught.value.line()
     assert "--state-dir" in caught.value.line()
-
-
-def test_full_disk_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    """The message says how much is free and how much is needed."""
-    with pytest.raises(DeployError, match=r"only \d+ MB free; 1000000000 MB are needed"):
-        StateDir.at(tmp_path).prepare(needs_mb=10**9)
-
-
-def test_a_directory_of_a_former_start_needs_no_more_space(state: StateDir) -> None:
-    """Its models are there already."""
-    state.remember(gateway="http://before")
-    state.prepare(needs_mb=10**9)
 
 
 def test_facts_are_remembered_and_added_to(state: StateDir) -> None:

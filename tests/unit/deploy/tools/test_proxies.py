@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from deploy.tools.proxies import SHELL, curl_option, except_loopback
+from deploy.tools.proxies import SHELL, except_loopback
 
 LOOPBACK = "127.0.0.1,localhost"
 
@@ -51,18 +51,3 @@ def test_a_shell_that_sources_the_lines_keeps_its_own_hosts(
         env={"PATH": "/usr/bin:/bin", **given}, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert " ".join(found) == done.stdout
-
-
-@pytest.mark.parametrize(
-    ("url", "environ", "option"),
-    [
-        ("http://127.0.0.1:8080", {}, ""),
-        ("http://127.0.0.1:8080", {"http_proxy": "http://proxy"}, " --noproxy '*'"),
-        ("http://[::1]:8080", {"ALL_PROXY": "http://proxy"}, " --noproxy '*'"),
-        ("http://127.0.0.1:8080", {"HTTP_PROXY": "http://proxy"}, ""),
-        ("http://gateway.inner:8080", {"http_proxy": "http://proxy"}, ""),
-    ],
-)
-def test_a_printed_request_to_this_machine_passes_by_the_proxy(url: str, environ: dict[str, str], option: str) -> None:
-    """Otherwise the first request that somebody pastes is answered by the proxy. curl ignores HTTP_PROXY."""
-    assert option == curl_option(url, environ)
