@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import urllib.parse
 from collections.abc import MutableMapping
 from typing import Final
 
@@ -39,8 +38,3 @@ def _line(name: str, other: str) -> str:
 
 SHELL: Final = _line(*_NAMES) + _line(*reversed(_NAMES))
 """Lines for a shell that do the same. They keep the hosts that this shell excepts, not those of another shell."""
-
-
-def is_here(url: str) -> bool:
-    """Return True if the address of a server is one of this machine's loopback."""
-    return urllib.parse.urlsplit(url).hostname in (*_LOOPBACK, "::1")

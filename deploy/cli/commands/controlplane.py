@@ -86,8 +86,7 @@ def command(
             click.echo(f"export {name}={shlex.quote(value)}")
         for name in LEADS_ELSEWHERE:
             click.echo(f"export {name}=")
-        if proxies.is_here(address):
-            click.echo(proxies.SHELL, nl=False)
+        click.echo(proxies.SHELL, nl=False)
         return 0
     ports.require_free(host, port, what="control plane", option="--port")
     if access_key or secret_key:

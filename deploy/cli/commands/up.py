@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from deploy.cli.commands._options import PORT
 from deploy.tools.terminal import Terminal
@@ -51,7 +50,7 @@ from deploy.tools.terminal import Terminal
     show_envvar=True, help="Port of the gateway; 0 chooses a free one.",
 )  # fmt: skip
 @click.option(
-    "--controlplane-port", type=PORT, default=8008, show_default=True, envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
+    "--controlplane-port", type=PORT, default=None, show_default="8008", envvar="TRITON_GATEWAY_CONTROLPLANE_PORT",
     show_envvar=True, help="Port of the embedded control plane; 0 chooses a free one. Without this option, the first "
     "start in a folder chooses a free one if 8008 is taken.",
 )  # fmt: skip
@@ -97,8 +96,6 @@ def command(
     if model:  # one that cannot be served is refused before anything starts
         prerequisites.check(deploying.recognised(model, task), is_served_here=True, trusts_code=trusts_code)
         deploying.name_and_version(endpoint)
-    if click.get_current_context().get_parameter_source("controlplane_port") is ParameterSource.DEFAULT:
-        given["controlplane_port"] = None
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
     options = UpOptions(
