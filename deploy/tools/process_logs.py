@@ -1,6 +1,6 @@
 """Finds out why a process ended, from its exit code and its log, as one line.
 
-Called by all code that starts processes: the supervisor, the stock CLI, the embedded Triton's launcher.
+Called by all code that starts processes: the supervisor, the stock CLI.
 """
 
 from __future__ import annotations

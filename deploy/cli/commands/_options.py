@@ -21,7 +21,7 @@ from deploy.laptop.state_dir import StateDir, configuration_file, uses_no_clearm
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
-if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for its launcher's imports
+if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for the imports of `triton`
     from deploy.cli.serving_task import Registry
 
 F = TypeVar("F", bound=Callable[..., Any])
