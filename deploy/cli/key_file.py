@@ -17,21 +17,6 @@ from gateway import callers, registry
 _DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
-__all__ = [
-    "Key",
-    "KeyFileStore",
-    "KeyStore",
-    "RegistryKeyStore",
-    "Stored",
-    "callers",
-    "first_pepper",
-    "new_key",
-    "state_of",
-    "time_of",
-]
-
-Key = callers.Key
-
 
 @dataclass(slots=True)
 class Stored:
@@ -39,7 +24,7 @@ class Stored:
     were made with; a name is empty if it is not known.
     """
 
-    keys: list[Key]
+    keys: list[callers.Key]
     quotas: dict[str, Any] = field(default_factory=dict)
     peppers: set[str] = field(default_factory=set)
 
@@ -132,7 +117,7 @@ class KeyFileStore(KeyStore):
         content, keys = self._content()
         return Stored(keys, dict(content.get("quotas", {})), {str(content.get("pepper", ""))} if keys else set())
 
-    def _content(self) -> tuple[dict[str, Any], list[Key]]:
+    def _content(self) -> tuple[dict[str, Any], list[callers.Key]]:
         if not self.path.exists():
             return {}, []
         content, stored = callers.read_file(self.path.read_bytes())
@@ -162,7 +147,7 @@ class RegistryKeyStore(KeyStore):
         self._registry.ledger.write(callers.records_of(before, stored.keys, self._by))
 
 
-def new_key(store: KeyStore, rights: Key) -> tuple[str, Key]:
+def new_key(store: KeyStore, rights: callers.Key) -> tuple[str, callers.Key]:
     """Return a new key with these rights: its text, which is shown once, and its record. Nothing is stored.
 
     Raises ``DeployError`` if a key cannot have these rights.
@@ -178,7 +163,7 @@ def new_key(store: KeyStore, rights: Key) -> tuple[str, Key]:
     return text, key
 
 
-def state_of(key: Key, now: float) -> str:
+def state_of(key: callers.Key, now: float) -> str:
     """Return ``good``, ``expired`` or ``revoked``: the state of a key at ``now`` (Unix seconds)."""
     if key.revoked:
         return "revoked"

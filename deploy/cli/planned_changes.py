@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from deploy.cli.serving_task import Preview
+    from gateway.preview import Preview
 
 
 def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from deploy.tools.errors import DeployError, RegistryUnavailable
 from deploy.tools.terminal import Terminal
 
 if TYPE_CHECKING:
-    from deploy.cli.serving_task import Registry, ServingSpec
+    from gateway.registry import ClearMLRegistry
+    from gateway.spec import ServingSpec
 
 _LOOKS = 3
 """Times in a row that a gateway must confirm the change: each answer comes from only one of its workers."""
@@ -42,7 +43,7 @@ class Waited(NamedTuple):
 
 
 def follow(
-    gateways: Sequence[str], timeout: float, registry: Registry, live: Callable[[str], None], only: str = ""
+    gateways: Sequence[str], timeout: float, registry: ClearMLRegistry, live: Callable[[str], None], only: str = ""
 ) -> Waited:
     """Wait until every gateway serves the serving Task (or of it the endpoint ``only``), including later changes.
 
@@ -88,7 +89,7 @@ def follow(
         time.sleep(0.3)
 
 
-def wait(gateways: Sequence[str], timeout: float, registry: Registry) -> int:
+def wait(gateways: Sequence[str], timeout: float, registry: ClearMLRegistry) -> int:
     """Wait until every gateway serves the serving Task, and say so. Return an exit code.
 
     It is 0 if the change is live and 3 if a gateway reports a failed version. Raises ``DeployError`` if the time is
@@ -123,7 +124,7 @@ def check_key(gateway: str, status: int) -> None:
         )
 
 
-def _spec(registry: Registry) -> ServingSpec:
+def _spec(registry: ClearMLRegistry) -> ServingSpec:
     """Return what the current Task asks for. Raises ``DeployError`` if a section is unreadable, for gateways too."""
     spec = registry.spec()
     for fault in spec.faults:

@@ -22,11 +22,11 @@ from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
 if TYPE_CHECKING:  # imported inside functions otherwise: a killed Triton waits for the imports of `triton`
-    from deploy.cli.serving_task import Registry
+    from gateway.registry import ClearMLRegistry
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-OpenRegistry = Callable[[], "Registry"]
+OpenRegistry = Callable[[], "ClearMLRegistry"]
 """Connects to the registry of the chosen serving Task; raises the registry's errors."""
 
 PORT = click.IntRange(0, 65535)
@@ -176,14 +176,14 @@ def registry_options(function: F) -> F:
     )  # fmt: skip
     @functools.wraps(function)
     def wrapped(*args: Any, serving_task_id: str, **kwargs: Any) -> Any:
-        def open_registry() -> Registry:
-            from deploy.cli.serving_task import connect
+        def open_registry() -> ClearMLRegistry:
+            from gateway.registry import ClearMLRegistry  # the client takes long to import, and --help must be fast
 
             nonlocal serving_task_id
             variables = _variables_of_up()
             os.environ.update(variables)
             serving_task_id = serving_task_id or variables.get("CLEARML_SERVING_TASK_ID", "")
-            return connect(serving_task_id, say=lambda text: click.echo(text, err=True))
+            return ClearMLRegistry(serving_task_id, say=lambda text: click.echo(text, err=True))
 
         return function(*args, open_registry=open_registry, **kwargs)
 

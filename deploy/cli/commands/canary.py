@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from deploy.cli import serving_task
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import (
     DURATION,
@@ -68,6 +67,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     """
     from deploy.controller.history.recorder import announced
     from deploy.controller.rollouts import record
+    from gateway import preview
 
     endpoint = endpoint.strip("/")
     store = open_registry()
@@ -80,7 +80,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
             f"a rollout of {endpoint} is {rollout.phase}",
             hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
         )
-    serving_task.check_weights(serving, endpoint, shares)
+    preview.check_weights(serving, endpoint, shares)
     with announced(store, [endpoint], by=who(), why="canary set"):
         store.write(record.with_weights(task, endpoint, dict(shares)))
     total = sum(weight for _, weight in shares)

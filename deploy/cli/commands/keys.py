@@ -14,8 +14,8 @@ import click
 
 from deploy.cli import key_file
 from deploy.cli.commands._options import Group, OpenRegistry, registry_options, who
-from deploy.cli.key_file import callers
 from deploy.tools.errors import DeployError
+from gateway import callers
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -188,7 +188,7 @@ def quota(store: key_file.KeyStore, tenant: str, shadow: bool, off: bool, **give
     return 0
 
 
-def _place_of(keys: list[key_file.Key], key_id: str) -> int:
+def _place_of(keys: list[callers.Key], key_id: str) -> int:
     for place, key in enumerate(keys):
         if key.id == key_id:
             return place

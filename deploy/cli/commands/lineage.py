@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options
+from deploy.tools.errors import DeployError, RegistryRefused
 from deploy.tools.terminal import Terminal
+
+if TYPE_CHECKING:
+    from gateway import registry
 
 
 @click.command(name="lineage")
@@ -27,19 +31,50 @@ def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
       triton-gateway lineage sentiment/2
       triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
-    from deploy.cli.serving_task import lineage
-
     terminal = Terminal(sys.stderr)
     with terminal.waiting("reading the serving Task"):
-        registry = open_registry()
+        store = open_registry()
     with terminal.waiting("reading where the model comes from"):
-        found = lineage(registry, url)
+        found = lineage(store, url)
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
         for line in describe(found):
             click.echo(line)
     return 0
+
+
+def lineage(store: registry.ClearMLRegistry, asked: str) -> dict[str, Any]:
+    """Return where a model comes from. ``asked``: an endpoint (with its version, else its default), or a model's id.
+
+    In the result, ``url`` is the requested endpoint, and ``served_as`` lists all endpoints with this model. Raises
+    ``DeployError`` if ``asked`` is neither, and the registry's errors.
+    """
+    from gateway import registry
+
+    serving = store.spec()
+    endpoints, name = serving.endpoints, asked.strip("/")
+    endpoint = endpoints.get(serving.defaults.get(name, name))
+    if endpoint is None and not registry.is_id(asked):
+        raise DeployError(
+            f"there is no endpoint {asked}",
+            hint=f"the serving Task has {', '.join(sorted(endpoints)) or 'none'}. For a version that was removed, give "
+            "the id of its model (header x-model-id of its answers)",
+        )
+    if endpoint is not None and not endpoint.model_id:
+        raise DeployError(f"{asked} has no model in the registry: it consists of code only")
+    model_id = asked if endpoint is None else str(endpoint.model_id)
+    urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
+    url = endpoint.url if endpoint is not None else ""
+    try:
+        found = registry.lineage_of(store, model_id)
+    except RegistryRefused as error:
+        if endpoint is not None:
+            raise
+        raise DeployError(
+            f"ClearML has no model {asked}", hint="the header x-model-id of an answer is the id of its model"
+        ) from error
+    return {"url": url, "served_as": urls, **found}
 
 
 def describe(found: Mapping[str, Any]) -> list[str]:

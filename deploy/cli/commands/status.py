@@ -80,10 +80,11 @@ def _status(gateway: str, *, as_json: bool) -> int:
 
 def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
     from deploy.cli import planned_changes
-    from deploy.cli.serving_task import planned
+    from gateway import preview
 
     with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
-        wanted = planned(open_registry())
+        store = open_registry()
+        wanted = preview.preview(store, store.spec())
     found = planned_changes.changes(wanted, asked(gateway))
     for line in (
         [json.dumps(found, indent=2, ensure_ascii=False)] if as_json else planned_changes.describe(gateway, found)

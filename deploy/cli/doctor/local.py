@@ -10,7 +10,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from deploy.cli import serving_task
 from deploy.cli.doctor import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.sync.client import AdminClient
@@ -18,7 +17,7 @@ from deploy.sync.open_addresses import REMEDY, open_addresses
 from deploy.tools import ports
 from deploy.tools.errors import DeployError, GatewayError, RegistryRefused
 from deploy.tritonserver.launcher import PathServer, Wheel, detect_server
-from gateway import triton
+from gateway import preview, registry, triton
 
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
 
@@ -101,12 +100,13 @@ def missing_libraries(program: Path, *folders: Path) -> list[str]:
 
 
 def clearml(
-    task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] = serving_task.connect
+    task_id: str, environ: Mapping[str, str], connect: Callable[[str], Any] = registry.ClearMLRegistry
 ) -> Iterator[Finding]:
     """Check the ClearML server, the credentials and the serving Task."""
     host = environ.get("CLEARML_API_HOST") or environ.get("CLEARML_CONFIG_FILE") or "~/clearml.conf"
     try:
-        plan = serving_task.planned(connect(task_id))
+        store = connect(task_id)
+        plan = preview.preview(store, store.spec())
     except GatewayError as error:
         if "no ClearML credentials" in error.message:
             yield Finding(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.serving_task import lineage
+from deploy.cli.commands.lineage import lineage
 from deploy.tools.errors import DeployError
 from tests.fakes import FakeRegistry
 from tests.unit.deploy.cli.test_state_file import make_store
