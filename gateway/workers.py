@@ -1,9 +1,9 @@
 """Worker processes that share one listening socket (prefork). The parent imports everything and replaces ended workers.
 
 A new worker costs a fork, not the seconds that it takes to import FastAPI, gRPC and the ClearML SDK. The parent also
-adds up the workers' numbers when it is asked (``metrics.workers``). It runs no event loop, opens no connection and
-starts no thread, so it can fork safely at any time. A worker without a heartbeat for ``silence_timeout`` seconds is
-killed and replaced like a dead one.
+adds up the workers' numbers and shows them when it is asked (``metrics.workers``). It runs no event loop, opens no
+connection and starts no thread, so it can fork safely at any time. A worker without a heartbeat for ``silence_timeout``
+seconds is killed and replaced like a dead one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from typing import Any, Final, NamedTuple, Protocol
 
+from gateway.http.problems import FAILURES
+from gateway.metrics.views import Views
 from gateway.metrics.workers import Totals
 
 _log = logging.getLogger("triton_gateway")
@@ -141,7 +143,7 @@ class Workers:
         self._drain = drain
         self._silence_timeout = silence_timeout
         self._workers: list[_Worker] = []
-        self._totals, self._latch = Totals(), mmap.mmap(-1, 1)
+        self._totals, self._latch = Totals(Views(FAILURES)), mmap.mmap(-1, 1)
         self._has_served = False
         self._wakes, self._wake = os.pipe()
         self._must_stop = False

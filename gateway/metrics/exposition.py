@@ -5,7 +5,7 @@ Pure except for ``process_metrics``. Runs in a thread beside the requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import accumulate, chain
 from typing import Final
@@ -19,7 +19,6 @@ from prometheus_client.utils import floatToGoString
 
 from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
-from gateway.metrics.drift import Floats
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
 
@@ -45,8 +44,8 @@ class Numbers(Collector):
     def collect(self) -> Iterator[Family]:
         """See prometheus_client's ``Collector``."""
         single: dict[str, list[tuple[Series, float]]] = {metric.name: [] for metric in CATALOG}
-        histograms: dict[str, list[tuple[Series, Floats]]] = {metric.name: [] for metric in CATALOG}
-        for series, value in chain(self._snapshot.counted(), self._snapshot.shown()):
+        histograms: dict[str, list[tuple[Series, Sequence[float]]]] = {metric.name: [] for metric in CATALOG}
+        for series, value in chain(self._snapshot.counts, self._snapshot.shown()):
             single[series.metric].append((series, value))
         for series, numbers in self._snapshot.distributed():
             histograms[series.metric].append((series, numbers))
@@ -58,14 +57,14 @@ class Numbers(Collector):
             yield from self._others.collect()
 
     def _samples(
-        self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Floats]]
+        self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Sequence[float]]]
     ) -> Iterator[Sample]:
         for series, value in single:
             yield Sample(series.metric, _labels(series), value)
         for series, numbers in histograms:
-            yield from self._histogram(series, numbers.tolist())
+            yield from self._histogram(series, numbers)
 
-    def _histogram(self, series: Series, numbers: list[float]) -> Iterator[Sample]:
+    def _histogram(self, series: Series, numbers: Sequence[float]) -> Iterator[Sample]:
         name, labels = series.metric, _labels(series)
         *counts, total = numbers
         last = 0.0

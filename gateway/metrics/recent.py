@@ -193,7 +193,7 @@ class Recent:
 def _variables(snapshot: Snapshot, wanted: Collection[tuple[str, str, str]]) -> Counts:
     """Return the counts of variables by bin."""
     found: Counts = {key: {MISSING: 0.0} for key in wanted}
-    for (name, labels, _), count in snapshot.counted():
+    for (name, labels, _), count in snapshot.counts:
         if name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name):
             endpoint, version, variable, value = labels
             if (of := found.get((endpoint, version, variable))) is not None:
@@ -203,7 +203,7 @@ def _variables(snapshot: Snapshot, wanted: Collection[tuple[str, str, str]]) -> 
         if name == catalog.VARIABLE_SCALAR.name:
             endpoint, version, variable = labels
             if (of := found.get((endpoint, version, variable))) is not None:
-                of |= dict(zip(map(bin_of, (*bounds, math.inf)), numbers[:-1].tolist(), strict=True))
+                of |= dict(zip(map(bin_of, (*bounds, math.inf)), numbers[:-1], strict=True))
     return found
 
 
@@ -220,17 +220,17 @@ def references(snapshot: Snapshot) -> Counts:
 def _counted(snapshot: Snapshot) -> _Numbers:
     """Return what is counted of requests."""
     found: _Numbers = {}
-    for (name, labels, _), value in snapshot.counted():
+    for (name, labels, _), value in snapshot.counts:
         if name == catalog.REQUESTS.name:
             found[name, labels[:3], labels[3]] = (value,)
         elif name == catalog.FALLBACKS.name:
             found[name, (*labels[:2], CANARY), labels[2]] = (value,)
     for (name, labels, _), numbers in snapshot.distributed():
         if name == catalog.REQUEST_SECONDS.name:
-            found[name, labels, ""] = (*numbers[:-1].tolist(),)
+            found[name, labels, ""] = (*numbers[:-1],)
         elif name in (catalog.STAGE_SECONDS.name, catalog.BATCH_ROWS.name):
             of = labels[3] if name == catalog.STAGE_SECONDS.name else name
-            found[name, labels[:3], of] = (float(numbers[-1]), float(numbers[:-1].sum()))
+            found[name, labels[:3], of] = (numbers[-1], sum(numbers[:-1]))
     return found
 
 

@@ -22,7 +22,7 @@ _NONE: Final = {"count": 0, "ns": 0}
 def of_snapshot(snapshot: Snapshot) -> list[dict[str, Any]]:
     """Return one row per version that was or can be called."""
     counts: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    for (name, labels, _), value in snapshot.counted():
+    for (name, labels, _), value in snapshot.counts:
         if name == catalog.REQUESTS.name and labels[0]:
             endpoint, version, _, outcome = labels
             counts[endpoint, version]["success.count" if outcome == "ok" else "fail.count"] += value
@@ -30,7 +30,7 @@ def of_snapshot(snapshot: Snapshot) -> list[dict[str, Any]]:
         if name not in _TIMED or not labels[0]:
             continue
         found = counts[labels[0], labels[1]]
-        total, number = float(numbers[-1]), float(numbers[:-1].sum())
+        total, number = numbers[-1], sum(numbers[:-1])
         if name == catalog.REQUEST_SECONDS.name:
             found["success.ns"] += total * 1e9
         elif name == catalog.STAGE_SECONDS.name:

@@ -1,10 +1,10 @@
-"""The numbers of several workers: each reports to its parent, which adds up for the worker that is scraped.
+"""The numbers of several workers: each reports what it has counted to its parent, which adds up, and shows the sum.
 
 A worker and its parent have a pair of Unix sockets. A message is a word and a number, and may come with an open file
-that has no name and holds a snapshot (``Writer``), so that no message is ever sent or read in part. Each worker reports
-its numbers about once a second. A worker that is asked for ``/metrics`` sends its own and asks for the sum of the
-``newest``; the parent asks the others to ``report`` and answers with the ``sum`` when all have ``reported``, or after
-``WAIT_S`` with the last ones it has. Whatever ``/metrics`` has shown was reported before, so no counter of it falls.
+that has no name and holds the content, so that no message is ever sent or read in part. A worker reports what has
+changed about once a second, and when it is asked. A worker that is asked for ``/metrics`` reports and passes the
+question on; the parent lets the others report, and answers when all have, or after ``WAIT_S``. Whatever was shown was
+reported before, so no counter falls.
 
 Counts of ended workers stay in the sum; their gauges (such as requests in flight) do not. Of a killed worker, what it
 counted after its last report is lost.
@@ -16,23 +16,25 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import math
+import operator
 import os
+import pickle
 import socket
-import struct
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from array import array
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from typing import IO, Final
-
-import numpy as np
-import orjson
-from numpy.typing import NDArray
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import IO, Any, Final
 
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Series, Snapshot
 from gateway.metrics.catalog import IN_FLIGHT
+from gateway.metrics.recent import STEP_S
+from gateway.metrics.views import Views
 
 REPORT_S: Final = 1.0
 """How often a worker reports without being asked: a killed one loses at most about this much."""
@@ -43,134 +45,59 @@ _GIVE_UP_S: Final = 10.0
 _LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
-_SIZES: Final = struct.Struct("<6Q")
-"""The number of counters, gauges, numbers of histograms and histograms; the bytes of the series and of the rest."""
-_COUNTER, _GAUGE, _HISTOGRAM = range(3)
-_NONE: Final = np.zeros(0)
-_NOTHING: Final = Snapshot((), (), (), _NONE, _NONE, _NONE, _NONE, _NONE)
-
 _log = logging.getLogger("triton_gateway.metrics")
 
 
-class Writer:
-    """Writes snapshots of one origin as bytes: sizes, arrays, a JSON line per series, and the rest as JSON.
-
-    Series are only ever added, so their lines are made once.
-    """
-
-    def __init__(self) -> None:
-        self._lines = bytearray()
-        self._begun = [0, 0, 0]
-
-    def write(self, snapshot: Snapshot) -> bytes:
-        """Return a snapshot as bytes."""
-        for kind, series in enumerate((snapshot.counters, snapshot.gauges, snapshot.histograms)):
-            for one in series[self._begun[kind] :]:
-                self._lines += orjson.dumps((kind, *one)) + b"\n"
-            self._begun[kind] = len(series)
-        columns = (snapshot.counts, snapshot.values, snapshot.times, snapshot.buckets, snapshot.since)
-        rest = orjson.dumps([(*key, *seen) for key, seen in snapshot.exemplars.items()])
-        sizes = _SIZES.pack(*(len(columns[i]) for i in (0, 1, 3, 4)), len(self._lines), len(rest))
-        return b"".join((sizes, *(column.tobytes() for column in columns), self._lines, rest))
+def added(now: Snapshot, before: Snapshot) -> Snapshot:
+    """Return the series that are new or differ: counts and histograms by what was added, gauges as they are."""
+    return Snapshot(
+        [
+            (new[0], new[1] - old[1] if old else new[1])
+            for new, old in zip_longest(now.counts, before.counts) if old is None or new[1] != old[1]
+        ],
+        [new for new, old in zip_longest(now.gauges, before.gauges) if new != old],
+        [
+            (new[0], new[1], _each(operator.sub, new[2], old[2]) if old else new[2])
+            for new, old in zip_longest(now.histograms, before.histograms) if new != old
+        ],
+        {bucket: seen for bucket, seen in now.exemplars.items() if before.exemplars.get(bucket) != seen},
+    )  # fmt: skip
 
 
-class Reader:
-    """Reads what one ``Writer`` has written; known series are not read again."""
-
-    def __init__(self) -> None:
-        self._lines = b""
-        self._series: tuple[list[Series], ...] = ([], [], [])
-
-    def read(self, content: bytes) -> Snapshot:
-        """Return the snapshot."""
-        counts, gauges, buckets, histograms, length, _ = _SIZES.unpack_from(content)
-        lengths = (counts, gauges, gauges, buckets, histograms)
-        numbers = np.frombuffer(content, np.float64, sum(lengths), _SIZES.size)
-        counted, values, times, seen, since = np.split(numbers, np.cumsum(lengths[:-1]))
-        start = _SIZES.size + numbers.nbytes
-        lines = content[start : start + length]
-        if not lines.startswith(self._lines):
-            self._lines, self._series = b"", ([], [], [])  # another origin
-        for line in lines[len(self._lines) :].splitlines():
-            kind, name, labels, bounds = orjson.loads(line)
-            self._series[kind].append(Series(name, (*labels,), (*bounds,)))
-        self._lines = lines
-        exemplars = orjson.loads(content[start + length :])
-        counters, shown, distributed = map(tuple, self._series)
-        return Snapshot(
-            counters, shown, distributed, counted, values, times, seen, since,
-            {(*labels, bucket): (trace, seconds, at) for *labels, bucket, trace, seconds, at in exemplars},
-        )  # fmt: skip
+def _each(call: Callable[[float, float], float], numbers: bytes, others: bytes) -> bytes:
+    return array("d", map(call, array("d", numbers), array("d", others))).tobytes()
 
 
-class Sum:
-    """Adds up snapshots of several origins; a series keeps its position in the sum."""
+@dataclass
+class _Question:
+    """What a worker has asked: until when and for whom its answer waits."""
 
-    def __init__(self) -> None:
-        self._places: tuple[dict[Series, int], ...] = ({}, {}, {})
-        self._starts: list[int] = []
-        self._width = 0
-        self._at: dict[object, tuple[list[int], ...]] = {}
-        """Positions of each origin's counters, gauges, histograms, and numbers of histograms."""
-
-    def of(self, parts: Iterable[tuple[object, Snapshot]]) -> Snapshot:
-        """Return the sum; each part has the name of its origin, whose series are only ever added."""
-        named = dict(parts)
-        for origin in self._at.keys() - named.keys():
-            del self._at[origin]
-        placed = [(self._placed(origin, snapshot), snapshot) for origin, snapshot in named.items()]
-        counters, gauges, histograms = self._places
-        counts, values, times = np.zeros(len(counters)), np.zeros(len(gauges)), np.zeros(len(gauges))
-        buckets, since = np.zeros(self._width), np.zeros(len(histograms))
-        adds_up = np.array([series.metric == IN_FLIGHT.name for series in gauges], dtype=bool)
-        exemplars: dict[tuple[str, str, str, int], tuple[str, float, float]] = {}
-        for (to_counts, to_gauges, to_histograms, to_buckets), one in placed:
-            # All series of one origin differ, so no position occurs twice.
-            counts[to_counts] += one.counts
-            buckets[to_buckets] += one.buckets
-            since[to_histograms] = np.maximum(since[to_histograms], one.since)
-            summed, is_newer = adds_up[to_gauges], one.times > times[to_gauges]
-            values[to_gauges[summed]] += one.values[summed]
-            times[to_gauges[is_newer]] = one.times[is_newer]
-            values[to_gauges[is_newer & ~summed]] = one.values[is_newer & ~summed]
-            for key, seen in one.exemplars.items():
-                if key not in exemplars or seen[2] > exemplars[key][2]:
-                    exemplars[key] = seen
-        return Snapshot(
-            tuple(counters), tuple(gauges), tuple(histograms), counts, values, times, buckets, since, exemplars,
-        )  # fmt: skip
-
-    def _placed(self, origin: object, snapshot: Snapshot) -> tuple[NDArray[np.intp], ...]:
-        known = self._at.setdefault(origin, ([], [], [], []))
-        for kind, series in enumerate((snapshot.counters, snapshot.gauges, snapshot.histograms)):
-            places = self._places[kind]
-            for one in series[len(known[kind]) :]:
-                position = places.setdefault(one, len(places))
-                known[kind].append(position)
-                if kind == _HISTOGRAM:
-                    if position == len(self._starts):
-                        self._starts.append(self._width)
-                        self._width += one.width
-                    known[3].extend(range(self._starts[position], self._starts[position] + one.width))
-        return tuple(np.array(positions, dtype=np.intp) for positions in known)
+    worker: socket.socket
+    number: int
+    asked: tuple[Any, ...]
+    until: float
+    awaited: set[socket.socket]
 
 
 class Totals:
-    """In the parent: what each worker has reported last, and who waits for the sum. No call blocks."""
+    """In the parent: the sum of what workers have reported, and who waits for it. No call blocks for long."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, views: Views, clock: Callable[[], float] = time.monotonic) -> None:
+        self._views = views
+        self._sample_at = -math.inf
         self._clock = clock
-        self._living: dict[socket.socket, bytes] = {}
-        self._readers: dict[socket.socket, Reader] = {}
-        self._ended = _NOTHING
-        self._sum, self._writer = Sum(), Writer()
-        self._asked: dict[tuple[socket.socket, int], tuple[float, set[socket.socket]]] = {}
-        """Until when to wait, and for whom, by who asked and the number of the question."""
+        self._counts: dict[Series, float] = {}
+        self._gauges: dict[socket.socket, dict[Series, tuple[float, float]]] = {}
+        """Of each living worker."""
+        self._histograms: dict[Series, tuple[float, bytes]] = {}
+        self._exemplars: dict[tuple[str, str, str, int], tuple[str, float, float]] = {}
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, _Question] = {}
 
     def add(self, worker: socket.socket) -> None:
         """Listen to a new worker."""
         worker.setblocking(False)
-        self._living[worker], self._readers[worker] = b"", Reader()
+        self._gauges[worker] = {}
 
     def hear(self, worker: socket.socket) -> list[str]:
         """Take what a worker has said, and answer; return the words."""
@@ -178,51 +105,71 @@ class Totals:
         while (message := _receive(worker)) is not None:
             word, number, content = message
             words.append(word)
-            if content and worker in self._living:
-                self._living[worker] = content
-            if word == "newest":
-                asked = {other for other in self._living if other is not worker and _send(other, "report", number)}
-                self._asked[worker, number] = (self._clock() + WAIT_S, asked)
-            elif word == "reported":
-                for (_, question), (_, awaited) in self._asked.items():
-                    if question == number:
-                        awaited.discard(worker)
+            if word == "asks":
+                asked = pickle.loads(content)  # noqa: S301 - of a child that has this process's rights anyway
+                others, mine = self._gauges.keys() - {worker}, next(self._numbers)
+                awaited = {other for other in others if _send(other, "report", mine)}
+                self._asked[mine] = _Question(worker, number, asked, self._clock() + WAIT_S, awaited)
+            elif word == "reports":
+                if content:
+                    self._count(worker, pickle.loads(content))  # noqa: S301 - as above
+                if number in self._asked:
+                    self._asked[number].awaited.discard(worker)
         if words:
             self.answer()
         return words
 
+    def _count(self, worker: socket.socket, report: Snapshot) -> None:
+        for series, more in report.counts:
+            self._counts[series] = self._counts.get(series, 0.0) + more
+        self._gauges[worker] |= {series: (value, at) for series, value, at in report.gauges}
+        for series, since, numbers in report.histograms:
+            known = self._histograms.get(series)
+            self._histograms[series] = (
+                (since, numbers) if known is None else (max(since, known[0]), _each(operator.add, known[1], numbers))
+            )
+        for bucket, seen in report.exemplars.items():
+            self._exemplars[bucket] = max(seen, self._exemplars.get(bucket, seen), key=lambda one: one[2])
+
     def answer(self) -> float:
-        """Answer whoever has waited enough; return the seconds until the next one has."""
+        """Answer whoever has waited enough; return the seconds until this must be called again."""
         now = self._clock()
-        due = [key for key, (until, awaited) in self._asked.items() if not awaited or now >= until]
-        for key in due:
-            del self._asked[key]
-        if due:
-            content = self._writer.write(self.sum())
-            for worker, number in due:
-                _send(worker, "sum", number, content)
-        return min((until - now for until, _ in self._asked.values()), default=_GIVE_UP_S)
+        if now >= self._sample_at:
+            self._sample_at = now + STEP_S
+            self._views.sample(self.sum())
+        due = [number for number, one in self._asked.items() if not one.awaited or now >= one.until]
+        for number in due:
+            one = self._asked.pop(number)
+            try:
+                content = pickle.dumps(self._views.answer(self.sum(), *one.asked))
+            except Exception:  # noqa: BLE001 - the parent must go on: who has asked gets an error
+                _log.exception("the workers' numbers cannot be shown")
+                content = b""
+            _send(one.worker, "answer", one.number, content)
+        return min((self._sample_at, *(one.until for one in self._asked.values()))) - now
 
     def sum(self) -> Snapshot:
-        """Return the sum of what all workers have reported last."""
-        return self._sum.of(self._parts(self._living))
+        """Return the sum of what all workers have reported."""
+        gauges: dict[Series, tuple[float, float]] = {}
+        for of in self._gauges.values():
+            for series, (value, at) in of.items():
+                known = gauges.get(series)
+                if known is not None and series.metric == IN_FLIGHT.name:
+                    gauges[series] = known[0] + value, at
+                elif known is None or at > known[1]:
+                    gauges[series] = value, at
+        return Snapshot(
+            [*self._counts.items()], [(series, *seen) for series, seen in gauges.items()],
+            [(series, *seen) for series, seen in self._histograms.items()], self._exemplars,
+        )  # fmt: skip
 
     def end(self, worker: socket.socket) -> None:
         """Keep the counts of a worker that has ended."""
         self.hear(worker)
-        ended = self._sum.of(self._parts((worker,)))
-        # Its gauges say nothing any more.
-        self._ended = replace(
-            ended, values=np.zeros_like(ended.values), times=np.zeros_like(ended.times)
-        )  # fmt: skip
-        del self._living[worker], self._readers[worker]
-        self._asked = {
-            key: (until, awaited - {worker}) for key, (until, awaited) in self._asked.items() if key[0] is not worker
-        }
-
-    def _parts(self, of: Iterable[socket.socket]) -> list[tuple[object, Snapshot]]:
-        said = [(worker, content) for worker in of if (content := self._living[worker])]
-        return [("ended", self._ended), *((worker, self._readers[worker].read(content)) for worker, content in said)]
+        del self._gauges[worker]
+        self._asked = {number: one for number, one in self._asked.items() if one.worker is not worker}
+        for one in self._asked.values():
+            one.awaited.discard(worker)
 
 
 class Parent:
@@ -231,37 +178,34 @@ class Parent:
     def __init__(self, link: socket.socket) -> None:
         link.setblocking(False)
         self._link = link
-        self._writer = Writer()
-        self.read = Reader().read
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics-report")
-        self._sent = b""
+        self._reported = Snapshot()
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that listens to the parent."""
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._reports: set[asyncio.Task[None]] = set()
 
     async def run(self, snapshot: Callable[[], Snapshot]) -> None:
         """Report this worker's numbers when the parent asks, until ``close``, and now and then, until cancelled."""
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._link, self._hear, snapshot)
         while True:
-            await self._report(snapshot(), 0)
+            await self._loop.run_in_executor(self._thread, self._write, snapshot(), 0)
             await asyncio.sleep(REPORT_S)
 
-    async def ask(self, own: Snapshot) -> bytes:
-        """Return the sum over all workers, with the others' newest numbers.
+    async def ask(self, own: Snapshot, *question: object) -> Any:
+        """Return the parent's answer to a question, from the newest numbers of all workers.
 
-        ``read`` makes a snapshot of it, in any one thread. Raises ``InternalError`` if the parent does not answer:
-        without the others' numbers, counters would fall.
+        Raises ``InternalError`` if the parent does not answer: without the others' numbers, counters would fall.
         """
-        number = next(self._numbers) << 24 | os.getpid()  # differs from the other workers' questions
-        loop = asyncio.get_running_loop()
+        number, loop = next(self._numbers), asyncio.get_running_loop()
         answer = self._waiting[number] = loop.create_future()
         try:
-            if not await loop.run_in_executor(self._thread, self._write, "newest", number, own):
+            if not await loop.run_in_executor(self._thread, self._ask, number, own, question):
                 raise TimeoutError
-            return await asyncio.wait_for(answer, _GIVE_UP_S)
+            if not (content := await asyncio.wait_for(answer, _GIVE_UP_S)):
+                raise TimeoutError
+            return pickle.loads(content)  # noqa: S301 - of the parent
         except TimeoutError as error:
             raise InternalError(
                 "the gateway's parent process does not add up its workers' numbers",
@@ -275,28 +219,27 @@ class Parent:
         if self._loop is not None:
             self._loop.remove_reader(self._link)
         with contextlib.suppress(RuntimeError, TimeoutError):  # closed already, or the machine hangs
-            self._thread.submit(self._write, "reported", 0, own).result(_LAST_S)
+            self._thread.submit(self._write, own, 0).result(_LAST_S)
         self._thread.shutdown(wait=False)
 
     def _hear(self, snapshot: Callable[[], Snapshot]) -> None:
         while (message := _receive(self._link)) is not None:
             word, number, content = message
             if word == "report":
-                task = asyncio.get_running_loop().create_task(self._report(snapshot(), number))
-                self._reports.add(task)
-                task.add_done_callback(self._reports.discard)
+                self._thread.submit(self._write, snapshot(), number)  # in the order in which they are copied
             elif (answer := self._waiting.get(number)) is not None and not answer.done():
                 answer.set_result(content)
 
-    async def _report(self, own: Snapshot, number: int) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._write, "reported", number, own)
+    def _ask(self, number: int, own: Snapshot, question: tuple[object, ...]) -> bool:
+        return self._write(own, 0) and _send(self._link, "asks", number, pickle.dumps(question))
 
-    def _write(self, word: str, number: int, own: Snapshot) -> bool:
-        content = self._writer.write(own)
-        is_new = content != self._sent
-        is_sent = not (is_new or number) or _send(self._link, word, number, content if is_new else b"")
+    def _write(self, own: Snapshot, number: int) -> bool:
+        report = added(own, self._reported)
+        is_new = report.counts or report.gauges or report.histograms or report.exemplars
+        content = pickle.dumps(report) if is_new else b""
+        is_sent = not (is_new or number) or _send(self._link, "reports", number, content)
         if is_sent:
-            self._sent = content
+            self._reported = own
         return is_sent
 
 

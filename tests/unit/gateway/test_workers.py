@@ -139,6 +139,7 @@ def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
 
 SILENCE = """
 import mmap, os, signal, time
+from gateway.metrics.views import Views
 from gateway.metrics.workers import Totals
 from gateway.workers import _Worker
 
@@ -149,7 +150,7 @@ class Server:
     def run(self):
         time.sleep(3600)
 
-worker = _Worker(Server, Totals(), mmap.mmap(-1, 1), joins=False)
+worker = _Worker(Server, Totals(Views(())), mmap.mmap(-1, 1), joins=False)
 while not worker.has_served:
     worker.silent(time.monotonic())
 os.kill(worker.process.pid, signal.SIGSTOP)

@@ -222,7 +222,7 @@ async def test_calls_that_requests_wait_for_are_counted(
         await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5)
     assert [(name, 1), (name, 3)] == backend.calls
     found = {
-        labels: (numbers[:-1].sum(), numbers[-1])
+        labels: (sum(numbers[:-1]), numbers[-1])
         for (metric, labels, _), numbers in assembler._observer.snapshot().distributed()
         if metric == catalog.BATCH_ROWS.name
     }

@@ -6,12 +6,13 @@ import socket
 from collections.abc import Sequence
 
 from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent, Totals
 
 
 def summed(*living: Snapshot, ended: Sequence[Snapshot] = ()) -> Snapshot:
     """Return the sum of what several workers have told their parent."""
-    totals, pairs = Totals(), []
+    totals, pairs = Totals(Views(())), []
     for snapshot in (*ended, *living):
         parents, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         totals.add(parents)

@@ -56,11 +56,11 @@ def test_a_snapshot_never_changes() -> None:
     numbers.count(catalog.BUILDS, "internal").value += 1
     after = numbers.snapshot()
     builds = [
-        {series.labels: value for series, value in found.counted() if series.metric == catalog.BUILDS.name}
+        {series.labels: value for series, value in found.counts if series.metric == catalog.BUILDS.name}
         for found in (before, after)
     ]
     assert [{("ok",): 1.0}, {("ok",): 2.0, ("internal",): 1.0}] == builds
-    assert [1.0, 2.0] == [sum(one[:-1].sum() for _, one in found.distributed()) for found in (before, after)]
+    assert [1.0, 2.0] == [sum(sum(one[:-1]) for _, one in found.distributed()) for found in (before, after)]
     assert ("a", "p") not in {series.labels for series, _ in before.shown()}
     assert ("a", "p") in {series.labels for series, _ in after.shown()}
 
@@ -74,10 +74,10 @@ def test_new_bounds_start_at_zero_and_former_ones_end() -> None:
 
     declare(1.0).observe((0.5,))
     declare(1.0, 5.0).observe((0.5,))
-    assert [((1.0, 5.0), [1, 0, 0, 0.5])] == [(s.bounds, n.tolist()) for s, n in numbers.snapshot().distributed()]
+    assert [((1.0, 5.0), [1, 0, 0, 0.5])] == [(s.bounds, [*n]) for s, n in numbers.snapshot().distributed()]
     declare(1.0).observe((2.0,))
     declare(1.0).observe((2.0,))
-    assert [((1.0,), [0, 2, 4.0])] == [(s.bounds, n.tolist()) for s, n in numbers.snapshot().distributed()]
+    assert [((1.0,), [0, 2, 4.0])] == [(s.bounds, [*n]) for s, n in numbers.snapshot().distributed()]
 
 
 def test_the_number_of_labels_is_checked() -> None:

@@ -9,7 +9,7 @@ from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts, L
 
 def counted(numbers: Accumulator, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
     """Return the counts of one metric."""
-    return {series.labels: n for series, n in numbers.snapshot().counted() if series.metric == metric.name}
+    return {series.labels: n for series, n in numbers.snapshot().counts if series.metric == metric.name}
 
 
 def test_an_answer_counts_by_predicted_and_true_label() -> None:

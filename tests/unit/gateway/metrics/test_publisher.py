@@ -13,6 +13,7 @@ import pytest
 from gateway.metrics import catalog, exposition
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
+from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent, Totals
 from gateway.trace import Trace
 from tests import expositions
@@ -34,7 +35,7 @@ def busy() -> Observer:
 @contextlib.asynccontextmanager
 async def siblings(*observers: Observer) -> AsyncIterator[list[Publisher]]:
     """Workers of one parent that run; the parent listens in this loop."""
-    totals, loop, made = Totals(), asyncio.get_running_loop(), []
+    totals, loop, made = Totals(Views(())), asyncio.get_running_loop(), []
     for observer in observers:
         parents, link = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
         totals.add(parents)

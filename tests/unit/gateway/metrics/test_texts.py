@@ -185,7 +185,7 @@ def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_hav
 
     def looked_at() -> Counter[str]:
         found = Counter[str]()
-        for series, value in observer.snapshot().counted():
+        for series, value in observer.snapshot().counts:
             if series.metric == "gateway_variable_enum_total" and series.labels[2] == "letter_case":
                 found[series.labels[0]] += int(value)
         return found
