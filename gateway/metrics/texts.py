@@ -16,14 +16,15 @@ import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 from gateway.metrics import embeddings, variables
+from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
 from gateway.metrics.drift import MAX_WORDS
-from gateway.metrics.variable_counts import Enum, Scalar, Served, VariableSeries
+from gateway.metrics.variable_counts import Served, Variable
 from gateway.trace import TextRow, Trace
 
 MAX_CHARS: Final = 200
@@ -101,6 +102,8 @@ OF_SCRIPT: Final[Mapping[str, str]] = {
     "greek": "el", "hebrew": "he", "thai": "th", "hangul": "ko", "kana": "ja", "han": "zh",
 }  # fmt: skip
 """The language of nearly all text in a script."""
+_LATE: Final = (variables.UNUSUAL, variables.COSINE)
+"""Their series begin with their first value."""
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
 
 _LEAST: Final = 5
@@ -253,41 +256,41 @@ class Draw:
 class TextVariables:
     """The built-in variables of one version of a text task."""
 
-    __slots__ = ("_case", "_cosine", "_cosines", "_label", "_language", "_score", "_served", "_texts", "_tokens",
-                 "_unknown", "_unusual", "_vectors", "_words")  # fmt: skip
+    __slots__ = ("_cosines", "_served", "_texts", "_variables", "_vectors", "_words")
 
     def __init__(
-        self, served: Served, numbers: VariableSeries, declared: Collection[str], chance: Callable[[], float],
+        self, numbers: Accumulator, served: Served, declared: Collection[str], chance: Callable[[], float],
         budget: Budget,
     ) -> None:  # fmt: skip
         """``declared`` names variables that the user declares: they replace the built-in ones."""
-
-        def scalar(name: str, *, is_late: bool = False) -> Scalar | None:
-            return None if name in declared else Scalar(name, numbers, variables.BOUNDS[name], is_late=is_late)
-
-        def enum(name: str, values: Sequence[str], expected: Collection[str] = ()) -> Enum | None:
-            return None if name in declared else Enum(name, numbers, values, expected)
-
         labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
+        scalars = [variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL, variables.COSINE]
+        enums: dict[str, tuple[Sequence[str], Collection[str]]] = {
+            variables.LANGUAGE: ((), LANGUAGES), variables.CASE: ((), CASES),
+        }  # fmt: skip
+        if labels:
+            scalars.append(variables.SCORE)
+            enums[variables.LABEL] = labels, ()
         self._served = served
-        self._tokens = scalar(variables.TOKENS)
-        self._unknown = scalar(variables.UNKNOWN)
-        self._language = enum(variables.LANGUAGE, (), LANGUAGES)
-        self._case = enum(variables.CASE, (), CASES)
-        self._unusual = scalar(variables.UNUSUAL, is_late=True)
+        self._variables = {
+            name: Variable(numbers, served, name, "scalar", variables.BOUNDS[name], is_late=name in _LATE)
+            for name in scalars if name not in declared
+        } | {
+            name: Variable(numbers, served, name, "enum", values, expected=expected)
+            for name, (values, expected) in enums.items() if name not in declared
+        }  # fmt: skip
         self._words = UsualWords(served.reference.words)
-        self._label = enum(variables.LABEL, labels) if labels else None
-        self._score = scalar(variables.SCORE) if labels else None
-        self._cosine = scalar(variables.COSINE, is_late=True)
-        self._cosines = embeddings.Cosines(served.reference.mean, self._take_cosines)
+        self._cosines = embeddings.Cosines(served.reference.mean, partial(self._take, variables.COSINE))
         self._texts, self._vectors = Draw(budget, chance), Draw(budget, chance)
 
     @property
-    def variables(self) -> list[Scalar | Enum]:
+    def variables(self) -> Iterable[Variable]:
         """The variables."""
-        every = (self._tokens, self._unknown, self._language, self._case, self._unusual, self._label, self._score,
-                 self._cosine)  # fmt: skip
-        return [one for one in every if one is not None]
+        return self._variables.values()
+
+    def _take(self, name: str, values: Sequence[Any]) -> None:
+        if (variable := self._variables.get(name)) is not None:
+            variable.take(values)
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -301,10 +304,12 @@ class TextVariables:
 
     def forget(self, served: Served) -> None:
         """Reset what means nothing beside the words or the mean of ``served``, which replaces this version."""
-        if served.reference.words != self._served.reference.words and self._unusual is not None:
-            self._unusual.begin()
-        if served.reference.mean != self._served.reference.mean and self._cosine is not None:
-            self._cosine.begin()
+        for name, is_other in (
+            (variables.UNUSUAL, served.reference.words != self._served.reference.words),
+            (variables.COSINE, served.reference.mean != self._served.reference.mean),
+        ):
+            if is_other and name in self._variables:
+                self._variables[name].begin()
 
     def see(self, traces: Sequence[Trace]) -> None:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
@@ -323,20 +328,16 @@ class TextVariables:
                     _can(self._see_results, [result])
 
     def _see_tokens(self, rows: Sequence[TextRow]) -> None:
-        if self._tokens is not None:
-            self._tokens.take([row.n_tokens for row in rows])
-        if self._unknown is not None:
-            self._unknown.take([row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
+        self._take(variables.TOKENS, [row.n_tokens for row in rows])
+        self._take(variables.UNKNOWN, [row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
 
     def _see_texts(self, texts: Sequence[Text]) -> None:
         for text in map(beginning, texts):
             words = words_of(text)
-            if self._language is not None:
-                self._language.take((language(text, words),))
-            if self._case is not None:
-                self._case.take((letter_case(text),))
-            if (share := self._words.unusual(words)) is not None and self._unusual is not None:
-                self._unusual.take((share,))
+            self._take(variables.LANGUAGE, (language(text, words),))
+            self._take(variables.CASE, (letter_case(text),))
+            if (share := self._words.unusual(words)) is not None:
+                self._take(variables.UNUSUAL, (share,))
 
     def _see_vectors(self, traces: Sequence[Trace]) -> None:
         vectors = [
@@ -349,27 +350,19 @@ class TextVariables:
         if vectors:
             _can(self._cosines.see, self._vectors.of(vectors))
 
-    def _take_cosines(self, cosines: list[float]) -> None:
-        if self._cosine is not None:
-            self._cosine.take(cosines)
-
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Count entities, and likewise single tokens by the entity that they belong to."""
         for entity in entities:
-            if self._label is not None:
-                label = entity.get("entity_group") or str(entity["entity"])
-                self._label.take((label.removeprefix("B-").removeprefix("I-"),))
-            if self._score is not None:
-                self._score.take((entity["score"],))
+            label = entity.get("entity_group") or str(entity["entity"])
+            self._take(variables.LABEL, (label.removeprefix("B-").removeprefix("I-"),))
+            self._take(variables.SCORE, (entity["score"],))
 
     def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
         # Read everything before counting anything, so that an exception leaves no partial count.
         labels = [str(result["label"]) for result in results]
         scores = [float(result["score"]) for result in results]
-        if self._label is not None:
-            self._label.take(labels)
-        if self._score is not None:
-            self._score.take(scores)
+        self._take(variables.LABEL, labels)
+        self._take(variables.SCORE, scores)
 
 
 def _can(count: Callable[[Any], None], what: Any) -> bool:

@@ -21,7 +21,7 @@ from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import Declared, declared_for, find, split
 from gateway.metrics.drift import Bins
 from gateway.metrics.texts import MAX_A_SECOND, Budget, TextVariables
-from gateway.metrics.variable_counts import Served, Variable, VariableSeries, declared_variable
+from gateway.metrics.variable_counts import Served, Variable
 from gateway.spec import MetricSpec
 from gateway.trace import Trace
 
@@ -65,7 +65,7 @@ class Watch:
             if former is None or former[0] != source:
                 if former is not None:
                     former[1].forget(version)
-                former = source, self._make(*source, VariableSeries(self._numbers, version))
+                former = source, self._make(self._numbers, *source)
             self._known[url] = former
             watched = former[1]
             if watched.is_needed:
@@ -94,15 +94,15 @@ class WatchedVersion:
     """All variables of one served version."""
 
     def __init__(
-        self, served: Served, declared: Declared | None, numbers: VariableSeries, *, chance: Callable[[], float],
+        self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
         budget: Budget,
     ) -> None:  # fmt: skip
         variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
-        self._declared = [(split(v.name), declared_variable(v, numbers)) for v in variables]
+        self._declared = [(split(v.name), Variable(numbers, served, v.name, v.type, v.buckets)) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
-        self.text = TextVariables(served, numbers, own, chance, budget) if served.is_text else None
+        self.text = TextVariables(numbers, served, own, chance, budget) if served.is_text else None
         self.fault: Exception | None = None
         self.is_needed = bool(self._declared) or self.text is not None
         known = [*(variable for _, variable in self._declared), *(self.text.variables if self.text is not None else ())]
