@@ -368,7 +368,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         told_at, until = loop.time() + _SETTLE_S, loop.time() + self._settle_s
         while not (self.health.is_leaving or self._is_orphan()):
-            missing = reconciler.served_urls.coming() if self.health.first_sync_done else ["the serving Task"]
+            missing = reconciler.versions.coming() if self.health.first_sync_done else ["the serving Task"]
             if not missing:
                 return
             shown = ", ".join(missing[:_MAX_LISTED])

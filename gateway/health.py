@@ -19,7 +19,7 @@ _MAX_LISTED: Final = 5
 
 
 class ServedUrls(Protocol):
-    """The state of the served urls, for readiness; implemented by ``control.served_urls``."""
+    """The state of the served urls, for readiness; implemented by ``control.version``."""
 
     def needs(self) -> Mapping[str, str]:
         """Return every served url with the address of the Triton it needs; an empty address if it needs none."""

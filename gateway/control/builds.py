@@ -16,9 +16,8 @@ from typing import Final
 
 from gateway.control.assemble import Assembler
 from gateway.control.compile import EndpointPlan
-from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
-from gateway.control.version import Phase, Version, Versions
+from gateway.control.version import LastGood, Phase, Version, Versions
 from gateway.errors import (
     AnswersDisagree,
     ContentChanged,

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from gateway.control.assemble import assemble_snapshot
 from gateway.control.compile import Plan
-from gateway.control.last_good import LastGood
-from gateway.control.version import Version, Versions
+from gateway.control.version import LastGood, Version, Versions
 from gateway.handlers.endpoint import Endpoint
 from gateway.metrics import catalog
 from gateway.metrics.declared import frequency_of

@@ -10,30 +10,31 @@ compiling, saving) runs in control's own threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from pydantic import TypeAdapter, ValidationError
+
 from gateway.callers import registry_keys
-from gateway.control import last_good, status
 from gateway.control.assemble import Assembler, refusals
 from gateway.control.builds import Builds
 from gateway.control.compile import Plan, compile_spec
-from gateway.control.last_good import LastGood
 from gateway.control.publish import RoutePublisher
 from gateway.control.records import ModelRecords
 from gateway.control.saved_state import SavedState
-from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import TritonProbe, Tritons
-from gateway.control.version import Versions
+from gateway.control.version import LastGood, PendingName, Version, Versions
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
+from gateway.path.routing.snapshot import Snapshot
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
@@ -50,6 +51,8 @@ STARTUP_WAIT_S: Final = 300.0
 """Longest time that a starting process stays not ready because of endpoints that were served before."""
 _MAX_LOGGED: Final = 20
 """Faults logged per change; ``/v1/status`` lists all of them."""
+_LACKING: Final = "its model is not in Triton"
+_STORED: Final = TypeAdapter(LastGood)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Reconciler:
         self._probe = TritonProbe(tritons, self.versions, health, observer)
         self._references = references
         self._mirror = mirror
-        self.served_urls = health.served_urls = ServedUrls(self.versions)
+        health.served_urls = self.versions
         self._threads = threads
         self._learn = learn
         self._publisher = RoutePublisher(
@@ -115,7 +118,7 @@ class Reconciler:
             metric_log_frequency=settings.metric_log_frequency, published=self._published,
         )  # fmt: skip
         self._saved_state = SavedState(
-            store, records, cache, threads, self.served_urls, self.versions,
+            store, records, cache, threads, self.versions,
             task=self._to_save, plan=lambda: self._plan,
         )  # fmt: skip
         self._builds = Builds(
@@ -145,10 +148,10 @@ class Reconciler:
         if saved is not None:
             if self._learn is not None:
                 await self._learn(saved.task)
-            self._restored = last_good.decode(saved.last_good)
+            self._restored = _decode(saved.last_good)
             # A model that has been deleted from the registry is still served from the cache.
             self._records.learn(saved.models)
-            self.served_urls.previously_served = saved.served
+            self.versions.previously_served = saved.served
         try:
             await self._first_look()
             while True:
@@ -291,7 +294,6 @@ class Reconciler:
         self._task, self._plan = task, plan
         begun = self.versions.configure(plan.endpoints, refusals(plan.faults), self._restored)
         self._restored = self._saved = None
-        self.served_urls.configured()
         self._publisher.soon()
         self._builds.begin(begun)
         return True
@@ -308,7 +310,7 @@ class Reconciler:
     def _published(self, served: int) -> None:
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
-            self.served_urls.begin_wait(STARTUP_WAIT_S)
+            self.versions.begin_wait(STARTUP_WAIT_S)
         self._health.note()
         if served:
             self._saved_state.save_soon()
@@ -335,11 +337,11 @@ class Reconciler:
         """Return what is served, what is not and why: the content of ``/v1/status`` and the status page."""
         answers = self._probe.answers()
         return {
-            **status.of_plan(self._plan, self._table.current),
+            **_shown_plan(self._plan, self._table.current),
             "ready": not self._health.reasons(),
             "not_ready_because": self._health.reasons(),
             "degraded": self._health.degraded(),
-            **status.of_versions(
+            **_shown_versions(
                 self.versions.served(), self.versions.pending(), self._table.current, self._probe.lacking()
             ),
             "rollouts": [] if self._newest is None else rollouts(self._newest, time.time()),
@@ -362,3 +364,55 @@ def _log_faults(faults: Sequence[Fault], level: int, but: str) -> None:
 
 def _unreadable(plan: Plan) -> bool:
     return any(fault.subject.startswith("section ") for fault in plan.faults)
+
+
+def _decode(stored: Mapping[str, Any]) -> dict[str, LastGood]:
+    """Return the saved versions by url; an entry that cannot be read is left out."""
+    found = {}
+    for url, item in stored.items():
+        with contextlib.suppress(ValidationError):
+            found[url] = _STORED.validate_python(item)
+    return found
+
+
+def _shown_versions(
+    served: Mapping[str, Version], pending: Mapping[str, Version], snapshot: Snapshot,
+    lacking: Collection[str] = (),
+) -> dict[str, Any]:  # fmt: skip
+    """Return ``endpoints`` (serving versions, each with its successor) and ``pending``.
+
+    A version whose url is in ``lacking`` has no model in Triton now; its state says so.
+
+    ``pending`` holds the versions that do not serve, and the names that stand for such versions only.
+    """
+    endpoints = []
+    for url, version in sorted(served.items()):
+        if version.endpoint is None:
+            continue
+        identity, successor = version.endpoint.identity, pending.get(url)
+        endpoints.append({
+            "url": url, "endpoint": identity.endpoint, "version": identity.version,
+            "state": _LACKING if url in lacking else "serving",
+            "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
+            "pool": identity.pool,
+            "fingerprint": identity.fingerprint, "details": dict(identity.details), "since": version.since,
+            "prices": version.endpoint.prices,
+            "successor": successor.shown() if successor else None,
+        })  # fmt: skip
+    waiting: dict[str, PendingName | Version] = {
+        url: one for url, one in snapshot.pending.items() if isinstance(one, PendingName)
+    }
+    waiting |= {url: one for url, one in pending.items() if url not in served}
+    return {"endpoints": endpoints, "pending": [{"url": url, **one.shown()} for url, one in sorted(waiting.items())]}
+
+
+def _shown_plan(plan: Plan | None, snapshot: Snapshot) -> dict[str, Any]:
+    """Return the configuration that is followed, and its faults."""
+    return {
+        "revision": snapshot.revision,
+        "spec_revision": plan.spec.revision if plan else None,
+        "serving_task": {"id": plan.spec.task_id, "name": plan.spec.name} if plan else None,
+        "canaries": {name: canary.shares for name, canary in snapshot.canaries.items()},
+        "defaults": dict(snapshot.defaults),
+        "faults": [{"subject": fault.subject, "message": fault.message} for fault in snapshot.faults],
+    }

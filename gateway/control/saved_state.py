@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from gateway.control.compile import Plan
-from gateway.control.last_good import LastGood
 from gateway.control.records import ModelRecords
-from gateway.control.served_urls import ServedUrls
 from gateway.control.threads import ControlThreads, run_in
-from gateway.control.version import Versions
+from gateway.control.version import LastGood, Versions
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.spec import ServingTask
 
@@ -39,14 +37,13 @@ class SavedState:
 
     def __init__(
         self, store: SpecStore, records: ModelRecords, cache: ArtifactCache, threads: ControlThreads,
-        served_urls: ServedUrls, versions: Versions, *, task: Callable[[], ServingTask | None],
+        versions: Versions, *, task: Callable[[], ServingTask | None],
         plan: Callable[[], Plan | None],
     ) -> None:  # fmt: skip
         self._store = store
         self._records = records
         self._cache = cache
         self._threads = threads
-        self._served_urls = served_urls
         self._versions = versions
         self._task = task
         self._plan = plan
@@ -102,7 +99,7 @@ class SavedState:
         task = self._task()
         if task is None:
             return
-        served = sorted({*(self._served_urls.previously_served or ()), *self._versions.served()})
+        served = sorted({*(self._versions.previously_served or ()), *self._versions.served()})
         former = self._versions.last_good()
         try:
             await run_in(self._threads.local, self._store.save, task, self._records.known(), former, served)

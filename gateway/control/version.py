@@ -20,15 +20,16 @@ Invariants after every call, for every url (checked by a property test over rand
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
 from gateway.control.compile import EndpointPlan
-from gateway.control.last_good import LastGood
 from gateway.handlers.endpoint import Endpoint
 from gateway.path.routing.snapshot import Pending
+from gateway.spec import ModelRecord
 
 
 class Phase(StrEnum):
@@ -72,6 +73,17 @@ class Condition:
     is_final: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class LastGood:
+    """The plan of a served version, and its model's record if it has a model: how to build it again after a restart."""
+
+    plan: EndpointPlan
+    record: ModelRecord | None
+    refused: str = ""
+    """Fingerprint of the successor that failed on this version's requests; not tried while no request is known."""
+    reason: str = ""
+
+
 class Version:
     """One version of one url; its status for callers, status and page while it does not serve (``Pending``).
 
@@ -105,7 +117,7 @@ class Version:
         """Another attempt would fail everywhere: the configuration or the model must change first."""
         self.endpoint: Endpoint | None = None
         self.last_good: LastGood | None = None
-        """How to build it again after a restart; set once it has served."""
+        """Set once it has served. While its successor cannot be built, it is saved, and restored by the next start."""
 
     @property
     def fingerprint(self) -> str:
@@ -197,7 +209,8 @@ class _Url:
 
 
 class Versions:
-    """All versions by url, for use by one event loop. ``clock`` returns Unix seconds.
+    """All versions by url, for use by one event loop; readiness asks it (``health.ServedUrls``). ``clock`` returns Unix
+    seconds.
 
     ``give_up`` is called with each version that is no longer wanted and does not serve; the work on it must stop.
     Versions that leave service are appended to ``leaving``; whoever swaps the routes takes them from there.
@@ -213,6 +226,9 @@ class Versions:
         """The urls of each endpoint name."""
         self._retiring: set[Version] = set()
         self.leaving: list[Version] = []
+        self.previously_served: frozenset[str] | None = None
+        """Urls that were served before this process started; None if no file says so. Shrinks only."""
+        self._waits_until = 0.0
 
     # Configuration
 
@@ -249,6 +265,9 @@ class Versions:
         self._families = {}
         for url, plan in plans.items():
             self._families.setdefault(plan.spec.endpoint, []).append(url)
+        # If no file says what was served before, assume every configured url was.
+        before = self.previously_served
+        self.previously_served = frozenset(self._urls) if before is None else before & self._urls.keys()
         return begun
 
     def _want(self, url: str, plan: EndpointPlan) -> list[Version]:
@@ -377,11 +396,6 @@ class Versions:
             yield from of.versions()
 
     @property
-    def urls(self) -> frozenset[str]:
-        """All configured urls."""
-        return frozenset(self._urls)
-
-    @property
     def retiring(self) -> frozenset[Version]:
         """Versions that still answer their last requests."""
         return frozenset(self._retiring)
@@ -422,7 +436,36 @@ class Versions:
             for url, of in self._urls.items() if of.former is not None and of.former.last_good is not None
         }  # fmt: skip
 
-    def may_still_serve(self, url: str) -> bool:
-        """Whether an unserved url may still be served without a change of the configuration."""
-        of = self._urls.get(url)
-        return of is not None and url not in self._served and any(version.may_still_serve for version in of.versions())
+    # Readiness
+
+    def needs(self) -> dict[str, str]:
+        """Return each served url with the address of the Triton that it needs, or with an empty string."""
+        return {
+            url: version.plan.triton_address if version.plan is not None and version.endpoint.identity.triton_name
+            else "" for url, version in self._served.items() if version.endpoint is not None
+        }  # fmt: skip
+
+    def unserved(self) -> dict[str, str]:
+        """Return each url that is configured but not served, with its state and reason."""
+        return {
+            url: f"{'has' if one.state == 'failed' else 'is'} {one.state}: {one.reason}"
+            for url, one in sorted(self.pending().items()) if url not in self._served
+        }  # fmt: skip
+
+    def begin_wait(self, seconds: float) -> None:
+        """Wait for previously served urls from now on, at most so long."""
+        self._waits_until = asyncio.get_running_loop().time() + seconds
+
+    def awaited(self) -> Sequence[str]:
+        """Return the urls that start-up still waits for: served before this process started, and may still serve."""
+        return [] if asyncio.get_running_loop().time() >= self._waits_until else self._expected()
+
+    def coming(self) -> list[str]:
+        """Return the urls that were served before this process started and are in their first build."""
+        pending = self.pending()
+        return [url for url in self._expected() if url in pending and pending[url].state == "pending"]
+
+    def _expected(self) -> list[str]:
+        """Return the previously served urls that may still serve without a change of the configuration."""
+        known = [(url, self._urls.get(url)) for url in sorted(self.previously_served or ()) if url not in self._served]
+        return [url for url, of in known if of is not None and any(one.may_still_serve for one in of.versions())]

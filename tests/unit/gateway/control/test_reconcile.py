@@ -17,12 +17,11 @@ import pytest
 from gateway.control import reconcile, saved_state
 from gateway.control.builds import pause, recent_bodies
 from gateway.control.compile import EndpointPlan
-from gateway.control.last_good import LastGood
 from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
-from gateway.control.version import Phase, Progress, Versions
+from gateway.control.version import LastGood, Phase, Progress, Versions
 from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
 from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
@@ -175,7 +174,7 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         world.assembler.waits["a"].set()
         await world.until(lambda: routes.pending["a"].state == "failed")
         assert routes is world.table.current  # nothing was published: the object says it
-        assert {"a": "has failed: no such model; register it"} == world.follower.served_urls.unserved()
+        assert {"a": "has failed: no such model; register it"} == world.follower.versions.unserved()
         assert world.follower.status()["pending"][0]["is_final"]
 
 
@@ -246,7 +245,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         world.assembler.fails["a"] = SpecFault("it cannot be built")
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
         await world.until(
-            lambda: world.follower.served_urls.unserved() == {} and "a" in world.follower.versions.last_good()
+            lambda: world.follower.versions.unserved() == {} and "a" in world.follower.versions.last_good()
         )
         monkeypatch.setattr(world.follower._store, "save", slow)
         world.follower._saved_state.save_soon()

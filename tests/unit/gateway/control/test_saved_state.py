@@ -49,11 +49,11 @@ class Work:
         self.saving, self.pruning, self.revision = Pool(seconds), Pool(), ""
         parts: Any = SimpleNamespace(
             save=lambda *_: self.did.append("save"), keep=lambda *_: self.did.append("tidy"), known=dict,
-            previously_served=(), local=self.saving, downloads=self.pruning,
+            local=self.saving, downloads=self.pruning,
         )  # fmt: skip
         versions = Versions(lambda: 0.0, lambda _: None)
         self.of = SavedState(
-            parts, parts, parts, parts, parts, versions, task=lambda: cast("Any", "task"),
+            parts, parts, parts, parts, versions, task=lambda: cast("Any", "task"),
             plan=lambda: cast("Any", SimpleNamespace(revision=self.revision, endpoints={}) if self.revision else None),
         )  # fmt: skip
 
