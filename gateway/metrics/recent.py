@@ -1,8 +1,8 @@
 """The last minute and the last hour of a gateway for its own page: rates, failures, quantiles, curves and drift.
 
 Reads the numbers of all workers every ``STEP_S``, from the same snapshots as ``/metrics``. What happened in some time
-is the difference between two snapshots. It is kept in memory only: after a restart it is empty, and what is longer than
-an hour is Prometheus' work.
+is the difference between two snapshots: a point of a curve is one step, and the last minute the last four. It is kept
+in memory only: after a restart it is empty, and what is longer than an hour is Prometheus' work.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.drift import MISSING, Counts, Shares, bin_of, in_order
 from gateway.trace import CANARY, FALLBACK
 
-STEP_S: Final = 5.0
-WINDOW_S: Final = 60.0
-POINT_S: Final = 15.0
-"""Time between two points of a curve."""
+STEP_S: Final = 15.0
+_STEPS: Final = 4
 _POINTS: Final = 240
 _HISTORY: Final = 20
 """Points of a row's history of rates: five minutes."""
@@ -88,24 +86,19 @@ class Recent:
 
     def __init__(self, failures: Collection[str]) -> None:
         self._failures = frozenset(failures)
-        self._seen: deque[tuple[float, _Numbers]] = deque()
-        self._drawn: tuple[float, _Numbers] | None = None
-        """What was counted at the last point."""
+        self._seen: deque[tuple[float, _Numbers]] = deque(maxlen=_STEPS + 1)
         self._points: deque[tuple[float, dict[tuple[str, ...], _Point]]] = deque(maxlen=_POINTS)
         self._bins_seen: deque[tuple[float, Counts]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot) -> None:
         """Remember the counts at time ``now``."""
         current = _counted(snapshot)
+        if self._seen:
+            began, before = self._seen[-1]
+            versions = _between(before, current, 2)
+            points = {of: self._point(seen, (now - began) or 1.0) for of, seen in versions.items() if seen.asked}
+            self._points.append((now, points))
         self._seen.append((now, current))
-        while len(self._seen) > 1 and self._seen[1][0] <= now - WINDOW_S:
-            self._seen.popleft()
-        if self._drawn is None:
-            self._drawn = now, current
-        elif (seconds := now - self._drawn[0]) >= POINT_S:
-            versions = _between(self._drawn[1], current, 2)
-            self._points.append((now, {of: self._point(seen, seconds) for of, seen in versions.items() if seen.asked}))
-            self._drawn = now, current
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
             self._bins_seen.append((now, _variables(snapshot, references(snapshot))))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
@@ -118,7 +111,7 @@ class Recent:
         which were routed to the canary. ``failed``: share that failed on the gateway's side, of a canary including what
         stable answered; ``failures``: the same by outcome, the most frequent first. ``refused``: share that failed
         because of the callers. ``p50``, ``p95``, ``p99``: seconds, None without answers. ``rows_per_call``: mean.
-        ``history``: the version's requests per second over all routes, in steps of ``POINT_S``, the newest last.
+        ``history``: the version's requests per second over all routes, in steps of ``STEP_S``, the newest last.
         """
         if not self._seen:
             return []

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.observer import Observer
-from gateway.metrics.recent import POINT_S, Recent
+from gateway.metrics.recent import STEP_S, Recent
 from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
@@ -66,7 +66,7 @@ def test_counts_older_than_a_minute_are_dropped() -> None:
     recent.sample(0.0, observer.snapshot())
     finish(observer)
     observer.text_calls("e", "1").called(6, 60, 50)
-    for now in range(5, 80, 5):
+    for now in range(15, 80, 15):
         if now == 30:
             assert 6 == recent.rows(30.0, observer.snapshot())[0]["rows_per_call"]
             assert math.isclose(1 / 30, recent.rows(30.0, observer.snapshot())[0]["rate"])
@@ -104,7 +104,7 @@ def test_other_workers_counts_are_added() -> None:
             finish(observer, ms=ms)
         observer.text_calls("e", "1").called(count, 1, 1)
     both = summed(first.snapshot(), ended=[second.snapshot()])
-    recent.sample(100.0 + POINT_S, both)
+    recent.sample(100.0 + STEP_S, both)
     (row,) = recent.rows(110.0, both)
     assert (9.0, 45.0) == (row["rate"], row["rows_per_call"])
     assert 0.001 < row["p50"] <= 0.002 < 0.03 < row["p95"] <= 0.05
@@ -233,16 +233,15 @@ def test_a_point_is_the_difference_between_two_looks() -> None:
     recent.sample(0.0, numbers.snapshot())
     asked(numbers, 30)
     asked(numbers, 15, outcome="timeout")
-    recent.sample(POINT_S - 1, numbers.snapshot())  # too early
-    recent.sample(POINT_S, numbers.snapshot())
-    recent.sample(2 * POINT_S, numbers.snapshot())
-    (of,) = recent.curves("e", 2 * POINT_S)
+    recent.sample(STEP_S, numbers.snapshot())
+    recent.sample(2 * STEP_S, numbers.snapshot())
+    (of,) = recent.curves("e", 2 * STEP_S)
     assert ("1", [15.0, 0.0], [3.0, 0.0]) == (of["version"], of["ago"], of["rate"])
     assert 0.3333 == of["failed"][0]
     assert 0.01 < of["p50"][0] <= of["p99"][0] < 0.05, "the requests before the first look are not among them"
     assert 0.01 == of["infer"][0]
     assert [None] * 4 == [of[name][1] for name in ("failed", "p50", "infer", "queue")]
-    assert [] == recent.curves("nobody", 2 * POINT_S)
+    assert [] == recent.curves("nobody", 2 * STEP_S)
 
 
 def test_an_hour_is_kept() -> None:
@@ -250,6 +249,6 @@ def test_an_hour_is_kept() -> None:
     numbers, recent = Accumulator(), Recent(())
     for look in range(300):
         asked(numbers, 1, endpoint="early" if look < 20 else "late")
-        recent.sample(look * POINT_S, numbers.snapshot())
-    assert 240 == len(recent.curves("late", 300 * POINT_S)[0]["rate"])
-    assert [] == recent.curves("early", 300 * POINT_S)
+        recent.sample(look * STEP_S, numbers.snapshot())
+    assert 240 == len(recent.curves("late", 300 * STEP_S)[0]["rate"])
+    assert [] == recent.curves("early", 300 * STEP_S)
