@@ -136,17 +136,19 @@ class Totals:
         now = self._clock()
         if now >= self._sample_at:
             self._sample_at = now + STEP_S
-            self._views.sample(self.sum())
+            self._shown("sample")
         due = [number for number, one in self._asked.items() if not one.awaited or now >= one.until]
         for number in due:
             one = self._asked.pop(number)
-            try:
-                content = pickle.dumps(self._views.answer(self.sum(), *one.asked))
-            except Exception:  # noqa: BLE001 - the parent must go on: who has asked gets an error
-                _log.exception("the workers' numbers cannot be shown")
-                content = b""
-            _send(one.worker, "answer", one.number, content)
+            _send(one.worker, "answer", one.number, self._shown(*one.asked))
         return min((self._sample_at, *(one.until for one in self._asked.values()))) - now
+
+    def _shown(self, *asked: Any) -> bytes:
+        try:
+            return pickle.dumps(self._views.answer(self.sum(), *asked))
+        except Exception:  # noqa: BLE001 - the parent must go on: who has asked gets an error
+            _log.exception("the workers' numbers cannot be shown")
+            return b""
 
     def sum(self) -> Snapshot:
         """Return the sum of what all workers have reported."""

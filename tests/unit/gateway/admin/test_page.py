@@ -280,7 +280,7 @@ async def test_the_page_updates_itself_in_a_browser(
     monkeypatch: pytest.MonkeyPatch, stack: Any, tmp_path: Path
 ) -> None:
     """Chromium draws it, its script replaces the content, and it requests nothing from other hosts."""
-    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 0.5)
+    monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 2.0)
     references = stack.settings.state_dir / "references" / "sentiment"
     references.mkdir(parents=True)
     lengths = drift.reference_of({"4": 200, "8": 400, "12": 300, "+Inf": 0})

@@ -201,6 +201,15 @@ async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: py
     family.of["one"][2].close()
 
 
+async def test_a_question_that_fails_leaves_the_parent_running() -> None:
+    """Who has asked gets an error; the next one an answer."""
+    one, family = built(1), Family()
+    async with family.listening(one=one):
+        with pytest.raises(InternalError):
+            await family.of["one"][1].ask(one.snapshot(), "metrics", 5)
+        assert 1.0 == await asked(family.of["one"][1], one)
+
+
 class Declared:
     """A worker with one declared variable `x`."""
 
