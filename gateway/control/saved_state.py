@@ -8,7 +8,6 @@ about every two seconds. ``reconcile`` says what has changed, and supplies the c
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -48,72 +47,63 @@ class SavedState:
         self._task = task
         self._plan = plan
         self._is_unsaved = False
-        self._rests_until = 0.0
-        self._no_rest = asyncio.Event()
-        """Set: skip the pause before the next save."""
+        self._saving = asyncio.Lock()
         self._worker: asyncio.Task[None] | None = None
+        self._urgent: asyncio.Task[None] | None = None
         self._pruner: asyncio.Task[None] | None = None
         self._prune_due, self._pruned_revision = 0.0, ""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is left to save."""
-        return self._worker is None or self._worker.done()
 
     def save_soon(self) -> None:
         """Save after the pause since the last save."""
         self._is_unsaved = True
-        self.prune_soon()
-
-    def prune_soon(self) -> None:
-        """Delete unneeded files if that is due, but not before everything is saved."""
-        if self.is_idle:
+        if self._worker is None or self._worker.done():
             self._worker = asyncio.create_task(self._work(), name="saved state")
 
     async def save_now(self) -> None:
-        """Save without a pause if a save is pending, and wait at most 5 s for it."""
-        if self._worker is not None and not self._worker.done():
-            self._no_rest.set()
-            await asyncio.wait({self._worker}, timeout=_LAST_SAVE_S)
-            self._no_rest.clear()
+        """Save what is not saved yet without a pause, and wait at most 5 s for it."""
+        self._urgent = asyncio.create_task(self._save(), name="saved state")
+        await asyncio.wait({self._urgent}, timeout=_LAST_SAVE_S)
 
     async def close(self) -> None:
-        """Save now if a save is pending, then stop."""
+        """Save what is not saved yet, then stop."""
         await self.save_now()
-        if self._pruner is not None:
-            self._pruner.cancel()
+        for task in (self._worker, self._pruner):
+            if task is not None:
+                task.cancel()
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._is_unsaved:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(self._rests_until):
-                    await self._no_rest.wait()
-            self._is_unsaved, began = False, loop.time()
+            began = loop.time()
             await self._save()
-            self._rests_until = loop.time() + min(REST * (loop.time() - began), MAX_REST_S)
-        self._prune_if_due()
+            await asyncio.sleep(min(REST * (loop.time() - began), MAX_REST_S))
 
     async def _save(self) -> None:
-        """Save the Task, model records, former versions and served urls. Failures are logged."""
-        task = self._task()
-        if task is None:
-            return
-        served = sorted({*(self._versions.previously_served or ()), *self._versions.served()})
-        former = self._versions.last_good()
-        try:
-            await run_in(self._threads.local, self._store.save, task, self._records.known(), former, served)
-        except OSError as error:
-            _log.warning("the last-good state cannot be stored: %s", error)
-        except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
-            _log.exception("storing the last-good state failed unexpectedly")
+        """Save the Task, model records, former versions and served urls if they have changed. Failures are logged."""
+        async with self._saving:
+            task = self._task() if self._is_unsaved else None
+            self._is_unsaved = False
+            if task is None:
+                return
+            served = sorted({*(self._versions.previously_served or ()), *self._versions.served()})
+            former = self._versions.last_good()
+            try:
+                await run_in(self._threads.local, self._store.save, task, self._records.known(), former, served)
+            except OSError as error:
+                _log.warning("the last-good state cannot be stored: %s", error)
+            except Exception:  # noqa: BLE001 - a bug here must not prevent an orderly shutdown
+                _log.exception("storing the last-good state failed unexpectedly")
+        self.prune_soon()
 
-    def _prune_if_due(self) -> None:
-        """Begin to delete unneeded files if that is due; wanted, serving and last-good versions need theirs."""
+    def prune_soon(self) -> None:
+        """Begin to delete unneeded files if that is due and everything is saved.
+
+        Wanted, serving and last-good versions need theirs.
+        """
         now, plan = asyncio.get_running_loop().time(), self._plan()
         if plan is None or (now < self._prune_due and self._pruned_revision == plan.revision):
             return
-        if self._pruner is not None and not self._pruner.done():
+        if self._is_unsaved or self._saving.locked() or (self._pruner is not None and not self._pruner.done()):
             return
         self._prune_due, self._pruned_revision = now + _PRUNE_S, plan.revision
         known = [version.last_good for version in self._versions if version.last_good is not None]
