@@ -58,7 +58,6 @@ class RoutePublisher:
         self._published = published
         self._finished: list[tuple[Version, Endpoint, LastGood]] = []
         """Endpoints that are ready and begin to serve with the next swap."""
-        self._watched: dict[str, tuple[Version, Served]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._due: asyncio.TimerHandle | None = None
         self._watch_due: asyncio.Handle | None = None
@@ -129,37 +128,28 @@ class RoutePublisher:
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def watch(self, *, again: bool = False) -> None:
-        """Update metrics and shadows after a swap; ``again`` if the reference distributions have changed."""
+    def watch(self) -> None:
+        """Update metrics and shadows after a swap, or after a change of the reference distributions."""
         self._watch_due = None
         plan = self._plan()
         if plan is None:
             return
-        if again:
-            self._watched.clear()
-        watched: dict[str, tuple[Version, Served]] = {}
-        for url, version in self._versions.served().items():
-            known = self._watched.get(url)
-            watched[url] = known if known is not None and known[0] is version else (version, self._watched_as(version))
-        self._watched = watched
         spec = plan.spec
         self._observer.watch.configure(
-            {url: one for url, (_, one) in watched.items()}, spec.metrics,
+            {url: self._watched_as(endpoint) for url, endpoint in self._versions.endpoints().items()}, spec.metrics,
             frequency_of(spec.settings, self._metric_log_frequency),
         )  # fmt: skip
         self._observer.expect(self._table.current.routes())
         self._observer.promise(plan.objectives)
         self._mirror.configure(spec.shadows, self._table.current.endpoints)
 
-    def _watched_as(self, version: Version) -> Served:
-        endpoint = version.endpoint
-        assert endpoint is not None  # noqa: S101 - it serves
+    def _watched_as(self, endpoint: Endpoint) -> Served:
         identity = endpoint.identity
         labels = identity.details.get("labels")
         return Served(
             identity.endpoint, identity.version, is_text=endpoint.is_text,
             labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
-            reference=self._references.of(version.url) or identity.reference,
+            reference=self._references.of(identity.url) or identity.reference,
         )  # fmt: skip
 
     async def close(self) -> None:

@@ -199,7 +199,7 @@ class Reconciler:
             self._health.note()
             self._saved_state.prune_soon()
             if await self._local(self._references.read):
-                self._publisher.watch(again=True)
+                self._publisher.watch()
             return
         self._answered = False
         if self._plan is None:

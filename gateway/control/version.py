@@ -222,8 +222,6 @@ class Versions:
         self._urls: dict[str, _Url] = {}
         self._served: dict[str, Version] = {}
         """The serving version of each url. Read often, changed by ``_move`` only."""
-        self._families: dict[str, list[str]] = {}
-        """The urls of each endpoint name."""
         self._retiring: set[Version] = set()
         self.leaving: list[Version] = []
         self.previously_served: frozenset[str] | None = None
@@ -262,9 +260,6 @@ class Versions:
             known.former = Version(url, former.plan, self._clock(), is_restored=True)
             known.former.last_good = former
             begun.append(known.former)
-        self._families = {}
-        for url, plan in plans.items():
-            self._families.setdefault(plan.spec.endpoint, []).append(url)
         # If no file says what was served before, assume every configured url was.
         before = self.previously_served
         self.previously_served = frozenset(self._urls) if before is None else before & self._urls.keys()
@@ -421,8 +416,7 @@ class Versions:
 
     def family(self, name: str) -> list[Version]:
         """Return the serving versions of one endpoint name."""
-        found = (self.serving(url) for url in self._families.get(name, ()))
-        return [version for version in found if version is not None]
+        return [one for one in self._served.values() if one.plan is not None and one.plan.spec.endpoint == name]
 
     def former_of(self, version: Version) -> Version | None:
         """Return the version that is served or restored until this version serves."""

@@ -44,7 +44,6 @@ class Watch:
         self._chance = chance
         self._make = partial(WatchedVersion, chance=chance, budget=Budget(MAX_A_SECOND, clock))
         self._watched: dict[str, WatchedVersion] = {}
-        self._known: dict[str, tuple[tuple[Served, Declared | None], WatchedVersion]] = {}
         self._inputs: object = None
         self._has_complained = False
 
@@ -56,20 +55,17 @@ class Watch:
         if inputs == self._inputs:
             return
         self._inputs = inputs
-        known, self._known, self._watched = self._known, {}, {}
+        known, self._watched = self._watched, {}
         references: dict[tuple[str, ...], float] = {}
         for url, version in served.items():
             # With a thousand versions, usually one changes at a time: unchanged ones keep their state.
             source = (version, declared_for(url, specs, default_frequency))
-            former = known.get(url)
-            if former is None or former[0] != source:
-                if former is not None:
-                    former[1].forget(version)
-                former = source, self._make(self._numbers, *source)
-            self._known[url] = former
-            watched = former[1]
-            if watched.is_needed:
-                self._watched[url] = watched
+            watched = known.get(url)
+            if watched is None or watched.source != source:
+                if watched is not None:
+                    watched.forget(version)
+                watched = self._make(self._numbers, *source)
+            self._watched[url] = watched
             references |= {
                 (version.endpoint, version.version, name, bin_name): count
                 for name, bins in watched.references.items() for bin_name, count in bins.items()
@@ -97,6 +93,7 @@ class WatchedVersion:
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
         budget: Budget,
     ) -> None:  # fmt: skip
+        self.source = served, declared
         variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
         self._declared = [(split(v.name), Variable(numbers, served, v.name, v.type, v.buckets)) for v in variables]
@@ -104,7 +101,6 @@ class WatchedVersion:
         # A declared variable replaces the built-in one of the same name.
         self.text = TextVariables(numbers, served, own, chance, budget) if served.is_text else None
         self.fault: Exception | None = None
-        self.is_needed = bool(self._declared) or self.text is not None
         known = [*(variable for _, variable in self._declared), *(self.text.variables if self.text is not None else ())]
         self.references = dict(_usable(served, known))
         """The bins of each variable that has a reference."""

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import declared
+from gateway.metrics import catalog, declared
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
@@ -342,6 +342,11 @@ def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
     stack.registry.sections["metric_logging"] = json.dumps({endpoint: {"endpoint": endpoint, "metrics": metrics}})
 
 
+def is_declared(stack: Any) -> bool:
+    """Whether a variable of type counter is counted."""
+    return any(one.metric == catalog.VARIABLE_COUNTER.name for one, _ in stack.gateway.observer.snapshot().counts)
+
+
 async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> None:
     """metrics add needs no restart; a report that is not a mapping fails no request."""
     stack.add_hook("h", HOOK)
@@ -349,7 +354,7 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     post = stack.client.post
     assert 200 == (await post("/serve/h", json={"n": 1, "report": {"z": 4}})).status_code
     declare(stack, "h/*", n={"type": "value"}, y={"type": "scalar", "buckets": [1, 5]}, z={"type": "counter"})
-    await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
+    await stack.until(lambda: is_declared(stack))
     for report in ({"z": 4}, {"z": "wrong"}, 7, None):
         assert 200 == (await post("/serve/h", json={"n": 3, "report": report})).status_code
     found = await shown(stack, "scalar_count{y}", 4)
@@ -366,7 +371,7 @@ async def test_variables_are_found_in_requests_of_every_protocol(stack: Any) -> 
     )
     await stack.served("h")
     declare(stack, "h", n={"type": "counter"}, y={"type": "counter"})
-    await stack.until(lambda: bool(stack.gateway.observer.watch._watched))
+    await stack.until(lambda: is_declared(stack))
     tensor = {"name": "n", "shape": [2], "datatype": "INT64", "data": [3, 4]}
     reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
     assert 200 == reply.status_code, reply.text
