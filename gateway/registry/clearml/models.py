@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.registry.port import ModelQuery
@@ -31,21 +32,15 @@ class ModelSearch:
 
     def find(self, query: ModelQuery) -> Sequence[str]:
         """See ``RegistryWriter.find_models``."""
-        body = self._filters(query)
         found: list[str] = []
-        page = 0
-        while body and (query.most is None or len(found) < query.most):
-            models = self._call("models", "get_all", {**body, "page": page})["models"]
+        for models in pages(self._call, self._filters(query)):
             # Models with the same time are ordered by id, so that all callers see the same order.
             for model in sorted(models, key=lambda m: (str(m.get("created") or ""), str(m["id"])), reverse=True):
                 if query.most is not None and len(found) >= query.most:
-                    break
+                    return found
                 # Without a limit, empty models are included: they displace no other model.
                 if _has_data(model) and (query.most is None or model["id"] in query.served or self._is_filled(model)):
                     found.append(str(model["id"]))
-            if len(models) < PAGE:
-                break
-            page += 1
         return found
 
     def _filters(self, query: ModelQuery) -> dict[str, Any]:
@@ -54,7 +49,6 @@ class ModelSearch:
             "system_tags": ["-archived"],
             "order_by": ["-created"],
             "only_fields": ["id", "created", "uri"],
-            "page_size": PAGE,
         }
         if query.project:
             asked = {"name": exactly(query.project), "only_fields": ["id", "name"]}
@@ -81,6 +75,15 @@ class ModelSearch:
                 return False
             self._filled.add(identity)
         return True
+
+
+def pages(call: Call, body: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the models that match ``body``, page by page; nothing for an empty ``body``."""
+    for page in itertools.count() if body else ():
+        models = call("models", "get_all", {**body, "page": page, "page_size": PAGE})["models"]
+        yield models
+        if len(models) < PAGE:
+            return
 
 
 def exactly(name: str) -> str:

@@ -8,7 +8,6 @@ the stock CLI does by writing all sections at once.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ from gateway.registry.clearml import following
 from gateway.registry.clearml.decode import MODEL_FIELDS, model_record, serving_task
 from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLedger
-from gateway.registry.clearml.models import PAGE, ModelSearch, exactly
+from gateway.registry.clearml.models import PAGE, ModelSearch, exactly, pages
 from gateway.registry.clearml.session import Api
 from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import ModelQuery, Parts, Upload
@@ -134,12 +133,8 @@ class ClearMLRegistry(Api):
         """Yield the models that have one of these values in a field."""
         asked = sorted(set(values))
         for start in range(0, len(asked), PAGE):
-            body = {field: asked[start : start + PAGE], "only_fields": list(MODEL_FIELDS), "page_size": PAGE}
-            for page in itertools.count():
-                models = self.call("models", "get_all", {**body, "page": page})["models"]
-                yield from map(model_record, models)
-                if len(models) < PAGE:
-                    break
+            for page in pages(self.call, {field: asked[start : start + PAGE], "only_fields": list(MODEL_FIELDS)}):
+                yield from map(model_record, page)
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""

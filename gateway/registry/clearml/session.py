@@ -7,10 +7,11 @@ other files of this folder call it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import requests
@@ -47,14 +48,8 @@ class Api:
         Raises ``RegistryUnavailable`` and ``RegistryRefused`` as every method of the port does.
         """
         session = self.session
-        try:
+        with _translated():
             reply = session.send_request(service=service, action=action, version=version, method="get", json=dict(body))
-        except _SDK_NETWORK_ERRORS as error:
-            raise _translate(error) from error
-        except Exception as error:
-            if type(error).__name__ == "LoginError":
-                raise _translate(error) from error
-            raise
         return self._checked(reply, f"{service}.{action}")
 
     def report(self, events: Sequence[Mapping[str, Any]]) -> None:
@@ -63,12 +58,10 @@ class Api:
         Raises ``RegistryUnavailable`` and ``RegistryRefused``.
         """
         session = self.session
-        try:
+        with _translated():
             replies = session.send_request_batch(
                 service="events", action="add_batch", version="2.23", json=[dict(event) for event in events]
             )
-        except _SDK_NETWORK_ERRORS as error:
-            raise _translate(error) from error
         for reply in replies or ():
             self._checked(reply, "events.add_batch")
 
@@ -91,7 +84,16 @@ class Api:
         raise RegistryRefused(message)
 
 
-_SDK_NETWORK_ERRORS = (requests.RequestException, OSError)
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Translate the errors of the SDK's session, whose own types have no common base."""
+    try:
+        yield
+    except Exception as error:
+        own = ("LoginError", "ValueError", "ConfigurationError")
+        if isinstance(error, requests.RequestException | OSError) or type(error).__name__ in own:
+            raise _translate(error) from error
+        raise
 
 
 def _open_session() -> Any:
@@ -110,22 +112,17 @@ def _open_session() -> Any:
             "CLEARML_OFFLINE_MODE is set, so the ClearML SDK calls no server", hint="unset CLEARML_OFFLINE_MODE"
         )
     try:
-        _read_configuration(ConfigWrapper)
-        return BoundedSession(
-            http_retries_config={"total": 1, "connect": 1, "read": 1, "redirect": 3, "backoff_factor": 0.2},
-        )
+        with _translated():
+            _read_configuration(ConfigWrapper)
+            return BoundedSession(
+                http_retries_config={"total": 1, "connect": 1, "read": 1, "redirect": 3, "backoff_factor": 0.2},
+            )
     except MissingConfigError as error:
         raise RegistryRefused(
             "no ClearML credentials found",
             hint="set CLEARML_API_HOST, CLEARML_API_ACCESS_KEY and CLEARML_API_SECRET_KEY, or run `clearml-init`; for "
             "the server of a `triton-gateway up`, run this in its folder",
         ) from error
-    except _SDK_NETWORK_ERRORS as error:
-        raise _translate(error) from error
-    except Exception as error:
-        if type(error).__name__ in ("LoginError", "ValueError", "ConfigurationError"):
-            raise _translate(error) from error
-        raise
 
 
 @functools.cache
