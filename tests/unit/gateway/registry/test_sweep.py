@@ -54,6 +54,19 @@ def test_what_is_not_needed_is_deleted_an_hour_after_its_last_use(world: World) 
     assert {"needed", "recent"} == world.there()  # used by the one that needs it, a moment ago
 
 
+def test_what_is_needed_stays_also_where_its_use_cannot_be_marked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a volume whose clock is behind, or of another owner."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", fails)
+    world.cache.keep([world.record("needed")])
+    assert {"needed", "recent"} == world.there()
+
+
 def test_a_use_counts(world: World) -> None:
     """Also of another program on the same cache, and also of what is needed without its weights."""
     world.open().model(world.record("old"))
