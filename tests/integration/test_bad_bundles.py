@@ -72,7 +72,7 @@ TEXT_CASES: dict[str, tuple[Callable[[Path], None], str]] = {
         "ONNX Runtime cannot load the model",
     ),
     "wrong-answers": (_samples, 'answer.label is "GOOD" instead of "BAD"'),
-    "disk-full": (lambda b: (b / "padding.bin").write_bytes(np.random.default_rng(0).bytes(4 << 20)), "cannot store"),
+    "disk-full": (lambda b: (b / "padding.txt").write_bytes(np.random.default_rng(0).bytes(4 << 20)), "cannot store"),
 }
 CODE_CASES: dict[str, tuple[dict[str, str], str]] = {
     "raises-at-import": ({"at_import": "raise RuntimeError('broken import')"}, "broken import"),
