@@ -20,6 +20,7 @@ class Process:
     idle_since: float
     is_busy: bool = False
     is_retired: bool = False
+    ends_later: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -29,7 +30,7 @@ class Process:
     def retire(self) -> None:
         """See ``HookProcess``; one that works ends when the test says so."""
         self.is_retired = True
-        if not self.is_busy:
+        if not (self.is_busy or self.ends_later):
             self.end()
 
     def end(self) -> None:
@@ -77,6 +78,19 @@ async def test_the_process_that_has_idled_longest_makes_room() -> None:
     assert [1, 1, 1] == [len(pool.processes) for pool in (a, b, c)]
     await c.start(is_busy=True)
     assert [1, 0, 2] == [len(pool.processes) for pool in (a, b, c)]
+
+
+async def test_one_process_is_retired_for_each_that_waits() -> None:
+    """However often that is looked at before it has ended."""
+    bound, a, b = made(2, 2)
+    for number in range(2):
+        (await a.start(float(number))).ends_later = True
+    waiting = asyncio.create_task(b.start())
+    await settled()
+    bound.assign()
+    assert [True, False] == [process.is_retired for process in a.processes]
+    a.processes[0].end()
+    await waiting
 
 
 async def test_who_waits_gets_a_place_in_turn() -> None:

@@ -52,6 +52,20 @@ async def test_each_request_expires_once_and_never_early() -> None:
         assert -0.001 <= late <= 0.022, (one.timeout, late)
 
 
+async def test_a_shorter_time_out_counts_from_the_first() -> None:
+    """A longer one changes nothing. One that is over is refused."""
+    deadlines, one, late = Deadlines(), One(), One()
+    arm(deadlines, one, 10.0)
+    arm(deadlines, late, 10.0)
+    await asyncio.sleep(3)
+    arm(deadlines, one, 5.0)
+    arm(deadlines, one, 60.0)
+    await asyncio.sleep(3)
+    assert [5.0] == pytest.approx(one.at, abs=0.03)
+    with pytest.raises(NotImplementedError):
+        arm(deadlines, late, 5.0)
+
+
 async def test_a_request_that_was_removed_never_expires() -> None:
     """Even if another one that expires at the same moment removes it. Without requests no timer runs."""
     deadlines = Deadlines()
