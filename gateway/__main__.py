@@ -24,7 +24,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.settings import JOINS, SUPERVISOR, Settings, trace_protocol, variables_of
+from gateway.settings import Settings, trace_protocol, variables_of
 
 _BACKLOG: Final = 4096
 """The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
@@ -227,16 +227,10 @@ def _serve(settings: Settings, listener: socket.socket) -> int:
         server.run()
         return 0 if server.started else 1
     logs.configure(settings.log_format)
-    os.environ[SUPERVISOR] = str(os.getpid())
     importlib.import_module("clearml.backend_api.session")  # which every worker needs
 
-    def worker(*, joins: bool) -> Server:
-        if joins:
-            os.environ[JOINS] = "yes"
-        return make()
-
     return workers.Workers(
-        worker, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=listener.close
+        make, settings.workers, drain=settings.drain_delay + settings.drain_timeout, ends=listener.close
     ).run()
 
 

@@ -74,7 +74,7 @@ from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Records, last_changes
 from gateway.registry.port import Registry
-from gateway.settings import JOINS, LOCAL_NAMES, SUPERVISOR, Settings, grpc_options, trace_protocol
+from gateway.settings import LOCAL_NAMES, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
@@ -556,7 +556,8 @@ def _end_with(parent: int) -> None:
 def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     """Return the application of a real worker, configured from the environment."""
     environ = os.environ if environ is None else environ
-    parent = int(environ.get(SUPERVISOR, "0"))
+    link = workers.link
+    parent = 0 if link is None else link.parent_pid
     _end_with(parent)
     settings = Settings()
     logs.configure(settings.log_format)
@@ -576,10 +577,10 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             cold_s=settings.cold_start_timeout or _COLD_S,
             wish=wishes.make,
         ),
-        link=workers.link,
+        link=link,
         local_names=_local_names(settings, environ),
         is_whole_process=True,
-        settle=_JOIN_S if environ.get(JOINS) else _SETTLE_S,
+        settle=_JOIN_S if link is not None and link.joins else _SETTLE_S,
         parent=parent,
         spans=_spans(environ),
     )

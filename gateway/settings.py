@@ -71,10 +71,6 @@ def _clearml_poll(value: object) -> float:
     return parse_duration(value, bare_unit="min" if isinstance(value, str) else "s")
 
 
-SUPERVISOR = "TRITON_GATEWAY_SUPERVISOR_PID"
-"""Not a setting: passed to workers; the process id of the supervisor that distributes connections."""
-JOINS = "TRITON_GATEWAY_WORKER_JOINS"
-"""Not a setting: passed to workers that start while others serve, which take the requests meanwhile."""
 LOCAL_NAMES = "TRITON_GATEWAY_LOCAL_NAMES"
 """Not a setting: passed by `up` to a gateway on loopback; the names, beside those of loopback, that it answers to."""
 

@@ -54,12 +54,8 @@ class Served(Protocol):
         ...
 
 
-class Make(Protocol):
-    """Makes the server of a worker, in the worker."""
-
-    def __call__(self, *, joins: bool) -> Served:
-        """``joins``: other workers serve already."""
-        ...
+Make = Callable[[], Served]
+"""Makes the server of a worker, in the worker, where ``link`` is set."""
 
 
 class Link(NamedTuple):
@@ -67,8 +63,11 @@ class Link(NamedTuple):
 
     parent: socket.socket
     """For heartbeats and numbers (``metrics.workers``)."""
+    parent_pid: int
     latch: mmap.mmap
     """One byte of all workers: 1 once one has been ready."""
+    joins: bool
+    """Whether other workers served already when it was started: they take the requests meanwhile."""
 
 
 link: Link | None = None
@@ -82,7 +81,7 @@ class _Worker:
         """Raises ``OSError`` if no process can be started."""
         self._totals = totals
         self.socket, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.process = _FORK.Process(target=_work, args=(make, joins, Link(of_worker, latch)))
+        self.process = _FORK.Process(target=_work, args=(make, Link(of_worker, os.getpid(), latch, joins)))
         # Before the worker sets its own handlers, the parent's would handle its signals, and they would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
@@ -262,14 +261,14 @@ class Workers:
                 worker.process.join()
 
 
-def _work(make: Make, joins: bool, of_worker: Link) -> None:
+def _work(make: Make, of_worker: Link) -> None:
     global link  # `app.create_app` reads it
     link = of_worker
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)  # until the server sets its own handlers
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-    server = make(joins=joins)
+    server = make()
     threading.Thread(target=_beat, args=(server, of_worker.parent), daemon=True).start()
     server.run()
     sys.exit(0 if server.started else _CANNOT_START)

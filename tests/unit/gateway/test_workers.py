@@ -30,8 +30,6 @@ os.register_at_fork(after_in_child=told_at_once)
 
 class Server:
     started = False
-    def __init__(self, *, joins):
-        pass
     def run(self):
         stop = threading.Event()
         signal.signal(signal.SIGTERM, lambda *_: stop.set())
@@ -145,8 +143,6 @@ from gateway.workers import _Worker
 
 class Server:
     started = True
-    def __init__(self, *, joins):
-        pass
     def run(self):
         time.sleep(3600)
 
@@ -194,8 +190,6 @@ ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become its children, as those
 
 class Server:
     started = False
-    def __init__(self, *, joins):
-        pass
     def run(self):
         self.started = True
         left = subprocess.Popen(["sleep", "0.2"], start_new_session=True)
