@@ -112,7 +112,7 @@ class Builds:
         while True:
             versions.building(version)
             try:
-                endpoint = await (self._restored(version, plan) if is_restored else self._built(version, plan))
+                endpoint = await self._built(version, plan)
             except GatewayError as error:
                 reason, outcome, is_final = _reason(error), error.kind, _is_final(error)
                 if isinstance(error, FailsOnRequests):
@@ -141,7 +141,10 @@ class Builds:
             self._finished(version, endpoint, LastGood(plan, self._records.known().get(plan.spec.model_id or "")))
 
     async def _built(self, version: Version, plan: EndpointPlan) -> Endpoint:
-        versions = self._versions
+        versions, step = self._versions, partial(self._versions.step, version)
+        if version.is_restored:
+            record = version.last_good.record if version.last_good is not None else None
+            return await self._assembler.build(plan, step, record=record)
         recent = recent_bodies(versions, version)
         former = versions.former_of(version)
         if former is not None and former.last_good is not None and not recent and former.may_still_serve:
@@ -149,15 +152,8 @@ class Builds:
             if known.refused == plan.fingerprint:
                 raise FailsOnRequests(known.reason, hint="it is tried again with the next request that is answered")
         return await self._assembler.build(
-            plan,
-            partial(versions.step, version),
-            validating=lambda: versions.loaded(version),
-            recent=recent,
-        )
-
-    async def _restored(self, version: Version, plan: EndpointPlan) -> Endpoint:
-        record = version.last_good.record if version.last_good is not None else None
-        return await self._assembler.build(plan, partial(self._versions.step, version), record=record)
+            plan, step, validating=lambda: versions.loaded(version), recent=recent,
+        )  # fmt: skip
 
 
 def recent_bodies(versions: Versions, version: Version) -> list[bytes]:
