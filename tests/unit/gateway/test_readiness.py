@@ -258,7 +258,11 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
         )  # fmt: skip
 
     links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
-    first, second, other = worker(Link(links[0][0], latch)), worker(Link(links[1][0], latch)), worker(None)
+    first, second, other = (
+        worker(Link(links[0][0], 0, latch, joins=False)),
+        worker(Link(links[1][0], 0, latch, joins=False)),
+        worker(None),
+    )
     stack.deploy("fast")
     stack.deploy("slow", "m2")
     async with first.running():
@@ -276,7 +280,7 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
         stack.backend.is_up = True
         model = stack.backend.models.pop(stack.triton_name("slow"))
         asyncio.get_running_loop().call_later(1.5, stack.backend.models.update, {stack.triton_name("slow"): model})
-        third = worker(Link(links[2][0], latch), settle=LIMIT_S)
+        third = worker(Link(links[2][0], 0, latch, joins=False), settle=LIMIT_S)
         async with third.running():
             assert {"fast", "slow"} == set(third.table.current.endpoints)
     for one in itertools.chain(*links):
