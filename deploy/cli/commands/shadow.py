@@ -36,8 +36,8 @@ def command(
 ) -> int:  # fmt: skip
     """Send copies of an endpoint's requests to another version and compare its answers (shadow traffic).
 
-    Callers never see these answers and do not wait for them. Under load the copies are dropped first. `triton-gateway
-    status` shows how many answers agree, and so does this command without --to and --off.
+    Callers never see these answers and do not wait for them. Under load the copies are dropped first. Without --to and
+    --off it says what is mirrored; `triton-gateway status` shows how many answers agree.
 
     \b
     Examples:
