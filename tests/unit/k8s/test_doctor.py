@@ -19,7 +19,6 @@ NAMESPACE = "triton-gateway"
 RESOURCES = {
     "v1": [("pods", "Pod", True)],
     "apps/v1": [("deployments", "Deployment", True)],
-    "apiregistration.k8s.io/v1": [("apiservices", "APIService", False)],
     "autoscaling/v2": [("horizontalpodautoscalers", "HorizontalPodAutoscaler", True)],
     "keda.sh/v1alpha1": [("scaledobjects", "ScaledObject", True)],
 }  # fmt: skip
@@ -96,8 +95,6 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
     """Every question is one that the real kubectl understands, and its answer is read right."""
     inside = f"/namespaces/{NAMESPACE}"
     answers = {
-        "/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.external.metrics.k8s.io": named(
-            "APIService", "v1beta1.external.metrics.k8s.io", spec={"service": {"namespace": "keda", "name": "m"}}),
         f"/apis/autoscaling/v2{inside}/horizontalpodautoscalers": listed("HorizontalPodAutoscaler", named(
             "HorizontalPodAutoscaler", "triton-gateway", status={"currentReplicas": 2}, spec={
                 "scaleTargetRef": {"name": "triton-gateway"}, "minReplicas": 2, "maxReplicas": 9})),
@@ -108,7 +105,7 @@ def test_a_cluster_that_has_everything(cluster: Callable[[dict[str, Any]], Kubec
         f"/api/v1{inside}/pods": listed("Pod"),
     }  # fmt: skip
     found = list(check(cluster(answers)))
-    assert {"hpa/triton-gateway", "scaledobject/triton", "external metrics (KEDA)"} == {each.subject for each in found}
+    assert {"hpa/triton-gateway", "scaledobject/triton"} == {each.subject for each in found}
     assert {"ok"} == {each.state for each in found}
 
 
