@@ -38,6 +38,9 @@ class Preprocess:
         if do == "abort": os.abort()
         if do == "kill": os.kill(os.getpid(), 9)
         if do == "fork": os.fork()
+        if do == "fork and exit":
+            if os.fork(): os._exit(3)
+            time.sleep(1000)
         if do == "fork and stay":
             child = os.fork()
             if child == 0: time.sleep(1000)
@@ -98,6 +101,7 @@ async def answered(stack: Any, body: Any) -> Any:
         ("garbage", 500, "not a frame"),
         ("spin", 504, "deadline_exceeded"),
         ("fork", 200, ""),
+        ("fork and exit", 500, "exited with code 3"),
         pytest.param("threads", 200, "", marks=pytest.mark.long),
     ],
 )
