@@ -142,7 +142,10 @@ def shown(found: Mapping[str, Any]) -> str:
     for name, ratios in sorted(ours, key=lambda each: each[1]["rps"]["median"]):
         rows.append([name, *(interval(ratios[figure]) for figure in FIGURES)])
     facts = found["facts"]
-    legend = "c16: callers that wait for their answers; 110rps: requests a second at random"
+    legend = (
+        "static: a nearly free model, the mean of one vector per token; c16: callers that wait for their answers; "
+        "110rps: requests a second at random"
+    )
     return f"{table(rows)}\n\n{legend}. {rounds_of(found['cells'])}; {facts['commit']} beside {facts['peer']}."
 
 
