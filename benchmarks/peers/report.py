@@ -1,7 +1,7 @@
 """Reports a run: tables on stdout, JSON in ``results/``, and the page ``docs/benchmarks.md``.
 
-Every table has the systems by their CPU time per request, the cheapest first, and that over the gateway's: a ratio is
-formed within each round, between cells measured seconds apart, so what disturbs a round disturbs both sides of it.
+The table has what every other system costs over the gateway: a ratio is formed within each round, between cells
+measured seconds apart, so what disturbs a round disturbs both sides of it. Where the gateway does worst is first.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _BACKENDS = {
     "gpu": "a model that behaves as on a GPU: 4 ms per call + 0.05 ms per row, at most 64 rows, one call at a time",
     "minilm": "the real all-MiniLM-L6-v2 (ONNX Runtime, CPU, one core)",
 }
-_HEADS = ("system", "CPU µs", "Triton CPU µs", "both, over the gateway's", "requests/s", "p50 ms", "p99 ms",
-          "rows a call", "RSS MB", "errors")  # fmt: skip
+_PEERS = {"ensemble_lean": "Triton ensemble", "clearml_lean": "clearml-serving", "kserve": "KServe transformer"}
 
 Cell = Mapping[str, Any]
 Place = tuple[str, str, int, float]
@@ -52,43 +51,26 @@ def markdown(run: Mapping[str, Any], *, name: str) -> str:
     facts = run["facts"]
     rounds = sorted(len(each) for systems in _groups(run["cells"]).values() for each in systems.values())
     lines = [
-        f"Other ways to serve the same model, from one run, saved in `benchmarks/results/{name}.json`. "
-        "To run it yourself:", "",
-        "```sh", facts["command"], "```", "",
-        "| | |", "|---|---|",
-        f"| machine | {facts['cpu']}, {facts['cores']} cores |",
-        f"| GPU | {facts['gpu']} |",
-        f"| date, commit | {facts['began']}, {facts['commit']} |",
-        f"| rounds | {' to '.join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))} |",
-        f"| software | Python {facts['python']}, Triton {facts['triton']} ([packages](#versions)) |",
-        f"| load average at the start | {facts['load_average'][0]:.1f} (an idle machine has 0 to 0.3) |", "",
-        "## How it is measured", "",
-        "- **Cores:** the server under test has core 0. Triton, the load generator and the control plane share core 1. "
-        "Ensembles run inside Triton, which then gets both cores.",
-        "- **CPU time** is that of the server's whole process tree, read from the operating system before and after "
-        "each load, per answered request.",
-        "- **Rounds** of all systems are interleaved. Tables show the median and, in brackets, the range over rounds. "
-        "Ratios are computed within rounds.",
-        "- **Texts** are sentences of Zipf-distributed words, not repeated, with 2 % of the words never seen before. "
-        "Mean tokens: " + ", ".join(f"{k} {v:.0f}" for k, v in facts["tokens"].items()) + ".",
-        "- **Same conditions:** every system gets the same texts, uses the same tokenizer files and calls the same "
-        "model in the same Triton.",
-        "- **The gateway** runs as users run it: it follows the serving Task in the embedded control plane, with "
-        "metrics, stage times and limits on, on a canary route. Stock clearml-serving runs with statistics off.",
-        "- **Models** (backends):", "",
+        f"Other ways to serve the same model: `{facts['command']}`, saved in `benchmarks/results/{name}.json`, "
+        f"{facts['began']}, commit {facts['commit']}, {facts['cpu']}, {facts['cores']} cores, GPU: {facts['gpu']}, "
+        f"{' to '.join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))} rounds, Python {facts['python']}, Triton "
+        f"{facts['triton']}.", "",
+        *tables(run["cells"]),
+        "- **CPU time** is that of the whole process trees of the server and of Triton, per answered request.",
+        "- **Cores:** the server has core 0; Triton, the load generator and the control plane share core 1. An "
+        "ensemble runs inside Triton, which then gets both.",
+        "- **Rounds** of all systems are interleaved. Shown are the median and, in brackets, the range.",
+        "- **Same conditions:** texts, tokenizer files, model and Triton. Texts are sentences of Zipf-distributed "
+        "words, not repeated, 2 % of the words never seen before; mean tokens: "
+        + ", ".join(f"{k} {v:.0f}" for k, v in facts["tokens"].items()) + ".",
+        "- **The gateway** follows the serving Task in the embedded control plane, with metrics, stage times and "
+        "limits on, on a canary route. clearml-serving runs its leanest hook, with statistics off.", "",
         "| model | what it is |", "|---|---|",
         *(f"| `{k}` | {v} |" for k, v in _BACKENDS.items() if k in facts["backends"]), "",
-        "## Figures", "",
-        "One table per model, length of the texts and load; the cheapest system is first. *Triton CPU*: CPU time of "
-        "Triton per request. *RSS*: memory of the server (of an ensemble: of Triton).", "",
-        *tables(run["cells"]),
     ]  # fmt: skip
     if run["missing"]:
         lines += ["## Not measured", ""]
         lines += [f"- `{what}`: {why.splitlines()[0][:200]}" for what, why in run["missing"].items()] + [""]
-    lines += ["## Versions", ""]
-    for side, packages in facts["packages"].items():
-        lines.append(f"- {side}: " + ", ".join(f"{package} {version}" for package, version in packages.items()))
     return "\n".join(lines) + "\n"
 
 
@@ -105,32 +87,40 @@ def _groups(cells: Sequence[Cell]) -> dict[Place, dict[str, list[Cell]]]:
 
 
 def tables(cells: Sequence[Cell]) -> Iterator[str]:
-    """Yield the lines of every place's table."""
+    """Yield the lines of both tables: beside peers, and the gateway beside itself with other options and forms."""
+    beside: list[tuple[float, list[str]]] = []
+    variants = [["triton-gateway", "load", "CPU, over the usual"]]
     for (backend, texts, connections, rate), systems in _groups(cells).items():
-        load = f"{rate:g} requests/s offered" if rate else f"{connections} connection{'s' * (connections > 1)}"
-        yield from (f"### {backend}, {texts} texts, {load}", "")
-        ours = {cell["round"]: _cpu(cell) for cell in systems.get(NOW, ())}
-        ordered = sorted(systems.items(), key=lambda one: statistics.median(map(_cpu, one[1])))
-        rows = [_row(system, rounds, ours) for system, rounds in ordered]
-        yield from (table([_HEADS, *rows], align=["---", *["---:"] * (len(_HEADS) - 1)]), "")
+        offered = f"{rate:g} requests/s" if rate else f"{connections} connection{'s' * (connections > 1)}"
+        load = f"{backend}, {texts}, {offered}"
+        ours = {cell["round"]: cell for cell in systems.get(NOW, ())}
+        ratios = {name: _ratios(rounds, ours) for name, rounds in systems.items() if name != NOW and ours}
+        variants += [[SYSTEMS[name].title.partition(", ")[2], load, _shown(found[0])]
+                     for name, found in ratios.items() if name not in _PEERS]  # fmt: skip
+        if peers := {name: found for name, found in ratios.items() if name in _PEERS}:
+            worst = min(statistics.median(ratio) for found in peers.values() for ratio in found)
+            cost, slow = [_cpu(one) for one in ours.values()], [float(one["p99_ms"]) for one in ours.values()]
+            told = [_of_peer(systems[name], *peers[name]) if name in peers else "–" for name in _PEERS]
+            beside.append((worst, [load, _shown(cost, 0), _shown(slow, 1), *told]))
+    heads = ["model, texts, load", "gateway and Triton, CPU µs", "p99 ms",
+             *(f"{title}: CPU, p99 over the gateway's" for title in _PEERS.values())]  # fmt: skip
+    yield from (table([heads, *(row for _, row in sorted(beside))], align=["---", *["---:"] * (len(heads) - 1)]), "")
+    yield from (table(variants), "")
 
 
-def _row(system: str, rounds: Sequence[Cell], ours: Mapping[int, float]) -> list[str]:
-    def shown(values: Sequence[float], digits: int = 0) -> str:
-        if not any(values):
-            return "–"
-        range_ = f" ({min(values):.{digits}f}–{max(values):.{digits}f})" if len(values) > 1 else ""
-        return f"{statistics.median(values):.{digits}f}{range_}"
+def _ratios(rounds: Sequence[Cell], ours: Mapping[int, Cell]) -> tuple[list[float], list[float]]:
+    """Return a system's CPU time and p99 over the gateway's, in each round."""
+    pairs = [(cell, ours[cell["round"]]) for cell in rounds if cell["round"] in ours]
+    return [_cpu(a) / _cpu(b) for a, b in pairs], [float(a["p99_ms"]) / float(b["p99_ms"]) for a, b in pairs]
 
-    def figure(name: str, digits: int = 0) -> str:
-        return shown([float(cell[name]) for cell in rounds], digits)
 
-    beside = [_cpu(cell) / ours[cell["round"]] for cell in rounds if ours.get(cell["round"])]
-    return [
-        SYSTEMS[system].title, figure("own_us"), figure("triton_us"), "1" if system == NOW else shown(beside, 2),
-        figure("rps"), figure("p50_ms", 2), figure("p99_ms", 2), figure("batch", 1),
-        f"{statistics.median(cell['rss_mb'] for cell in rounds):.0f}", str(sum(cell["errors"] for cell in rounds)),
-    ]  # fmt: skip
+def _of_peer(cells: Sequence[Cell], cpu: Sequence[float], p99: Sequence[float]) -> str:
+    errors = sum(cell["errors"] for cell in cells)
+    return f"{_shown(cpu)}, {statistics.median(p99):.2f}{f', {errors:,} errors' if errors else ''}"
+
+
+def _shown(values: Sequence[float], digits: int = 2) -> str:
+    return f"{statistics.median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
 
 
 def _cpu(cell: Cell) -> float:

@@ -47,9 +47,8 @@ _AFTERWARDS_S: Final = 6.0
 _CRITICAL: Final = 0.05
 _LATE_MS: Final = 20.0
 _HEADS: Final = (
-    "in front of Triton", "load", "offered/s", "answers/s", "share of peak", "answered p50, ms", "p99, ms",
-    "critical answered", "refused p99, ms", "no reply in time",
-    "memory growth, MB", "recovered after, s",
+    "in front of Triton", "load", "answers/s", "share of peak", "answered p50, ms", "p99, ms", "critical answered",
+    "no reply in time", "memory growth, MB", "recovered after, s",
 )  # fmt: skip
 
 
@@ -101,11 +100,10 @@ def rows_of(system: str, found: Sequence[Mapping[str, Any]]) -> list[list[str]]:
         is_short = load["sent"] < 0.99 * load["offered"] or load["late"]["p99_ms"] > _LATE_MS
         rows.append([
             _TITLES[system], f"{one['times']:g} ×{' (not all sent)' if is_short else ''}",
-            f"{load['offered'] / load['seconds']:,.0f}", f"{load['answers'] / load['seconds']:,.0f}",
+            f"{load['answers'] / load['seconds']:,.0f}",
             f"{load['answers'] / load['seconds'] / peak:.2f}",
             *(f"{load['answered'][p]:,.0f}" if load["answers"] else "–" for p in ("p50_ms", "p99_ms")),
             f"{critical['answered'] / max(critical['due'], 1):.1%}",
-            f"{load['refused']['p99_ms']:,.0f}" if load["refusals"] else "–",
             f"{(load['gave_up'] + load['lost']) / max(load['offered'], 1):.1%}",
             f"{one['more_mb']:.0f}",
             _recovered(one),

@@ -114,7 +114,7 @@ def _draw(trials: Sequence[Trial]) -> None:
 
 def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:
     """Return the table of the page for saved runs."""
-    rows = [["scenario", "gateways scale on", "answered in time", "failed or late", "gateways asked for",
+    rows = [["scenario", "gateways scale on", "answered in time", "gateways asked for",
              "Tritons asked for", "first more gateways", "first more Tritons"]]  # fmt: skip
     for one in runs:
         pods, gpus = (f"{one[tier][0]}–{one[tier][1]}" for tier in ("gateways", "tritons"))
@@ -123,7 +123,6 @@ def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:
             for tier in ("gateway", "triton")
         ]
         rows.append([
-            one["scenario"], NAMES.get(one["signal"], one["signal"]), f"{one['success']:.2%}",
-            f"{one['failed_or_late'] / one['requests']:.2%}", pods, gpus, *first,
+            one["scenario"], NAMES.get(one["signal"], one["signal"]), f"{one['success']:.2%}", pods, gpus, *first,
         ])  # fmt: skip
-    return table(rows, align=["---", "---", *["---:"] * 6])
+    return table(rows, align=["---", "---", *["---:"] * 5])
