@@ -2,7 +2,7 @@
 # Both create .venv and install what constraints.txt pins; a second run installs nothing.
 
 # The newest on which everything works and that can make virtual environments. Python 3.13 comes last: with its numpy 2
-# the embedded Triton serves no models that take or give texts (docs/decisions/pythons-and-their-numpy.md).
+# the embedded Triton serves no models that take or give texts (docs/triton.md#the-embedded-server).
 PYTHON ?= $(or $(shell for one in python3.12 python3.11 python3.13 python3; do $$one -c \
     'import ensurepip, sys, venv; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null \
     && echo $$one && break; done),python3.11)

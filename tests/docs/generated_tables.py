@@ -93,7 +93,7 @@ def versions_table() -> str:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     rows = [
         ("Python", project["requires-python"],
-         "3.11, 3.12 and 3.13, each with its numpy ([decision](decisions/pythons-and-their-numpy.md))"),
+         "3.11, 3.12 and 3.13, each with its numpy ([why](triton.md#the-embedded-server))"),
         ("NVIDIA Triton", "2.x with explicit model control; other frameworks and GPUs: NVIDIA's container",
          f"the server of `nvidia-pytriton` {pins['nvidia-pytriton']} ([which](triton.md)); the image "
          f"is based on `{image.rpartition(':')[2]}` and was not run on a GPU"),
