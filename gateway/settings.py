@@ -123,30 +123,27 @@ class Settings(BaseSettings):
     )
     grpc_port: int = Field(
         0, ge=0, le=65535, validation_alias=_names("grpc_port"),
-        description="Port for the Open Inference Protocol over gRPC (Triton's own protocol), on the same address. "
-        "All workers share it. 0: no gRPC port.",
+        description="Port for the Open Inference Protocol over gRPC, on the same address. 0: none.",
     )  # fmt: skip
     tls: str = Field(
         "", validation_alias=_names("tls"),
-        description="Folder with the PEM files `tls.crt` (the certificate and its chain) and `tls.key`, as Kubernetes "
-        "mounts a Secret with a certificate. If set, the port speaks HTTPS. Replaced files are used for new "
-        "connections within ten seconds.",
+        description="Folder with the PEM files `tls.crt` (the certificate and its chain) and `tls.key`. If set, the "
+        "port speaks HTTPS. Replaced files are used for new connections within ten seconds.",
     )  # fmt: skip
     tls_client_authority: str = Field(
         "", validation_alias=_names("tls_client_authority"),
-        description="PEM file of the authority that signs client certificates. If set, every caller must show such a "
-        "certificate (mutual TLS), probes included.",
+        description="PEM file of the authority that signs client certificates. If set, every caller must show one "
+        "(mutual TLS), probes included.",
     )  # fmt: skip
     keys_file: str = Field(
         "", validation_alias=_names("keys_file"),
-        description="File of API keys, made by `triton-gateway keys create --file`, e.g. a mounted Secret. If set, "
-        "every caller needs credentials. A changed file is used within two seconds. If it is not usable, the gateway "
-        "keeps the earlier keys and reports the fault.",
+        description="File of API keys, made by `triton-gateway keys create --file`. If set, every caller needs "
+        "credentials. A changed file is used within two seconds; an unusable one changes nothing and is reported.",
     )  # fmt: skip
     keys_from_registry: bool = Field(
         False, validation_alias=_names("keys_from_registry"),
-        description="Also accept the keys that `triton-gateway keys … --registry` stores beside the serving Task. A "
-        "gateway sees a change at its next check of the Task. Needs `TRITON_GATEWAY_PEPPER_FILE`.",
+        description="Also accept the keys that `triton-gateway keys … --registry` stores beside the serving Task. "
+        "Needs `TRITON_GATEWAY_PEPPER_FILE`.",
     )  # fmt: skip
     pepper_file: str = Field(
         "", validation_alias=_names("pepper_file"),
@@ -160,63 +157,58 @@ class Settings(BaseSettings):
     )  # fmt: skip
     jwt_audience: str = Field(
         "", validation_alias=_names("jwt_audience"),
-        description="Audience that a token's claim `aud` must name. Several, comma separated: any of them is enough. "
-        "Required with an issuer.",
+        description="Audience that a token's claim `aud` must name; of several, comma separated, any. Required with "
+        "an issuer.",
     )  # fmt: skip
     jwt_keys: str = Field(
         "", validation_alias=_names("jwt_keys"),
         description="Address or file of the issuer's public keys (JWKS). Empty: found through the issuer's "
-        "`/.well-known/openid-configuration`. An address is read again every five minutes, and for an unknown key at "
-        "most every ten seconds.",
+        "`/.well-known/openid-configuration`.",
     )  # fmt: skip
     jwt_claims: str = Field(
         "", validation_alias=_names("jwt_claims"),
         description="Which claim holds which right, e.g. "
         "`tenant=org,endpoints=gateway.endpoints,operations=scope,class=priority`. A right without a claim here has "
-        "its default: tenant `sub`, all endpoints, the operations infer and metadata, class default. If a claim is "
-        "named here but missing in the token, the right is not granted.",
+        "its default: tenant `sub`, all endpoints, infer and metadata, class default. A claim that is named here but "
+        "missing in the token grants nothing.",
     )  # fmt: skip
     replicas: Replicas = Field(
         "1", validation_alias=_names("replicas"),
-        description="Number of gateways, this one included: a number, or a host name whose addresses are counted "
-        "every five seconds (a headless Service). Each worker enforces its share of the tenants' quotas, and sends "
-        "Triton its share of the work under overload, in calls that Triton can merge with those of the others.",
+        description="Number of gateways, this one included: a number, or a host name whose addresses are counted (a "
+        "headless Service). Each worker enforces its share of quotas, and sends Triton its share of the work under "
+        "overload.",
     )  # fmt: skip
     quota_store: str = Field(
         "", validation_alias=_names("quota_store"),
-        description="Address of a Redis or Valkey server through which all gateways share the tenants' quotas, e.g. "
-        "`redis://quotas:6379/0`; `rediss://` with TLS, `valkey://` and `valkeys://` mean the same. No password in "
-        "it. Each request of a tenant with limits asks it once; while it is away, each worker enforces its share. An "
-        "authority of your own for TLS: `SSL_CERT_FILE`. Needs the extra `redis`. Empty: each worker enforces its "
-        "share.",
+        description="Address of a Redis or Valkey server through which all gateways [share "
+        "quotas](security.md#a-shared-store), e.g. `redis://quotas:6379/0`, or `rediss://` with TLS. No password in "
+        "it. Needs the extra `redis`. Empty: each worker enforces its share.",
     )  # fmt: skip
     quota_store_password_file: str = Field(
         "", validation_alias=_names("quota_store_password_file"),
-        description="File with the password of that server, read for each new connection. A user's name belongs into "
-        "the address: `redis://gateway@quotas:6379/0`.",
+        description="File with the password of that server. A user's name belongs into the address: "
+        "`redis://gateway@quotas:6379/0`.",
     )  # fmt: skip
     allow_anonymous: bool = Field(
         False, validation_alias=_names("allow_anonymous"),
-        description="Accept callers without credentials. Use it behind a proxy that authenticates callers. Without "
-        "this setting and without any keys, tokens or client certificates, the gateway listens only on loopback "
-        "addresses.",
+        description="Accept callers without credentials. Without this setting and without any keys, tokens or client "
+        "certificates, the gateway listens only on loopback addresses.",
     )  # fmt: skip
     keep_alive: Seconds = Field(
         75.0, gt=0, validation_alias=_names("keep_alive"),
-        description="How long an idle connection is kept open. Set it longer than the load balancer's idle time. "
-        "Otherwise the load balancer may send a request on a connection that the gateway is closing.",
+        description="How long an idle connection is kept open. Set it longer than the load balancer's idle time, "
+        "which otherwise may send a request on a connection that is being closed.",
     )  # fmt: skip
     max_connections: int = Field(
         0, ge=0, validation_alias=_names("max_connections"),
-        description="Most open connections of one worker. Beyond that, the connection that has waited longest for "
-        "its client is closed; if all connections have a request in progress, the newest is refused with 503. 0: "
-        "three quarters of the process's file limit (`ulimit -n`), at most 10,000. The gRPC port shares this limit "
-        "and closes the newest connection.",
+        description="Most open connections of one worker, gRPC included. Beyond that, the one that has waited longest "
+        "for its client is closed; if all have a request in progress, the newest is refused with 503. 0: three "
+        "quarters of the process's file limit (`ulimit -n`), at most 10,000.",
     )  # fmt: skip
     connection_age: Seconds = Field(
         300.0, ge=0, validation_alias=_names("connection_age"),
-        description="Close a connection after about this time, by adding `connection: close` to its next answer. "
-        "Callers that keep connections forever then find new replicas. 0: never.",
+        description="Close a connection after about this time, by `connection: close` in its next answer, so that "
+        "callers find new replicas. 0: never.",
     )  # fmt: skip
     workers: int = Field(
         1, ge=1, le=256, validation_alias=_names("workers", "WEB_CONCURRENCY", "CLEARML_SERVING_NUM_PROCESS"),
@@ -233,35 +225,31 @@ class Settings(BaseSettings):
     )  # fmt: skip
     poll_frequency: PollFrequency = Field(
         5.0, gt=0, validation_alias=_names("poll_frequency", "CLEARML_SERVING_POLL_FREQ"),
-        description="Time between two checks of the serving Task for changes; each check is one small call. A bare "
-        "number counts minutes, as in clearml-serving; `5s` counts seconds.",
+        description="Time between two checks of the serving Task for changes. A bare number counts minutes, as in "
+        "clearml-serving; `5s` counts seconds.",
     )  # fmt: skip
     triton_grpc: str = Field(
         "127.0.0.1:8001", validation_alias=_names("triton_grpc", "CLEARML_DEFAULT_TRITON_GRPC_ADDR"),
         description="gRPC address of Triton, used if the serving Task names none (`clearml-serving config "
-        "--triton-grpc-server`). A host name is resolved every two seconds, and calls are spread over all its "
-        "addresses (a headless Service). `ipv4:A:8001,B:8001` is a fixed list.",
+        "--triton-grpc-server`). Calls are spread over all addresses of a host name (a headless Service). "
+        "`ipv4:A:8001,B:8001` is a fixed list.",
     )  # fmt: skip
     pools: Pools = Field(
         "", validation_alias=_names("pools"), description="Addresses of the [pools](kubernetes.md#pools) of Tritons, "
-        "separated by spaces or semicolons: `a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001`. An "
-        "endpoint chooses a pool with `--aux-config gateway.pool=a10`, or the tag `pool:a10` of its model; others use "
-        "the pool `default`. The address of `default` is `TRITON_GATEWAY_TRITON_GRPC`, unless given here. `*` stands "
-        "for every other pool.",
+        "separated by spaces or semicolons: `a10=dns:///triton-a10:8001 h100=10.0.0.1:8001,10.0.0.2:8001`. The "
+        "address of `default` is `TRITON_GATEWAY_TRITON_GRPC`, unless given here. `*` stands for every other pool.",
     )  # fmt: skip
     cold_start_timeout: Seconds = Field(
         0.0, ge=0, validation_alias=_names("cold_start_timeout"),
-        description="How long a request waits for a pool in which no Triton answers (e.g. one scaled to zero), or "
-        "for a model that was unloaded because nobody used it (`--aux-config gateway.unload_after=1800`). After that "
-        "it is refused with 503 and `Retry-After`. A request waits at most nine tenths of its own time limit. 0: no "
-        "wait for a pool, 30 s for a model.",
+        description="How long a request waits for a pool in which no Triton answers (e.g. one scaled to zero), or for "
+        "a model that was [unloaded](kubernetes.md#unloading-idle-models); at most nine tenths of its own time limit. "
+        "Then 503 with `Retry-After`. 0: no wait for a pool, 30 s for a model.",
     )  # fmt: skip
     triton_tls: str = Field(
         "", validation_alias=_names("triton_tls"),
-        description="Folder with PEM files for TLS to every Triton: `ca.crt`, the authority that signed its "
-        "certificate (without this file the system's authorities are trusted), and, if Triton asks for one, the "
-        "certificate to show, `tls.crt`, with its key, `tls.key`. A `grpcs://` address turns on TLS as well. Model "
-        "sync reads this setting too.",
+        description="Folder with PEM files for [TLS to every Triton](triton.md#tls): `ca.crt` (without it the "
+        "system's authorities are trusted), and, if Triton asks for a certificate, `tls.crt` and `tls.key`. A "
+        "`grpcs://` address turns on TLS as well. Model sync reads this setting too.",
     )  # fmt: skip
     triton_tls_name: str = Field(
         "", validation_alias=_names("triton_tls_name"),
@@ -269,9 +257,9 @@ class Settings(BaseSettings):
     )  # fmt: skip
     triton_http: str = Field(
         "auto", pattern="^(auto|off|[0-9]{1,5})$", validation_alias=_names("triton_http"),
-        description="Triton's HTTP port, which costs a fraction of gRPC's CPU time for calling models. A port (on "
-        "the same hosts), `auto` (port 8000 if gRPC uses 8001) or `off`. The gateway uses gRPC for everything else, "
-        "and whenever HTTP does not answer. Only over gRPC does Triton stop work whose caller has left.",
+        description="Triton's HTTP port, which costs a fraction of gRPC's CPU time: a port, `auto` (8000 if gRPC uses "
+        "8001) or `off`. gRPC is used for everything else, and whenever HTTP does not answer. Only over gRPC does "
+        "Triton stop work whose caller has left.",
     )  # fmt: skip
     serve_path: str = Field(
         "serve", validation_alias=_names("serve_path", "CLEARML_DEFAULT_SERVE_SUFFIX"),
@@ -289,7 +277,7 @@ class Settings(BaseSettings):
     )  # fmt: skip
     request_timeout: Seconds = Field(
         60.0, gt=0, validation_alias=_names("request_timeout", "GUNICORN_SERVING_TIMEOUT"),
-        description="Time limit of one request. A caller can lower it with the header `x-request-timeout-ms`.",
+        description="Time limit of one request. A caller can lower it by `x-request-timeout-ms`.",
     )  # fmt: skip
     routing_key: RoutingKey = Field(
         "x-routing-key", validation_alias=_names("routing_key"),
@@ -298,9 +286,9 @@ class Settings(BaseSettings):
     )  # fmt: skip
     max_body_bytes: Bytes = Field(
         0, ge=0, validation_alias=_names("max_body_bytes"),
-        description="Largest request body, before and after unpacking gzip, e.g. `4M`. 0: 2 MiB of JSON; 8 MiB for "
-        "embeddings, reranking and the addresses of Text Embeddings Inference; 16 MiB for `/v2`, gRPC, and bodies "
-        "that are not JSON. JSON is parsed at one go, while other requests wait: 10 ms per MiB and more.",
+        description="Largest request body, before and after unpacking gzip, e.g. `4M`. 0: [by "
+        "address](http-api.md#connections). JSON is parsed at one go, while other requests wait: 10 ms per MiB and "
+        "more.",
     )  # fmt: skip
     max_in_flight: int = Field(
         1024, gt=0, validation_alias=_names("max_in_flight"),
@@ -308,14 +296,13 @@ class Settings(BaseSettings):
     )  # fmt: skip
     work_limit: Literal["auto", "always", "off"] = Field(
         "auto", validation_alias=_names("work_limit"),
-        description="When the work of one endpoint version, waiting and in calls to Triton, is limited to two "
-        "full calls ([overload](security.md#overload)). `auto`: under overload (more requests arrive than are "
-        "answered, or requests are refused for this limit) and for five seconds after. `always`; or `off`: never.",
+        description="When the work of one endpoint version is limited to two full calls "
+        "([overload](security.md#work-limit)): `auto`: under overload; `always`; `off`: never.",
     )  # fmt: skip
     max_bytes_in_flight: Bytes = Field(
         128 << 20, gt=0, validation_alias=_names("max_bytes_in_flight"),
-        description="Most bytes of request bodies that one worker holds at a time, e.g. `128M`. Requests beyond that "
-        "are refused with 429 and Retry-After. A single request is always admitted, up to the largest body.",
+        description="Most bytes of request bodies that one worker holds at a time, e.g. `128M`. More are refused with "
+        "429; a single request is always admitted.",
     )  # fmt: skip
     max_batch_rows: int = Field(
         64,
@@ -329,9 +316,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     max_batches_in_flight: int = Field(
         2, gt=0, validation_alias=_names("max_batches_in_flight"),
-        description="Most calls in flight per endpoint version to each Triton. Requests that arrive meanwhile share "
-        "the next call. Set one more than Triton works on at a time (model instances, GPUs), so that none of them is "
-        "idle.",
+        description="Most calls in flight per endpoint version to each Triton. Set one more than Triton works on at a "
+        "time (model instances, GPUs), so that none of them is idle.",
     )  # fmt: skip
     word_cache_words: int = Field(
         200_000, ge=0, validation_alias=_names("word_cache_words"),
@@ -341,7 +327,7 @@ class Settings(BaseSettings):
     max_hook_processes: int = Field(
         32, ge=1, le=4096, validation_alias=_names("max_hook_processes"),
         description="Most hook processes of one worker, over all endpoints. At the limit, a new process replaces the "
-        "one that has been idle longest. If none is idle, requests wait.",
+        "one that has been idle longest, or requests wait.",
     )  # fmt: skip
     metric_log_frequency: float = Field(
         1.0, ge=0, le=1, validation_alias=_names("metric_log_frequency", "CLEARML_DEFAULT_METRIC_LOG_FREQ"),
@@ -352,7 +338,7 @@ class Settings(BaseSettings):
         "", validation_alias=_names("payload_log"),
         description="Which requests and answers to record ([payload log](security.md#payload-log)): endpoints, each "
         "with the share of its answered requests, e.g. `sentiment=0.1 toxic/2=1 *=0.01`. The first match counts. "
-        "Empty: none. Recording stores what people send, so tell them.",
+        "Empty: none.",
     )  # fmt: skip
     payload_log_bytes: Bytes = Field(
         1 << 30, ge=1 << 20, validation_alias=_names("payload_log_bytes"),
@@ -370,13 +356,13 @@ class Settings(BaseSettings):
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),
-        description="Longest time for a new version to become ready in Triton, and for its code to load in a process. "
-        "After that it is reported as failed.",
+        description="Longest time for a new version to become ready in Triton, and for its code to load. Then it is "
+        "reported as failed.",
     )  # fmt: skip
     drain_delay: Seconds = Field(
         1.0, ge=0, validation_alias=_names("drain_delay"),
-        description="How long a process keeps serving after SIGTERM before it stops listening. Meanwhile it is not "
-        "ready, and adds `connection: close` to every answer. SIGINT stops at once.",
+        description="How long a process keeps serving after SIGTERM before it stops listening; meanwhile it is not "
+        "ready, and answers have `connection: close`. SIGINT stops at once.",
     )  # fmt: skip
     drain_timeout: Seconds = Field(
         30.0, gt=0, validation_alias=_names("drain_timeout"),
@@ -389,8 +375,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     access_log: bool = Field(
         False, validation_alias=_names("access_log"),
-        description="Log one line per request. Failures are always logged. Refusals because of overload are logged "
-        "as a number per second.",
+        description="Log one line per request. Failures are always logged, refusals because of overload as a number "
+        "per second.",
     )  # fmt: skip
 
     @classmethod

@@ -54,17 +54,17 @@ OBJECTIVE: Final = Metric(
     "gateway_objective_ratio", "gauge",
     "What an endpoint promises: the share of requests that are answered (objective availability), or of answers that "
     "come within the given seconds (objective latency). 0: no promise. NaN: removed. The empty endpoint has the "
-    "default of all others.", ("endpoint", "objective", "within"),
+    "default.", ("endpoint", "objective", "within"),
 )  # fmt: skip
 OBJECTIVE_ANSWERS: Final = Metric(
     "gateway_objective_answers_total", "counter",
-    "Answers of endpoints that promise a time, by result (in_time or late) and by the seconds promised. Exact. A new "
-    "time starts new counts.", ("endpoint", "version", "within", "result"),
+    "Answers of endpoints that promise a time, by result (in_time or late) and by the seconds promised.",
+    ("endpoint", "version", "within", "result"),
 )  # fmt: skip
 FALLBACKS: Final = Metric(
     "gateway_canary_fallbacks_total", "counter",
     "Requests that a canary version failed and the stable version then answered, by the canary's version and error. "
-    "gateway_requests_total counts them once, under the stable version and route fallback.",
+    "gateway_requests_total counts them under the stable version and route fallback.",
     ("endpoint", "version", "outcome"),
 )  # fmt: skip
 STAGE_SECONDS: Final = Metric(
@@ -76,8 +76,8 @@ STAGE_SECONDS: Final = Metric(
 IN_FLIGHT: Final = Metric("gateway_requests_in_flight", "gauge", "Requests in progress now.")
 CPU_WAIT: Final = Metric(
     "gateway_cpu_wait_seconds_total", "counter",
-    "Seconds that requests waited for the gateway's own CPU: the delay of its event loop times the requests that "
-    "arrived during it. The rate is the mean number of waiting requests. Waiting for Triton is not included.",
+    "Seconds that requests waited for the gateway's own CPU (not for Triton). The rate is the mean number of waiting "
+    "requests.",
 )  # fmt: skip
 ROWS: Final = Metric(
     "gateway_request_rows", "summary", "Texts (or hook calls) in one request.", ("endpoint", "version")
@@ -96,8 +96,7 @@ BATCH_TOKENS: Final = Metric(
 )  # fmt: skip
 BATCH_REAL_TOKENS: Final = Metric(
     "gateway_batch_tokens_total", "counter",
-    "Tokens in calls to Triton, without padding. The padding waste is 1 − rate(this) / "
-    "rate(gateway_batch_padded_tokens_sum).",
+    "Tokens in calls to Triton, without padding.",
     ("endpoint", "version"),
 )  # fmt: skip
 CACHE: Final = Metric(
@@ -107,22 +106,20 @@ CACHE: Final = Metric(
 ENDED_CONNECTIONS: Final = Metric(
     "gateway_ended_connections_total", "counter",
     "HTTP connections that the gateway closed although the client wanted to keep them, by reason: no_room, made_room, "
-    "nothing_asked, not_read, or the error sent to the client (head_timeout, head_too_large, address_too_long, "
-    "body_timeout, malformed_request, overloaded, method_not_allowed).",
+    "nothing_asked, not_read, or the error sent to the client.",
     ("reason",),
 )  # fmt: skip
 REFUSED: Final = Metric(
     "gateway_refused_requests_total", "counter",
     "Requests refused for lack of capacity or time, by reason (gateway_full, endpoint_full, batch_full, work_full, "
-    "bytes_full, backend, deadline_unreachable) and priority class. In gateway_requests_total their outcome is "
-    "overloaded, or deadline_exceeded for lack of time.",
+    "bytes_full, backend, deadline_unreachable) and priority class.",
     ("reason", "priority"),
 )  # fmt: skip
 _AT: Final = ("endpoint", "version")
 WORK: Final = Metric(
     "gateway_work_seconds", "gauge",
-    "Work in hand, waiting or in calls: the seconds that one idle Triton would need for it, estimated from the cost of "
-    "past calls. Updated once a second.",
+    "Work in hand, waiting or in calls: the seconds that one idle Triton would need for it, estimated from the cost "
+    "of past calls.",
     _AT,
 )  # fmt: skip
 WORK_LIMIT: Final = Metric(
@@ -131,19 +128,19 @@ WORK_LIMIT: Final = Metric(
 )  # fmt: skip
 QUEUED: Final = Metric(
     "gateway_queued_requests", "gauge",
-    "Requests that wait for a call to Triton, by priority class. Updated once a second.", (*_AT, "priority"),
+    "Requests that wait for a call to Triton, by priority class.", (*_AT, "priority"),
 )  # fmt: skip
 REFUSED_CALLERS: Final = Metric(
     "gateway_refused_callers_total", "counter",
-    "Requests refused by authentication or authorization, by reason: no_credentials, unknown_key, unknown_certificate, "
-    "expired, revoked, bad_token, unknown_signing_key, operation_not_permitted, endpoint_not_permitted. Inference "
-    "requests are also in gateway_requests_total, as unauthenticated or permission_denied.",
+    "Requests refused by authentication or authorization, by reason: no_credentials, unknown_key, "
+    "unknown_certificate, expired, revoked, bad_token, unknown_signing_key, operation_not_permitted, "
+    "endpoint_not_permitted.",
     ("reason",),
 )  # fmt: skip
 OVER_QUOTA: Final = Metric(
     "gateway_over_quota_total", "counter",
-    "Times that a tenant exceeded a limit, by limit: quota_requests or quota_tokens. The "
-    "request was refused, unless the limit is in shadow mode.", ("tenant", "reason"),
+    "Times that a tenant exceeded a limit, by limit: quota_requests or quota_tokens. With a limit in shadow mode the "
+    "request was answered.", ("tenant", "reason"),
 )  # fmt: skip
 _TENANT: Final = ("tenant", "endpoint")
 TENANT_REQUESTS: Final = Metric(
@@ -164,7 +161,7 @@ CALLERS_SOURCE: Final = Metric(
 QUOTA_STORE: Final = Metric(
     "gateway_quota_store_up", "gauge",
     "1 if the store that shares quotas among gateways answers; 0 while each gateway admits its share instead. Only "
-    "with TRITON_GATEWAY_QUOTA_STORE; `store` is its host and port.", ("store",),
+    "with TRITON_GATEWAY_QUOTA_STORE.", ("store",),
 )  # fmt: skip
 _VARIABLE: Final = ("endpoint", "version", "variable")
 
@@ -198,7 +195,7 @@ DRIFT_REFERENCE: Final = Metric(
 SHADOWS: Final = Metric(
     "gateway_shadow_requests_total", "counter",
     "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed "
-    "(the model or its code), dropped (no capacity or no time). No other request metric counts them.",
+    "(the model or its code), dropped (no capacity or no time).",
     ("endpoint", "version", "outcome"),
 )  # fmt: skip
 SHADOW_DIFFERENCE: Final = Metric(
@@ -209,27 +206,26 @@ SHADOW_DIFFERENCE: Final = Metric(
 )  # fmt: skip
 SHADOW_GROUPS: Final = Metric(
     "gateway_shadow_group_requests_total", "counter",
-    "Mirrored requests by group: by the label that the caller got (the eight most frequent), the text's length (short, "
-    "middle, long) and its language (the four most frequent), each alone. Outcome: agreed, or differed (which includes "
-    "failed). At most 17 groups per version.",
+    "Mirrored requests by group: the label that the caller got (the eight most frequent), the text's length (short, "
+    "middle, long), its language (the four most frequent). Outcome: agreed, or differed (which includes failed).",
     ("endpoint", "version", "by", "group", "outcome"),
 )  # fmt: skip
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
     "Until when (Unix time) a controller guards the rollout of this route: 30 s after its last look; 0: nobody. Only "
-    "while the rollout has not ended and its canary has a weight. NaN: it has ended.",
+    "while its canary has a weight. NaN: it has ended.",
     ("endpoint",),
 )  # fmt: skip
 PAYLOADS: Final = Metric(
     "gateway_payload_log_records_total", "counter",
-    "Requests drawn for the payload log, by outcome: written, or lost because of queue_full (the disk is too slow), "
-    "disk_full, too_large, not_json, not_writable.", ("outcome",),
+    "Requests drawn for the payload log, by outcome: written, or lost because of queue_full, disk_full, too_large, "
+    "not_json, not_writable.", ("outcome",),
 )  # fmt: skip
 FEEDBACK: Final = Metric(
     "gateway_feedback_total", "counter",
-    "True labels received (`/v1/feedback`), by the version that answered, its prediction and the true label; both are "
-    "the same if it was right. After 15 values of a version, further ones are counted as other, and a label that "
-    "differs from such a prediction as another.", ("endpoint", "version", "predicted", "label"),
+    "True labels received (`/v1/feedback`), by the version that answered, its prediction and the true label. After 15 "
+    "values of a version, further ones are counted as other, and a label that differs from such a prediction as "
+    "another.", ("endpoint", "version", "predicted", "label"),
 )  # fmt: skip
 RECONCILES: Final = Metric(
     "gateway_reconcile_total", "counter",
@@ -256,8 +252,8 @@ FAULT_KINDS: Final = (
 """First words of what a fault of the configuration is about."""
 CONFIGURATION_FAULTS: Final = Metric(
     "gateway_configuration_faults", "gauge",
-    "Faults of the serving Task as last read, by kind: section, endpoint, model, canary, auto-update, metrics, shadow, "
-    "pool, objective, records, other. The gateway's page and `triton-gateway status` list them with reasons.",
+    "Faults of the serving Task as last read, by kind: section, endpoint, model, canary, auto-update, metrics, "
+    "shadow, pool, objective, records, other.",
     ("kind",),
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
@@ -276,7 +272,7 @@ BACKEND_UP: Final = Metric(
 POOL_WAITING: Final = Metric(
     "gateway_pool_waiting_requests", "gauge",
     "Calls and builds of versions that wait because no Triton of the pool answers; 1 for a minute after the last one. "
-    "Above 0, a pool that was scaled to zero is needed. NaN: no served endpoint needs the pool (any more).",
+    "NaN: no served endpoint needs the pool (any more).",
     ("pool",),
 )  # fmt: skip
 POLL: Final = Metric(
@@ -284,8 +280,8 @@ POLL: Final = Metric(
 )
 MODEL_INFO: Final = Metric(
     "gateway_model_info", "gauge",
-    "1 for the current model of a served version, NaN for its earlier models: id, name and page in ClearML, and the "
-    "pool of Tritons that it runs on.",
+    "1 for the current model of a served version, NaN for its earlier models: id, name and page in ClearML, and its "
+    "pool.",
     ("endpoint", "version", "model_id", "model", "link", "pool"),
 )  # fmt: skip
 BUILD_INFO: Final = Metric(
@@ -309,9 +305,9 @@ CONTROLLER_LAST_CONTACT: Final = Metric(
 )  # fmt: skip
 DRIFT_EVIDENCE: Final = Metric(
     "controller_drift_evidence_days", "gauge",
-    "Evidence of drift over all gateways, in days: chance alone gives as much at most once in that many days. An "
-    "endpoint's evidence is the mean over its versions and variables. State: drift (the endpoint alarms, and this "
-    "variable is a cause), moved (alone it would alarm), steady or too few.", (*_VARIABLE, "state"),
+    "Evidence of drift over all gateways, in days: chance alone gives as much at most once in that many days. State: "
+    "drift (the endpoint alarms, and this variable is a cause), moved (alone it would alarm), steady or too few.",
+    (*_VARIABLE, "state"),
 )  # fmt: skip
 DRIFT_VISIBLE: Final = Metric(
     "controller_drift_visible_ratio", "gauge",
@@ -329,16 +325,16 @@ DRIFT_SHARE: Final = Metric(
 )  # fmt: skip
 DRIFT_MOVED: Final = Metric(
     "controller_drift_moved_ratio", "gauge",
-    "By how much the share of a bin in the last hour differs from the reference's: the bins whose share moved by more "
-    "than noise. Bins of numbers are named as ranges.", _BIN,
+    "By how much the share of a bin in the last hour differs from the reference's, where it moved by more than noise. "
+    "Bins of numbers are named as ranges.", _BIN,
 )  # fmt: skip
 DRIFT_ALARM: Final = Metric(
     "controller_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
 )
 ACCURACY: Final = Metric(
     "controller_accuracy_ratio", "gauge",
-    "Accuracy of a version with labels (`/v1/feedback`): share right of all its labelled answers (value), and its 95 % "
-    "interval (low, high).", ("endpoint", "version", "of"),
+    "Accuracy of a version with labels (`/v1/feedback`): share right (value), and its 95 % interval (low, high).",
+    ("endpoint", "version", "of"),
 )  # fmt: skip
 ROLLOUT_PHASE: Final = Metric(
     "controller_rollout_phase", "gauge",
