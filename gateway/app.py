@@ -60,6 +60,7 @@ from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
+from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
@@ -163,8 +164,9 @@ class Gateway:
         self._gateways = Gateways(settings.gateways)
         self._gate = Gate(access, local_names)
         self._addresses = Addresses(self.table, prefix=self._prefix, max_body_bytes=settings.max_body_bytes)
+        statistics = self._statistics = partial(self.publisher.ask, Views.statistics)
         self._models = ModelRoutes(
-            self.table, self.publisher.statistics, started=int(time.time()), version=product_version(),
+            self.table, statistics, started=int(time.time()), version=product_version(),
             most=settings.max_in_flight, access=access,
         )  # fmt: skip
         self._feedback = FeedbackRoute(self.table, self.health, self.permits, self.observer.feedback.add, access)
@@ -183,8 +185,9 @@ class Gateway:
         self._reports: Reports  # while it runs
         self._ops = build_ops(
             health=self.health, status=self._status, last_minute=self._last_minute,
-            curves=self.publisher.curves,
-            metrics=self.publisher.metrics, lineage=self._lineage, learned=self._learned, history=self._history,
+            curves=lambda names: self.publisher.ask(Views.curves, names),
+            metrics=lambda accept: self.publisher.ask(Views.metrics, accept),
+            lineage=self._lineage, learned=self._learned, history=self._history,
             serve_prefix=self._prefix, served=lambda: self.table.current,
         )  # fmt: skip
         self._operations = Bridge(self._operate)
@@ -349,7 +352,7 @@ class Gateway:
         if not settings.grpc_port:
             return None
         rpc = RpcServer(
-            self.plane, self.table, self.health, self.publisher.statistics, version=product_version(),
+            self.plane, self.table, self.health, self._statistics, version=product_version(),
             max_message_bytes=settings.max_body_bytes or LARGEST_BYTES, connection_age=settings.connection_age,
             max_connections=self.connections.max_open,
         )  # fmt: skip
@@ -392,7 +395,7 @@ class Gateway:
 
     async def _last_minute(self) -> dict[str, Any]:
         judged = await self._reports.judged()
-        found = await self.publisher.last_minute(judged.variables)
+        found = await self.publisher.ask(Views.last_minute, judged.variables)
         return {**found, "compared": judged.compared, "accuracy": judged.accuracy, "lost": judged.lost}
 
     def _learned(self, url: str) -> dict[str, Any] | None:

@@ -7,20 +7,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TypeVar, TypeVarTuple
 
+from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.observer import Observer
-from gateway.metrics.recent import STEP_S, Judged
+from gateway.metrics.recent import STEP_S
 from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent
+
+Asked = TypeVarTuple("Asked")
+Answer = TypeVar("Answer")
 
 
 class Publisher:
     """Shows an observer's numbers; with several workers, those of all that have the same ``parent``.
 
-    Its methods raise ``InternalError`` if the workers' numbers cannot be added up.
+    ``ask`` raises ``InternalError`` if the workers' numbers cannot be added up.
     """
 
     def __init__(self, observer: Observer, parent: Parent | None = None) -> None:
@@ -35,7 +39,7 @@ class Publisher:
             await self._parent.run(self._observer.snapshot)
         while True:
             with contextlib.suppress(Exception):  # the page misses one step; `/metrics` reports the cause
-                await self._ask("sample")
+                await self.ask(Views.sample)
             await asyncio.sleep(STEP_S)
 
     def close(self) -> None:
@@ -44,27 +48,10 @@ class Publisher:
         if self._parent is not None:
             self._parent.close(self._observer.snapshot())
 
-    async def metrics(self, accept: str) -> tuple[bytes, str]:
-        """See ``Views``."""
-        text, content_type = await self._ask("metrics", accept)
-        return text, content_type
-
-    async def statistics(self) -> list[dict[str, Any]]:
-        """See ``Views``."""
-        return [*await self._ask("statistics")]
-
-    async def last_minute(self, judged: Judged) -> dict[str, Any]:
-        """See ``Views``."""
-        return {**await self._ask("last_minute", judged)}
-
-    async def curves(self, endpoints: Sequence[str]) -> dict[str, Any]:
-        """See ``Views``."""
-        return {**await self._ask("curves", endpoints)}
-
-    async def _ask(self, question: str, *args: object) -> Any:
+    async def ask(self, question: Callable[[Views, Snapshot, *Asked], Answer], *asked: *Asked) -> Answer:
+        """Return what a method of ``Views`` says of the newest numbers."""
         own = self._observer.snapshot()
         if self._parent is not None:
-            return await self._parent.ask(own, question, *args)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._reader, self._views.answer, own, question, *args
-        )  # fmt: skip
+            answer: Answer = await self._parent.ask(own, question, *asked)
+            return answer
+        return await asyncio.get_running_loop().run_in_executor(self._reader, question, self._views, own, *asked)

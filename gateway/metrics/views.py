@@ -1,12 +1,13 @@
 """What is shown of a snapshot of the numbers: ``/metrics``, statistics, and the page's last minutes and hour.
 
-With several workers their parent holds these views, and each worker passes questions on (``workers``).
+A question is one of the methods. With several workers their parent holds these views, and each worker passes
+questions on (``workers``).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from gateway.metrics import exposition, statistics
@@ -21,10 +22,6 @@ class Views:
         """``shows_process``: whether CPU and memory of this process are the gateway's."""
         self._recent = Recent(failures)
         self._process = exposition.process_metrics() if shows_process else None
-
-    def answer(self, snapshot: Snapshot, question: str, *args: Any) -> Any:
-        """Return what the method ``question`` returns."""
-        return getattr(self, question)(snapshot, *args)
 
     def sample(self, snapshot: Snapshot) -> None:
         """Remember the numbers for the page; to be called about every ``recent.STEP_S``."""
@@ -43,6 +40,6 @@ class Views:
         now = time.monotonic()
         return {"last_minute": self._recent.rows(now, snapshot), "drift": self._recent.drift(snapshot, judged)}
 
-    def curves(self, _: Snapshot, endpoints: Sequence[str]) -> Mapping[str, Any]:
+    def curves(self, _: Snapshot, endpoints: Sequence[str]) -> dict[str, Any]:
         """Return the curves of each of the endpoints; see ``Recent``."""
         return {name: self._recent.curves(name, time.monotonic()) for name in endpoints}

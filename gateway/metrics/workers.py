@@ -136,16 +136,16 @@ class Totals:
         now = self._clock()
         if now >= self._sample_at:
             self._sample_at = now + STEP_S
-            self._shown("sample")
+            self._shown(Views.sample)
         due = [number for number, one in self._asked.items() if not one.awaited or now >= one.until]
         for number in due:
             one = self._asked.pop(number)
             _send(one.worker, "answer", one.number, self._shown(*one.asked))
         return min((self._sample_at, *(one.until for one in self._asked.values()))) - now
 
-    def _shown(self, *asked: Any) -> bytes:
+    def _shown(self, question: Callable[..., Any], *asked: Any) -> bytes:
         try:
-            return pickle.dumps(self._views.answer(self.sum(), *asked))
+            return pickle.dumps(question(self._views, self.sum(), *asked))
         except Exception:  # noqa: BLE001 - the parent must go on: who has asked gets an error
             _log.exception("the workers' numbers cannot be shown")
             return b""
@@ -196,7 +196,7 @@ class Parent:
             await asyncio.sleep(REPORT_S)
 
     async def ask(self, own: Snapshot, *question: object) -> Any:
-        """Return the parent's answer to a question, from the newest numbers of all workers.
+        """Return the parent's answer to a question (a method of ``Views`` and its arguments) for all workers.
 
         Raises ``InternalError`` if the parent does not answer: without the others' numbers, counters would fall.
         """

@@ -63,7 +63,7 @@ async def test_metrics_are_made_beside_the_loop(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(exposition, "respond", seen)
     publisher = Publisher(busy())
-    await publisher.metrics("")
+    await publisher.ask(Views.metrics, "")
     publisher.close()
     assert threads
     assert threading.get_ident() not in threads
@@ -74,10 +74,10 @@ async def test_every_worker_shows_the_sum_of_all(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("gateway.metrics.workers.WAIT_S", LIMIT_S)
     async with siblings(*(busy() for _ in range(3))) as publishers:
         for _ in range(3):
-            for text, _ in await asyncio.gather(*(publisher.metrics("") for publisher in publishers)):
+            for text, _ in await asyncio.gather(*(publisher.ask(Views.metrics, "") for publisher in publishers)):
                 found = {(n, *at.values()): v for n, at, v in expositions.parse(text.decode())}
                 assert 3.0 == found["gateway_endpoint_builds_total", "ok"]
-        rows = {(row["name"], row["version"]): row for row in await publishers[1].statistics()}
+        rows = {(row["name"], row["version"]): row for row in await publishers[1].ask(Views.statistics)}
         assert 3 * 6 == rows["t", "1"]["inference_stats"]["success"]["count"]
-        found = await publishers[0].last_minute({})
+        found = await publishers[0].ask(Views.last_minute, {})
         assert {"last_minute", "drift"} == found.keys()

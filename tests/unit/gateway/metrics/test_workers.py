@@ -96,7 +96,7 @@ def built(times: int) -> Observer:
 
 async def asked(way: Parent, observer: Observer) -> float:
     """Return how many builds a worker's ``/metrics`` shows."""
-    text, _ = await way.ask(observer.snapshot(), "metrics", "")
+    text, _ = await way.ask(observer.snapshot(), Views.metrics, "")
     return next(value for name, _, value in expositions.parse(text.decode()) if name == catalog.BUILDS.name)
 
 
@@ -206,7 +206,7 @@ async def test_a_question_that_fails_leaves_the_parent_running() -> None:
     one, family = built(1), Family()
     async with family.listening(one=one):
         with pytest.raises(InternalError):
-            await family.of["one"][1].ask(one.snapshot(), "metrics", 5)
+            await family.of["one"][1].ask(one.snapshot(), Views.metrics, 5)
         assert 1.0 == await asked(family.of["one"][1], one)
 
 
