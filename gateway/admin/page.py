@@ -301,7 +301,6 @@ def _list(rows: Sequence[_Row], prefix: str, opened: frozenset[str]) -> str:
 
 def _row(place: int, row: _Row, prefix: str, *, is_open: bool) -> str:
     level, word, why = row.state
-    rates = _sum([one["history"] for (_, one) in _versions(row.routes)])
     slowest = max((one["p95"] for one in row.routes if one["p95"] is not None), default=None)
     searched = " ".join([row.name, word, why, *(e["model_name"] for e in row.served)]).lower()
     name = row.name or "(unknown path)"
@@ -317,7 +316,7 @@ def _row(place: int, row: _Row, prefix: str, *, is_open: bool) -> str:
             else "<span class='n dim'>–<small>failed</small></span>"
         )
         + f"<span class=n>{_ms(slowest)}<small>p95</small></span>"
-        f"<span class=curve>{_curve(rates)}</span><span class='note dim'>{_e(why)}</span>"
+        f"<span class='note dim'>{_e(why)}</span>"
         f"</summary><div class=inside>{inside}</div></details>"
     )
 
@@ -408,21 +407,6 @@ def _line(row: Values) -> str:
     )
 
 
-def _curve(rates: Sequence[float]) -> str:
-    """Return a curve of request rates, the newest at the right edge."""
-    if len(rates) < 2:
-        return ""
-    highest = max(*rates, 0.001)
-    step = 160 / max(len(rates) - 1, 11)
-    points = " ".join(
-        f"{160 - (len(rates) - 1 - i) * step:.1f},{23 - 21 * rate / highest:.1f}" for i, rate in enumerate(rates[-60:])
-    )
-    return (
-        f"<svg width=160 height=24 role=img aria-label='requests per second, at most {_number(highest)}'>"
-        f"<polyline points='{points}' fill=none stroke='var(--blue)' stroke-width=1.5 /></svg>"
-    )
-
-
 def _drift(found: Sequence[Values]) -> str:
     """Return a histogram of each variable, now over the reference, by version. Changed variables come first."""
     shown = [
@@ -493,18 +477,6 @@ def _evidence(variable: Values) -> str:
     if variable["state"] in _CHANGED:
         told += f" · since {datetime.fromtimestamp(variable['since'], UTC):%Y-%m-%d %H:%M} UTC"
     return f"{told} · smallest visible change within a day: {visible:.1%}"
-
-
-def _versions(routes: Sequence[Values]) -> list[tuple[str, Values]]:
-    """Return one row per version. Every row of a version has the history of the whole version."""
-    return list({str(row["version"]): row for row in routes}.items())
-
-
-def _sum(histories: Sequence[Sequence[float]]) -> list[float]:
-    longest = max((len(history) for history in histories), default=0)
-    return [
-        sum(history[i - longest] for history in histories if len(history) >= longest - i) for i in range(longest)
-    ]  # fmt: skip
 
 
 def _mean(weighted: Sequence[tuple[float, float]]) -> float:

@@ -22,8 +22,6 @@ from gateway.trace import CANARY, FALLBACK
 STEP_S: Final = 15.0
 _STEPS: Final = 4
 _POINTS: Final = 240
-_HISTORY: Final = 20
-"""Points of a row's history of rates: five minutes."""
 BINS_S: Final = 3600.0
 """The time over which bins are shown: that of the controller's metrics."""
 _BINS_STEP_S: Final = 300.0
@@ -111,7 +109,6 @@ class Recent:
         which were routed to the canary. ``failed``: share that failed on the gateway's side, of a canary including what
         stable answered; ``failures``: the same by outcome, the most frequent first. ``refused``: share that failed
         because of the callers. ``p50``, ``p95``, ``p99``: seconds, None without answers. ``rows_per_call``: mean.
-        ``history``: the version's requests per second over all routes, in steps of ``STEP_S``, the newest last.
         """
         if not self._seen:
             return []
@@ -128,7 +125,6 @@ class Recent:
         for (endpoint, version, route), seen in sorted(routes.items()):
             failures = seen.failures(self._failures)
             failed = sum(failures.values())
-            points = [of.get((endpoint, version)) for _, of in self._points][-_HISTORY:]
             found.append({
                 "endpoint": endpoint, "version": version, "route": route, "rate": seen.asked / seconds,
                 # A canary's failure is counted before stable has answered, so it may be the row's only count.
@@ -136,7 +132,6 @@ class Recent:
                 "refused": max(0.0, 1 - seen.outcomes["ok"] / seen.asked - failed),
                 "failures": {kind: failures[kind] for kind in sorted(failures, key=lambda one: (-failures[one], one))},
                 **seen.quantiles(), "rows_per_call": versions[endpoint, version].mean(catalog.BATCH_ROWS.name),
-                "history": [0.0 if point is None else point[0] for point in points],
             })  # fmt: skip
         return found
 
