@@ -75,6 +75,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if is_left_out and collection_path.relative_to(here).as_posix().startswith(OUTSIDE) else None
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out those whose file the command line names too: these are always collected."""
+    if "not outside" in config.getoption("markexpr"):
+        here = f"{Path(__file__).parent.as_posix()}/"
+        items[:] = [one for one in items if not one.path.as_posix().removeprefix(here).startswith(OUTSIDE)]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Where they are left out, every other case that does such a thing fails. Raises UsageError if a file went."""
     if gone := [one for one in OUTSIDE if not (Path(__file__).parent / one).exists()]:
