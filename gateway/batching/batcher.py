@@ -16,8 +16,7 @@ The code below follows that life: ``add`` → ``_flush`` → ``_start`` → ``_r
   the server, and later requests could not join it. Callers that usually return together are awaited (``returns``).
 - **Content.** The oldest entry, and those that are cheaper with it than in a call of their own (``entries.cut``); by
   class and tenant if several are queued (``order``).
-- **Class batch.** A call of nothing but batch work is short, and leaves for a tenth of the time, while other classes
-  are active.
+- **Class batch.** A call of nothing but batch work leaves for a tenth of the time while other classes are active.
 
 If a call fails and one of its entries may be the reason (``ROW_FAULTS``), each half of it is called again, until only
 the guilty entry fails. An entry that ends early gives up its place at once. A call whose entries have all ended is
@@ -85,13 +84,9 @@ _NEAR_S: Final = 0.1
 _NEAR_TIMES: Final = 4
 """A deadline further away than 0.1 s plus four times the time for the whole queue need not be checked."""
 _BATCH_SHARE: Final = 0.1
-"""While other classes are active, calls of class batch take a tenth of the servers' time ..."""
-_BATCH_LENGTH: Final = 2.0
-"""... and at most twice as long each as a call of the other classes."""
+"""While other classes are active, calls of class batch take a tenth of the servers' time."""
 _ALONE_S: Final = 1.0
 """Other classes are active until 1 s after their last call left."""
-_SMOOTHING: Final = 1 / 16
-"""The weight of the newest call in the usual time of the other classes' calls."""
 
 _log = logging.getLogger("triton_gateway.batching")
 
@@ -171,8 +166,7 @@ class Batcher(Generic[R]):
         self._left = self._took = 0.0
         """Clock time at which the last call left, and the seconds that it should take."""
         self._others_left = -math.inf
-        """Clock time at which the last call with classes other than batch left, and the usual seconds of such calls."""
-        self._others_took = 0.0
+        """Clock time at which the last call with classes other than batch left."""
         self._batch_at = -math.inf
         """Clock time from which the next call of class batch may leave beside other classes."""
 
@@ -464,13 +458,6 @@ class Batcher(Generic[R]):
         self._batches += 1
         if len(batch) >= _PROBE_MIN_ENTRIES and not self._batches % _PROBE_EVERY and prices.are_guessed:
             batch = batch[: len(batch) // 2]
-        if batch[0].flow.rank == BATCH and now <= self._others_left + _ALONE_S:
-            rows = longest = 0
-            for number, entry in enumerate(batch):
-                rows, longest = rows + entry.count, max(longest, entry.longest)
-                if number and prices.expect(rows, rows * longest) > _BATCH_LENGTH * self._others_took:
-                    batch = batch[:number]
-                    break
         self._remove(batch)
         return batch
 
@@ -493,7 +480,6 @@ class Batcher(Generic[R]):
             self._batch_at = started + took / _BATCH_SHARE / self._servers.replicas
         else:
             self._others_left = started
-            self._others_took += (took - self._others_took) * _SMOOTHING
         # A call that several requests share is a part of the first one's trace.
         call.task = self._loop.create_task(self._send(call, rows, call.latest - self._loop.time(), first.parent))
         try:
