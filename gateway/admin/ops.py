@@ -25,7 +25,7 @@ from gateway.admin import feedback, schemas
 from gateway.admin.page import POLICY, render_live, render_page
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
-from gateway.http.problems import nothing_there
+from gateway.http.problems import nothing_at, problem
 from gateway.path.rights import FEEDBACK_PATH
 from gateway.protocols.oip import EXTENSIONS
 
@@ -109,9 +109,9 @@ def build_ops(
 
     @app.exception_handler(404)
     async def not_found(request: Request, _error: HTTPException) -> Response:
-        status, headers, content = nothing_there(
-            request.url.path, request.headers.get("x-request-id", ""), serve_prefix
-        )
+        status, headers, content = problem(
+            nothing_at(request.url.path), request.headers.get("x-request-id", "")
+        )  # fmt: skip
         return Response(content, status, {name.decode(): value.decode() for name, value in headers})
 
     @app.exception_handler(405)

@@ -358,7 +358,7 @@ class Batcher(Generic[R]):
             self._held.remove(entry for entry in half if entry.is_over)
             self._start([entry for entry in half if not entry.is_over])
         while (at := self._leave_at(now)) <= now:
-            self._start(self._take(now))
+            self._start(self._take())
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
@@ -451,7 +451,7 @@ class Batcher(Generic[R]):
             self._queue = [entry for entry in self._queue if id(entry) not in gone]
             self._queued.remove(entries)
 
-    def _take(self, now: float) -> list[Entry[R]]:
+    def _take(self) -> list[Entry[R]]:
         """Choose the entries of the next call, and remove them from the queue."""
         limits, prices = self._quarter if self._is_merged else self.limits, self.prices
         batch = self._order.take(self._queue, limits, prices) if self._is_mixed else cut(self._queue, limits, prices)

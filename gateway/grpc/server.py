@@ -53,37 +53,13 @@ _log = logging.getLogger("triton_gateway.rpc")
 
 SERVICE: Final = "inference.GRPCInferenceService"
 
-CODES: Final = {
-    "unauthenticated": grpc.StatusCode.UNAUTHENTICATED,
-    "permission_denied": grpc.StatusCode.PERMISSION_DENIED,
-    "endpoint_not_found": grpc.StatusCode.NOT_FOUND,
-    "version_not_found": grpc.StatusCode.NOT_FOUND,
-    "method_not_allowed": grpc.StatusCode.UNIMPLEMENTED,
-    "overloaded": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "quota_exceeded": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "payload_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "client_gone": grpc.StatusCode.CANCELLED,
-    "unavailable": grpc.StatusCode.UNAVAILABLE,
-    "draining": grpc.StatusCode.UNAVAILABLE,
-    "model_not_ready": grpc.StatusCode.UNAVAILABLE,
-    "backend_unavailable": grpc.StatusCode.UNAVAILABLE,
-    "deadline_exceeded": grpc.StatusCode.DEADLINE_EXCEEDED,
-    "bad_request": grpc.StatusCode.INVALID_ARGUMENT,
-    "malformed_body": grpc.StatusCode.INVALID_ARGUMENT,
-    "malformed_request": grpc.StatusCode.INVALID_ARGUMENT,
-    "address_too_long": grpc.StatusCode.INVALID_ARGUMENT,
-    "head_too_large": grpc.StatusCode.RESOURCE_EXHAUSTED,
-    "head_timeout": grpc.StatusCode.DEADLINE_EXCEEDED,
-    "unsupported_media": grpc.StatusCode.INVALID_ARGUMENT,
-    "body_timeout": grpc.StatusCode.DEADLINE_EXCEEDED,
-    "input_refused": grpc.StatusCode.INVALID_ARGUMENT,
-    "context_length_exceeded": grpc.StatusCode.INVALID_ARGUMENT,
-    "backend_refused": grpc.StatusCode.INVALID_ARGUMENT,
-}
-"""Kinds of error to gRPC's codes; every other kind is INTERNAL."""
-
-_CALLERS_FAULTS: Final = (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.PERMISSION_DENIED)
-"""Codes of errors that say nothing about whether a model is ready: the caller's faults."""
+_CODES: Final = {
+    401: grpc.StatusCode.UNAUTHENTICATED, 403: grpc.StatusCode.PERMISSION_DENIED, 404: grpc.StatusCode.NOT_FOUND,
+    405: grpc.StatusCode.UNIMPLEMENTED, 408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED, 429: grpc.StatusCode.RESOURCE_EXHAUSTED, 499: grpc.StatusCode.CANCELLED,
+    503: grpc.StatusCode.UNAVAILABLE, 504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}  # fmt: skip
+"""gRPC's codes by HTTP status; every other status of a caller's fault is INVALID_ARGUMENT, of ours INTERNAL."""
 
 _CONTENT_FIELDS: Final = {
     "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
@@ -271,7 +247,7 @@ class RpcServer:
         try:
             ready = await oip.is_ready(self._table.current, self._url_of(request, caller))
         except GatewayError as error:
-            if CODES.get(error.kind) in _CALLERS_FAULTS:
+            if error.status in (403, 404):  # the caller's fault: it says nothing about the model
                 raise
             ready = False
         return pb.ModelReadyResponse(ready=ready)
@@ -560,6 +536,9 @@ def _refuse(context: Any, error: GatewayError) -> None:
     variables of the method, in memory for ever, because the garbage collector does not see references inside gRPC.
     """
     trailing = (("x-error-code", error.kind), *((("x-refused-because", error.because),) if error.because else ()))
-    context.set_code(CODES.get(error.kind, grpc.StatusCode.INTERNAL))
+    is_theirs = error.status < 500
+    context.set_code(
+        _CODES.get(error.status, grpc.StatusCode.INVALID_ARGUMENT if is_theirs else grpc.StatusCode.INTERNAL)
+    )
     context.set_details(error.sentence)
     context.set_trailing_metadata(trailing)

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 
 from gateway.callers.access import Access
 from gateway.callers.rights import Caller
-from gateway.errors import EndpointNotFound, GatewayError, NotPermitted
+from gateway.errors import GatewayError, NotPermitted
 from gateway.http.exchange import Exchange
-from gateway.http.problems import is_openai, oip_problem, openai_problem, problem, tei_problem
+from gateway.http.problems import nothing_at, oip_problem, openai_problem, problem, tei_problem
 from gateway.local_names import are_local
 from gateway.path.call import Reply
-from gateway.path.rights import INFO, OPEN, TEI, rule_of
+from gateway.path.rights import INFO, OPEN, TEI, V1_MODELS, rule_of
 
 
 def _not_for_us() -> NotPermitted:
@@ -52,7 +52,7 @@ class Gate:
             access.check_once(repeated)
         caller = access.caller_of(exchange.by_name, exchange.names, is_read=exchange.method in ("GET", "HEAD"))
         if rule is None:
-            raise EndpointNotFound(f"nothing is at {ascii(path)[1:-1][:100]}")
+            raise nothing_at(path)
         access.require(caller, rule.operation, rule.endpoint)
         return caller
 
@@ -63,7 +63,7 @@ def refusal(exchange: Exchange, error: GatewayError) -> Reply:
     if path == INFO or path.startswith(TEI):
         write = tei_problem
     else:
-        write = openai_problem if is_openai(path) else oip_problem if path.startswith("/v2") else problem
+        write = openai_problem if path.startswith(V1_MODELS) else oip_problem if path.startswith("/v2") else problem
     status, lines, content = write(error, exchange.request_id)
     if status == 401 and b"text/html" in exchange.by_name.get(b"accept", b""):
         # The browser then asks its user for a password: the key (see ``Access.caller_of``).

@@ -5,11 +5,19 @@ A test asserts that every class of ``gateway.errors`` has a status here.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
-from gateway.errors import STATUS, ControlError, GatewayError, MethodNotAllowed, NotPermitted, Overloaded
+from gateway.errors import (
+    STATUS,
+    ControlError,
+    EndpointNotFound,
+    GatewayError,
+    MethodNotAllowed,
+    NotPermitted,
+    Overloaded,
+)
 from gateway.path.call import Headers, Refuse, Reply
 from gateway.protocols.tei import NothingSent, WrongModel
 
@@ -23,9 +31,6 @@ FAILURES: Final = tuple(
 _OPENAI_KINDS: Final = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 """OpenAI's names for failures by status."""
 
-
-OPENAI_ROUTES: Final = ("/v1/embeddings", "/v1/completions", "/v1/chat/completions")
-"""The addresses of OpenAI's API that are called with POST."""
 _TEI_KINDS: Final = {429: "Overloaded", 503: "Unhealthy"}
 
 
@@ -68,34 +73,12 @@ def openai_problem(error: GatewayError, request_id: str) -> Reply:
     return Reply(status, headers, orjson.dumps(content))
 
 
-_OURS_UNDER_V1: Final = ("/v1/status", "/v1/feedback", "/v1/endpoints/")
-_WITHOUT_V1: Final = ("/embeddings", "/completions", "/chat/completions", "/models", "/responses")
-
-
-def is_openai(path: str) -> bool:
-    """Return whether an address without an answer was most likely called by a client of OpenAI's API."""
-    return (path.startswith("/v1/") and not path.startswith(_OURS_UNDER_V1)) or path.rstrip("/") in _WITHOUT_V1
-
-
-def nothing_there(path: str, request_id: str, serve_prefix: str) -> Reply:
-    """Return the refusal of an address that does not exist, in OpenAI's form if a client of it called; see
-    ``is_openai``.
-    """
-    error = f"nothing is at {ascii(path)[1:-1][:100]}"
-    if not is_openai(path):
-        content: dict[str, Any] = {
-            "error": error, "code": "not_found", "request_id": request_id,
-            "hint": f"endpoints are called with POST {serve_prefix}NAME; the list is at /",
-        }  # fmt: skip
-    else:
-        hint = "" if path.startswith("/v1/") else "the base URL of a client must end in /v1; "
-        hint += f"POST {', '.join(OPENAI_ROUTES)} and GET /v1/models exist here"
-        content = {
-            "error": {
-                "message": f"{error}: {hint}", "type": "invalid_request_error", "param": None, "code": "unknown_url",
-            }
-        }  # fmt: skip
-    return Reply(404, [(b"content-type", b"application/json")], orjson.dumps(content))
+def nothing_at(path: str) -> EndpointNotFound:
+    """Return the error of an address that does not exist."""
+    return EndpointNotFound(
+        f"nothing is at {ascii(path)[1:-1][:100]}",
+        hint="endpoints are listed at / and explained at /docs; the base URL of an OpenAI client ends in /v1",
+    )
 
 
 def tei_problem(error: GatewayError, request_id: str) -> Reply:

@@ -15,8 +15,8 @@ import pytest
 import trustme
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.errors import STATUS, ModelFailed
-from gateway.grpc.server import CODES, RpcServer, Tls
+from gateway.errors import ModelFailed
+from gateway.grpc.server import RpcServer, Tls
 from tests.waiting import LIMIT_S
 
 
@@ -76,11 +76,6 @@ async def caller(served: Any) -> AsyncIterator[Caller]:
     """A service with the endpoint `e`, and a client."""
     async with channel_to(served) as channel:
         yield Caller(channel)
-
-
-def test_every_error_kind_of_a_request_has_a_code() -> None:
-    """A kind with an HTTP status of 4xx or 503 is never INTERNAL."""
-    assert {kind for kind, status in STATUS.items() if status < 500 or status in (503, 504)} <= set(CODES)
 
 
 async def test_an_answer_names_its_version_and_stage_times(caller: Caller) -> None:
