@@ -269,9 +269,6 @@ _AGREED: Final = f'{_PICK},outcome="agreed"'
 _COMPARED: Final = f'{_PICK},outcome=~"agreed|differed"'
 _ALL_COMPARED: Final = by(VERSION, _rate(catalog.SHADOWS, _COMPARED))
 _GUARDED: Final = f"{catalog.ROLLOUT_GUARDED.name}{{{_BY_ENDPOINT}}}"
-_GROUP: Final = (*VERSION, "by", "group")
-_DIFFERED: Final = f'{_PICK},outcome="differed"'
-_ALL_IN_GROUP: Final = by(_GROUP, _rate(catalog.SHADOW_GROUPS, _PICK))
 _LABELS: Final = f'{_PICK},variable="predicted_label"'
 
 CANARY: Final = Board(
@@ -324,11 +321,6 @@ CANARY: Final = Board(
                    "{{endpoint}} {{version}}", "percentunit", most=1.0),
             _lines("Difference, p95", "Distance between the numbers of mirrored answers and of the answers sent.",
                    _quantile(0.95, catalog.SHADOW_DIFFERENCE, VERSION, _PICK), "{{endpoint}} {{version}}"),
-            _lines("Different answers by group", "Share of a group's mirrored answers that differ: by the label that "
-                   "the caller got, the text's length and its language.",
-                   f"({by(_GROUP, _rate(catalog.SHADOW_GROUPS, _DIFFERED))} or 0 * {_ALL_IN_GROUP}) / "
-                   f"({_ALL_IN_GROUP} > 0)",
-                   "{{endpoint}} {{version}} {{by}} {{group}}", "percentunit", most=1.0),
         )),
     ),
 )  # fmt: skip

@@ -12,7 +12,6 @@ from deploy.controller.rollouts import record
 from deploy.controller.rollouts.gate import Gate
 from deploy.controller.rollouts.labels import LabelTest
 from deploy.controller.rollouts.pairs import MirrorTest
-from deploy.controller.rollouts.sensitivity import twice
 from deploy.controller.rollouts.steps import Rollout, Rules
 from deploy.tools.errors import DeployError
 from gateway import preview, spec
@@ -26,8 +25,6 @@ default."""
 _MIRRORED_PERCENT: Final = 5.0
 _MIRRORED_FIRST_PERCENT: Final = 20.0
 """Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
-_IN_GROUP: Final = 0.3
-"""Share of a group's mirrored answers that may differ at least."""
 _MIRROR_WAIT_STEPS: Final = 10
 """Step times that the first step waits at most until enough mirrored answers were compared."""
 
@@ -53,10 +50,9 @@ def planned(
     if mirror is None:
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
         mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
-    different = other_answers / 100
     gate = Gate(
         labels=LabelTest(label_shift / 100) if label_shift else None,
-        pairs=MirrorTest.of(different, max(_IN_GROUP, twice(different))) if mirror else None, slower=1 + slower / 100,
+        pairs=MirrorTest(other_answers / 100) if mirror else None, slower=1 + slower / 100,
     )  # fmt: skip
     wait_s = step_time * _MIRROR_WAIT_STEPS
     names = renamed(_labels(one), _labels(other))

@@ -19,7 +19,7 @@ from deploy.tools import exposition
 catalog = metrics.catalog
 _COUNTERS: Final = (
     catalog.REQUESTS, catalog.CACHE, catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.FEEDBACK,
-    catalog.FALLBACKS, catalog.SHADOWS, catalog.SHADOW_GROUPS,
+    catalog.FALLBACKS, catalog.SHADOWS,
 )  # fmt: skip
 REFERENCE: Final = catalog.DRIFT_REFERENCE.name
 """The only gauge that is read."""

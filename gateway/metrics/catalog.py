@@ -204,12 +204,6 @@ SHADOW_DIFFERENCE: Final = Metric(
     "relative above 1.",
     ("endpoint", "version"), DIFFERENCE_BUCKETS,
 )  # fmt: skip
-SHADOW_GROUPS: Final = Metric(
-    "gateway_shadow_group_requests_total", "counter",
-    "Mirrored requests by group: the label that the caller got (the eight most frequent), the text's length (short, "
-    "middle, long), its language (the four most frequent). Outcome: agreed, or differed (which includes failed).",
-    ("endpoint", "version", "by", "group", "outcome"),
-)  # fmt: skip
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
     "Until when (Unix time) a controller guards the rollout of this route: 30 s after its last look; 0: nobody. Only "
@@ -358,7 +352,7 @@ CATALOG: Final = (
     WORK_LIMIT, QUEUED,
     REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
     VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
-    DRIFT_REFERENCE, SHADOWS, SHADOW_DIFFERENCE, SHADOW_GROUPS, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK,
+    DRIFT_REFERENCE, SHADOWS, SHADOW_DIFFERENCE, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK,
     RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
     MODEL_INFO, BUILD_INFO,
 )  # fmt: skip

@@ -23,9 +23,8 @@ from gateway.errors import OF_CALLERS, ClientGone, DeadlineExceeded, GatewayErro
 from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.handlers.tensors import RawTensors
 from gateway.metrics import catalog
-from gateway.metrics.mirrored import Features, Groups, renamed, with_names
+from gateway.metrics.mirrored import renamed, with_names
 from gateway.metrics.observer import Observer
-from gateway.metrics.texts import Text
 from gateway.path.admission import Permits
 from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
@@ -65,7 +64,6 @@ class _Shadow:
 
     spec: ShadowSpec
     target: str
-    groups: Groups
     counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(("agreed", "differed", "failed"), 0))
     dropped: int = 0
     difference: float = 0.0
@@ -75,19 +73,17 @@ class _Shadow:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A version whose requests are mirrored: to which shadow, its labels, and the shadow's labels that mean others."""
+    """A version whose requests are mirrored: to which shadow, and the shadow's labels that mean others."""
 
     shadow: _Shadow
-    labels: frozenset[str]
     names: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Answered:
-    """A finished request that is mirrored: its answer, number of rows and first text (empty if it has none)."""
+    """A finished request that is mirrored: its answer and number of rows."""
 
     source: _Source
-    text: Text
     answer: object
     rows: int
 
@@ -130,7 +126,7 @@ class Mirror:
         for name, spec in shadows.items():
             known = before.get(name)
             if known is None or replace(known.spec, percent=spec.percent) != spec:
-                known = _Shadow(spec, spec.to, Groups(partial(self._count_group, spec.to)))
+                known = _Shadow(spec, spec.to)
             known.spec = spec
             self._shadows[name] = known
         self._by_url = {}
@@ -139,8 +135,7 @@ class Mirror:
                 named = _labels(endpoints[shadow.target])
                 for url, endpoint in endpoints.items():
                     if url != shadow.target and name in (url, endpoint.identity.endpoint):
-                        labels = _labels(endpoint)
-                        self._by_url[url] = _Source(shadow, frozenset(labels), renamed(labels, named))
+                        self._by_url[url] = _Source(shadow, renamed(_labels(endpoint), named))
         if self._by_url and self._unsubscribe is None:
             self._unsubscribe = self._subscribe(self.answered)
         elif not self._by_url:
@@ -158,8 +153,7 @@ class Mirror:
         if len(self._tasks) >= _MOST or trace.queue_ns > max(self._late_ns, 2 * trace.infer_ns):
             self._drop(shadow)
             return
-        texts = trace.prepared.request.texts if trace.prepared is not None else ()
-        one = _Answered(source, texts[0] if texts else "", trace.answer, trace.rows)
+        one = _Answered(source, trace.answer, trace.rows)
         task = asyncio.get_running_loop().create_task(self._mirror(one, trace.body, trace.body_bytes), name="shadow")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -211,7 +205,7 @@ class Mirror:
             if isinstance(error, _NOBODY):
                 self._drop(shadow)
             else:
-                self._found(one, target, "differed" if error.kind in OF_CALLERS else "failed")
+                self._found(shadow, target, "differed" if error.kind in OF_CALLERS else "failed")
             return
         try:
             answer = with_names(ask.reply, one.source.names)
@@ -219,41 +213,26 @@ class Mirror:
                 agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
                 if agree is None:
                     return  # kept, to compare the next ones with
-                same, off, first = agree, 0.0, agree
+                same, off = agree, 0.0
             else:
-                # Of several texts the first one is grouped.
-                compared = partial(_compared, one.answer, answer, shadow.spec.tolerance)
+                compared = partial(compare, one.answer, answer)
                 is_large = max(one.rows, ask.rows) > _LARGE_ROWS
-                same, off, first = await asyncio.to_thread(compared) if is_large else compared()
+                same, off = await asyncio.to_thread(compared) if is_large else compared()
+                same = same and off <= shadow.spec.tolerance
         except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
             self._note(shadow, f"{type(error).__name__}: {error}")
             self._drop(shadow)
             return
         shadow.difference += off
-        self._found(one, target, "agreed" if same else "differed", off, is_like=first)
+        self._found(shadow, target, "agreed" if same else "differed", off)
 
-    def _found(
-        self, one: _Answered, target: Endpoint, outcome: Outcome, off: float | None = None, *, is_like: bool = False
-    ) -> None:
-        """Count an outcome. ``off``: the largest difference of the numbers; ``is_like``: whether the first text's
-        answers agree.
-        """
-        shadow, identity = one.source.shadow, target.identity
+    def _found(self, shadow: _Shadow, target: Endpoint, outcome: Outcome, off: float | None = None) -> None:
+        """Count an outcome. ``off``: the largest difference of the numbers."""
+        identity = target.identity
         shadow.counts[outcome] += 1
         self._observer.count(catalog.SHADOWS, identity.endpoint, identity.version, outcome)
         if off is not None:
             self._observer.observe(catalog.SHADOW_DIFFERENCE, off, identity.endpoint, identity.version)
-        try:
-            label = _label(one.answer)
-            shadow.groups.see(Features(label if label in one.source.labels else "", one.text), is_like)
-        except Exception:  # noqa: BLE001 - users' objects again
-            self._observer.complain()
-
-    def _count_group(self, target: str, by: str, group: str, agreed: bool) -> None:
-        endpoint = self._table.current.endpoints.get(target)
-        if endpoint is not None:
-            identity, outcome = endpoint.identity, "agreed" if agreed else "differed"
-            self._observer.count(catalog.SHADOW_GROUPS, identity.endpoint, identity.version, by, group, outcome)
 
     def _note(self, shadow: _Shadow, reason: str) -> None:
         if reason != shadow.reason:
@@ -270,29 +249,6 @@ class Mirror:
 def _labels(endpoint: Endpoint) -> tuple[str, ...]:
     labels = endpoint.identity.details.get("labels")
     return tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
-
-
-def _label(answer: object) -> str:
-    """Return the label of the first text; empty if its answer has none."""
-    first = _first(answer)
-    label = first.get("label") if isinstance(first, Mapping) else None
-    return label if isinstance(label, str) else ""
-
-
-def _first(answer: object) -> object:
-    """Return the answer to the first text of a request."""
-    results = answer.get("results") if isinstance(answer, Mapping) else answer
-    return results[0] if isinstance(results, list | tuple) and results else answer
-
-
-def _compared(one: object, other: object, tolerance: float) -> tuple[bool, float, bool]:
-    """Return whether two answers agree, the largest difference of their numbers, and whether the first texts agree."""
-    same, off = compare(one, other)
-    agree = same and off <= tolerance
-    if agree or (first := _first(one)) is one:
-        return agree, off, agree
-    same, off_first = compare(first, _first(other))
-    return agree, off, same and off_first <= tolerance
 
 
 def _agree_on_neighbours(neighbours: Neighbours, one: object, other: object) -> bool | None:

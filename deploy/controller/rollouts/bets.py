@@ -14,12 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.metrics import mirrored
-
 RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
 """The alternatives that are bet on: how many times the permitted ones the canary's odds of a failure are."""
-GROUPS: Final = mirrored.PLACES
-"""Groups of mirrored requests that share a stake; a gateway counts no more."""
 _EPOCH: Final = 1000
 """Canary requests after which a new series of bets starts beside the old ones."""
 _MAX_EPOCHS: Final = 40

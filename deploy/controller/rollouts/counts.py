@@ -25,7 +25,6 @@ _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
 _VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
 _SHADOWS: Final = metrics.catalog.SHADOWS.name
-_GROUPS: Final = metrics.catalog.SHADOW_GROUPS.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,6 @@ def between(grown: Numbers, version: Version, route: str, names: Mapping[str, st
     faster: dict[float, float] = defaultdict(float)
     values: dict[str, float] = defaultdict(float)
     mirrored: dict[str, float] = defaultdict(float)
-    groups: dict[str, dict[str, float]] = {}
     for (name, *labels), news in grown.items():
         if labels[:2] != [version.endpoint, version.version]:
             continue
@@ -80,13 +78,9 @@ def between(grown: Numbers, version: Version, route: str, names: Mapping[str, st
             values[names.get(of[1], of[1])] += news
         elif name == _SHADOWS:
             mirrored[of[0]] += news
-        elif name == _GROUPS:
-            counted = groups.setdefault(f"{of[0]} {of[1]}", {})
-            counted[of[2]] = counted.get(of[2], 0.0) + news
     return Counts(
         int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in faster.items()},
         {value: round(count) for value, count in values.items() if count > 0},
         (int(mirrored["agreed"]), int(mirrored["differed"] + mirrored["failed"])), int(refused),
         int(mirrored["failed"]),
-        {group: (int(one.get("agreed", 0)), int(one.get("differed", 0))) for group, one in groups.items()},
     )  # fmt: skip

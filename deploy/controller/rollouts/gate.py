@@ -59,8 +59,7 @@ class Counts:
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
     ``labels``: value → answers with this label. ``pairs``: mirrored requests with the same
     answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
-    ``groups``: the same as ``pairs`` by group. ``refused``: requests that the version had no capacity for; ``requests``
-    does not include them, nor mirrored ones.
+    ``refused``: requests that the version had no capacity for; ``requests`` does not include them, nor mirrored ones.
     """
 
     requests: int = 0
@@ -71,7 +70,6 @@ class Counts:
     pairs: tuple[int, int] = (0, 0)
     refused: int = 0
     mirror_failures: int = 0
-    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +130,7 @@ class Gate:
             stable_requests=self.stable_requests + stable.requests,
             stable_failures=self.stable_failures + stable.failures,
             labels=self.labels and self.labels.after(canary.labels, stable.labels),
-            pairs=self.pairs and self.pairs.after(*canary.pairs, canary.mirror_failures, canary.groups),
+            pairs=self.pairs and self.pairs.after(*canary.pairs, canary.mirror_failures),
         )  # fmt: skip
 
     def renewed(self) -> Gate:
@@ -173,12 +171,10 @@ class Gate:
                 f"a share may differ by {100 * self.labels.most:.0f} percentage points and not vanish (--label-shift)"
             )
         assert self.pairs is not None  # noqa: S101 - nothing else is left
-        group, test = self.pairs.strongest
-        where = f"mirrored requests with {group}" if group else "mirrored requests"
-        permitted = "in a group (twice --other-answers)" if group else "(--other-answers)"
+        differed, compared = self.pairs.differed, self.pairs.compared
         return (
-            f"it answered {test.differed} of {test.compared} {where} ({test.differed / max(test.compared, 1):.1%}) "
-            f"differently from stable; {test.most:.1%} are permitted {permitted}"
+            f"it answered {differed} of {compared} mirrored requests ({differed / max(compared, 1):.1%}) differently "
+            f"from stable; {self.pairs.most:.1%} are permitted (--other-answers)"
         )
 
     def could_see(self) -> dict[str, float | None]:
@@ -193,15 +189,13 @@ class Gate:
         if self.labels is not None:
             found["labels"] = sensitivity.change_of_labels(self.labels, tests)
         if self.pairs is not None:
-            found["pairs"] = sensitivity.smallest(self.pairs.whole.most, mirrored, math.inf, 2 * tests)
+            found["pairs"] = sensitivity.smallest(self.pairs.most, mirrored, math.inf, tests)
         return found
 
     @property
     def enough_pairs(self) -> int:
         """Mirrored answers needed to detect what ``sensitivity.enough_pairs`` says; 0 if nothing is mirrored."""
-        if self.pairs is None:
-            return 0
-        return sensitivity.enough_pairs(self.pairs.whole.most, self.pairs.in_group, len(self._logs()))
+        return 0 if self.pairs is None else sensitivity.enough_pairs(self.pairs.most, len(self._logs()))
 
     @property
     def lacks_pairs(self) -> bool:

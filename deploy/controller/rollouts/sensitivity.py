@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from deploy.controller.rollouts.bets import GROUPS
 from deploy.controller.rollouts.labels import PLACES, LabelTest
-from deploy.controller.rollouts.pairs import PairTest
 
 _NEEDED: Final = math.log(100.0)
 """Logarithm of the evidence that rolls a canary back (``gate.THRESHOLD``)."""
@@ -20,10 +18,6 @@ _MAX_BAD_LUCK: Final = 1.645
 """Standard deviations below the mean; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
 """Five bets share the stake, and half of it is kept for later epochs."""
-_HALF: Final = math.log(2.0)
-"""Half of the stake on mirrored answers is on all of them, half on groups."""
-SMALL_GROUP: Final = 0.03
-"""Share of the requests in the smallest group for which a rollout waits."""
 
 
 def smallest(base: float, canary: float, stable: float, tests: int) -> float | None:
@@ -61,28 +55,14 @@ def twice(most: float) -> float:
     return min(2 * most, (1 + most) / 2)
 
 
-def enough_pairs(most: float, in_group: float, tests: int) -> int:
-    """Return how many pairs detect both of these in nineteen rollouts of twenty.
-
-    A share ``twice(most)`` of different answers among all, and a group with ``SMALL_GROUP`` of the requests in which
-    every answer differs. ``in_group``: the share that may differ there; of more than half, no such group is waited for.
-    """
+def enough_pairs(most: float, tests: int) -> int:
+    """Return how many pairs detect a share ``twice(most)`` of different answers in nineteen rollouts of twenty."""
     share = twice(most)
     grows = _divergence(share, most)
     by_chance = math.sqrt(share * (1 - share)) * math.log(share / most * (1 - most) / (1 - share))
-    # After n pairs the stake has grown by n * grows, less up to _MAX_BAD_LUCK * sqrt(n) * by_chance by bad luck.
-    enough = _enough(grows, by_chance, _needed(tests) + _HALF)
-    if in_group > 0.5:
-        return enough
-    # Every pair in the group makes its stake grow by as much, and none outside; how many are in it is chance.
-    found = math.log(max(PairTest(in_group).alternatives()) / in_group)
-    grows, by_chance = SMALL_GROUP * found, math.sqrt(SMALL_GROUP * (1 - SMALL_GROUP)) * found
-    return max(enough, _enough(grows, by_chance, _needed(tests) + _HALF + math.log(GROUPS)))
-
-
-def _enough(grows: float, by_chance: float, needed: float) -> int:
+    # After n pairs the stake has grown by n * grows, less up to luck * sqrt(n) by bad luck.
     luck = _MAX_BAD_LUCK * by_chance
-    root = (luck + math.sqrt(luck * luck + 4 * grows * needed)) / (2 * grows)
+    root = (luck + math.sqrt(luck * luck + 4 * grows * _needed(tests))) / (2 * grows)
     return math.ceil(root * root)
 
 

@@ -301,11 +301,10 @@ def _undetectable(gate: Gate) -> str:
 
 def _too_few_pairs(gate: Gate) -> str:
     assert gate.pairs is not None  # noqa: S101 - callers have checked that pairs are compared
-    most = gate.pairs.whole.most
+    most = gate.pairs.most
     return (
         f"only {gate.pairs.compared} mirrored answers were compared; {gate.enough_pairs} are needed to tell "
-        f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}, and to see it if all answers to "
-        f"{sensitivity.SMALL_GROUP:.0%} of the requests differ"
+        f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}"
     )
 
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -178,42 +177,6 @@ async def test_a_failure_of_the_version_is_counted_and_want_of_capacity_or_time_
     assert [] == stack.gateway.health.reasons()
     text = (await stack.client.get("/metrics")).text
     assert f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} 1.0' in text
-
-
-def groups(text: str) -> dict[tuple[str, str, str], int]:
-    """Return the mirrored requests by kind of group, group and outcome."""
-    found = {}
-    for line in text.splitlines():
-        if line.startswith("gateway_shadow_group_requests_total{"):
-            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
-            found[labels["by"], labels["group"], labels["outcome"]] = int(float(line.rsplit(" ", 1)[1]))
-    return found
-
-
-async def test_answers_are_counted_by_label_length_and_language(stack: Any) -> None:
-    """The label is the caller's; failures count as different."""
-
-    def run(inputs: dict[str, Any]) -> dict[str, Any]:
-        if is_on(stack) and inputs["input_ids"].shape[1] > 12:
-            raise ModelFailed("too long")
-        return scores(1.0)(inputs)
-
-    await start(stack, run)
-    short, long = "good", "good film " * 8
-    for text in [*["der Film ist good"] * 6, *[short] * 3, *["bad"] * 10, long]:
-        await stack.client.post("/serve/e/1", json={"text": text})
-    await mirrored(stack, 20)
-    full = groups((await stack.client.get("/metrics")).text)
-    good, bad = (
-        one["label"]
-        for one in [(await stack.client.post("/serve/e/1", json={"text": t})).json() for t in ("good", "bad")]
-    )
-    assert {("label", good, "agreed"): 9, ("label", good, "differed"): 1, ("label", bad, "differed"): 10} == {
-        key: n for key, n in full.items() if key[0] == "label"
-    }
-    assert 6 == full["language", "de", "agreed"]
-    assert 1 == full["length", "long", "differed"]
-    assert all(20 <= sum(n for (by, _, _), n in full.items() if by == kind) for kind in ("label", "language", "length"))
 
 
 async def test_a_label_of_another_name_is_the_one_at_its_position(stack: Any, tmp_path: Path) -> None:

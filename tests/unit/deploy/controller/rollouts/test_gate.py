@@ -175,7 +175,7 @@ def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(sl
 
 def test_a_verdict_says_what_speaks_most_against_the_canary():
     """The reason names the strongest test (errors, latency, labels or mirrored answers) with its numbers."""
-    fresh = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3))
+    fresh = Gate(labels=LabelTest(0.1), pairs=MirrorTest(0.1))
     assert (
         "40 of 100 requests failed, compared with 3 of 900 for stable"
         in fresh.after(Counts(100, 40), Counts(900, 3)).reason()
@@ -195,7 +195,7 @@ def test_a_verdict_says_what_speaks_most_against_the_canary():
 
 def test_with_more_requests_smaller_faults_would_have_been_seen():
     """The smallest detectable fault shrinks as requests are compared; at first no fault is detectable."""
-    gate, traffic = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3)), Traffic(1, weight=0.25)
+    gate, traffic = Gate(labels=LabelTest(0.1), pairs=MirrorTest(0.1)), Traffic(1, weight=0.25)
     assert {None} == {*gate.could_see().values()}
     found = []
     for number in range(1, 401):
@@ -212,13 +212,10 @@ def test_with_more_requests_smaller_faults_would_have_been_seen():
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_the_gate_survives_being_stored(intervals):
     """The stored gate contains all evidence, of every test; without a test of labels or pairs, there is none again."""
-    gate = Gate(labels=LabelTest(0.1), pairs=MirrorTest.of(0.1, 0.3))
+    gate = Gate(labels=LabelTest(0.1), pairs=MirrorTest(0.1))
     for canary, stable, canary_failures, stable_failures in intervals:
-        groups = {"language de": (1, canary_failures), "label A": (7, 0)}
         gate = gate.after(
-            Counts(
-                canary, min(canary, canary_failures), labels={"A": canary}, pairs=(8, canary_failures), groups=groups
-            ),
+            Counts(canary, min(canary, canary_failures), labels={"A": canary}, pairs=(8, canary_failures)),
             Counts(stable, min(stable, stable_failures), labels={"A": stable, "B": stable_failures}),
         ).renewed()
     again = read(Gate, json.loads(json.dumps(plain(gate))))
