@@ -17,7 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.words import SPECIAL, WORDS, text_bundle
 
-PROJECT: Final = "benchmarks"
 BODY: Final = b'{"x": [[1.0, 2.0]]}'
 """A request to a multiplying model behind ``code``; ``answer`` is its answer."""
 _CODE: Final = """
@@ -28,7 +27,7 @@ class Preprocess:
     def postprocess(self, data, state, collect_custom_statistics_fn=None):
         return {{"y": data.tolist(), "code": "{name}"}}
 """
-_TENSORS: Final = (
+TENSORS: Final = (
     "--input-name", "x", "--input-type", "float32", "--input-size", "[-1, 2]",
     "--output-name", "y", "--output-type", "float32", "--output-size", "[-1, 2]",
 )  # fmt: skip
@@ -92,18 +91,6 @@ def code(path: Path, name: str) -> Path:
 def answer(factor: float, name: str) -> dict[str, Any]:
     """Return the answer to ``BODY`` of a model with ``factor`` behind code called ``name``."""
     return {"y": [[factor, 2 * factor]], "code": name}
-
-
-def upload(path: Path, name: str) -> tuple[str, ...]:
-    """Return the stock CLI's arguments that upload a multiplying model."""
-    return ("model", "upload", "--name", name, "--project", PROJECT, "--path", str(path), "--publish",
-            "--framework", "onnx")  # fmt: skip
-
-
-def add(endpoint: str, name: str, code: Path, version: str = "") -> tuple[str, ...]:
-    """Return the stock CLI's arguments that serve the model of that name behind ``code``."""
-    return ("model", "add", "--engine", "triton", "--endpoint", endpoint, "--name", name, "--project", PROJECT,
-            "--preprocess", str(code), *_TENSORS, *(("--version", version) if version else ()))  # fmt: skip
 
 
 def counting_bundle(folder: Path, **config: Any) -> Path:

@@ -28,7 +28,8 @@ from benchmarks.shared.corpus import Corpus
 from benchmarks.shared.results import facts_of
 from deploy.laptop.demo.minilm import bundle, packaged_model
 from tests import environments, processes
-from tests.stack import Registry
+from tests.control_planes import control_plane
+from tests.stock import Client
 from tests.tiny import static_bundle
 
 _TEXTS = {"short": 20_000, "long": 4_000, "mixed": 8_000}
@@ -105,14 +106,17 @@ def bring_up(stack: contextlib.ExitStack, scenarios: Sequence[Scenario], state: 
     backends = [BACKENDS[name] for name in dict.fromkeys(s.backend for s in scenarios)]
     bundles = _bundles(state, [backend.name for backend in backends])
     say("starting the embedded control plane and Triton")
-    registry = Registry(state, cores=[OTHER_CORE])
-    stack.callback(registry.stop)
+    registry = state / "registry"
+    shutil.rmtree(registry, ignore_errors=True)
+    server = stack.enter_context(control_plane(registry / "controlplane"))
+    os.sched_setaffinity(server.process.pid, [OTHER_CORE])
+    client = Client(server, registry, TOKENIZERS_PARALLELISM="false", no_proxy="127.0.0.1,localhost")
     triton = Triton(state / "triton")
     stack.callback(triton.stop)
     triton.start()
     triton.pin([OTHER_CORE])
-    registered = register(registry, state, backends, bundles, say)
-    return Bench(state, triton, registry, registered, bundles, say)
+    registered = register(client, backends, bundles, say)
+    return Bench(state, triton, client, registered, bundles, say)
 
 
 def _bundles(state: Path, names: Sequence[str]) -> dict[str, Path]:

@@ -18,7 +18,7 @@ from benchmarks.peers.registered import Registered, hooked
 from benchmarks.shared.backends import Backend, Triton
 from benchmarks.shared.command import ROOT
 from tests import environments, processes
-from tests.stack import Registry
+from tests.stock import Client
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -32,11 +32,11 @@ class NotAvailable(Exception):
 
 @dataclass(slots=True)
 class Bench:
-    """What the systems of a run share: Triton, registry, folders."""
+    """What the systems of a run share: Triton, a client of the registry, folders."""
 
     state: Path
     triton: Triton
-    registry: Registry
+    client: Client
     registered: Registered
     bundles: Mapping[str, Path]
     say: Callable[[str], None]
@@ -52,7 +52,7 @@ class Bench:
         """Return the environment of a server under test."""
         bundle = self.bundles[backend.name]
         return {
-            **self.registry.env,
+            **self.client.environment,
             "PYTHONPATH": str(ROOT),
             "BENCH_TOKENIZER": str(bundle / "tokenizer.json"),
             "BENCH_FOLDER": str(bundle),
@@ -136,7 +136,7 @@ def _gateway(
         backend,
         TRITON_GATEWAY_PORT=port, TRITON_GATEWAY_WORKERS=workers, TRITON_GATEWAY_TRITON_GRPC=bench.triton.grpc,
         TRITON_GATEWAY_TRITON_HTTP=bench.triton.http.rpartition(":")[2],
-        TRITON_GATEWAY_STATE_DIR=bench.state / f"{name}-state", TRITON_GATEWAY_LOG_FORMAT="text",
+        TRITON_GATEWAY_STATE_DIR=bench.state / "registry" / name, TRITON_GATEWAY_LOG_FORMAT="text",
         CLEARML_SERVING_TASK_ID=bench.registered.gateway_task, PYTHONPATH=checkout, **(settings or {}),
     )  # fmt: skip
     cores = range(n_cores)

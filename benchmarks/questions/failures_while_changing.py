@@ -8,7 +8,6 @@ retries. Prints one JSON line per number of Tritons; the exit code is 0 if nothi
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Sequence
@@ -20,34 +19,30 @@ from benchmarks.shared.command import parser, tell
 from benchmarks.shared.load import Steady, closed_loop, render
 from deploy.tools import sections
 from gateway import hocon
-from gateway.registry import section_text
+from gateway.registry import ClearMLRegistry, section_text
 from tests import tiny
 from tests.processes import ask, until
 from tests.stack import Small
+from tests.stock import Client
 
 TAKES = "4 minutes"
 SAVES = ""
 _ENDPOINT = "swapped"
 
 
-def _prepare(stack: Small, folder: Path) -> None:
+def _prepare(client: Client, folder: Path) -> None:
     """Register two models and two pieces of code through the stock CLI, as the endpoints ``a`` and ``b``."""
     for number, name in enumerate(("a", "b"), 1):
-        (folder / name).mkdir()
-        stack.upload(tiny.multiplying(folder / name / f"{name}.onnx", float(number)), f"model {name}")
-        stack.add(name, f"model {name}", tiny.code(folder / name / "code.py", name))
+        model = client.upload(f"model {name}", tiny.multiplying(folder / name / f"{name}.onnx", float(number)))
+        client.stock("model", "add", "--engine", "triton", "--endpoint", name, "--model-id", model, "--preprocess",
+                     str(tiny.code(folder / name / "code.py", name)), *tiny.TENSORS)  # fmt: skip
 
 
 def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
     """Swap ``swaps`` times under half of the load that the endpoint can bear; return failures and swap times."""
-    stack = Small(folder / f"stack-{tritons}", tritons=tritons)
-    try:
-        (folder / f"parts-{tritons}").mkdir()
-        _prepare(stack, folder / f"parts-{tritons}")
-        os.environ.update(stack.env)
-        from gateway.registry.clearml import ClearMLRegistry
-
-        store = ClearMLRegistry(stack.task)
+    with Small(folder / f"stack-{tritons}", tritons=tritons) as stack, stack.client.here():
+        _prepare(stack.client, folder / f"parts-{tritons}")
+        store = ClearMLRegistry(stack.client.task)
         entries = hocon.parse(section_text(store.task(), "endpoints"))
         parts = {name: (entries[name]["model_id"], entries[name]["preprocess_artifact"]) for name in ("a", "b")}
         templates = {name: dict(entries[name]) for name in ("a", "b")}
@@ -79,8 +74,6 @@ def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
         with Steady(url, tiny.BODY, rate=rate).running() as steady:
             took.extend(swap(*order[number % 3]) for number in range(swaps))
         seen = steady.summary()
-    finally:
-        stack.stop()
     return {"tritons": tritons, "swaps": swaps, "rate": round(rate), "median_s": round(median(took), 2),
             "slowest_s": round(max(took), 2), **seen}  # fmt: skip
 

@@ -69,10 +69,9 @@ def _measure(more: int) -> dict[str, Any]:
     sizes = {
         "weights_mb": round((made / WEIGHTS).stat().st_size / MB, 1), "bundle_mb": round(_disk(made) / MB, 1),
     }  # fmt: skip
-    stack = Small(state, tritons=1)
-    try:
+    with Small(state, tritons=1) as stack:
         parts = {
-            "gateway": (stack.gateway.pid, state / "gateway"),
+            "gateway": (stack.gateway.process.pid, state / "gateway"),
             "sync": (stack.syncs[0].pid, None),
             "triton": (stack.tritons[0].pid, state / "triton-0"),
         }
@@ -81,17 +80,14 @@ def _measure(more: int) -> dict[str, Any]:
             folder = state / f"minilm-{number}"
             shutil.copytree(made, folder)
             _alter(folder)
-            stack.run("model", "upload", "--name", folder.name, "--project", "size", "--path", str(folder),
-                      "--framework", "onnx", "--publish")  # fmt: skip
-            stack.run("model", "add", "--engine", "triton", "--endpoint", folder.name, "--name", folder.name,
-                      "--project", "size", *TENSORS)  # fmt: skip
+            model = stack.client.upload(folder.name, folder)
+            add = ("model", "add", "--engine", "triton", "--endpoint", folder.name, "--model-id", model)
+            stack.client.stock(*add, *TENSORS)
             _served(f"{stack.url}/serve/{folder.name}")
             say(f"{folder.name} is served")
             if number in (0, more):
                 seen.append(_read(parts))
-    finally:
-        stack.stop()
-        shutil.rmtree(state, ignore_errors=True)
+    shutil.rmtree(state, ignore_errors=True)
     none, first, last = seen
     return {
         "model": "all-MiniLM-L6-v2", **sizes, "endpoints": 1 + more,

@@ -126,9 +126,8 @@ class Callers:
 @pytest.fixture
 def stack(tmp_path: Path) -> Iterator[Small]:
     """A stack whose gateway gives up on code and models after a minute: good ones take long on a busy machine."""
-    made = Small(tmp_path / "stack", tritons=1, settings={"TRITON_GATEWAY_READY_TIMEOUT": "60s"})
-    yield made
-    made.stop()
+    with Small(tmp_path / "stack", tritons=1, ready_timeout="60s") as made:
+        yield made
 
 
 def _limit_file_size(pid: int, most: int) -> None:
@@ -137,7 +136,7 @@ def _limit_file_size(pid: int, most: int) -> None:
 
 def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Path) -> None:
     """Not its own endpoint, not another one, not after a restart of the gateway; and it is tried again."""
-    api = Api(stack.env)
+    api = Api(stack.client)
     HalfServer.folder = tmp_path
     half = ThreadingHTTPServer(("127.0.0.1", free_port()), HalfServer)
     threading.Thread(target=half.serve_forever, daemon=True).start()
@@ -189,7 +188,7 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
         )
 
     assert expected == served()
-    _limit_file_size(stack.gateway.pid, 2 << 20)
+    _limit_file_size(stack.gateway.process.pid, 2 << 20)
     with Callers(stack.url, bodies) as callers:
         api.endpoints(bad)
         stack.until(all_failed, "every bad version having failed for its reason")

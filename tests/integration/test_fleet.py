@@ -35,7 +35,7 @@ SPREAD: Final = 0.4
 """Largest allowed distance of a replica's share from an equal one: a machine that is busy lets connections grow old."""
 PRE_STOP_S: Final = 1.0
 """Seconds of the preStop hook; after half of them nobody is sent there any more. Charts have more."""
-AGE: Final = {"TRITON_GATEWAY_CONNECTION_AGE": "1s", "TRITON_GATEWAY_DRAIN_DELAY": "5s"}
+AGE: Final = {"connection_age": "1s", "drain_delay": "5s"}
 """Minutes in production; seconds here, so that callers soon spread over new replicas, and each has an answer on its
 connection, which is then its last, before that is closed.
 """
@@ -93,17 +93,14 @@ class Callers:
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Small]:
     """Two real Tritons with model sync, a gateway, and the endpoint ``rolled``."""
     folder = tmp_path_factory.mktemp("fleet")
-    made = Small(folder / "stack", tritons=2, settings=AGE)
-    try:
-        made.run("model", "upload", "--name", "rolled", "--project", "fleet", "--path",
-                 str(counting_bundle(folder / "bundle")), "--publish", "--framework", "onnx")  # fmt: skip
-        made.run("model", "add", "--engine", "triton", "--endpoint", "rolled", "--name", "rolled", "--project", "fleet",
-                 "--input-name", "input_ids", "attention_mask", "--input-type", "int64", "int64",
-                 "--input-size", "[-1, -1]", "[-1, -1]", "--output-name", "logits", "--output-type", "float32",
-                 "--output-size", "[-1, 2]")  # fmt: skip
+    with Small(folder / "stack", tritons=2, **AGE) as made:
+        model = made.client.upload("rolled", counting_bundle(folder / "bundle"))
+        made.client.stock(
+            "model", "add", "--engine", "triton", "--endpoint", "rolled", "--model-id", model, "--input-name",
+            "input_ids", "attention_mask", "--input-type", "int64", "int64", "--input-size", "[-1, -1]", "[-1, -1]",
+            "--output-name", "logits", "--output-type", "float32", "--output-size", "[-1, 2]",
+        )  # fmt: skip
         yield made
-    finally:
-        made.stop()
 
 
 def counted(urls: list[str], *names: str) -> list[float]:
@@ -133,15 +130,15 @@ def test_replicas_come_and_go_without_a_failed_request_and_share_alike(stack: Sm
     until(lambda: serves(stack.url))
     callers = Callers(port(stack.url))
     with callers.calling():
-        url = stack.start_gateway("second")[0]
+        url = stack.start_gateway("second").url
         until(lambda: serves(url))
         callers.ports = [port(stack.url), port(url)]
 
         def both() -> list[list[float]]:
             # Triton names its counters without the suffix that the parser adds.
             success = "nv_inference_request_success"
-            return [counted([stack.url, url], "gateway_requests_total"),
-                    counted(stack.triton_urls, success, f"{success}_total")]  # fmt: skip
+            tritons = [f"http://{one.metrics}" for one in stack.tritons]
+            return [counted([stack.url, url], "gateway_requests_total"), counted(tritons, success, f"{success}_total")]
 
         def share_alike() -> bool:
             before, sent = both(), callers.answered

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import zipfile
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 from onnx import TensorProto
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from deploy.tools import sections
 from tests import tiny
+from tests.stock import Client
 
 WORDS = ["[PAD]", "[UNK]", "good", "bad", "film"]
 
@@ -70,32 +69,23 @@ def code_bundle(folder: Path, at_import: str = "pass", at_load: str = "pass", at
 class Api:
     """Models and endpoints written straight into the registry: what the stock CLI sends, without its start-up time."""
 
-    def __init__(self, environ: dict[str, str]) -> None:
-        self._host, self._task = environ["CLEARML_API_HOST"], environ["CLEARML_SERVING_TASK_ID"]
-        keys = f"{environ['CLEARML_API_ACCESS_KEY']}:{environ['CLEARML_API_SECRET_KEY']}"
-        self._headers = {"authorization": f"Basic {base64.b64encode(keys.encode()).decode()}"}
-        token = self("auth.login", {})["token"]
-        self._headers = {"authorization": f"Bearer {token}"}
-
-    def __call__(self, action: str, body: dict[str, Any]) -> Any:
-        reply = httpx.post(f"{self._host}/{action}", json=body, headers=self._headers)
-        assert reply.status_code == 200, reply.text
-        return reply.json()["data"]
+    def __init__(self, client: Client) -> None:
+        self._task, self._call = client.task, client.server.call
 
     def model(self, archive: Path, *, uri: str = "", sha256: str = "") -> str:
         """Register an archive and return the model's id."""
         fields = {"uri": uri or archive.as_uri(), "name": archive.stem, "framework": "onnx", "ready": True,
                   "system_tags": ["package"]}  # fmt: skip
-        model_id = str(self("models.create", fields)["id"])
+        model_id = str(self._call("models.create", **fields)["id"])
         if sha256:
             item = {"key": "sha256", "type": "str", "value": sha256}
-            self("models.add_or_update_metadata", {"model": model_id, "metadata": [item]})
+            self._call("models.add_or_update_metadata", model=model_id, metadata=[item])
         return model_id
 
     def endpoints(self, entries: dict[str, dict[str, Any]]) -> None:
         """Replace the serving Task's endpoints."""
         item = {"name": "endpoints", "value": sections.render(entries)}
-        self("tasks.edit_configuration", {"task": self._task, "configuration": [item], "force": True})
+        self._call("tasks.edit_configuration", task=self._task, configuration=[item], force=True)
 
 
 def packed(folder: Path) -> Path:
