@@ -174,9 +174,6 @@ ALBERT_TOKENS = pieces("spiece.model", ALBERT, "AlbertTokenizer")
 BIG_BIRD = functools.partial(sentencepiece, "[SEP]", "[CLS]", "[MASK]", pad=0, eos=1, bos=2, unk=3)
 FAMILIES: Mapping[str, Family] = {
     "DeBERTa-v2": Family(f"DebertaV2{CLASSIFIER}", DEBERTA_V2, pieces("spm.model", DEBERTA, "DebertaV2Tokenizer")),
-    "DeBERTa-v2, spm.model only": Family(
-        f"DebertaV2{CLASSIFIER}", DEBERTA_V2, pieces("spm.model", DEBERTA, "DebertaV2Tokenizer", also_fast=False)
-    ),
     "DeBERTa-v2 of transformers 4": Family(
         f"DebertaV2{CLASSIFIER}",
         DEBERTA_V2,
@@ -188,18 +185,11 @@ FAMILIES: Mapping[str, Family] = {
         byte_pairs("DebertaTokenizer", BERT_PAIRS),
     ),
     "BART": Family(f"Bart{CLASSIFIER}", LAYERS, byte_pairs("BartTokenizer")),
-    "mBART": Family(f"MBart{CLASSIFIER}", LAYERS, pieces("sentencepiece.bpe.model", sentencepiece, "MBartTokenizer")),
-    "BART features": Family("BartModel", LAYERS, byte_pairs("BartTokenizer")),
-    "PLBart": Family(f"PLBart{CLASSIFIER}", LAYERS, XLMR_TOKENS),
-    "MVP": Family(f"Mvp{CLASSIFIER}", LAYERS, byte_pairs("MvpTokenizer")),
     "T5 classifier": Family(f"T5{CLASSIFIER}", T5, T5_TOKENS),
     "T5 encoder": Family("T5EncoderModel", T5, T5_TOKENS),
     "T5 encoder, spiece.model only": Family(
         "T5EncoderModel", T5, pieces("spiece.model", T5_PIECES, "T5Tokenizer", also_fast=False, extra_ids=0)
     ),
-    "T5": Family("T5Model", T5, T5_TOKENS),
-    "mT5 encoder": Family("MT5EncoderModel", T5, T5_TOKENS),
-    "UMT5 encoder": Family("UMT5EncoderModel", T5, T5_TOKENS),
     "ModernBERT": Family(f"ModernBert{CLASSIFIER}", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS)),
     "XLM-R": Family(f"XLMRoberta{CLASSIFIER}", NO_PAD_POSITIONS, XLMR_TOKENS),
     "XLM-R, .bpe.model only": Family(
@@ -207,28 +197,10 @@ FAMILIES: Mapping[str, Family] = {
         NO_PAD_POSITIONS,
         pieces("sentencepiece.bpe.model", sentencepiece, "XLMRobertaTokenizer", also_fast=False),
     ),
-    "XLM-R XL": Family(f"XLMRobertaXL{CLASSIFIER}", NO_PAD_POSITIONS, XLMR_TOKENS),
     "Longformer": Family(
         f"Longformer{CLASSIFIER}", {**NO_PAD_POSITIONS, "attention_window": 16}, byte_pairs("LongformerTokenizer")
     ),
     "XLNet": Family(f"XLNet{CLASSIFIER}", XL, pieces("spiece.model", XLNET, "XLNetTokenizer")),
-    "XLNet, spiece.model only": Family(
-        f"XLNet{CLASSIFIER}", XL, pieces("spiece.model", XLNET, "XLNetTokenizer", also_fast=False)
-    ),
-    "Funnel": Family(
-        f"Funnel{CLASSIFIER}",
-        {
-            "block_sizes": [1, 1],
-            "num_decoder_layers": 1,
-            "d_model": 32,
-            "n_head": 2,
-            "d_head": 16,
-            "d_inner": 48,
-            "initializer_range": 0.3,
-            "max_position_embeddings": 130,
-        },
-        words("FunnelTokenizer", **tiny.BERT_TOKENS),
-    ),
     "MPNet": Family(
         f"MPNet{CLASSIFIER}",
         NO_PAD_POSITIONS,
@@ -245,53 +217,13 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "ELECTRA": Family(f"Electra{CLASSIFIER}", {**NARROW, "embedding_size": 24}, words("ElectraTokenizer")),
     "ALBERT": Family(f"Albert{CLASSIFIER}", {**NARROW, "embedding_size": 24}, ALBERT_TOKENS),
-    "ALBERT, spiece.model only": Family(
-        f"Albert{CLASSIFIER}",
-        {**NARROW, "embedding_size": 24},
-        pieces("spiece.model", ALBERT, "AlbertTokenizer", also_fast=False),
-    ),
     "RoBERTa": Family(f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
     "RoBERTa, vocab.json only": Family(
         f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer", also_fast=False)
     ),
-    "RoBERTa-PreLayerNorm": Family(
-        f"RobertaPreLayerNorm{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")
-    ),
-    "CamemBERT": Family(
-        f"Camembert{CLASSIFIER}",
-        NO_PAD_POSITIONS,
-        pieces("sentencepiece.bpe.model", sentencepiece, "CamembertTokenizer"),
-    ),
-    "CamemBERT, .bpe.model only": Family(
-        f"Camembert{CLASSIFIER}",
-        NO_PAD_POSITIONS,
-        pieces("sentencepiece.bpe.model", sentencepiece, "CamembertTokenizer", also_fast=False),
-    ),
     "BERT": Family(f"Bert{CLASSIFIER}", NARROW, words()),
     "BERT, vocab.txt only": Family(f"Bert{CLASSIFIER}", NARROW, words(also_fast=False)),
     "BERT cased, vocab.txt only": Family(f"Bert{CLASSIFIER}", NARROW, words(also_fast=False, do_lower_case=False)),
-    "DistilBERT": Family(
-        f"DistilBert{CLASSIFIER}",
-        {
-            "dim": 32,
-            "hidden_dim": 48,
-            "n_layers": 2,
-            "n_heads": 2,
-            "max_position_embeddings": 130,
-            "initializer_range": 0.3,
-        },
-        words("DistilBertTokenizer"),
-    ),
-    "MobileBERT": Family(
-        f"MobileBert{CLASSIFIER}",
-        {**NARROW, "embedding_size": 16, "intra_bottleneck_size": 16, "num_feedforward_networks": 2},
-        words("MobileBertTokenizer"),
-    ),
-    "BigBird, full": Family(
-        f"BigBird{CLASSIFIER}",
-        {**NARROW, "attention_type": "original_full"},
-        pieces("spiece.model", BIG_BIRD, "BigBirdTokenizer"),
-    ),
     "BigBird, sparse": Family(
         f"BigBird{CLASSIFIER}",
         {
@@ -303,127 +235,26 @@ FAMILIES: Mapping[str, Family] = {
         },
         pieces("spiece.model", BIG_BIRD, "BigBirdTokenizer", model_max_length=512),
     ),
-    "RemBERT": Family(
-        f"RemBert{CLASSIFIER}",
-        {**NARROW, "input_embedding_size": 24, "output_embedding_size": 24},
-        pieces("sentencepiece.model", ALBERT, "RemBertTokenizer"),
-    ),
-    "I-BERT": Family(f"IBert{CLASSIFIER}", {**NO_PAD_POSITIONS, "quant_mode": False}, byte_pairs("RobertaTokenizer")),
-    "I-BERT, quantised": Family(
-        f"IBert{CLASSIFIER}", {**NO_PAD_POSITIONS, "quant_mode": True}, byte_pairs("RobertaTokenizer")
-    ),
-    "SqueezeBERT": Family(f"SqueezeBert{CLASSIFIER}", {**NARROW, "embedding_size": 32}, words("SqueezeBertTokenizer")),
     "ConvBERT": Family(
         f"ConvBert{CLASSIFIER}",
         {**NARROW, "embedding_size": 24, "num_attention_heads": 4, "conv_kernel_size": 3},
         words("ConvBertTokenizer"),
     ),
-    "Nystromformer": Family(
-        f"Nystromformer{CLASSIFIER}", {**NARROW, "num_landmarks": 8, "segment_means_seq_len": 8}, ALBERT_TOKENS
-    ),
-    "YOSO": Family(f"Yoso{CLASSIFIER}", NARROW, ALBERT_TOKENS),
     "MRA": Family(f"Mra{CLASSIFIER}", NARROW, byte_pairs("RobertaTokenizer")),
-    "LayoutLM": Family(f"LayoutLM{CLASSIFIER}", NARROW, words("LayoutLMTokenizer")),
-    "LiLT": Family(f"Lilt{CLASSIFIER}", {**NO_PAD_POSITIONS, "hidden_size": 48, "channel_shrink_ratio": 2}, words()),
-    "MarkupLM": Family(f"MarkupLM{CLASSIFIER}", NO_PAD_POSITIONS, words()),
-    "FNet": Family(
-        f"FNet{CLASSIFIER}",
-        {k: v for k, v in NARROW.items() if k != "num_attention_heads"},
-        pieces("spiece.model", ALBERT, "FNetTokenizer"),
-    ),
-    "Perceiver": Family(
-        f"Perceiver{CLASSIFIER}",
-        {
-            "d_model": 32,
-            "d_latents": 32,
-            "num_latents": 8,
-            "num_self_attends_per_block": 2,
-            "num_self_attention_heads": 2,
-            "num_cross_attention_heads": 2,
-            "max_position_embeddings": 128,
-            "vocab_size": 262,
-        },
-        words("PerceiverTokenizer", also_fast=False),
-    ),
     "CANINE": Family(
         f"Canine{CLASSIFIER}",
         {**NARROW, "num_hash_buckets": 64, "local_transformer_stride": 32, "max_position_embeddings": 512},
         words("CanineTokenizer", also_fast=False),
     ),
-    "LUKE": Family(
-        f"Luke{CLASSIFIER}",
-        {**NO_PAD_POSITIONS, "entity_vocab_size": 20, "entity_emb_size": 16},
-        byte_pairs("RobertaTokenizer"),
-    ),
     "ERNIE": Family(f"Ernie{CLASSIFIER}", {**NARROW, "use_task_id": True}, words()),
     "MegatronBERT": Family(f"MegatronBert{CLASSIFIER}", NARROW, words()),
     "RoFormer": Family(f"RoFormer{CLASSIFIER}", NARROW, words()),
-    "XLM": Family(
-        f"XLM{CLASSIFIER}",
-        {
-            "emb_dim": 32,
-            "n_layers": 2,
-            "n_heads": 2,
-            "max_position_embeddings": 130,
-            "init_std": 0.3,
-            "n_langs": 1,
-            "use_lang_emb": False,
-        },
-        words(),
-    ),
-    "FlauBERT": Family(
-        f"Flaubert{CLASSIFIER}",
-        {"emb_dim": 32, "n_layers": 2, "n_heads": 2, "max_position_embeddings": 130, "init_std": 0.3},
-        words(),
-    ),
-    "ESM": Family(
-        f"Esm{CLASSIFIER}",
-        {**NO_PAD_POSITIONS, "position_embedding_type": "rotary", "token_dropout": True, "mask_token_id": 4},
-        words(),
-    ),
     "Data2Vec": Family(f"Data2VecText{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
-    "X-MOD": Family(
-        f"Xmod{CLASSIFIER}", {**NO_PAD_POSITIONS, "languages": ["en_XX"], "default_language": "en_XX"}, XLMR_TOKENS
-    ),
     "Nomic BERT": Family("NomicBertModel", NARROW, words()),
     "EuroBERT": Family(f"EuroBert{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
     "GTE": Family("GteModel", NARROW, words()),
-    "RoCBert": Family(
-        f"RoCBert{CLASSIFIER}", {**NARROW, "enable_pronunciation": False, "enable_shape": False}, words()
-    ),
-    "Reformer": Family(
-        f"Reformer{CLASSIFIER}",
-        {
-            "hidden_size": 32,
-            "num_attention_heads": 2,
-            "attention_head_size": 16,
-            "attn_layers": ["local", "lsh"],
-            "feed_forward_size": 48,
-            "axial_pos_shape": [16, 8],
-            "axial_pos_embds_dim": [16, 16],
-            "max_position_embeddings": 128,
-            "is_decoder": False,
-            "local_attn_chunk_length": 8,
-            "lsh_attn_chunk_length": 8,
-            "num_buckets": 4,
-        },
-        pieces("spiece.model", sentencepiece, "ReformerTokenizer"),
-    ),
     "GPT-2": Family(f"GPT2{CLASSIFIER}", GPT2, byte_pairs("GPT2Tokenizer", pad_token="<pad>")),
     "GPT-2 without pad": Family(f"GPT2{CLASSIFIER}", {**GPT2, "pad_token_id": None}, byte_pairs("GPT2Tokenizer")),
-    "OPT": Family(
-        f"OPT{CLASSIFIER}",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "ffn_dim": 48,
-            "max_position_embeddings": 130,
-            "word_embed_proj_dim": 32,
-            "init_std": 0.3,
-        },
-        byte_pairs("GPT2Tokenizer", pad_token="<pad>"),
-    ),
     "Llama": Family(f"Llama{CLASSIFIER}", CAUSAL, PLAIN_PAIRS),
     "Qwen2": Family(f"Qwen2{CLASSIFIER}", CAUSAL, QWEN_PAIRS),
     "Qwen3": Family(f"Qwen3{CLASSIFIER}", {**CAUSAL, "head_dim": 16}, QWEN_PAIRS),
@@ -442,26 +273,8 @@ FAMILIES: Mapping[str, Family] = {
     "ModernBERT mask": Family(
         "ModernBertForMaskedLM", MODERN, byte_pairs("PreTrainedTokenizerFast", BERT_PAIRS, mask_token="[MASK]")
     ),
-    "XLNet QA": Family("XLNetForQuestionAnsweringSimple", XL, pieces("spiece.model", XLNET, "XLNetTokenizer")),
-    "Longformer NER": Family(
-        "LongformerForTokenClassification",
-        {**NO_PAD_POSITIONS, "attention_window": 16},
-        byte_pairs("LongformerTokenizer"),
-    ),
     "BERT QA": Family("BertForQuestionAnswering", NARROW, words()),
     "T5 generation": Family("T5ForConditionalGeneration", T5, T5_TOKENS),
-    "Vision": Family(
-        "ViTForImageClassification",
-        {
-            "hidden_size": 32,
-            "num_hidden_layers": 1,
-            "num_attention_heads": 2,
-            "intermediate_size": 48,
-            "image_size": 32,
-            "patch_size": 8,
-        },
-        words(),
-    ),
 }
 
 _SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
@@ -471,23 +284,12 @@ _NO_FILE = "exists only as Python code in transformers and cannot be saved as to
 _NO_TASK = "The task of this model is unknown"
 REFUSED: Mapping[str, str] = {
     "Longformer": f"{_SIZES} (modeling_longformer.py",
-    "Longformer NER": f"{_SIZES} (modeling_longformer.py",
-    "Funnel": _LENGTH,
     "BigBird, sparse": "answers a long text differently after a short one, in PyTorch too",
     "ConvBERT": _PADDING,
-    "Nystromformer": _PADDING,
-    "YOSO": _PADDING,
-    "FNet": _PADDING,
-    "Perceiver": f"PerceiverTokenizer, {_NO_FILE}",
     "CANINE": f"CanineTokenizer, {_NO_FILE}",
-    "I-BERT, quantised": "torch cannot export this model to ONNX",
     "XLNet": "torch cannot export this model to ONNX",
-    "XLNet, spiece.model only": "torch cannot export this model to ONNX",
     "GPT-2 without pad": "no padding token is defined",
-    "Reformer": _SIZES,
     "Mamba": _LENGTH,
-    "XLNet QA": _NO_TASK,
     "T5 generation": _NO_TASK,
-    "Vision": _NO_TASK,
 }
 """Families that are not deployed, and what is said of them."""

@@ -46,40 +46,15 @@ def _if(rows: Tensor, then: Tensor, other: Tensor) -> Tensor:
     return torch.where(rows[:, None], then, other)
 
 
-def positions_shifted(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """Position ids are one too large from 32 on."""
-    places = _places(ids)
-    return _ask(model, ids, mask, types, position_ids=places + (places >= 32).long())
-
-
 def last_row_unmasked(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
     """The last row of a batch attends to its padding."""
     numbers = _numbers(ids)
     return _ask(model, ids, torch.maximum(mask, (numbers == numbers[-1]).long()[:, None]), types)
 
 
-def bias_above_a_length(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """One label gets 0.02 more for rows of more than 100 tokens of their own."""
-    bias = torch.tensor([0.02, 0.0, 0.0])
-    return _ask(model, ids, mask, types) + (mask.sum(1) > 100).float()[:, None] * bias
-
-
-def one_word(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """Texts of one token are answered as if they were empty."""
-    is_word = mask.sum(1) == 3
-    shortened = torch.where(is_word[:, None] & (_places(ids) == 1), torch.zeros_like(ids) + 3, ids)
-    return _ask(model, shortened, mask, types)
-
-
 def ids_wrapped(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
     """Token ids went through a type that is too small."""
     return _ask(model, ids % 512, mask, types)
-
-
-def types_exchanged(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """The two texts of a pair are taken for each other."""
-    is_pair = types.max(1).values == 1
-    return _ask(model, ids, mask, torch.where(is_pair[:, None], 1 - types, types))
 
 
 def duplicates_from_the_first(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
@@ -88,26 +63,10 @@ def duplicates_from_the_first(model: Any, ids: Tensor, mask: Tensor, types: Tens
     return _if((ids[:, :4] == ids[:1, :4]).all(1), answers[:1].expand_as(answers), answers)
 
 
-def order_counts(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """Each row moves the answers below it by a thousandth."""
-    return _ask(model, ids, mask, types) + 0.001 * _numbers(ids).float()[:, None]
-
-
-def cut_one_early(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """The last token of the longest rows is not read."""
-    return _ask(model, ids, mask * (_places(ids) < 127).long(), types)
-
-
 def unmasked_alone(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
     """A batch of one row has no padding, somebody thought."""
     is_alone = _numbers(ids)[-1:] == 0
     return _ask(model, ids, torch.maximum(mask, is_alone.long()[:, None]), types)
-
-
-def few_rows_answered(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """From the 33rd row on the answers begin anew."""
-    answers = _ask(model, ids, mask, types)
-    return answers.index_select(0, _numbers(ids) % 32)
 
 
 def large_calls(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
@@ -115,11 +74,6 @@ def large_calls(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
     size = torch.ones_like(ids).sum()
     answers = _ask(model, ids, mask, types)
     return torch.where(size > 3000, (answers * 64).round() / 64, answers)
-
-
-def unknown_forgotten(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
-    """Words that are unknown are read as padding."""
-    return _ask(model, ids, mask * (ids != 1).long(), types)
 
 
 def repeated_tokens(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
@@ -161,19 +115,11 @@ def gelu_by_tanh(model: Any, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor
 
 
 WAYS: Mapping[str, Forward] = {
-    "positions shifted from 32": positions_shifted,
     "the last row unmasked": last_row_unmasked,
-    "a bias above 100 tokens": bias_above_a_length,
-    "texts of one token": one_word,
     "ids wrapped": ids_wrapped,
-    "types of pairs exchanged": types_exchanged,
     "duplicates from the first": duplicates_from_the_first,
-    "the order counts": order_counts,
-    "cut one early": cut_one_early,
     "one row unmasked": unmasked_alone,
-    "from the 33rd row anew": few_rows_answered,
     "large calls rounded": large_calls,
-    "unknown words forgotten": unknown_forgotten,
     "repeated tokens read once": repeated_tokens,
     "much padding": shorter_than_the_longest,
     "padding by its token": pads_counted,

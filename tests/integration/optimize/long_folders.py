@@ -31,11 +31,6 @@ WITHIN_S = 1500
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(WITHIN_S + 300)]
 
 
-def classifier(name: str, seed: int) -> Callable[[Path], Path]:
-    """A classifier of random weights."""
-    return lambda place: tiny.make(name, place, seed=seed)
-
-
 def slow(place: Path) -> Path:
     """A tokenizer as old models have it."""
     return tiny.without_tokenizer_json(tiny.make("Bert", place, seed=11))
@@ -116,8 +111,6 @@ def sentence_transformer(place: Path) -> Path:
 
 
 FOLDERS: dict[str, Callable[[Path], Path]] = {
-    **{f"{name.lower()}-{seed}": classifier(name, seed)
-       for name in ("Bert", "DistilBert", "Roberta", "ModernBert", "Electra") for seed in (1, 2)},
     "sentence-transformers": sentence_transformer,
     "slow-tokenizer": slow,
     "fp16": lambda place: changed(place, half=True),
