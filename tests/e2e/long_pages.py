@@ -37,7 +37,7 @@ UNTYPED: Final = {
     r"canary run (?!--endpoint mood)|drift (capt|rep)|doctor --kube|boards push": "takes traffic, or a server",
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/http",
     r"optimized/|distilbert/": "needs a network, or torch",
-    r"auto-update": "goes on with every model that is published: tests/integration/test_auto_update.py",
+    r"auto-update": "goes on with every model that is published: tests/integration/test_who_writes.py",
     r"v1/feedback": "the endpoint of that page is the reader's: tests/unit/gateway/admin/test_feedback.py",
     r"serve/(demo|my-model)\b": "of the compose stack",
     r"\$ID\b|bundle/|export/model.onnx": "a model of the reader's",

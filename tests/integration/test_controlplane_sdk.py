@@ -1,5 +1,5 @@
 """The unmodified clearml SDK and clearml-serving CLI against the embedded control plane, where the recorded exchanges
-of tests/contract do not reach: training, artifacts, restarts, crashes, races, a model found by a query.
+of tests/contract do not reach: training, artifacts, a restart, a kill.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway import hocon
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, until
@@ -118,34 +117,6 @@ def test_training_script_is_recorded_and_read_back_by_another_process_after_a_re
     }
 
 
-@pytest.mark.long
-def test_script_may_publish_a_model_while_the_sdk_uploads_it(tmp_path: Path) -> None:
-    """`update_weights_package` uploads in the background; publishing at once is allowed, as on a real server."""
-    with control_plane(tmp_path / "state") as server:
-        published = result(
-            begun(
-                server,
-                tmp_path / "scripts",
-                """
-            import json, pathlib
-            from clearml import Model, OutputModel, Task
-            task = Task.init(project_name="Background", task_name="publishes at once", output_uri=True)
-            pathlib.Path("weights").mkdir()
-            pathlib.Path("weights/model.onnx").write_bytes(b"x" * 2_000_000)
-            for number in range(4):
-                model = OutputModel(task=task, name=f"model {number}", framework="ONNX")
-                model.update_weights_package(weights_path="weights", auto_delete_file=False)
-                model.publish()
-            task.flush(wait_for_uploads=True)
-            task.close()
-            found = Model.query_models(project_name="Background", only_published=True)
-            print("RESULT", json.dumps(sorted([m.name, m.url.rpartition("/")[2]] for m in found)))
-        """,
-            )
-        )
-    assert published == [[f"model {number}", "model_package.zip"] for number in range(4)]
-
-
 def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path: Path) -> None:
     """SIGKILL while four clients write documents and files: every acknowledged write is there, files are whole."""
     state = tmp_path / "state"
@@ -181,47 +152,3 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
             stored = server.download(f"{server.url}/files/{uri.partition('/files/')[2]}")
             assert sha == hashlib.sha256(stored).hexdigest(), uri
     assert list((state / "files" / "tmp").iterdir()) == []
-
-
-def test_client_waits_out_a_restart_of_the_control_plane(tmp_path: Path) -> None:
-    """The SDK retries by itself; a token outlives the server that has issued it."""
-    state, folder = tmp_path / "state", tmp_path / "script"
-    script = """
-        import json, pathlib, time
-        from clearml import Task
-        task = Task.create(project_name="Restart", task_name="patient")
-        pathlib.Path("ready").touch()
-        while not pathlib.Path("go").exists():
-            time.sleep(0.01)
-        task.set_parameter("General/after", "restart")
-        task.reload()
-        print("RESULT", json.dumps(task.get_parameter("General/after")))
-    """
-    with control_plane(state) as server:
-        port = int(server.url.rpartition(":")[2])
-        process = begun(server, folder, script)
-        until((folder / "ready").exists)
-    with control_plane(state, port=port) as server:
-        (folder / "go").touch()
-        assert result(process) == "restart"
-
-
-def test_stock_cli_adds_a_model_by_query_with_a_folder_and_a_pbtxt(tmp_path: Path) -> None:
-    """The model's id, the text and the package are in the serving Task."""
-    pbtxt = 'platform: "onnxruntime_onnx"\nmax_batch_size: 16\ndynamic_batching { preferred_batch_size: [ 4, 8 ] }\n'
-    with control_plane(tmp_path / "state") as server:
-        cli = Client(server, tmp_path)
-        cli.create("tested service")
-        (tmp_path / "model.onnx").write_bytes(b"shared weights")
-        model = cli.upload("shared model", "model.onnx", "--tags", "blue", project="shared project")
-        (tmp_path / "package").mkdir()
-        (tmp_path / "package" / "__init__.py").write_text("class Preprocess:\n    pass\n")
-        (tmp_path / "config.pbtxt").write_text(pbtxt)
-        query = ("--name", "shared model", "--project", "shared project", "--tags", "blue", "--published")
-        cli.add("by_query", *query, "--preprocess", "package", "--aux-config", "config.pbtxt")
-        task = server.call("tasks.get_by_id", task=cli.task)["task"]
-        endpoint = hocon.parse(task["configuration"]["endpoints"]["value"])["by_query"]
-        assert (model, pbtxt) == (endpoint["model_id"], endpoint["auxiliary_cfg"])
-        artifacts = {item["key"]: item for item in task["execution"]["artifacts"]}
-        assert artifacts["py_code_by_query"]["uri"].endswith("/package.zip")
-        assert '"by_query": {' in cli.stock("model", "list")

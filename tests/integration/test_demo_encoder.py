@@ -66,18 +66,6 @@ def test_graph_answers_as_pytorch_does(
     np.testing.assert_allclose(actual, answers(original, given), atol=1e-4)
 
 
-def test_bundle_holds_what_serving_reads_and_is_made_once(root: Path) -> None:
-    """Graph, weights, tokenizer and configuration travel together, and nothing unfinished stays beside them."""
-    made = bundle(root)
-    for name in ("model.onnx", "model.safetensors", "tokenizer.json", "config.json", "modules.json",
-                 "1_Pooling/config.json"):  # fmt: skip
-        assert (made / name).is_file(), name
-    assert [made] == list(root.iterdir())
-    before = (made / "model.onnx").stat().st_mtime_ns
-    assert made == bundle(root)
-    assert before == (made / "model.onnx").stat().st_mtime_ns
-
-
 def test_no_torch_is_needed(tmp_path: Path) -> None:
     """A laptop has neither PyTorch, nor transformers, nor what writes graphs."""
     code = (

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 
 from tests.control_planes import control_plane
-from tests.expositions import parse
 from tests.gateways import GatewayProcess
 from tests.processes import free_port
 from tests.stock import Client
@@ -131,55 +130,6 @@ async def test_killed_worker_costs_its_own_requests_and_comes_back(service: Serv
     # A new worker can answer nothing until it has read the serving Task: it must not take requests before.
     assert len(lost) <= 4, lost
     assert not any(answer.isdigit() for answer in lost), lost
-
-
-def test_counts_of_two_workers_add_up(service: Service, tmp_path: Path) -> None:
-    """To the value: every bucket and category, whichever of them has counted it; requests as well."""
-    rng = np.random.default_rng(1)
-    service.deploy(1, "watched")
-    service.stock("metrics", "add", "--endpoint", "watched", "--variable-scalar", "n=0,1", "--variable-enum",
-                  "animal=cat,dog")  # fmt: skip
-    bodies: list[dict[str, Any]] = [
-        {"n": float(rng.normal(0.3)), "animal": str(rng.choice(["cat", "dog", "eel"]))} for _ in range(400)
-    ] + [{"n": 1.0}, {"animal": "cat"}]
-    answered: list[tuple[dict[str, Any], int]] = []
-    with Process(service, tmp_path / "state", workers=2) as process, ThreadPoolExecutor(4) as pool:
-
-        def send(body: dict[str, Any]) -> bool:
-            status, content = process.answer(body, "watched")
-            answered.extend([(body, content["worker"])] if status == 200 else ())
-            return status == 200
-
-        def each_answers() -> bool:
-            list(pool.map(send, [{"n": 1.0}] * 10))
-            return len({pid for _, pid in answered} & {*process.workers()}) == 2
-
-        until(each_answers)
-        assert all(pool.map(send, bodies))
-        numbers, animals = ([body[name] for body, _ in answered if name in body] for name in ("n", "animal"))
-        expected = {
-            **{("n", le): float(sum(n <= float(le) for n in numbers)) for le in ("0.0", "1.0", "+Inf")},
-            **{("animal", name): float(animals.count(name)) for name in ("cat", "dog")},
-            ("animal", "other"): float(animals.count("eel")),
-            ("n", "missing"): float(len(answered) - len(numbers)),
-            ("animal", "missing"): float(len(answered) - len(animals)),
-            ("requests", "ok"): float(len(answered)),
-        }
-        of = {"scalar_bucket": "le", "enum_total": "value", "ignored_total": "reason"}
-        metrics = {f"gateway_variable_{name}": label for name, label in of.items()} | {
-            "gateway_requests_total": "outcome"
-        }
-
-        def counted() -> dict[tuple[str, str], float]:
-            found = parse(httpx.get(f"{process.url}/metrics").text)
-            return {
-                (labels.get("variable", "requests"), labels[metrics[name]]): value
-                for name, labels, value in found if name in metrics and labels["endpoint"] == "watched" and value
-            }  # fmt: skip
-
-        until(lambda: counted() == {key: value for key, value in expected.items() if value})
-    service.stock("metrics", "remove", "--endpoint", "watched")
-    service.stock("model", "remove", "--endpoint", "watched")
 
 
 async def test_workers_share_the_grpc_port(service: Service, tmp_path: Path) -> None:

@@ -187,15 +187,6 @@ async def test_a_shadow_limit_refuses_nothing(worker: Workers) -> None:
     assert ["quota_tokens"] * 2 == one.over
 
 
-async def test_many_requests_at_once_take_no_more_than_there_is(worker: Workers) -> None:
-    """Over a few connections."""
-    one = worker(requests_per_minute=100)
-    began = asyncio.get_running_loop().time()
-    found = await asyncio.gather(*(one.ask() for _ in range(300)))
-    come_back = (asyncio.get_running_loop().time() - began) * 100 / 60
-    assert 100 <= found.count("") <= 101 + come_back
-
-
 async def test_buckets_refill_by_the_servers_clock(worker: Workers, client: Redis) -> None:
     """At the limit's rate, to a minute's worth. A clock that goes back takes nothing away."""
     one = worker(requests_per_minute=60)
@@ -210,22 +201,6 @@ async def test_buckets_refill_by_the_servers_clock(worker: Workers, client: Redi
         await one.ask()
         assert wanted - 0.001 <= one.left[0] <= wanted + 0.001 + asyncio.get_running_loop().time() - began
     assert 0 < await client.ttl(key) <= 3600
-
-
-async def test_a_limit_that_is_added_begins_full(worker: Workers) -> None:
-    """Before it there was none to take from."""
-    await worker(requests_per_minute=10).ask(500)
-    one = worker(requests_per_minute=10, tokens_per_minute=100)
-    assert "" == await one.ask(30)
-    assert 70 == one.left[1]
-
-
-async def test_tenants_are_apart(worker: Workers) -> None:
-    """Whatever their names are."""
-    for name in ("a", "ä ö/:{}*", "b" * 100):
-        one = worker(name, requests_per_minute=10)
-        assert "" == await one.ask()
-        assert pytest.approx(9) == one.left[0]
 
 
 async def test_a_wrong_password_is_no_secret_in_the_message(server: RedisServer, tmp_path: Path) -> None:
@@ -286,56 +261,45 @@ async def test_without_its_store_a_worker_admits_its_share(
             await soon(lambda: (True, None) == (reports[-1], store.status()["problem"]))
 
 
-def test_three_gateway_processes_admit_one_quota(server: RedisServer, tmp_path: Path) -> None:
-    """All of what the limit allows, and no more, however unevenly the requests are spread. No log has the password."""
-    limit, tenants = 1200, [f"uneven {turn}" for turn in range(30)]
+def test_two_gateway_processes_admit_one_quota(server: RedisServer, tmp_path: Path) -> None:
+    """All of what the limit allows at one of them, and no more at the other. No log has the password."""
+    limit, tenants = 120, [f"uneven {turn}" for turn in range(30)]
     texts, keys = {}, []
-    for tenant in (*tenants, "watcher"):
+    for tenant in tenants:
         texts[tenant], name = new_key()
         keys.append(Key(name, digest(PEPPER, texts[tenant].encode()).hex(), tenant, operations=tuple(OPERATIONS)))
     (tmp_path / "keys.json.pepper").write_bytes(PEPPER)
     (tmp_path / "keys.json").write_bytes(written_file(*keys, quotas={"*": {"requests_per_minute": limit}}))
     (tmp_path / "password").write_text(PASSWORD)
     (tmp_path / "hook.py").write_text(HOOK)
-    watcher = {"authorization": f"Bearer {texts['watcher']}"}
     with control_plane(tmp_path / "state") as plane, contextlib.ExitStack() as stack:
         made = Client(plane, tmp_path)
         made.create("quotas")
         made.add("echo", "--preprocess", str(tmp_path / "hook.py"), *IN_THREADS, engine="custom")
         gateways = [
             stack.enter_context(GatewayProcess(
-                made, tmp_path / f"gateway-{number}", replicas=3, keys_file=tmp_path / "keys.json",
+                made, tmp_path / f"gateway-{number}", replicas=2, keys_file=tmp_path / "keys.json",
                 quota_store=server.url, quota_store_password_file=tmp_path / "password",
-            )) for number in range(3)
+            )) for number in range(2)
         ]  # fmt: skip
-        until(lambda: {200} == {gateway.answer({}, "echo", **watcher)[0] for gateway in gateways})
+
+        def headers(tenant: str) -> dict[str, str]:
+            return {"authorization": f"Bearer {texts[tenant]}"}
+
+        until(lambda: {200} == {one.answer({}, "echo", **headers(tenants[0]))[0] for one in gateways})
 
         def times_away() -> int:
             return sum(gateway.log.read_text().count("each gateway admits its share") for gateway in gateways)
 
-        def are_sharing() -> bool:
-            found = [httpx.get(f"{one.url}/v1/status", headers=watcher).json()["quotas"]["store"] for one in gateways]
-            return all(one["in_use"] for one in found)
+        def until_refused(gateway: GatewayProcess, tenant: str) -> int:
+            with httpx.Client(base_url=gateway.url, headers=headers(tenant)) as client:
+                codes = iter(lambda: client.post("/serve/echo", json={}).status_code, 429)
+                return sum(code == 200 for code in codes)
 
-        def flood(tenant: str) -> tuple[int, float]:
-            """Ask unevenly until each gateway has refused something and for three seconds; answers, and seconds."""
-            headers = {"authorization": f"Bearer {texts[tenant]}"}
-            since, passed_on, refused = passed(), 0, set()
-            with contextlib.ExitStack() as open_:
-                clients = [open_.enter_context(httpx.Client(base_url=one.url, headers=headers)) for one in gateways]
-                while since() < 3 or refused < {0, 1, 2}:
-                    for one in (*[0] * 8, 1, 2):
-                        reply = clients[one].post("/serve/echo", json={})
-                        assert reply.status_code in (200, 429), reply.text
-                        assert str(limit) == reply.headers["x-ratelimit-limit-requests"]
-                        passed_on += reply.status_code == 200
-                        refused |= {one} if reply.status_code == 429 else set()
-            return passed_on, since()
-
-        for tenant in tenants:  # until no gateway was without the store meanwhile, as may happen on a busy machine
-            until(are_sharing)
-            before = times_away()
-            admitted, seconds = flood(tenant)
+        for tenant in tenants[1:]:  # until none was without the store meanwhile, as may happen on a busy machine
+            before, since = times_away(), passed()
+            admitted = sum(until_refused(gateway, tenant) for gateway in gateways)
+            seconds = since()
             if times_away() == before:
                 break
         assert limit <= admitted <= limit + seconds * limit / 60 + 1

@@ -81,13 +81,6 @@ def test_every_metric_of_the_catalogue_is_on_a_board() -> None:
 UNITS = {"reqps", "s", "µs", "short", "percentunit", "bytes"}
 """Grafana's names of the units that are used."""
 
-THRESHOLDS = {
-    ("overview", "Failures"), ("overview", "p99"), ("overview", "Error budget burn"),
-    ("overview", "Age of the last contact with ClearML"),
-    ("triton", "Queue over compute"), ("drift", "Evidence of the endpoint"),
-}  # fmt: skip
-"""Panels that show what an alert reads: they draw where it begins to matter."""
-
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda b: b.uid)
 def test_each_panel_has_a_title_a_unit_legends_and_a_description(board: Board) -> None:
@@ -107,17 +100,6 @@ def test_each_panel_has_a_title_a_unit_legends_and_a_description(board: Board) -
             if " by (" not in query.expr:
                 kept |= {"instance", "gpu_uuid"}.union(*(labels.get(n, set()) for n in families(query.expr)))
             assert set(re.findall(r"{{(\w+)}}", query.legend)) <= kept, f"{panel.title}: {query.legend}"
-
-
-def test_panels_that_alerts_read_draw_their_threshold() -> None:
-    """So that the board says where an alert begins."""
-    drawn = {
-        (board.uid.removeprefix("triton-gateway-"), panel.title)
-        for board in BOARDS
-        for panel in board.panels()
-        if panel.thresholds
-    }
-    assert set() == THRESHOLDS - drawn
 
 
 def test_models_lead_to_clearml_and_their_lineage() -> None:
@@ -150,19 +132,6 @@ def test_board_can_be_imported_anywhere(path: Path) -> None:
     assert len({p["id"] for p in drawn(content)}) == len(drawn(content))
 
 
-def test_what_most_have_no_data_for_is_folded_away() -> None:
-    """A folded row keeps its panels, which Grafana asks for when it is opened; alerts stand above it."""
-    content = json.loads((GRAFANA / "overview.json").read_text())
-    rows = [p for p in content["panels"] if p["type"] == "row"]
-    folded = {row["title"]: [p["title"] for p in row["panels"]] for row in rows if row["collapsed"]}
-    assert {"Feedback: true labels", "Callers and tenants", "Payload log and connections"} == folded.keys()
-    told = {p["title"]: p["fieldConfig"]["defaults"].get("noValue") for p in drawn(content) if p["type"] != "row"}
-    empty = {title for title, instead in told.items() if instead}
-    assert empty == {title for titles in folded.values() for title in titles}
-    assert [row["title"] for row in rows].index("Alerts and served models") == 2
-    assert not any(row["panels"] for row in rows if not row["collapsed"])
-
-
 def test_provisioning_finds_the_boards_and_a_datasource() -> None:
     """Valid YAML with what Grafana asks for; every address comes from the environment."""
     files = {p.parent.name: yaml.safe_load(p.read_text()) for p in PROVISIONING.glob("*/*.yml")}
@@ -184,16 +153,6 @@ def test_tables_show_no_column_that_says_nothing_and_every_value_under_a_name() 
             hidden, named = steps["organize"]["excludeByName"], steps["organize"]["renameByName"]
             assert hidden["Time"]
             assert values == values & ({*hidden} ^ {*named}), panel["title"]
-
-
-def test_a_label_that_is_a_number_gets_no_unit_in_a_table() -> None:
-    """Version 1 is no day; only the columns of values have the panel's unit."""
-    tables = [p for file in FILES for p in json.loads(file.read_text())["panels"] if p["type"] == "table"]
-    assert {"string"} == {panel["fieldConfig"]["defaults"]["unit"] for panel in tables}
-    drifted = next(panel for panel in tables if panel["title"] == "Variables")
-    (override,) = drifted["fieldConfig"]["overrides"]
-    assert {"id": "byName", "options": "evidence"} == override["matcher"]
-    assert [{"id": "unit", "value": "suffix:days"}] == override["properties"]
 
 
 def asked(board: Board, title: str, pool: str = ".*") -> str:
@@ -281,10 +240,4 @@ def test_bins_stand_in_the_order_of_their_numbers(evaluate: Callable[..., None])
                 {"labels": f'{{bin="{name}",order="{order}"}}', "value": 1} for name, order in bins.items()
             ],
         }],
-    )  # fmt: skip
-    (chart,) = [p for p in drawn(json.loads((GRAFANA / "drift.json").read_text())) if p["type"] == "barchart"]
-    assert ["joinByField", "convertFieldType", "sortBy", "organize"] == [one["id"] for one in chart["transformations"]]
-    (override,) = chart["fieldConfig"]["overrides"]
-    assert ({"id": "byName", "options": "bin"}, [{"id": "unit", "value": "string"}]) == (
-        override["matcher"], override["properties"]
     )  # fmt: skip

@@ -44,11 +44,6 @@ def started(profiles: set[str]) -> dict[str, dict[str, Any]]:
 def test_default_profiles_are_in_the_env_file() -> None:
     """`docker compose up` alone is the embedded control plane and the CPU Triton."""
     assert f"COMPOSE_PROFILES={','.join(sorted(DEFAULT_PROFILES, reverse=True))}\n" in (ROOT / ".env").read_text()
-    names = set(started(DEFAULT_PROFILES))
-    assert {
-        "gateway", "lb", "triton", "sync", "controller", "controlplane", "setup", "prometheus", "alertmanager",
-        "grafana",
-    } == names  # fmt: skip
 
 
 @pytest.mark.parametrize("profiles", [{"embedded", "cpu"}, {"embedded", "gpu"}, {"clearml", "cpu"}, {"clearml", "gpu"}])
@@ -114,12 +109,6 @@ def test_volumes_and_files_that_are_mounted_exist() -> None:
     names = {source for source in mounted if not source.startswith(".")}
     assert names == set(FILE["volumes"])
     assert [] == [source for source in mounted if source.startswith(".") and not (ROOT / source).exists()]
-
-
-def test_gpus_are_reserved() -> None:
-    """Compose gives a container no GPU otherwise."""
-    devices = SERVICES["triton-gpu"]["deploy"]["resources"]["reservations"]["devices"]
-    assert [("nvidia", ["gpu"])] == [(d["driver"], d["capabilities"]) for d in devices]
 
 
 def test_modules_that_are_started_exist() -> None:

@@ -214,12 +214,16 @@ def test_a_number_of_gateways_replaces_the_service_that_counts_them(
     assert ["4"] == written
 
 
-def test_jobs_are_called_what_rules_and_boards_call_them(objects: Objects) -> None:
-    """`up{job="triton-gateway"}`: the name is set, not left to the operator."""
+def test_targets_have_the_labels_that_rules_read(objects: Objects) -> None:
+    """The job's name is set, not left to the operator; release and pool tell deployments apart; and the operator's
+    `endpoint`, a port's name, does not hide the endpoint of our metrics.
+    """
     for each in of(objects, "ServiceMonitor"):
         for endpoint in each["spec"]["endpoints"]:
             relabelled = {r.get("targetLabel"): r.get("replacement") for r in endpoint["relabelings"]}
             assert each["metadata"]["name"] == relabelled["job"]
+            assert {"release"} | ({"pool"} if each["metadata"]["name"] == "triton" else set()) <= relabelled.keys()
+            assert {"action": "labeldrop", "regex": "endpoint"} in endpoint["relabelings"]
 
 
 def test_what_model_sync_lacks_is_scraped(objects: Objects) -> None:
@@ -466,26 +470,16 @@ def bounds(objects: Objects) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_budgets_leave_room_for_a_drain(objects: Objects) -> None:
-    """A budget that forbids every eviction blocks node upgrades; one for nothing does nothing."""
-    found = bounds(objects)
-    budgets = of(objects, "PodDisruptionBudget")
-    assert budgets or ["sync"] == [*found], "model sync alone is one pod, and nobody waits for it"
-    for each in budgets:
-        fewest, _ = found[each["metadata"]["name"]]
-        spec = each["spec"]
-        assert spec.get("maxUnavailable", 0) >= 1 or spec["minAvailable"] < fewest, each["metadata"]["name"]
-
-
 def test_nobody_decides_twice_how_many_pods_there_are(objects: Objects) -> None:
     """One autoscaler per Deployment, for one that exists, and no `replicas` beside it; least below most."""
     scalers = of(objects, "HorizontalPodAutoscaler", "ScaledObject")
     targets = [each["spec"]["scaleTargetRef"]["name"] for each in scalers]
     assert len(targets) == len(set(targets))
-    deployments = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Deployment")}
+    deployments, found = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Deployment")}, bounds(objects)
     for target in targets:
         assert "replicas" not in deployments[target]
-    for fewest, most in bounds(objects).values():
+        assert found[target][0] >= 2, "one under a budget of one is taken away by every drain"
+    for fewest, most in found.values():
         assert 1 <= fewest <= most
 
 
@@ -525,23 +519,6 @@ def test_a_pool_may_have_no_triton_while_nobody_asks(helm: Callable[..., Objects
     for pairs in ({"autoscaling__gateway__min": "0"}, {"triton__pools": asleep, "autoscaling__triton__by": '"hpa"'}):
         with pytest.raises(AssertionError, match=r"min: 0 is possible only for Tritons"):
             helm(**pairs)
-
-
-def test_production_has_two_of_each_at_the_least(objects: Objects) -> None:
-    """One under a budget of one is taken away by every drain."""
-    for each in of(objects, "HorizontalPodAutoscaler"):
-        assert 2 <= each["spec"]["minReplicas"]
-    for each in of(objects, "ScaledObject"):
-        assert 2 <= each["spec"]["minReplicaCount"]
-
-
-def test_targets_have_the_labels_that_rules_tell_deployments_apart_by(objects: Objects) -> None:
-    """Release and pool; and the operator's `endpoint`, a port's name, does not hide the endpoint of our metrics."""
-    for each in of(objects, "ServiceMonitor"):
-        for endpoint in each["spec"]["endpoints"]:
-            targets = {rule.get("targetLabel") for rule in endpoint["relabelings"]}
-            assert {"job", "release"} | ({"pool"} if each["metadata"]["name"] == "triton" else set()) <= targets
-            assert {"action": "labeldrop", "regex": "endpoint"} in endpoint["relabelings"]
 
 
 def test_model_sync_sees_the_processes_that_it_counts(objects: Objects) -> None:

@@ -67,22 +67,6 @@ def test_what_is_called_by_name_is_called_by_its_new_name(helm: Render) -> None:
     assert "a-triton-gateway" == account
 
 
-def test_what_selects_tritons_selects_those_of_one_pool(helm: Render) -> None:
-    """A Deployment's selector can never be changed: what tells pools apart is in it from the beginning."""
-    objects = helm()
-    for kind in ("Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"):
-        assert "default" == labels_of(named(objects, kind, "triton")["spec"])[POOL], kind
-    assert all(POOL not in selector for selector in selectors(named(objects, "Deployment", "triton-gateway")["spec"]))
-
-
-def test_every_workload_says_which_release_it_belongs_to(helm: Render) -> None:
-    """In its own labels, its pods' and every selector."""
-    for each in helm("dev", release="a"):
-        assert "a" == each["metadata"]["labels"]["app.kubernetes.io/instance"], each["metadata"]["name"]
-        for selector in selectors(each.get("spec")):
-            assert "a" == selector["app.kubernetes.io/instance"]
-
-
 POOLS = """[
     {"name": "h100", "gpus": 2, "nodeSelector": {"gpu": "h100"}, "autoscaling": {"max": 4}, "replicas": 3,
      "image": "nvcr.io/nvidia/tritonserver:25.08-py3"},
@@ -101,6 +85,8 @@ def test_each_pool_is_a_tier_of_its_own(helm: Render) -> None:
         for name in tritons:
             selector = labels_of(named(objects, kind, name)["spec"])
             assert [name] == [other for other, labels in tritons.items() if matches(selector, labels)], kind
+        # A Deployment's selector can never be changed: the pool is in it from the beginning.
+        assert "default" == labels_of(named(helm(), kind, "triton")["spec"])[POOL], kind
 
 
 def test_a_pool_is_what_triton_says_with_its_own_words_over_it(helm: Render) -> None:

@@ -36,9 +36,6 @@ def variables(objects: Objects, name: str, container: str) -> dict[str, str]:
     return said | {each["name"]: each["value"] for each in found.get("env", []) if "value" in each}
 
 
-# --- what the server would write ---------------------------------------------------------------------------------
-
-
 def entries(value: Any, field: str) -> Iterator[Any]:
     """Every value of a field, wherever it is."""
     if isinstance(value, dict):
@@ -49,23 +46,6 @@ def entries(value: Any, field: str) -> Iterator[Any]:
     elif isinstance(value, list):
         for each in value:
             yield from entries(each, field)
-
-
-@pytest.mark.parametrize("name", VALUES)
-def test_what_the_server_would_write_is_written(name: str, helm: Render) -> None:
-    """In lists that are replaced as a whole: else every apply finds a change, and one by the server a conflict."""
-    for each in helm(name):
-        label = each["kind"], each["metadata"]["name"]
-        if each["kind"] == "NetworkPolicy":
-            for ports in entries(each["spec"], "ports"):
-                assert all("protocol" in port for port in ports), label
-        if each["kind"] == "ServiceMonitor":
-            for relabelings in entries(each["spec"], "relabelings"):
-                assert all("action" in step for step in relabelings), label
-        if each["kind"] == "Deployment":
-            assert "type" in each["spec"]["strategy"], label
-        for env in entries(each.get("spec"), "env"):
-            assert all("valueFrom" in e or e["value"] for e in env), "the server leaves an empty value out"
 
 
 def test_nothing_is_made_that_can_never_be_changed(helm: Render) -> None:
@@ -194,9 +174,6 @@ def test_what_is_taken_for_a_number_is_quoted(helm: Render) -> None:
     for each in helm(arguments=["--set-string", "clearml.servingTaskId=1"]):
         for notes in entries(each, "annotations"):
             assert all(isinstance(value, str) for value in notes.values())
-    for template in (CHART / "templates").iterdir():
-        written = re.findall(r"checksum/settings: .*", template.read_text())
-        assert all("quote" in line or "%q" in line for line in written), template.name
 
 
 def test_a_namespace_whose_quota_counts_cpu_limits_gets_them(helm: Render) -> None:
