@@ -100,7 +100,7 @@ class Follower:
         self._records_read_at = now
         self._marker = marker
         with contextlib.suppress(OSError):
-            self._store.save(self._task, self._records)
+            self._store.save(registry.Saved(self._task, self._records))
         return self._desired()
 
     def _is_ours(self, named: Collection[str]) -> bool:

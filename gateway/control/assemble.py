@@ -116,17 +116,15 @@ class Assembler:
         progress: Progress,
         *,
         validating: Callable[[], None] = lambda: None,
-        record: ModelRecord | None = None,
         recent: Sequence[bytes] = (),
     ) -> Endpoint:
         """Return an endpoint that has answered its validation requests. Raises ``GatewayError``.
 
-        ``progress`` is called with each step, ``validating`` before the first request. ``record`` is the model's
-        record, if not the registry's current one. ``recent`` are bodies that a version of the same endpoint
-        has answered; a version whose code fails on one is refused. If the build fails or is cancelled, everything that
-        it opened is closed.
+        ``progress`` is called with each step, ``validating`` before the first request. ``recent`` are bodies that a
+        version of the same endpoint has answered; a version whose code fails on one is refused. If the build fails or
+        is cancelled, everything that it opened is closed.
         """
-        spec = plan.spec
+        spec, record = plan.spec, plan.record
         bundle: _Bundle | None = None
         if spec.model_id:
             progress("Fetched", "downloading the model")

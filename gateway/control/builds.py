@@ -1,4 +1,4 @@
-"""Builds and restores versions: one task per version, started a few at a time, repeated until the version serves.
+"""Builds versions: one task per version, started a few at a time, repeated until the version serves.
 
 A build that takes minutes or always fails delays no other build. Builds start a few at a time, so that a change of a
 thousand endpoints leaves the event loop its turn. The tasks report progress and failures to ``Versions``; a finished
@@ -15,9 +15,7 @@ from functools import partial
 from typing import Final
 
 from gateway.control.assemble import Assembler
-from gateway.control.compile import EndpointPlan
-from gateway.control.records import ModelRecords
-from gateway.control.version import LastGood, Phase, Version, Versions
+from gateway.control.version import Phase, Version, Versions
 from gateway.errors import (
     AnswersDisagree,
     ContentChanged,
@@ -42,30 +40,21 @@ _BEGUN_AT_ONCE: Final = 4
 _BEGUN_APART_S: Final = 0.005
 """Four builds start every 5 ms: a thousand take 1.25 s, and the event loop answers requests in between."""
 
-Finished = Callable[[Version, Endpoint, LastGood], None]
-
 
 class Builds:
     """Works on versions until they serve or are no longer wanted.
 
-    ``finished`` is called with each endpoint that is ready, ``learned`` when the last-good state must be saved.
+    ``finished`` is called with each endpoint that is ready.
     """
 
     def __init__(
-        self,
-        assembler: Assembler,
-        records: ModelRecords,
-        observer: Observer,
-        versions: Versions,
-        finished: Finished,
-        learned: Callable[[], None],
-    ) -> None:
+        self, assembler: Assembler, observer: Observer, versions: Versions,
+        finished: Callable[[Version, Endpoint], None],
+    ) -> None:  # fmt: skip
         self._assembler = assembler
-        self._records = records
         self._observer = observer
         self._versions = versions
         self._finished = finished
-        self._learned = learned
         self._tasks: dict[Version, asyncio.Task[None]] = {}
         self._waiting: deque[Version] = deque()
         self._next: asyncio.TimerHandle | None = None
@@ -108,16 +97,19 @@ class Builds:
     async def _work(self, version: Version) -> None:
         plan, versions, said = version.plan, self._versions, ""
         assert plan is not None  # noqa: S101 - a refused version is never built
-        is_restored = version.is_restored
         while True:
             versions.building(version)
             try:
-                endpoint = await self._built(version, plan)
+                recent = recent_bodies(versions, version)
+                if not recent and (refusal := versions.known_refusal(version)):
+                    raise FailsOnRequests(refusal, hint="it is tried again with the next request that is answered")
+                endpoint = await self._assembler.build(
+                    plan, partial(versions.step, version), validating=lambda: versions.loaded(version), recent=recent
+                )
             except GatewayError as error:
                 reason, outcome, is_final = _reason(error), error.kind, _is_final(error)
-                if isinstance(error, FailsOnRequests):
-                    versions.successor_failed(version, error.message)
-                    self._learned()
+                if isinstance(error, FailsOnRequests):  # a restart knows no request that would show it
+                    versions.refused[version.url] = version.fingerprint, error.message
             except Exception as error:  # noqa: BLE001 - a bug in one build must not end its retries
                 reason, outcome, is_final = f"unexpected {type(error).__name__}: {error}", "internal", False
                 _log.exception("building %s failed unexpectedly", version.url)
@@ -126,34 +118,14 @@ class Builds:
             if version.phase is Phase.GONE:
                 return  # the version was given up, and the cancelled work raised an error of its own
             versions.failed(version, reason, is_final=is_final)
-            if not is_restored:
-                self._observer.count(catalog.BUILDS, outcome)
+            self._observer.count(catalog.BUILDS, outcome)
             if reason != said:
-                what = ": the version served before cannot be restored" if is_restored else ""
-                _log.warning("endpoint %s%s: %s", version.url, what, reason)
+                _log.warning("endpoint %s: %s", version.url, reason)
                 said = reason
             await asyncio.sleep(pause(version.failures, outcome))
         self._tasks.pop(version, None)
-        if is_restored and version.last_good is not None:
-            self._finished(version, endpoint, version.last_good)
-        else:
-            self._observer.count(catalog.BUILDS, "ok")
-            self._finished(version, endpoint, LastGood(plan, self._records.known().get(plan.spec.model_id or "")))
-
-    async def _built(self, version: Version, plan: EndpointPlan) -> Endpoint:
-        versions, step = self._versions, partial(self._versions.step, version)
-        if version.is_restored:
-            record = version.last_good.record if version.last_good is not None else None
-            return await self._assembler.build(plan, step, record=record)
-        recent = recent_bodies(versions, version)
-        former = versions.former_of(version)
-        if former is not None and former.last_good is not None and not recent and former.may_still_serve:
-            known = former.last_good
-            if known.refused == plan.fingerprint:
-                raise FailsOnRequests(known.reason, hint="it is tried again with the next request that is answered")
-        return await self._assembler.build(
-            plan, step, validating=lambda: versions.loaded(version), recent=recent,
-        )  # fmt: skip
+        self._observer.count(catalog.BUILDS, "ok")
+        self._finished(version, endpoint)
 
 
 def recent_bodies(versions: Versions, version: Version) -> list[bytes]:

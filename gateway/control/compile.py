@@ -36,6 +36,8 @@ class EndpointPlan:
     """Fingerprint without the placement: equal for equal entries, models, code and options on any Triton."""
     pool: str = ""
     """The pools of Tritons it runs on, separated by commas; empty if it needs no Triton."""
+    record: ModelRecord | None = None
+    """Its model's record; None while that is unknown or has no data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +80,10 @@ def compile_spec(
             continue
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
-        files = (record.uri, record.sha256) if record is not None and record.has_data else None
+        found = record if record is not None and record.has_data else None
+        files = (found.uri, found.sha256) if found is not None else None
         endpoints[url] = EndpointPlan(
-            endpoint, at, _digest((endpoint, at or address, files)), _digest((endpoint, files)), ",".join(on)
+            endpoint, at, _digest((endpoint, at or address, files)), _digest((endpoint, files)), ",".join(on), found
         )
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))

@@ -1,10 +1,10 @@
 """The control loop: reads the serving Task and moves versions until the gateway serves what the Task asks for.
 
-Each worker process runs one loop. This file reads the Task, compiles it, saves the last-good state to disk and probes
-the Tritons. ``version`` holds the states of versions, ``builds`` the work on them, ``publish`` the change of routes.
-If the registry does not answer at start-up, the last-good state is served. Errors in the loop never stop requests:
-they are counted, logged, shown as reasons, and retried. Work that grows with the number of endpoints (reading,
-compiling, saving) runs in control's own threads.
+Each worker process runs one loop. This file reads the Task, compiles it, swaps the routes that requests read, retires
+versions that left them, and saves the state for the next start. ``version`` holds the states of versions, ``builds``
+the work on them. If the registry does not answer at start-up, the saved state is served. Errors in the loop never stop
+requests: they are counted, logged, shown as reasons, and retried. Work that grows with the number of endpoints
+(reading, compiling, saving) runs in control's own threads.
 """
 
 from __future__ import annotations
@@ -12,28 +12,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.callers import registry_keys
-from gateway.control.assemble import Assembler, refusals
+from gateway.control.assemble import Assembler, assemble_snapshot, refusals
 from gateway.control.builds import Builds
-from gateway.control.compile import Plan, compile_spec
-from gateway.control.publish import RoutePublisher
+from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.records import ModelRecords
-from gateway.control.saved_state import SavedState
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import TritonProbe, Tritons
-from gateway.control.version import LastGood, PendingName, Version, Versions
+from gateway.control.version import PendingName, Version, Versions
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
+from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.metrics import catalog
+from gateway.metrics.declared import frequency_of
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
+from gateway.metrics.variable_counts import Served
 from gateway.path.routing.snapshot import Snapshot
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
@@ -51,8 +53,14 @@ STARTUP_WAIT_S: Final = 300.0
 """Longest time that a starting process stays not ready because of endpoints that were served before."""
 _MAX_LOGGED: Final = 20
 """Faults logged per change; ``/v1/status`` lists all of them."""
+_SWAPS_APART_S: Final = 0.1
+"""Shortest time between two swaps: their cost grows with the endpoints, and a thousand builds can end at once."""
+_LAST_SAVE_S: Final = 5.0
+"""How long a process that ends waits for its state to be saved."""
+_TIDY_S: Final = 600.0
+"""Pause between two searches for cached files that are no longer needed; what was used within an hour stays."""
 _LACKING: Final = "its model is not in Triton"
-_STORED: Final = TypeAdapter(LastGood)
+_PLAN: Final = TypeAdapter(EndpointPlan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +121,7 @@ class Reconciler:
         health.served_urls = self.versions
         self._threads = threads
         self._learn = learn
-        self._publisher = RoutePublisher(
-            self.versions, lambda: self._plan, table, observer, mirror, references,
-            metric_log_frequency=settings.metric_log_frequency, published=self._published,
-        )  # fmt: skip
-        self._saved_state = SavedState(
-            store, records, cache, threads, self.versions,
-            task=self._to_save, plan=lambda: self._plan,
-        )  # fmt: skip
-        self._builds = Builds(
-            assembler, records, observer, self.versions,
-            finished=self._publisher.finished, learned=self._saved_state.save_soon,
-        )  # fmt: skip
+        self._builds = Builds(assembler, observer, self.versions, self._finish)
         self._plan: Plan | None = None
         self._task: ServingTask | None = None
         """The serving Task that is being served."""
@@ -133,10 +130,14 @@ class Reconciler:
         self._marker: str | None = None
         self._records_due = 0.0
         self._answered = False
-        self._restored: Mapping[str, LastGood] | None = {}
-        """Versions to restore: those served before this process started. None once a configuration was applied."""
         self._saved: Saved | None = None
         """What a process before this one has saved; None once a configuration was applied."""
+        self._finished: list[tuple[Version, Endpoint]] = []
+        """Endpoints that are ready and begin to serve with the next swap."""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._swap: asyncio.TimerHandle | None = None
+        self._swapped_at = self._tidied_at = -math.inf
+        self._tidying: asyncio.Task[None] | None = None
         self.last_contact = 0.0
 
     async def run(self) -> None:
@@ -148,10 +149,10 @@ class Reconciler:
         if saved is not None:
             if self._learn is not None:
                 await self._learn(saved.task)
-            self._restored = _decode(saved.last_good)
             # A model that has been deleted from the registry is still served from the cache.
             self._records.learn(saved.models)
-            self.versions.previously_served = saved.served
+            self.versions.refused |= saved.refused
+            self._builds.begin(self.versions.restore(_decode(saved.former), saved.served))
         try:
             await self._first_look()
             while True:
@@ -166,8 +167,8 @@ class Reconciler:
         try:
             # A registry that hangs would delay start-up until its timeout; what is on disk can be served before that.
             await asyncio.wait({look}, timeout=_FIRST_LOOK_S)
-            if not look.done():
-                self._health.registry_error = "the registry does not answer"
+            if self._plan is None:
+                self._health.registry_error = self._health.registry_error or "the registry does not answer"
                 await self._boot_from_disk(self._health.registry_error)
             await look
         finally:
@@ -197,13 +198,12 @@ class Reconciler:
             self._observer.publish(catalog.LAST_CONTACT, self.last_contact)
             self._answered = True
             self._health.note()
-            self._saved_state.prune_soon()
+            self._tidy()
             if await self._local(self._references.read):
-                self._publisher.watch()
-            return
-        self._answered = False
-        if self._plan is None:
-            await self._boot_from_disk(self._health.registry_error)
+                self._watch()
+        else:
+            self._answered = False
+        await self._save()
 
     async def _fetch(self) -> str:
         marker = await self._remote(self._registry.marker)
@@ -223,13 +223,9 @@ class Reconciler:
         plan = await self._local(self._compile, spec)
         if self._plan is None and _unreadable(plan):
             await self._boot_from_disk("a section of the serving Task cannot be read")
-        if self._plan is not None and _unreadable(plan):
-            # A process that starts from now on can only use the saved state.
-            await self._saved_state.save_now()
         await self._show_guards(task, spec)
         is_new = self._apply(task, plan)
         self._marker, self._newest = marker, task
-        self._saved_state.save_soon()
         return "changed" if is_new else "unchanged"
 
     def _to_save(self) -> ServingTask | None:
@@ -292,9 +288,9 @@ class Reconciler:
         )  # fmt: skip
         _log_faults(plan.faults, logging.WARNING, "")
         self._task, self._plan = task, plan
-        begun = self.versions.configure(plan.endpoints, refusals(plan.faults), self._restored)
-        self._restored = self._saved = None
-        self._publisher.soon()
+        begun = self.versions.configure(plan.endpoints, refusals(plan.faults))
+        self._saved = None
+        self._swap_soon()
         self._builds.begin(begun)
         return True
 
@@ -304,16 +300,119 @@ class Reconciler:
             return False
         _log_faults([fault for fault in faults if fault not in self._plan.faults], level, but)
         self._plan = replace(self._plan, faults=faults)
-        self._publisher.soon()
+        self._swap_soon()
         return True
 
-    def _published(self, served: int) -> None:
+    # Routes
+
+    def _finish(self, version: Version, endpoint: Endpoint) -> None:
+        """Put an endpoint into service with the next swap."""
+        self._finished.append((version, endpoint))
+        self._swap_soon()
+
+    def _swap_soon(self) -> None:
+        if self._swap is None:
+            loop = asyncio.get_running_loop()
+            self._swap = loop.call_at(max(self._swapped_at + _SWAPS_APART_S, loop.time()), self._swap_routes)
+
+    def _swap_routes(self) -> None:
+        """Make the routes equal to ``versions`` and the plan, and retire what has left them."""
+        self._swap = None
+        plan, versions = self._plan, self.versions
+        if plan is None:
+            return
+        self._swapped_at = asyncio.get_running_loop().time()
+        finished, self._finished = self._finished, []
+        for version, endpoint in finished:
+            if not versions.serve(version, endpoint):
+                self._in_background(endpoint.retire(), version.url)
+                continue
+            is_former = version.url in versions.pending()
+            but = " by the version before, until the new one is ready" if is_former else ""
+            _log.info("endpoint %s is served%s", version.url, but)
+        self._table.swap(assemble_snapshot(plan, versions.endpoints(), versions.pending(), self._table.current))
+        self._retire()
         if not self._health.first_sync_done:
             self._health.first_sync_done = True
-            self.versions.begin_wait(STARTUP_WAIT_S)
+            versions.begin_wait(STARTUP_WAIT_S)
         self._health.note()
-        if served:
-            self._saved_state.save_soon()
+        self._observer.faults(fault.subject for fault in plan.faults)
+        ready: dict[tuple[str, ...], bool] = {
+            (one.spec.endpoint, one.spec.version): False for one in plan.endpoints.values()
+        }
+        served = [endpoint.identity for endpoint in versions.endpoints().values()]
+        self._observer.show(catalog.ENDPOINT_READY, ready | {(one.endpoint, one.version): True for one in served})
+        self._watch()
+
+    def _retire(self) -> None:
+        leaving, self.versions.leaving = self.versions.leaving, []
+        for version in leaving:
+            self._in_background(self._retired(version), version.url)
+
+    async def _retired(self, version: Version) -> None:
+        try:
+            if version.endpoint is not None:
+                await version.endpoint.retire()
+        finally:
+            self.versions.closed(version)
+
+    def _in_background(self, end: Coroutine[Any, Any, None], url: str) -> None:
+        task = asyncio.create_task(end, name=f"retire {url}")
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    def _watch(self) -> None:
+        """Update metrics and shadows after a swap, or after a change of the reference distributions."""
+        plan = self._plan
+        if plan is None:
+            return
+        self._observer.watch.configure(
+            {url: self._watched_as(endpoint) for url, endpoint in self.versions.endpoints().items()}, plan.spec.metrics,
+            frequency_of(plan.spec.settings, self._settings.metric_log_frequency),
+        )  # fmt: skip
+        self._observer.expect(self._table.current.routes())
+        self._observer.promise(plan.objectives)
+        self._mirror.configure(plan.spec.shadows, self._table.current.endpoints)
+
+    def _watched_as(self, endpoint: Endpoint) -> Served:
+        identity = endpoint.identity
+        labels = identity.details.get("labels")
+        return Served(
+            identity.endpoint, identity.version, is_text=endpoint.is_text,
+            labels=tuple(str(label) for label in labels) if isinstance(labels, list) else (),
+            reference=self._references.of(identity.url) or identity.reference,
+        )  # fmt: skip
+
+    # What is on disk
+
+    async def _save(self) -> None:
+        """Save what the next process starts with, if it has changed. Failures are logged."""
+        task, versions = self._to_save(), self.versions
+        if task is None:
+            return
+        served = frozenset({*(versions.previously_served or ()), *versions.served()})
+        saved = Saved(task, dict(self._records.known()), versions.former(), served, dict(versions.refused))
+        try:
+            await self._local(self._store.save, saved)
+        except OSError as error:
+            _log.warning("the last-good state cannot be stored: %s", error)
+        except Exception:  # noqa: BLE001 - a bug here must not end the loop, nor prevent an orderly shutdown
+            _log.exception("storing the last-good state failed unexpectedly")
+
+    def _tidy(self) -> None:
+        """Delete files that no version needs, if that is due. It may take long, so nothing waits for it."""
+        now = asyncio.get_running_loop().time()
+        if now - self._tidied_at < _TIDY_S or (self._tidying is not None and not self._tidying.done()):
+            return
+        self._tidied_at = now
+        plans = [version.plan for version in self.versions if version.plan is not None]
+        self._tidying = asyncio.create_task(run_in(self._threads.downloads, self._keep_files, plans), name="tidy")
+
+    def _keep_files(self, plans: Sequence[EndpointPlan]) -> None:
+        known = self._records.known()
+        records = [one.record or known.get(one.spec.model_id or "") for one in plans]
+        models = [record for record in records if record is not None and record.has_data]
+        self._cache.keep(models, [one.spec.preprocess for one in plans if one.spec.preprocess is not None])
 
     def _report(self, message: str, error: BaseException | None) -> None:
         hint = getattr(error, "hint", "")
@@ -325,9 +424,19 @@ class Reconciler:
 
     async def close(self) -> None:
         """Save the state and retire every endpoint. Call it after the loop was cancelled."""
-        await self._saved_state.close()  # before anything retires: the saved state must list what serves now
-        self._task = None  # nothing is saved from here on
-        await self._publisher.close()
+        # Before anything retires: the saved state must list what serves now.
+        last = asyncio.create_task(self._save(), name="last save")
+        await asyncio.wait({last}, timeout=_LAST_SAVE_S)
+        self._plan = self._task = None  # from here on nothing is saved and nothing swapped
+        for work in (self._swap, self._tidying):
+            if work is not None:
+                work.cancel()
+        for _, endpoint in self._finished:
+            self._in_background(endpoint.retire(), endpoint.identity.url)
+        self._finished = []
+        self.versions.close()
+        self._retire()
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     def task_settings(self) -> Mapping[str, str]:
         """Return the settings of the Task (``clearml-serving config``) as last read."""
@@ -366,12 +475,12 @@ def _unreadable(plan: Plan) -> bool:
     return any(fault.subject.startswith("section ") for fault in plan.faults)
 
 
-def _decode(stored: Mapping[str, Any]) -> dict[str, LastGood]:
-    """Return the saved versions by url; an entry that cannot be read is left out."""
+def _decode(stored: Mapping[str, Any]) -> dict[str, EndpointPlan]:
+    """Return the saved plans by url; one that cannot be read is left out."""
     found = {}
     for url, item in stored.items():
         with contextlib.suppress(ValidationError):
-            found[url] = _STORED.validate_python(item)
+            found[url] = _PLAN.validate_python(item)
     return found
 
 

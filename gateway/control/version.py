@@ -8,7 +8,7 @@ What is known about a version on its way are its conditions: Fetched, Loaded, Va
 pending with a condition that is not ok, and it is refused if that is final.
 
 Each url has the ``wanted`` version, which the serving Task asks for. Until that one serves, the url may also have a
-``former`` version: the one served before, still in service or being restored after a restart. ``reconcile`` moves
+``former`` version: the one served before, still in service or, after a restart, built again. ``reconcile`` moves
 versions; routes, readiness, status and page read these objects, so they cannot disagree.
 
 Invariants after every call, for every url (checked by a property test over random events):
@@ -29,7 +29,6 @@ from typing import Final, Literal, get_args
 from gateway.control.compile import EndpointPlan
 from gateway.handlers.endpoint import Endpoint
 from gateway.path.routing.snapshot import Pending
-from gateway.spec import ModelRecord
 
 
 class Phase(StrEnum):
@@ -73,17 +72,6 @@ class Condition:
     is_final: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LastGood:
-    """The plan of a served version, and its model's record if it has a model: how to build it again after a restart."""
-
-    plan: EndpointPlan
-    record: ModelRecord | None
-    refused: str = ""
-    """Fingerprint of the successor that failed on this version's requests; not tried while no request is known."""
-    reason: str = ""
-
-
 class Version:
     """One version of one url; its status for callers, status and page while it does not serve (``Pending``).
 
@@ -91,21 +79,17 @@ class Version:
     """
 
     __slots__ = (
-        "attempts", "conditions", "doing", "endpoint", "failures", "is_final", "is_restored", "last_good", "phase",
-        "plan", "reason", "since", "url",
+        "attempts", "conditions", "doing", "endpoint", "failures", "is_final", "phase", "plan", "reason", "since",
+        "url",
     )  # fmt: skip
 
-    def __init__(
-        self, url: str, plan: EndpointPlan | None, since: float, reason: str = "", *, is_restored: bool = False
-    ) -> None:
+    def __init__(self, url: str, plan: EndpointPlan | None, since: float, reason: str = "starting") -> None:
         self.url = url
         self.plan = plan
         """How to build it; None if it is refused."""
         self.phase = Phase.PENDING
         self.since = since
         """When it entered this phase (Unix seconds)."""
-        self.is_restored = is_restored
-        """It served before this process started. The Task wants another version; it is built to serve until then."""
         self.conditions: dict[ConditionName, Condition] = {}
         self.doing: ConditionName = "Fetched"
         """The condition that the present attempt is working for."""
@@ -116,18 +100,11 @@ class Version:
         self.is_final = plan is None
         """Another attempt would fail everywhere: the configuration or the model must change first."""
         self.endpoint: Endpoint | None = None
-        self.last_good: LastGood | None = None
-        """Set once it has served. While its successor cannot be built, it is saved, and restored by the next start."""
 
     @property
     def fingerprint(self) -> str:
         """Equal for equal plans; empty for a refused version."""
         return self.plan.fingerprint if self.plan is not None else ""
-
-    @property
-    def may_still_serve(self) -> bool:
-        """Whether it may still serve without a change of the configuration."""
-        return not self.is_final and not (self.is_restored and self.failures)
 
     @property
     def state(self) -> str:
@@ -201,6 +178,12 @@ class _Url:
     wanted: Version | None = None
     former: Version | None = None
 
+    @property
+    def may_still_serve(self) -> bool:
+        """Whether it may still be served without a change. A former version that fails once is not waited for."""
+        wanted, former = self.wanted, self.former
+        return (wanted is not None and not wanted.is_final) or (former is not None and not former.failures)
+
     def versions(self) -> Iterator[Version]:
         if self.wanted is not None:
             yield self.wanted
@@ -226,23 +209,25 @@ class Versions:
         self.leaving: list[Version] = []
         self.previously_served: frozenset[str] | None = None
         """Urls that were served before this process started; None if no file says so. Shrinks only."""
+        self.refused: dict[str, tuple[str, str]] = {}
+        """By url, fingerprint and reason of a version that failed on a request which the former one had answered."""
         self._waits_until = 0.0
 
     # Configuration
 
-    def configure(
-        self,
-        plans: Mapping[str, EndpointPlan],
-        refusals: Mapping[str, str],
-        last_good: Mapping[str, LastGood] | None = None,
-    ) -> list[Version]:
+    def restore(self, former: Mapping[str, EndpointPlan], served: frozenset[str]) -> list[Version]:
+        """Begin with what was saved: the former versions, and all urls that were served. Return what must be built."""
+        self.previously_served = served
+        self._urls = {url: _Url(former=Version(url, plan, self._clock())) for url, plan in former.items()}
+        return list(self)
+
+    def configure(self, plans: Mapping[str, EndpointPlan], refusals: Mapping[str, str]) -> list[Version]:
         """Want exactly these versions; return those whose build must begin.
 
         ``refusals`` maps a url to why its configuration is invalid; a version that serves the url continues.
-        ``last_good`` are the versions that were served before this process started; those that differ from what is
-        wanted are restored.
         """
         for url in [url for url in self._urls if url not in plans and url not in refusals]:
+            self.refused.pop(url, None)
             for version in self._urls.pop(url).versions():
                 self._leave(version)
         begun: list[Version] = []
@@ -251,15 +236,6 @@ class Versions:
         for url, reason in refusals.items():
             if url not in plans:
                 self._refuse(url, reason)
-        for url, former in (last_good or {}).items():
-            known = self._urls.get(url)
-            if known is None or known.former is not None or url in self._served:
-                continue
-            if known.wanted is not None and known.wanted.fingerprint == former.plan.fingerprint:
-                continue
-            known.former = Version(url, former.plan, self._clock(), is_restored=True)
-            known.former.last_good = former
-            begun.append(known.former)
         # If no file says what was served before, assume every configured url was.
         before = self.previously_served
         self.previously_served = frozenset(self._urls) if before is None else before & self._urls.keys()
@@ -269,16 +245,13 @@ class Versions:
         of = self._urls.setdefault(url, _Url())
         if of.wanted is not None and of.wanted.fingerprint == plan.fingerprint:
             return []
-        if of.former is not None and of.former.fingerprint == plan.fingerprint and of.former.phase is Phase.SERVING:
-            # Back to the version that serves: its successor is no longer wanted.
+        if of.former is not None and of.former.fingerprint == plan.fingerprint:
+            # Back to the version before: its successor is no longer wanted.
             former, of.former = of.former, None
             self._replace_wanted(of, former)
             return []
-        version = Version(url, plan, self._clock(), "starting")
+        version = Version(url, plan, self._clock())
         self._replace_wanted(of, version)
-        if of.former is not None and of.former.fingerprint == plan.fingerprint:
-            self._leave(of.former)  # it is being restored; the new version builds the same plan
-            of.former = None
         return [version]
 
     def _refuse(self, url: str, reason: str) -> None:
@@ -340,13 +313,7 @@ class Versions:
         if known is None or replace(known, since=condition.since) != condition:
             version.conditions[name] = condition
 
-    def successor_failed(self, version: Version, reason: str) -> None:
-        """Remember, also across restarts, that ``version`` failed on a request that the serving version answers."""
-        former = self.former_of(version)
-        if former is not None and former.last_good is not None:
-            former.last_good = replace(former.last_good, refused=version.fingerprint, reason=reason)
-
-    def serve(self, version: Version, endpoint: Endpoint, last_good: LastGood) -> bool:
+    def serve(self, version: Version, endpoint: Endpoint) -> bool:
         """Put the endpoint into service and take the version that it replaces out of service.
 
         Returns False if the version is no longer wanted; the caller must then close the endpoint.
@@ -358,9 +325,9 @@ class Versions:
         self._move(version, Phase.SERVING)
         version.endpoint = endpoint
         version.reason, version.failures, version.is_final = "", 0, False
-        version.last_good = last_good
         of = self._urls[version.url]
         if version is of.wanted and of.former is not None:
+            self.refused.pop(version.url, None)
             former, of.former = of.former, None
             self._leave(former)
         return True
@@ -418,17 +385,17 @@ class Versions:
         """Return the serving versions of one endpoint name."""
         return [one for one in self._served.values() if one.plan is not None and one.plan.spec.endpoint == name]
 
-    def former_of(self, version: Version) -> Version | None:
-        """Return the version that is served or restored until this version serves."""
-        of = self._urls.get(version.url)
-        return of.former if of is not None and of.wanted is version else None
+    def known_refusal(self, version: Version) -> str:
+        """Return why this version was refused before, if the former one serves or may still; else nothing."""
+        of, (refused, reason) = self._urls.get(version.url), self.refused.get(version.url, ("", ""))
+        former = of.former if of is not None else None
+        has_former = former is not None and former is not version and not former.failures
+        return reason if has_former and refused == version.fingerprint else ""
 
-    def last_good(self) -> dict[str, LastGood]:
-        """Return how to rebuild the former version of each url that has one."""
-        return {
-            url: of.former.last_good
-            for url, of in self._urls.items() if of.former is not None and of.former.last_good is not None
-        }  # fmt: skip
+    def former(self) -> dict[str, EndpointPlan]:
+        """Return the plan of each former version, for ``restore`` in the next process."""
+        formers = {url: of.former for url, of in self._urls.items() if of.former is not None}
+        return {url: one.plan for url, one in formers.items() if one.plan is not None}
 
     # Readiness
 
@@ -462,4 +429,4 @@ class Versions:
     def _expected(self) -> list[str]:
         """Return the previously served urls that may still serve without a change of the configuration."""
         known = [(url, self._urls.get(url)) for url in sorted(self.previously_served or ()) if url not in self._served]
-        return [url for url, of in known if of is not None and any(one.may_still_serve for one in of.versions())]
+        return [url for url, of in known if of is not None and of.may_still_serve]

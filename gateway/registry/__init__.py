@@ -6,7 +6,7 @@ loop or in a request. It reads and writes; it never decides what is served.
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.registry import reports
-from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG
 from gateway.registry.clearml.lineage import lineage_of
@@ -34,6 +34,7 @@ __all__ = [
     "RegistryRefused",
     "RegistryUnavailable",
     "RegistryWriter",
+    "Saved",
     "SpecStore",
     "Upload",
     "is_id",

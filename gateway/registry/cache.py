@@ -17,12 +17,12 @@ import logging
 import os
 import secrets
 import shutil
+import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -251,42 +251,36 @@ class ArtifactCache:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """What ``SpecStore.save`` was given."""
+    """What a process leaves to the next one, for a start without the registry."""
 
     task: ServingTask
     models: dict[str, ModelRecord]
-    last_good: Mapping[str, Any]
-    served: frozenset[str]
+    former: Mapping[str, Any] = field(default_factory=dict)
+    """By url, the plans (JSON, dataclasses) of versions that are served although the Task wants others."""
+    served: frozenset[str] = frozenset()
+    """Urls that are or were served."""
+    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """By url, fingerprint and reason of a version that failed on a request which the former one had answered."""
 
 
 _SAVED: Final = TypeAdapter(Saved)
 
 
 class SpecStore:
-    """The last serving Task and model records that were fetched, for a start without the registry."""
+    """The last state that worked, on disk."""
 
     def __init__(self, root: Path) -> None:
         self._path = root / "last-good.json"
+        self._lock = threading.Lock()
+        self._saved: Saved | None = None
 
-    def save(
-        self,
-        task: ServingTask,
-        models: Mapping[str, ModelRecord],
-        last_good: Mapping[str, Any] = MappingProxyType({}),
-        served: Sequence[str] = (),
-    ) -> None:
-        """Replace the stored state atomically; an unchanged state is not written again.
-
-        ``last_good``: values (JSON, dataclasses) of versions that are served although the Task wants others.
-        ``served``: urls that are or were served.
-        """
-        # Three milliseconds for a thousand models, in which no other thread runs.
-        saved = Saved(task, dict(models), dict(last_good), frozenset(served))
-        text = _SAVED.dump_json(saved, warnings=False).decode()
-        with contextlib.suppress(OSError):
-            if self._path.read_text() == text:
-                return
-        durable.replace(self._path, text)
+    def save(self, saved: Saved) -> None:
+        """Replace the stored state atomically; an unchanged state is not written again. Raises ``OSError``."""
+        with self._lock:
+            if saved != self._saved:
+                # Three milliseconds for a thousand models, in which no other thread runs.
+                durable.replace(self._path, _SAVED.dump_json(saved, warnings=False).decode())
+                self._saved = saved
 
     def load(self) -> Saved | None:
         """Return what was saved; None without a readable state."""

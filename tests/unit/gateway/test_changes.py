@@ -124,11 +124,10 @@ def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
     code = {"c": ArtifactRef("c", "u", None, is_archive=True)}
     task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"wish": {"m": {"at": 1.5}}})
     models = {f"m{i}": ModelRecord(f"m{i}", "n", "u", "", tags=("x",)) for i in range(50)}
-    store.save(task, models, {"e": {"plan": {}, "record": None}})
-    stored = json.loads((tmp_path / "last-good.json").read_text())
-    former = {"e": {"plan": {}, "record": None}}
-    assert Saved(task, models, former, frozenset()) == store.load()
-    assert former == stored["last_good"]
+    saved = Saved(task, models, {"e": {"fingerprint": "f"}}, frozenset({"e"}), {"e": ("f", "why")})
+    store.save(saved)
+    assert saved == store.load()
+    assert saved.former == json.loads((tmp_path / "last-good.json").read_text())["former"]
 
 
 async def test_a_failed_version_keeps_its_reason_over_other_changes(make_stack: Callable[..., Any]) -> None:

@@ -43,7 +43,7 @@ async def test_the_version_before_a_broken_one_serves_after_a_restart_too(make_s
         assert "m2" == await model_of(stack, third, "e")
     saved = SpecStore(stack.folder / "state" / "gateway").load()
     assert saved is not None
-    assert {} == saved.last_good, "what was replaced does not come back"
+    assert {} == saved.former, "what was replaced does not come back"
 
 
 async def test_an_endpoint_that_was_removed_does_not_come_back(make_stack: Any) -> None:

@@ -14,14 +14,14 @@ from typing import Any, cast
 
 import pytest
 
-from gateway.control import reconcile, saved_state
+from gateway.control import reconcile
 from gateway.control.builds import pause, recent_bodies
 from gateway.control.compile import EndpointPlan
 from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
-from gateway.control.version import LastGood, Phase, Progress, Versions
+from gateway.control.version import Phase, Progress, Versions
 from gateway.errors import AnswersDisagree, BackendUnavailable, GatewayError, SpecFault
 from gateway.handlers.endpoint import Endpoint, Identity
 from gateway.health import Health
@@ -30,7 +30,7 @@ from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
 from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
-from gateway.registry.cache import ArtifactCache, SpecStore
+from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.spec import EndpointSpec, ServingTask
 from tests.fakes import FakeBackend, FakeRegistry
 from tests.waiting import LIMIT_S, soon
@@ -63,9 +63,8 @@ class FakeAssembler:
 
     async def build(
         self, plan: EndpointPlan, progress: Progress, *, validating: Callable[[], None] = lambda: None,
-        record: object = None, recent: Sequence[bytes] = (),
+        recent: Sequence[bytes] = (),
     ) -> Endpoint:  # fmt: skip
-        del record
         url = plan.spec.url
         self.begun.append(url)
         self.recent.append(recent)
@@ -219,7 +218,7 @@ async def test_an_endpoint_that_is_ready_too_late_is_closed(world: World) -> Non
         late = Handler()
         endpoint = Endpoint(Identity("a", "a", "", "other"), cast("Any", late))
         begun = world.follower.versions.configure({"a": _plan("a", "other")}, {})
-        world.follower._publisher.finished(begun[0], endpoint, LastGood(_plan("a", "other"), None))
+        world.follower._finish(begun[0], endpoint)
         world.follower.versions.configure({"a": cast("EndpointPlan", version.plan)}, {})
         await world.until(lambda: late.closed == 1)
         assert [version] == list(world.follower.versions)
@@ -231,7 +230,7 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
 ) -> None:
     """What changed last is stored after that, while everything is being retired."""
     world.want("a")
-    monkeypatch.setattr(saved_state, "_LAST_SAVE_S", LIMIT_S)
+    monkeypatch.setattr(reconcile, "_LAST_SAVE_S", LIMIT_S)
     is_storing, may_store = threading.Event(), threading.Event()
     store = world.follower._store.save
 
@@ -244,22 +243,34 @@ async def test_the_version_before_is_not_forgotten_if_the_process_stops_while_it
         await world.until(lambda: "a" in world.table.current.endpoints)
         world.assembler.fails["a"] = SpecFault("it cannot be built")
         world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
-        await world.until(
-            lambda: world.follower.versions.unserved() == {} and "a" in world.follower.versions.last_good()
-        )
+        await world.until(lambda: world.follower.versions.unserved() == {} and "a" in world.follower.versions.former())
         monkeypatch.setattr(world.follower._store, "save", slow)
-        world.follower._saved_state.save_soon()
         await world.until(is_storing.is_set)
-        world.follower._saved_state.save_soon()
         asyncio.get_running_loop().call_later(0.1, may_store.set)
     saved = SpecStore(tmp_path).load()
     assert saved is not None
-    assert {"a"} == saved.last_good.keys()
+    assert {"a"} == saved.former.keys()
+
+
+async def test_cached_files_that_no_version_needs_are_deleted_every_ten_minutes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with every look at the registry, and never two at a time."""
+    kept: list[set[str]] = []
+    monkeypatch.setattr(world.follower._cache, "keep", lambda _models, code: kept.append({one.key for one in code}))
+    world.want("a")
+    async with world.running():
+        await world.until(lambda: [{"code"}] == kept)
+        await world.until(lambda: "a" in world.table.current.endpoints)
+        await world.follower.look()
+        assert [{"code"}] == kept
+        monkeypatch.setattr(reconcile, "_TIDY_S", 0.0)
+        await world.until(lambda: len(kept) > 2)
 
 
 async def test_an_unreadable_saved_state_does_not_end_the_loop(world: World, tmp_path: Path) -> None:
     """The registry is away at start-up and comes back later."""
-    SpecStore(tmp_path).save(ServingTask(sections={"endpoints": 5}), {})
+    SpecStore(tmp_path).save(Saved(ServingTask(sections={"endpoints": 5}), {}))  # type: ignore[dict-item]
     world.registry.is_up = False
     world.want("a")
     async with world.running():
@@ -303,7 +314,7 @@ def test_a_version_is_validated_with_a_request_of_its_url_or_a_sibling() -> None
     for version in versions.configure(plans, {}):
         versions.building(version)
         body = version.url.encode()
-        versions.serve(version, cast("Any", SimpleNamespace(last_body=body)), LastGood(plans[version.url], None))
+        versions.serve(version, cast("Any", SimpleNamespace(last_body=body)))
     own, new = versions.configure({**plans, "h/1": _plan("h/1", "2"), "h/3": _plan("h/3", "1")}, {})
     assert [b"h/1"] == recent_bodies(versions, own)
     assert [b"h/1"] == recent_bodies(versions, new)

@@ -99,7 +99,7 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             saved = stack.settings.state_dir / "gateway" / "last-good.json"
             await stack.until(saved.is_file)
             saved.unlink()
-            follower._saved_state.save_soon()
+            monkeypatch.setattr(follower._store, "_saved", None)
             await stack.until(saved.is_file)
             registry.is_over.set()
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.control.compile import EndpointPlan
-from gateway.control.version import FOLLOWS, Condition, LastGood, Phase, Version, Versions
+from gateway.control.version import FOLLOWS, Condition, Phase, Version, Versions
 from gateway.spec import EndpointSpec
 
 
@@ -20,10 +20,6 @@ def plan(url: str, fingerprint: str) -> EndpointPlan:
     endpoint, _, version = url.partition("/")
     spec = EndpointSpec(url, endpoint, version, "triton")
     return EndpointPlan(spec, "t:8001", fingerprint)
-
-
-def last_good(url: str, fingerprint: str) -> LastGood:
-    return LastGood(plan(url, fingerprint), None)
 
 
 class World:
@@ -40,7 +36,7 @@ class World:
     def serve(self, version: Version) -> Any:
         endpoint: Any = object()
         self.versions.building(version)
-        assert self.versions.serve(version, endpoint, LastGood(cast("EndpointPlan", version.plan), None))
+        assert self.versions.serve(version, endpoint)
         return endpoint
 
 
@@ -58,7 +54,7 @@ def test_a_version_goes_from_pending_to_serving() -> None:
     world.versions.loaded(version)
     assert ("loaded", 2) == (version.phase, version.since)
     world.now = 3
-    assert world.versions.serve(version, cast("Any", "endpoint"), last_good("e", "a"))
+    assert world.versions.serve(version, cast("Any", "endpoint"))
     assert ("serving", 3) == (version.phase, version.since)
     assert {"Fetched": (True, 1), "Loaded": (True, 2), "Validated": (True, 3)} == {
         name: (one.ok, one.since) for name, one in version.conditions.items()
@@ -127,18 +123,17 @@ def test_a_refused_configuration_keeps_the_serving_version() -> None:
 
 
 def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> None:
-    """Unless the Task wants the same version, which is built normally."""
+    """It is built once if the Task wants the same, and not at all if the endpoint was removed."""
     world = World()
-    begun = world.versions.configure(
-        {"e": plan("e", "b"), "f": plan("f", "a")}, {}, {"e": last_good("e", "a"), "f": last_good("f", "a")}
-    )
-    assert [("e", False), ("f", False), ("e", True)] == [(one.url, one.is_restored) for one in begun]
-    wanted, _, former = begun
+    saved = {url: plan(url, "a") for url in "efg"}
+    former, same, removed = world.versions.restore(saved, frozenset("efg"))
+    [wanted] = world.want(e="b", f="a")
+    assert ([removed], [same]) == (world.given_up, [one for one in world.versions if one.url == "f"])
     world.serve(former)
     assert former is world.versions.serving("e")
-    assert {"e": last_good("e", "a")} == world.versions.last_good()
+    assert {"e": plan("e", "a")} == world.versions.former()
     world.serve(wanted)
-    assert ([former], {}) == (world.versions.leaving, world.versions.last_good())
+    assert ([former], {}) == (world.versions.leaving, world.versions.former())
 
 
 def test_a_version_that_is_ready_too_late_is_not_served() -> None:
@@ -147,7 +142,7 @@ def test_a_version_that_is_ready_too_late_is_not_served() -> None:
     [version] = world.want(e="a")
     world.versions.building(version)
     world.want()
-    assert not world.versions.serve(version, cast("Any", "endpoint"), last_good("e", "a"))
+    assert not world.versions.serve(version, cast("Any", "endpoint"))
     assert (None, {}) == (version.endpoint, world.versions.endpoints())
 
 
@@ -180,18 +175,18 @@ class AnyOrder(RuleBasedStateMachine):
         self.open: set[object] = set()
         self.served: dict[str, object] = {}
 
+    @initialize(stored=st.dictionaries(URLS, st.sampled_from("abc"), max_size=3))
+    def restore(self, stored: dict[str, str]) -> None:
+        self.worked += self.versions.restore({url: plan(url, it) for url, it in stored.items()}, frozenset(stored))
+        self.configure({}, dict.fromkeys(stored, "not yet read"))
+
     @rule(
         wanted=st.dictionaries(URLS, st.sampled_from("abc"), max_size=4),
         refused=st.dictionaries(URLS, st.sampled_from(["x", "y"]), max_size=2),
-        stored=st.dictionaries(URLS, st.sampled_from("abc"), max_size=3),
     )
-    def configure(self, wanted: dict[str, str], refused: dict[str, str], stored: dict[str, str]) -> None:
+    def configure(self, wanted: dict[str, str], refused: dict[str, str]) -> None:
         before = self.versions.endpoints()
-        self.worked += self.versions.configure(
-            {url: plan(url, it) for url, it in wanted.items()},
-            refused,
-            {url: last_good(url, it) for url, it in stored.items()},
-        )
+        self.worked += self.versions.configure({url: plan(url, it) for url, it in wanted.items()}, refused)
         after = self.versions.endpoints()
         assert {url: one for url, one in before.items() if url in {*wanted, *refused}} == after
         assert {*wanted, *refused} == {version.url for version in self.versions}
@@ -226,7 +221,7 @@ class AnyOrder(RuleBasedStateMachine):
         version = self._any(data)
         if version.phase in (Phase.PENDING, Phase.LOADED, Phase.GONE) and not version.endpoint:
             endpoint: Any = object()
-            if self.versions.serve(version, endpoint, LastGood(cast("EndpointPlan", version.plan), None)):
+            if self.versions.serve(version, endpoint):
                 self.open.add(endpoint)
 
     @rule()

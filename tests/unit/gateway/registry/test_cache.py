@@ -161,7 +161,7 @@ def test_the_last_good_state_is_loaded_unless_damaged(tmp_path: Path) -> None:
     store = SpecStore(tmp_path)
     assert store.load() is None
     saved = Saved(ServingTask("t"), {"m": ModelRecord("m", "n", "u", "onnx", tags=("x",))}, {}, frozenset({"e/1"}))
-    store.save(saved.task, saved.models, {}, ["e/1"])
+    store.save(saved)
     assert saved == store.load()
     for damaged in (json.dumps({"task": 1})[:-2], json.dumps({"task": 1, "models": {}}), "[]"):
         (tmp_path / "last-good.json").write_text(damaged)
