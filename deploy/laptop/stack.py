@@ -29,7 +29,7 @@ from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
 from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
 from deploy.tools.errors import DeployError
-from deploy.tools.proxies import except_loopback
+from deploy.tools.proxies import NAMES, except_loopback
 from deploy.tools.terminal import Terminal
 from deploy.tritonserver import key, launcher
 from gateway.local_names import is_loopback
@@ -369,10 +369,7 @@ class Stack:
         screen.say(f"{minilm.ENDPOINT} is served")
 
     async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:
-        """Serve the given model by running the command ``deploy`` against this stack.
-
-        On Ctrl-C, ``deploy`` removes what it has registered before the registry is stopped.
-        """
+        """Serve the given model by running the command ``deploy`` against this stack."""
         arguments = ("deploy", *self._options.model, "--state-dir", str(self._state.root), "--url", gateway)
         self._screen.clear()
         await relay.run_ours(arguments, {**env, **hub_folder(self._options.environ)})
@@ -446,8 +443,8 @@ def _own_command(command: str, **options: object) -> tuple[str, ...]:
 def _cli_environment(env: Mapping[str, str], *, is_embedded: bool) -> dict[str, str]:
     """Return the variables that a shell needs to reach the same registry. For another server it has the keys."""
     if not is_embedded:
-        return {"CLEARML_SERVING_TASK_ID": env["CLEARML_SERVING_TASK_ID"]}
-    return {**{name: env[name] for name in _CLI_VARIABLES}, **dict.fromkeys(LEADS_ELSEWHERE, "")}
+        return {name: env[name] for name in ("CLEARML_SERVING_TASK_ID", *NAMES)}
+    return {**{name: env[name] for name in (*_CLI_VARIABLES, *NAMES)}, **dict.fromkeys(LEADS_ELSEWHERE, "")}
 
 
 @contextlib.asynccontextmanager

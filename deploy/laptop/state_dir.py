@@ -18,7 +18,6 @@ from typing import Any
 
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import hold, replace_file
-from deploy.tools.proxies import SHELL
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +124,18 @@ class StateDir:
         replace_file(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
     def read_env(self) -> dict[str, str]:
-        """Return the variables of the file to ``source``, without those for proxies; empty if there is none."""
+        """Return the variables of the file to ``source``; empty if there is none."""
         try:
             lines = self.env_file.read_text("utf-8", "surrogateescape").splitlines()
         except OSError:
             return {}
-        own = [line for line in lines if line not in SHELL.splitlines()]
-        words = [shlex.split(line.removeprefix("export ")) for line in own]
+        words = [shlex.split(line.removeprefix("export ")) for line in lines]
         return dict(word[0].split("=", 1) for word in words if word and "=" in word[0])
 
     def write_env(self, variables: Mapping[str, str]) -> None:
-        """Write variables as a file to ``source``, readable by its owner only.
-
-        It also excepts this machine from the shell's proxy.
-        """
+        """Write variables as a file to ``source``, readable by its owner only."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-        replace_file(self.env_file, "".join(lines) + SHELL, mode=0o600)
+        replace_file(self.env_file, "".join(lines), mode=0o600)
 
 
 def uses_no_clearml(environ: Mapping[str, str]) -> bool:

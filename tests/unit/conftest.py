@@ -29,7 +29,7 @@ OUTSIDE: Final = (
     "deploy/sync/test_open_addresses.py", "deploy/sync/test_formats.py", "deploy/sync/test_health.py",
     "deploy/sync/test_imports.py", "deploy/sync/test_reconcile.py", "deploy/test_extras.py",
     "deploy/test_probe.py", "deploy/tools/test_clearml_serving.py", "deploy/tools/test_http_client.py",
-    "deploy/tools/test_ports.py", "deploy/tools/test_process_logs.py", "deploy/tools/test_proxies.py",
+    "deploy/tools/test_ports.py", "deploy/tools/test_process_logs.py",
     "deploy/tools/test_sections.py", "deploy/tritonserver/", "gateway/admin/",
     "gateway/batching/test_batcher_overload.py", "gateway/callers/test_following.py",
     "gateway/callers/test_quotas.py", "gateway/callers/test_registry_keys.py", "gateway/callers/test_tokens.py",

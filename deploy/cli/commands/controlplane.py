@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import click
@@ -82,11 +83,9 @@ def command(
             credentials = Credentials.load_or_create(state_dir)
         except (BadCredentials, OSError) as error:
             raise DeployError(str(error)) from error
-        for name, value in environment(credentials, address).items():
+        variables = {**environment(credentials, address), **dict.fromkeys(LEADS_ELSEWHERE, "")}
+        for name, value in {**variables, **{name: os.environ[name] for name in proxies.NAMES}}.items():
             click.echo(f"export {name}={shlex.quote(value)}")
-        for name in LEADS_ELSEWHERE:
-            click.echo(f"export {name}=")
-        click.echo(proxies.SHELL, nl=False)
         return 0
     ports.require_free(host, port, what="control plane", option="--port")
     if access_key or secret_key:

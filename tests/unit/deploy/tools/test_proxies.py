@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-
 import pytest
 
-from deploy.tools.proxies import SHELL, except_loopback
+from deploy.tools.proxies import except_loopback
 
 LOOPBACK = "127.0.0.1,localhost"
 
 
-CASES = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("given", "found"),
     [
         ({}, (LOOPBACK, LOOPBACK)),
@@ -22,9 +20,6 @@ CASES = pytest.mark.parametrize(
         ({"NO_PROXY": "*"}, ("*", "*")),
     ],
 )
-
-
-@CASES
 def test_this_machine_is_excepted_and_other_hosts_stay_so(given: dict[str, str], found: tuple[str, str]) -> None:
     """Whichever of the two names a program reads. A second time changes nothing."""
     environ = dict(given)
@@ -38,16 +33,3 @@ def test_hosts_are_added_one_by_one() -> None:
     environ = {"no_proxy": "localhost"}
     except_loopback(environ)
     assert "localhost,127.0.0.1" == environ["no_proxy"]
-
-
-@pytest.mark.parametrize("shell", ["sh", "bash"])
-@CASES
-def test_a_shell_that_sources_the_lines_keeps_its_own_hosts(
-    shell: str, given: dict[str, str], found: tuple[str, str]
-) -> None:
-    """As above, also in scripts that end at an error or at an unset variable, and if they are sourced twice."""
-    done = subprocess.run(
-        [shell, "-euc", f'{SHELL}{SHELL}printf "%s %s" "$no_proxy" "$NO_PROXY"'],
-        env={"PATH": "/usr/bin:/bin", **given}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert " ".join(found) == done.stdout
