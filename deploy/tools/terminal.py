@@ -1,24 +1,20 @@
 """Shows the progress of a command: lines that stay, and one line that changes.
 
-Used by every command that can take longer than two seconds. Lines begin with the seconds since the start, and the
-changing line counts on while its work blocks. If the output is not a terminal (a log, a pipe), the changing line is
-printed from time to time instead. Must never raise: with a closed terminal, a command must still stop its child
-processes.
+Used by every command that can take longer than two seconds. Lines begin with the seconds since the start. If the output
+is not a terminal (a log, a pipe), the changing line is printed from time to time instead. Must never raise: with a
+closed terminal, a command must still stop its child processes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import shutil
-import threading
 import time
 from collections.abc import Iterator
 from typing import Final, TextIO
 
 _QUIET_S: Final = 2.0
 """Seconds after the last line when a log gets the line that a terminal would show."""
-_TICK_S: Final = 1.0
-"""Seconds after which the changing line is drawn again."""
 
 
 class Terminal:
@@ -30,8 +26,6 @@ class Terminal:
         self._is_tty = out.isatty()
         self._live = ""
         self._spoke_at = 0.0
-        self._lock = threading.RLock()
-        self._stopped = threading.Event()
 
     def elapsed(self) -> float:
         """Return the seconds since the start."""
@@ -43,35 +37,18 @@ class Terminal:
 
     def show(self, text: str) -> None:
         """Show a line without the seconds, so that it can be copied."""
-        with self._lock:
-            self._stopped.set()
-            self._write(f"{self._erase()}{text}\n")
-            self._live = ""
+        self._write(f"{self._erase()}{text}\n")
+        self._live = ""
 
     def live(self, text: str, *, topic: str = "") -> None:
         """Replace the changing line. A log gets a line when ``topic`` changes, or every few seconds without one."""
-        if not self._is_tty:
-            if (topic or text) != self._live and (topic or self.elapsed() - self._spoke_at >= _QUIET_S):
-                self.say(f"{text} …")
-                self._live = topic or text
-            return
-        with self._lock:
-            is_new = not self._live
+        if self._is_tty:
+            width = shutil.get_terminal_size().columns - 1
             self._live = text
-            self._draw()
-            if is_new:
-                self._stopped = threading.Event()
-                threading.Thread(target=self._tick, args=(self._stopped,), daemon=True).start()
-
-    def _tick(self, stopped: threading.Event) -> None:
-        while not stopped.wait(_TICK_S):
-            with self._lock:
-                if not stopped.is_set():
-                    self._draw()
-
-    def _draw(self) -> None:
-        width = shutil.get_terminal_size().columns - 1
-        self._write(f"{self._erase()}{f'[{self.elapsed():6.1f} s] {self._live} …'[:width]}")
+            self._write(f"{self._erase()}{f'[{self.elapsed():6.1f} s] {text} …'[:width]}")
+        elif (topic or text) != self._live and (topic or self.elapsed() - self._spoke_at >= _QUIET_S):
+            self.say(f"{text} …")
+            self._live = topic or text
 
     @contextlib.contextmanager
     def waiting(self, text: str) -> Iterator[None]:
@@ -84,11 +61,9 @@ class Terminal:
 
     def clear(self) -> None:
         """Remove the changing line, before something else is printed."""
-        with self._lock:
-            if self._is_tty and self._live:
-                self._stopped.set()
-                self._write(self._erase())
-                self._live = ""
+        if self._is_tty and self._live:
+            self._write(self._erase())
+            self._live = ""
 
     def _erase(self) -> str:
         return "\r\x1b[2K" if self._is_tty else ""

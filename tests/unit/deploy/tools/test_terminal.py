@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import io
-import re
-import threading
 from collections.abc import Iterator
 
 import pytest
 
 from deploy.tools import terminal
 from deploy.tools.terminal import Terminal, table
-from tests.waiting import until
 
 
 class Clock:
@@ -50,19 +47,6 @@ def test_a_terminal_shows_the_changing_line_in_place_and_takes_it_away(clock: Cl
     assert out.getvalue().split("\r\x1b[2K") == [
         "", "[   0.0 s] loading …", "[   3.0 s] loaded\n", "[   3.0 s] asking …", "",
     ]  # fmt: skip
-
-
-def test_the_changing_line_counts_on_while_its_work_blocks_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is drawn again and again; a line that stays ends it."""
-    monkeypatch.setattr(terminal, "_TICK_S", 0.001)
-    out = Tty()
-    screen = Terminal(out)
-    screen.live("loading")
-    until(lambda: out.getvalue().count("loading …") > 2)
-    screen.say("loaded")
-    ticking = {one.name for one in threading.enumerate() if "_tick" in one.name}
-    until(lambda: ticking.isdisjoint(one.name for one in threading.enumerate()))
-    assert re.fullmatch(r"\[ *\d+\.\d s\] loaded\n", out.getvalue().split("\r\x1b[2K")[-1])
 
 
 def test_a_log_gets_what_is_waited_for_after_two_quiet_seconds_and_once(clock: Clock) -> None:
