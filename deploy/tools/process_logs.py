@@ -5,8 +5,6 @@ Called by all code that starts processes: the supervisor, the stock CLI.
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import signal
@@ -17,11 +15,7 @@ _TAIL_BYTES = 64 << 10
 _TELLS_WHY = re.compile(
     r"error|exception|fatal|critical|failed|failure|refused|denied|in use|no such|cannot|not found|\bE\d{4} ", re.I
 )
-_TRACEBACK_END = re.compile(r"^[\w.]+(Error|Exception|Exit|Interrupt|Unavailable|Refused|Failed|Warning)\b: ?")
-_ONLY_A_NOTE = re.compile(r"^([IW]\d{4} |(debug|info|warning)\b)", re.I)
-_LOG_FURNITURE = re.compile(
-    r"^\s*(\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d[.,\d]*Z?\s*[-|]?\s*|^triton-gateway: |^E\d{4} [\d:.]+ \d+ "
-)
+_ONLY_A_NOTE = re.compile(r"^[IW]\d{4} |\b(DEBUG|INFO|WARNING)\b")
 
 
 def describe_exit(code: int) -> str:
@@ -53,27 +47,9 @@ def read_from(log: Path, offset: int) -> str:
 def last_error_line(text: str, *, width: int = 240, otherwise_last: bool = True) -> str:
     """Return the line of a log that best explains why its process ended: the last one that looks like an error.
 
-    Without such a line: the last line, or nothing if ``otherwise_last`` is False. Of a structured log only the message
-    is shown; leading time stamps are left out.
+    Without such a line: the last line, or nothing if ``otherwise_last`` is False.
     """
-    lines = [message for line in text.splitlines() if line.strip() and (message := _message(line))]
-    chosen = next((line for line in reversed(lines) if _reads_like_an_error(line)), "")
-    if not chosen and otherwise_last and lines:
-        chosen = lines[-1]
+    lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
+    last = lines[-1] if lines and otherwise_last else ""
+    chosen = next((one for one in reversed(lines) if _TELLS_WHY.search(one) and not _ONLY_A_NOTE.search(one)), last)
     return chosen if len(chosen) <= width else chosen[: width - 1] + "…"
-
-
-def _reads_like_an_error(line: str) -> bool:
-    if _ONLY_A_NOTE.match(line):
-        return False
-    return bool(_TRACEBACK_END.match(line) or _TELLS_WHY.search(line))
-
-
-def _message(line: str) -> str:
-    line = line.strip()
-    if line.startswith("{"):
-        with contextlib.suppress(ValueError):
-            record = json.loads(line)
-            if isinstance(record, dict) and "message" in record:
-                return " ".join(str(record["message"]).split())
-    return " ".join(_LOG_FURNITURE.sub("", line).split())
