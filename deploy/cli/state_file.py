@@ -31,8 +31,6 @@ from gateway import registry, spec, version_numbers
 
 KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
 """Parts of a document; each one needs only those before it."""
-_ANSWERING: Final = ("canaries", "endpoints")
-"""Kinds of entries that answer requests to their own name."""
 _SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
 }  # fmt: skip
@@ -111,20 +109,8 @@ class Store(registry.RegistryWriter, Protocol):
         ...
 
 
-class Change(NamedTuple):
-    """One entry that differs from the document. ``fields`` of a changed entry: name → (now, then)."""
-
-    what: str
-    """``add``, ``change`` or ``remove``."""
-    kind: str
-    name: str
-    fields: Mapping[str, tuple[Any, Any]] = {}
-
-    def described(self) -> str:
-        """Return it as one line."""
-        sign = {"add": "+", "change": "~", "remove": "-"}[self.what]
-        parts = (f"{name}: {_shown(name, now)} → {_shown(name, then)}" for name, (now, then) in self.fields.items())
-        return f"{sign} {_NAMED[self.kind]} {self.name}  {'; '.join(parts)}".rstrip()
+Change = tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]
+"""Kind, name, fields now and fields then of an entry that differs. None: there is no such entry."""
 
 
 # --- a Task to a document ---------------------------------------------------------------------------------------------
@@ -149,14 +135,7 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
     for one in serving.endpoints.values():
         if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
             found["auto_update"][one.endpoint].setdefault("versions", {})[one.version] = {"id": one.model_id}
-    places = [*_places(found)]
-    known = store.records({holder[key]["id"] for _, holder, key in places}) if places else {}
-    project = functools.cache(store.project_name)
-    for _, holder, key in places:
-        if model := known.get(holder[key]["id"]):
-            holder[key] = _fields({
-                **holder[key], "name": model.name, "project": project(model.project) if model.project else ""
-            })  # fmt: skip
+    _name_models(store, found)
     found["defaults"] = {name: {"version": url} for name, url in sorted(serving.defaults.items())}
     found["objectives"] = {
         name: dict(parts) for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
@@ -230,72 +209,62 @@ def resolved(store: Store, document: Document) -> Document:
                 hint="write the id of the right one into the file",
             )
         holder[key] = {"id": ids[0]}
-    return found
-
-
-def compared(now: Document, wanted: Document) -> list[Change]:
-    """Return the differences, in the order of ``KINDS``. Entries that only the Task has are ``remove``.
-
-    The versions of an auto-update rule belong to the rule: they differ only if the Task has none. A default is never
-    removed.
-    """
-    found: list[Change] = []
-    for kind in KINDS:
-        for key in sorted({*now[kind], *wanted[kind]}):
-            here, there = now[kind].get(key), wanted[kind].get(key)
-            if here is None:
-                found.append(Change("add", kind, key))
-            elif there is not None:
-                found += _changed(kind, key, here, there)
-            elif kind != "defaults":
-                found.append(Change("remove", kind, key))
+    _name_models(store, found)
     return found
 
 
 class Planned(NamedTuple):
-    """What a file would change. ``task`` is what was read; ``kept``: entries that only it has and that stay."""
+    """What a file would change: the Task that was read, its document, and the document that it is to have."""
 
     task: spec.ServingTask
+    now: Document
     wanted: Document
-    changes: list[Change]
     kept: int
+    """Entries that only the Task has and that stay."""
+
+    def changes(self) -> list[Change]:
+        """Return the entries that differ, in the order of ``KINDS``."""
+        return [
+            (kind, key, self.now[kind].get(key), self.wanted[kind].get(key)) for kind in KINDS
+            for key in sorted({*self.now[kind], *self.wanted[kind]})
+            if self.now[kind].get(key) != self.wanted[kind].get(key)
+        ]  # fmt: skip
 
 
 def planned(store: Store, file: Path, *, prune: bool) -> Planned:
     """Compare the Task with a file (``-``: standard input). Raises ``DeployError`` and the registry's errors."""
     text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    wanted = resolved(store, parsed(text, str(file)))
+    return compared(store, parsed(text, str(file)), prune=prune)
+
+
+def compared(store: Store, document: Document, *, prune: bool) -> Planned:
+    """Compare the Task with a document. Entries that only the Task has stay unless ``prune`` removes them.
+
+    A default is never removed, and not written for a name that something answers itself (a canary, or an endpoint
+    without a version). The versions of an auto-update rule belong to the rule: they are written if the Task has none.
+    """
+    said = resolved(store, document)
     task = store.task()
     now = document_of(store, task)
-    found = compared(now, wanted)
-    kept = 0 if prune else sum(change.what == "remove" for change in found)
-    return Planned(task, wanted, to_make(found, now, wanted, prune=prune), kept)
+    wanted = said if prune else {kind: {**now[kind], **said[kind]} for kind in KINDS}
+    answering = {*wanted["canaries"], *wanted["endpoints"]}
+    defaults = {name: url for name, url in said["defaults"].items() if name not in answering}
+    wanted["defaults"] = {**now["defaults"], **defaults}
+    for key, rule in wanted["auto_update"].items():
+        if made := now["auto_update"].get(key, {}).get("versions"):
+            rule["versions"] = made
+    kept = 0 if prune else sum(len(now[kind].keys() - said[kind].keys()) for kind in KINDS if kind != "defaults")
+    return Planned(task, now, wanted, kept)
 
 
-def to_make(found: Sequence[Change], now: Document, wanted: Document, *, prune: bool) -> list[Change]:
-    """Return the changes to make: removals only with ``prune``, and no default of a name that has a canary.
-
-    A canary, or an endpoint without a version, answers its own name; a default of that name would have no effect.
-    """
-    answering = [*(wanted[kind] for kind in _ANSWERING), *([] if prune else (now[kind] for kind in _ANSWERING))]
-    hidden = {name for entries in answering for name in entries}
-    return [
-        change for change in found
-        if (prune or change.what != "remove") and not (change.kind == "defaults" and change.name in hidden)
-    ]  # fmt: skip
-
-
-def _changed(kind: str, key: str, now: Mapping[str, Any], wanted: Mapping[str, Any]) -> list[Change]:
-    fields: dict[str, tuple[Any, Any]] = {}
-    for name in sorted({*now, *wanted}):
-        here, there = now.get(name), wanted.get(name)
-        if name == "model":
-            here, there = (one and one.get("id") for one in (here, there))
-        elif name == "versions":
-            here, there = (None, sorted(there)) if there and not here else (None, None)
-        if here != there:
-            fields[name] = (here, there)
-    return [Change("change", kind, key, fields)] if fields else []
+def described(change: Change) -> str:
+    """Return a change as a line: + added, ~ changed, - removed."""
+    kind, key, now, then = change
+    if now is None or then is None:
+        return f"{'+' if now is None else '-'} {_NAMED[kind]} {key}"
+    fields = [name for name in sorted({*now, *then}) if now.get(name) != then.get(name)]
+    parts = (f"{name}: {_shown(name, now.get(name))} → {_shown(name, then.get(name))}" for name in fields)
+    return f"~ {_NAMED[kind]} {key}  {'; '.join(parts)}"
 
 
 # --- changes to the Task ----------------------------------------------------------------------------------------------
@@ -309,27 +278,21 @@ class _Writes:
     """Key of the artifact → its files."""
 
 
-def check(task: spec.ServingTask, changes: Sequence[Change], wanted: Document) -> None:
-    """Raise ``DeployError`` if ``changes`` would add a fault to the Task, so that it could not be served."""
-    writes = _writes(task, changes, wanted, "")
+def check(plan: Planned) -> None:
+    """Raise ``DeployError`` if the plan would add a fault to the Task, so that it could not be served."""
+    task, writes = plan.task, _writes(plan, "")
     code = {key: spec.ArtifactRef(key, "file:///code", None, is_archive=False) for key in writes.code}
     then = replace(task, sections={**task.sections, **_texts(writes)}, artifacts={**task.artifacts, **code})
     known = set(spec.decode(task).faults)
     serving = spec.decode(then)
-    for fault in serving.faults:
-        if fault not in known:
-            raise DeployError(
-                f"the result could not be served: {fault.subject}: {fault.message}", hint="nothing was changed"
-            )
-    for name in (change.name for change in changes if change.kind == "defaults"):
-        url = wanted["defaults"][name]["version"]
-        versions = [other for other, one in serving.endpoints.items() if one.endpoint == name and one.version]
-        if url not in versions:
-            raise DeployError(
-                f"the result could not be served: default {name}: {url} is not one of its versions "
-                f"({', '.join(sorted(versions)) or 'it has none'})",
-                hint="nothing was changed",
-            )
+    faults = [f"{fault.subject}: {fault.message}" for fault in serving.faults if fault not in known]
+    for kind, name, _, fields in plan.changes():
+        versions = [url for url, one in serving.endpoints.items() if one.endpoint == name and one.version]
+        if kind == "defaults" and fields and fields["version"] not in versions:
+            of_it = ", ".join(sorted(versions)) or "it has none"
+            faults.append(f"default {name}: {fields['version']} is not one of its versions ({of_it})")
+    if faults:
+        raise DeployError(f"the result could not be served: {faults[0]}", hint="nothing was changed")
 
 
 def _texts(writes: _Writes) -> dict[str, str]:
@@ -339,15 +302,15 @@ def _texts(writes: _Writes) -> dict[str, str]:
         raise DeployError(f"a section of the serving Task cannot be written in ClearML's format: {error}") from error
 
 
-def apply(store: Store, task: spec.ServingTask, changes: Sequence[Change], wanted: Document, *, by: str) -> None:
-    """Make ``changes`` to the Task that was read as ``task``: first the code, then our records and all sections.
+def apply(store: Store, plan: Planned, *, by: str) -> None:
+    """Write the plan to its Task: first the code, then our records and all sections.
 
-    Raises ``DeployError`` if somebody else has changed the Task since, and the registry's errors.
+    Raises ``DeployError`` if somebody else has changed the Task since it was read, and the registry's errors.
     """
-    writes = _writes(task, changes, wanted, by)
+    task, writes = plan.task, _writes(plan, by)
     texts = _texts(writes)
-    changed = [key for _, kind, key, _ in changes if kind in ("endpoints", "canaries")]
-    changed += [f"{key} (auto-update rule)" for _, kind, key, _ in changes if kind == "auto_update"]
+    suffixes = {"endpoints": "", "canaries": "", "auto_update": " (auto-update rule)"}
+    changed = [f"{key}{suffixes[kind]}" for kind, key, _, _ in plan.changes() if kind in suffixes]
     with announced(store, changed, by=by, why=_WHY):
         for key, files in writes.code.items():
             _attach(store, key, files)
@@ -359,26 +322,28 @@ def apply(store: Store, task: spec.ServingTask, changes: Sequence[Change], wante
         store.write(texts, writes.records)
 
 
-def _writes(task: spec.ServingTask, changes: Sequence[Change], wanted: Document, by: str) -> _Writes:
-    found, now, why = _Writes(), time.time(), _WHY
-    for what, kind, key, fields in changes:
+def _writes(plan: Planned, by: str) -> _Writes:
+    found, time_now = _Writes(), time.time()
+    for kind, key, now, then in plan.changes():
         if kind == "defaults":
-            found.records.append(default_versions.chosen(key, wanted[kind][key]["version"], now=now, by=by, why=why))
+            url = (then or {})["version"]
+            found.records.append(default_versions.chosen(key, url, now=time_now, by=by, why=_WHY))
             continue
         if kind == "objectives":
-            found.records.append(objective.stated(key, wanted[kind].get(key, {}), now=now, by=by))
+            found.records.append(objective.stated(key, then or {}, now=time_now, by=by))
             continue
-        section = found.sections.setdefault(_SECTIONS[kind], record.section(task, _SECTIONS[kind]))
+        section = found.sections.setdefault(_SECTIONS[kind], record.section(plan.task, _SECTIONS[kind]))
         raw = next((name for name in section if name.strip("/") == key), key)
-        if what == "remove":
+        if then is None:
             del section[raw]
             continue
-        section[raw] = _stock(kind, key, wanted[kind][key])
-        if "code" in wanted[kind][key] and (what == "add" or "code" in fields):
-            found.code[_artifact(key)] = wanted[kind][key]["code"]
-        if kind == "auto_update" and wanted[kind][key].get("versions") and (what == "add" or "versions" in fields):
-            made = found.sections.setdefault(_VERSIONS, record.section(task, _VERSIONS))
-            for number, model in wanted[kind][key]["versions"].items():
+        section[raw] = _stock(kind, key, then)
+        had = now or {}
+        if "code" in then and then["code"] != had.get("code"):
+            found.code[_artifact(key)] = then["code"]
+        if then.get("versions") and not had.get("versions") and kind == "auto_update":
+            made = found.sections.setdefault(_VERSIONS, record.section(plan.task, _VERSIONS))
+            for number, model in then["versions"].items():
                 made[f"{key}/{number}"] = version_numbers.entry(section[raw], key, int(number), str(model["id"]))
     return found
 
@@ -463,10 +428,24 @@ def _places(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
                 yield f"{_NAMED[kind]} {name}", fields["versions"], number
 
 
+def _name_models(store: Store, document: Document) -> None:
+    """Give the models in a document, known by their ids, their names and projects."""
+    places = [*_places(document)]
+    known = store.records({holder[key]["id"] for _, holder, key in places}) if places else {}
+    project = functools.cache(store.project_name)
+    for _, holder, key in places:
+        if model := known.get(holder[key]["id"]):
+            holder[key] = _fields({
+                **holder[key], "name": model.name, "project": project(model.project) if model.project else ""
+            })  # fmt: skip
+
+
 def _shown(name: str, value: Any) -> str:
     if value is None:
         return "–"
-    if name == "code":
+    if name == "model":
+        return str(value["id"])
+    if name in ("code", "versions"):
         return ", ".join(value)[:_SHOWN]
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))[:_SHOWN]
 

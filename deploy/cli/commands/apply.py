@@ -35,18 +35,19 @@ def command(file: Path, prune: bool, open_registry: OpenRegistry) -> int:
 
     with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
         store = open_registry()
-        task, wanted, changes, _ = state_file.planned(store, file, prune=prune)
+        plan = state_file.planned(store, file, prune=prune)
+    changes = plan.changes()
     for change in changes:
-        click.echo(change.described())
+        click.echo(state_file.described(change))
     if not changes:
         click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0
-    state_file.check(task, changes, wanted)
+    state_file.check(plan)
     count = f"{len(changes)} {'change' if len(changes) == 1 else 'changes'}"
     with Terminal(sys.stderr).waiting("writing the serving Task"):
-        state_file.apply(store, task, changes, wanted, by=who())
-        left = state_file.compared(state_file.document_of(store, store.task()), wanted)
-    if [change for change in left if change in changes]:
+        state_file.apply(store, plan, by=who())
+        left = plan._replace(now=state_file.document_of(store, store.task())).changes()
+    if {change[:2] for change in left} & {change[:2] for change in changes}:
         raise DeployError(
             "the serving Task differs from what was written",
             hint="someone else has changed it at the same time: apply again",

@@ -30,12 +30,13 @@ def command(file: Path, prune: bool, exits: bool, open_registry: OpenRegistry) -
     from deploy.cli import state_file
 
     with Terminal(sys.stderr).waiting("reading the serving Task, its models and its code"):
-        task, wanted, changes, kept = state_file.planned(open_registry(), file, prune=prune)
+        plan = state_file.planned(open_registry(), file, prune=prune)
+    changes = plan.changes()
     for change in changes:
-        click.echo(change.described())
-    if kept:
-        click.echo(f"{kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
+        click.echo(state_file.described(change))
+    if plan.kept:
+        click.echo(f"{plan.kept} more entries are only in the serving Task; `apply --prune` removes them", err=True)
     if not changes:
         click.echo("the serving Task matches the file", err=True)
-    state_file.check(task, changes, wanted)
+    state_file.check(plan)
     return 2 if changes and exits else 0

@@ -51,16 +51,14 @@ def exported(store: FakeRegistry) -> state_file.Document:
     return state_file.parsed(text, "state.yaml")
 
 
-def changes(store: FakeRegistry, document: state_file.Document) -> tuple[list[state_file.Change], state_file.Document]:
-    """Return the changes, and the document with this store's model ids."""
-    wanted = state_file.resolved(store, document)
-    return state_file.compared(state_file.document_of(store, store.task()), wanted), wanted
+def plan(store: FakeRegistry, document: state_file.Document) -> state_file.Planned:
+    """Return what is to be changed; what the document does not have is removed."""
+    return state_file.compared(store, document, prune=True)
 
 
 def applied(store: FakeRegistry, document: state_file.Document) -> None:
     """Apply all changes."""
-    found, wanted = changes(store, document)
-    state_file.apply(store, store.task(), found, wanted, by="me")
+    state_file.apply(store, plan(store, document), by="me")
 
 
 def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
@@ -75,7 +73,7 @@ def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
     assert {"id": "m1", "name": "model m1", "project": "models"} == document["endpoints"]["faq/1"]["model"]
     assert {"4": "m3"} == {n: m["id"] for n, m in document["auto_update"]["auto"]["versions"].items()}
     assert {"faq": {"version": "faq/2"}} == document["defaults"]
-    assert [] == changes(store, document)[0]
+    assert [] == plan(store, document).changes()
 
 
 def test_what_occurs_twice_is_written_twice(tmp_path: Path) -> None:
@@ -105,7 +103,7 @@ def test_a_lost_task_is_restored(tmp_path: Path) -> None:
     assert {"faq": {"latency": "300ms"}} == old.objectives == new.objectives
     assert old.monitoring == new.monitoring
     assert [] == list(new.faults)
-    assert [] == changes(store, document)[0]
+    assert [] == plan(store, document).changes()
 
 
 def test_another_server_has_models_of_other_ids(tmp_path: Path) -> None:
@@ -118,10 +116,10 @@ def test_another_server_has_models_of_other_ids(tmp_path: Path) -> None:
     assert "other-m1" == decode(store.task()).endpoints["faq/1"].model_id
     store.add_model("again", tmp_path / "m1", name="model m1", project="models")
     with pytest.raises(DeployError, match="2 models are called models/model m1"):
-        changes(store, document)
+        plan(store, document)
     del store.models["again"], store.models["other-m1"]
     with pytest.raises(DeployError, match="endpoint faq/1: this registry has no model models/model m1"):
-        changes(store, document)
+        plan(store, document)
 
 
 def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
@@ -131,20 +129,20 @@ def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
     document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
     document["endpoints"]["faq/3"] = {"engine_type": "triton", "version": "3", "model": {"name": "model m2"}}
     document["endpoints"]["team/hook"]["code"] = {"preprocess.py": CODE + "# more\n"}
-    found, wanted = changes(store, document)
+    found = plan(store, document)
     assert [
         "~ endpoint faq/1  model: m1 → m3", "+ endpoint faq/3",
         "~ endpoint team/hook  code: preprocess.py → preprocess.py",
-    ] == [change.described() for change in found]  # fmt: skip
+    ] == [*map(state_file.described, found.changes())]  # fmt: skip
     before = store.task()
-    state_file.apply(store, before, found, wanted, by="me")
+    state_file.apply(store, found, by="me")
     after = store.task()
     for name in ("canary", "model_monitoring", "metric_logging", "model_monitoring_eps"):
         assert section_text(before, name) == section_text(after, name)
     serving = decode(after)
     assert ("m3", "m2") == (serving.endpoints["faq/1"].model_id, serving.endpoints["faq/3"].model_id)
     assert ("faq", "3") == (serving.endpoints["faq/3"].endpoint, serving.endpoints["faq/3"].version)
-    assert [] == changes(store, document)[0]
+    assert [] == plan(store, document).changes()
 
 
 def test_weights_are_written_and_told_by_whoever_applied_them(tmp_path: Path) -> None:
@@ -171,7 +169,7 @@ def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path)
     del document["objectives"]["faq"]
     del document["endpoints"]["team/hook"], document["metrics"]["faq/*"], document["defaults"]["faq"]
     assert ["- endpoint team/hook", "- metrics faq/*", "- objective faq"] == [
-        change.described() for change in changes(store, document)[0]
+        state_file.described(change) for change in plan(store, document).changes()
     ]
     applied(store, document)
     assert {"faq": "faq/2"} == decode(store.task()).defaults
@@ -184,11 +182,10 @@ def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     document = exported(store)
     document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
-    found, wanted = changes(store, document)
-    task = store.task()
+    found = plan(store, document)
     store.add_endpoint("new", "m1")
     with pytest.raises(DeployError, match="someone else"):
-        state_file.apply(store, task, found, wanted, by="me")
+        state_file.apply(store, found, by="me")
     assert {"m1"} == {decode(store.task()).endpoints[url].model_id for url in ("new", "faq/1")}
 
 
@@ -200,7 +197,7 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
     document["endpoints"]["team/hook"]["code"] = files
     applied(store, document)
     assert files == exported(store)["endpoints"]["team/hook"]["code"]
-    assert [] == changes(store, document)[0]
+    assert [] == plan(store, document).changes()
 
 
 @pytest.mark.parametrize("name", ["../escaped.py", "/escaped.py", "a/../../escaped.py", "..\\\\escaped.py"])
