@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,38 +20,29 @@ from preprocessing.config import ARCHITECTURE_TASKS, EMBEDDINGS, FEATURES, RANKI
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 
-Kind = Literal["transformers", "bundle", "onnx", "torchscript", "sklearn", "xgboost", "lightgbm"]
+Kind = Literal["transformers", "bundle", "onnx", "sklearn", "xgboost", "lightgbm"]
 
 IN_PYTHON: Final[Mapping[str, str]] = {"sklearn": "scikitlearn", "xgboost": "xgboost", "lightgbm": "lightgbm"}
 """Kinds that a hook process runs instead of Triton, and the names of their frameworks in ``clearml-serving``."""
 
 _WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin", "*.bin", "pytorch_model*.pt")
-_FOREIGN: Final[Mapping[str, str]] = {"tf_model*.h5": "from_tf", "flax_model*.msgpack": "from_flax"}
-"""Weights that transformers 4 can read but PyTorch cannot, and the argument for reading them."""
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _PYTHON_FILES: Final[Mapping[str, Kind]] = {
     **dict.fromkeys(_PICKLES, "sklearn"), ".ubj": "xgboost", ".xgb": "xgboost", ".lgb": "lightgbm",
 }  # fmt: skip
-_ARCHIVES: Final = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
+_PACKED: Final = (".gz", ".bz2", ".xz")
 _POINTER: Final = b"version https://git-lfs"
 _MAX_POINTER_BYTES: Final = 1024
 _PLAIN: Final = (*dict.fromkeys(ARCHITECTURE_TASKS.values()), RANKING, ZERO_SHOT, EMBEDDINGS, FEATURES)
 
-_BY_TF2ONNX: Final = "convert it to ONNX (`python -m tf2onnx.convert {} --output model.onnx`) and give that file"
-_ELSEWHERE: Final[Mapping[str, tuple[str, str]]] = {
-    ".gguf": ("is a GGUF file, which only llama.cpp runs", "give the folder of the original Hugging Face model"),
-    ".ggml": ("is a GGML file, which only llama.cpp runs", "give the folder of the original Hugging Face model"),
-    ".h5": ("is a Keras file", _BY_TF2ONNX.format("--keras FILE")),
-    ".keras": ("is a Keras file", _BY_TF2ONNX.format("--keras FILE")),
-    ".tflite": ("is a TensorFlow Lite file", _BY_TF2ONNX.format("--tflite FILE")),
-    ".pb": ("is a TensorFlow SavedModel", _BY_TF2ONNX.format("--saved-model FOLDER") + "; a full Triton serves it "
-            "unconverted: `clearml-serving model upload --framework tensorflow`"),
-    ".plan": ("is a TensorRT engine", "a full Triton on that GPU serves it: `clearml-serving model upload --framework "
-              "tensorrt`, then `model add`"),
-    ".safetensors": ("holds only weights", "give the folder with its config.json and tokenizer"),
-    ".mlmodel": ("is a Core ML file", "export the original to ONNX and give the .onnx file"),
-    **dict.fromkeys(_ARCHIVES, ("is an archive", "unpack it, and give the folder")),
-}  # fmt: skip
+_KNOWN: Final = (
+    "give the folder of a Hugging Face or sentence-transformers model (config.json, weights, tokenizer), a bundle of "
+    "`triton-gateway optimize`, or a .onnx, .joblib, .pkl, .ubj or .lgb file"
+)
+_OTHERS: Final = (
+    "of a PyTorch checkpoint, GGUF or .safetensors file give the folder of the original; make Keras and TensorFlow "
+    "ONNX with `python -m tf2onnx.convert`; TorchScript and TensorRT are added by `clearml-serving model add`"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +54,7 @@ class Given:
     name: str
     path: Path | None = None
     file: Path | None = None
-    """The ONNX, TorchScript or pickle file itself."""
+    """The ONNX or pickle file itself."""
     texts: Path | None = None
     """Folder of an ONNX file's tokenizer and configuration; None for a model of tensors."""
     config: TaskConfig | None = None
@@ -112,25 +102,20 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
             listed = ", ".join(file.relative_to(path).as_posix() for file in graphs[:5])
             raise DeployError(f"{given} holds {len(graphs)} graphs ({listed})", hint="give the file to serve")
         return _onnx(given, name, path, chosen or graphs[0], tokenizer or path, task)
-    known = {*_PYTHON_FILES, ".pt", ".pth", *_ELSEWHERE} - {*_ARCHIVES}
-    below = sorted({file.parent for file in files if file.name == "config.json" and file.parent != path})
-    single = [file for file in files if file.suffix in known and file.parent not in below]
-    elsewhere = [file for file in single if file.suffix in _ELSEWHERE]
     if (path / "config.json").is_file():
-        raise _without_weights(given, path)
-    if not elsewhere and len(single) == 1:
+        raise DeployError(
+            f"{given} has a config.json but no weights of PyTorch",
+            hint="copy or download model.safetensors (or pytorch_model.bin) into it; transformers 4 reads those of "
+            "TensorFlow and Flax: from_pretrained(…, from_tf=True).save_pretrained(…)",
+        )
+    below = sorted({file.parent for file in files if file.name == "config.json"})
+    single = [file for file in files if file.suffix in _PYTHON_FILES and file.parent not in below]
+    if len(single) == 1:
         return _file(given, name, single[0], tokenizer, task)
     if below:
         listed = ", ".join(one.relative_to(path).as_posix() for one in below[:5])
         raise DeployError(f"{given} holds models ({listed}), but is none itself", hint=f"give one: {below[-1]}")
-    if elsewhere:
-        return _file(given, name, elsewhere[0], tokenizer, task)
-    raise DeployError(
-        f"{given} holds no model that can be served",
-        hint="give the folder of a Hugging Face or sentence-transformers model (config.json, weights, tokenizer), an "
-        "ONNX file with its tokenizer's folder, a bundle of `triton-gateway optimize`, or a TorchScript (.pt), "
-        "scikit-learn (.joblib, .pkl), XGBoost (.ubj) or LightGBM (.lgb) file",
-    )
+    raise DeployError(f"{given} holds no model that can be served", hint=f"{_KNOWN}; {_OTHERS}")
 
 
 def _refuse_parent(given: str, path: Path, graphs: Sequence[Path]) -> None:
@@ -179,25 +164,6 @@ def _refuse_incomplete(given: str, path: Path) -> None:
         )
 
 
-def _without_weights(given: str, path: Path) -> DeployError:
-    """Return the error for a folder with a config.json but no PyTorch weights."""
-    argument = next((argument for pattern, argument in _FOREIGN.items() if any(path.glob(pattern))), "")
-    if argument:
-        return DeployError(
-            f"{given} has no PyTorch weights, which the export needs",
-            hint=f"convert them with transformers 4: AutoModel….from_pretrained({str(path)!r}, {argument}=True)"
-            f".save_pretrained({str(path)!r}), using the class that config.json names",
-        )
-    other = next((file for file in sorted(path.iterdir()) if file.suffix in _ELSEWHERE), None)
-    if other is not None:
-        what, remedy = _ELSEWHERE[other.suffix]
-        return DeployError(f"{other.name} {what}", hint=remedy)
-    return DeployError(
-        f"{given} has a config.json but no weights",
-        hint="copy or download model.safetensors (or pytorch_model.bin) into the folder",
-    )
-
-
 def _named(given: str, task: str) -> Given:
     if registry.is_id(given):
         return Given("transformers", given, f"model-{given[:8]}", task=task)
@@ -219,25 +185,13 @@ def _file(given: str, name: str, file: Path, tokenizer: Path | None, task: str) 
     kind = _python_kind(file)
     if kind:
         return Given(kind, given, name, file, file)
-    if file.suffix in (".pt", ".pth") and _is_torchscript(file):
-        return Given("torchscript", given, name, file, file)
-    if file.suffix in (".pt", ".pth", ".bin", ".ckpt"):
-        raise DeployError(
-            f"{file.name} is a PyTorch checkpoint: weights without the model's code",
-            hint="give the folder that save_pretrained writes, or save it with torch.jit.script(model).save(…)",
-        )
-    unknown = (
-        "is not a model file of a known kind",
-        "give a model's folder, or a .onnx, .pt, .joblib, .pkl, .ubj or .lgb file",
-    )
-    what, remedy = _ELSEWHERE.get(file.suffix, unknown)
-    raise DeployError(f"{file.name} {what}", hint=remedy.replace("FOLDER", str(file.parent)).replace("FILE", str(file)))
+    raise DeployError(f"{file.name} is not a model file of a known kind", hint=f"{_KNOWN}; {_OTHERS}")
 
 
 def _python_kind(file: Path) -> Kind | None:
     """Return what runs the file in Python, by its name or its first bytes (XGBoost, LightGBM); None if nothing does."""
     if file.suffix not in (".json", ".txt", ".model", ".bst"):
-        packed = file.suffix in _ARCHIVES and file.suffixes[-2:-1]
+        packed = file.suffix in _PACKED and file.suffixes[-2:-1]
         return _PYTHON_FILES.get(packed[0] if packed else file.suffix)
     with file.open("rb") as stream:
         head = stream.read(64)
@@ -281,14 +235,6 @@ def _config(folder: Path, task: str) -> TaskConfig:
             hint = f"if it reads text, choose its --task: one of {', '.join(_PLAIN)}; to serve a model of images or "
             hint += "sound, give it as an ONNX file"
         raise DeployError(f"{folder.name}: {error.message}", hint=hint) from error
-
-
-def _is_torchscript(file: Path) -> bool:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            return any("/code/" in f"/{name}" for name in archive.namelist())
-    except (OSError, zipfile.BadZipFile):
-        return False
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 Endpoints are added by the stock ``clearml-serving``. Models are registered by the registry, under names that say what
 their files are, so that no upload replaces another; an export is made by ``optimize``, in a separate process.
 Every step is printed as the command line that a person could type. Steps that can fail come before anything is
-registered, and the endpoint is added last. Ctrl-C before that removes what this run has registered, and nothing else. A
-final refusal of the endpoint afterwards does so as well.
+registered, and the endpoint is added last. If Triton or the gateway refuses it for good, it is removed again. A
+registered model stays: it changes nothing by itself, and the next run with the same files uses it again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import logging
 import os
 import re
-import secrets
 import shlex
 import tempfile
 import urllib.parse
@@ -60,10 +59,6 @@ class Wanted:
     trusts_code: bool = False
 
 
-class _Refused(DeployError):
-    """The endpoint is refused for good: it will not be served unless it is changed."""
-
-
 class Deployment:
     """One run. ``store``: the registry; ``environ``: environment of the stock CLI; ``tell`` prints the results."""
 
@@ -78,8 +73,6 @@ class Deployment:
         self._environ = {**environ, "PYTHONUNBUFFERED": "1"}
         self._task_id = store.followed()
         self._cli = ClearMLServing(env=self._environ, log=wanted.output / "clearml-serving.log", timeout=900.0)
-        self._run_id = secrets.token_hex(8)
-        """Marks the models that this run registers."""
 
     def run(self) -> str:
         """Deploy the model, and return its url. Raises ``DeployError`` and the registry's errors."""
@@ -88,7 +81,7 @@ class Deployment:
             scratch = tempfile.TemporaryDirectory(dir=self._wanted.output, prefix=".tmp-", ignore_cleanup_errors=True)
         except OSError as error:
             why = f"the folder for bundles {self._wanted.output} cannot be written ({error.strerror})"
-            raise DeployError(why, hint="choose another with --bundles") from error
+            raise DeployError(why, hint="run the command in a folder that you may write") from error
         with scratch as folder:
             # the SDK packs a model into a temporary file before it uploads it, and /tmp may be small
             self._environ.setdefault("TMPDIR", folder)
@@ -96,39 +89,34 @@ class Deployment:
 
     def _run(self, scratch: Path) -> str:
         wanted, screen = self._wanted, self._screen
-        url = tag = ""
+        self._live("reading the serving Task")
+        serving_spec = self._store.spec()
+        tag = self._tag()
+        there = self._served_already(serving_spec, tag)
+        if there:
+            screen.say(f"{there} already serves exactly these files")
+            if refused := self._ask(there):
+                raise DeployError(refused)
+            return there
+        version = next_version(serving_spec, wanted.endpoint, wanted.version)
+        url = spec.normalize_url(wanted.endpoint, version)
+        arguments = self._made(tag, scratch)
+        at = arguments.index("--endpoint") + 1
+        arguments[at : at + 1] = [wanted.endpoint, "--version", version]
+        self._live(f"clearml-serving model add --endpoint {url}")
+        remove = ["--id", self._task_id, "model", "remove", "--endpoint", url]
         try:
-            self._live("reading the serving Task")
-            serving_spec = self._store.spec()
-            tag = self._tag()
-            there = self._served_already(serving_spec, tag)
-            if there:
-                screen.say(f"{there} already serves exactly these files")
-                self._ask(there)
-                return there
-            version = next_version(serving_spec, wanted.endpoint, wanted.version)
-            url = spec.normalize_url(wanted.endpoint, version)
-            arguments = self._made(tag, scratch)
-            at = arguments.index("--endpoint") + 1
-            arguments[at : at + 1] = [wanted.endpoint, "--version", version]
-            self._live(f"clearml-serving model add --endpoint {url}")
             with announced(self._store, [url], by=wanted.by, why="deploy"):
                 asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
-        except BaseException as error:
-            if not (url and self._take_back(url, tag)) and isinstance(error, KeyboardInterrupt):
-                screen.say("stopped: nothing was registered")
-            raise
-        try:
-            self._ask(url)
-        except _Refused as error:
-            # otherwise a version that cannot be served would become the default version
-            self._take_back(url, tag)
-            raise DeployError(error.message, hint="the registered model and endpoint are removed again") from error
+            refused = self._ask(url)
         except KeyboardInterrupt:
-            remove = serving.command_line(["--id", self._task_id, "model", "remove", "--endpoint", url])
-            screen.say(f"stopped waiting: {url} stays registered; to remove it: {remove}")
+            screen.say(f"if {url} was added, it stays; to remove it: {serving.command_line(remove)}")
             raise
+        if refused:
+            # otherwise a version that cannot be served would become the default version
+            asyncio.run(self._cli.run(*remove))
+            raise DeployError(refused, hint="the endpoint is removed again; the registered model stays")
         default = self._store.spec().defaults.get(wanted.endpoint)
         if default not in (None, url):
             name, _, number = url.rpartition("/")
@@ -163,11 +151,11 @@ class Deployment:
         os.environ.setdefault("TQDM_DISABLE", "1")  # the SDK's own progress would be on the same line
         logging.getLogger("clearml.storage").setLevel("WARNING")
         self._screen.live("uploading to ClearML", topic="upload")
-        comment = f"registered by `triton-gateway deploy`, run {self._run_id}"
+        known, comment = self._tagged(tag), "registered by `triton-gateway deploy`"
         model_id = self._store.register(
             registry.Upload(folder, wanted.project, wanted.name, framework, (tag,), comment, trained, scratch)
         )
-        if not self._is_ours(model_id):
+        if model_id in known:
             self._screen.say(f"model {model_id} has exactly these files: it is used again")
         self._typed([*upload, str(folder)])
         if given.kind in IN_PYTHON:
@@ -193,43 +181,20 @@ class Deployment:
             return self._store.model(source).task if registry.is_id(source) else ""
         return ""
 
-    def _tagged(self, tag: str) -> list[str]:
-        """Return the ids of all models that were made of these files, including unfinished uploads."""
+    def _tagged(self, tag: str) -> set[str]:
+        """Return the ids of all models that were made of these files."""
         asked = {"tags": [tag], "only_fields": ["id"]}
-        return [str(model["id"]) for model in self._store.call("models", "get_all", asked)["models"]]
+        return {str(model["id"]) for model in self._store.call("models", "get_all", asked)["models"]}
 
     def _served_already(self, serving_spec: spec.ServingSpec, tag: str) -> str:
         """Return the url of the endpoint that was made of exactly these files; empty if there is none."""
         if self._wanted.given.path is None:
             return ""  # the model behind a hub name can change
-        known = set(self._tagged(tag))
+        known = self._tagged(tag)
         of_it = _versions(serving_spec, self._wanted.endpoint)
         found = [url for url in of_it if serving_spec.endpoints[url].model_id in known]
         wanted = spec.normalize_url(self._wanted.endpoint, self._wanted.version)
         return next((url for url in found if not self._wanted.version or url == wanted), "")
-
-    def _is_ours(self, model_id: str) -> bool:
-        """Whether this run has registered the model."""
-        return self._store.model(model_id).comment.endswith(self._run_id)
-
-    def _take_back(self, url: str, tag: str) -> bool:
-        """Remove what this run has registered, the endpoint first. Return False if there was nothing."""
-        try:
-            endpoints = self._store.spec().endpoints
-            others = {one.model_id for other, one in endpoints.items() if other != url}
-            # The answer to a registration may be lost, so the registry is asked; a mark shows which models are ours.
-            models = {*filter(self._is_ours, self._tagged(tag))} - others
-            there = endpoints.get(url)
-            if there is not None and there.model_id in models:
-                asyncio.run(self._cli.run("--id", self._task_id, "model", "remove", "--endpoint", url))
-            for model_id in models:
-                self._store.call("models", "delete", {"model": model_id, "force": True})
-            if models:
-                self._screen.say(f"removed again: {', '.join(sorted(models))}")
-        except (GatewayError, DeployError) as error:
-            self._screen.say(f"the registered model and endpoint could not be removed: {error}")
-            return True
-        return bool(models)
 
     # --- words --------------------------------------------------------------------------------------------------
 
@@ -239,16 +204,20 @@ class Deployment:
     def _typed(self, arguments: Sequence[str]) -> None:
         self._screen.show(f"$ {serving.command_line(['--id', self._task_id, *arguments])}")
 
-    def _ask(self, url: str) -> None:
-        """Wait until the endpoint is served, and print a request that can be copied, with its answer."""
+    def _ask(self, url: str) -> str:
+        """Wait until the endpoint is served, and print a request that can be copied, with its answer.
+
+        Return why it is refused for good; empty if it is served. Raises ``DeployError`` if it is not served in time.
+        """
         wanted, live = self._wanted, self._screen.live
         found = until_live.follow(
             [wanted.gateway], _SERVED_WITHIN_S, self._store, lambda why: live(f"waiting for {url}: {why}"), url
         )
         if found.reason:
-            failure = _Refused if found.outlook == "final" else DeployError
-            hint = "see the logs of model sync, Triton and the gateway"
-            raise failure(f"{url} cannot be served: {found.reason}", hint=hint)
+            why = f"{url} cannot be served: {found.reason}"
+            if found.outlook == "final":
+                return why
+            raise DeployError(why, hint="see the logs of model sync, Triton and the gateway")
         details = next(one for one in found.status["endpoints"] if one["url"] == url).get("details", {})
         self._screen.say(f"{url} is served ({details.get('task', details.get('engine', 'model'))})")
         if details.get("example") is None:
@@ -256,25 +225,14 @@ class Deployment:
             if wanted.given.kind in IN_PYTHON:
                 rows, note = "[…]", "a list of rows: each a list of the model's numbers, or a text"
             self._tell(f"  {curl(wanted.gateway, url, rows)}  # {note}")
-            return
+            return ""
         body = details["example"]
         if isinstance(body, dict) and isinstance(body.get("text"), list):
             body = {**body, "text": body["text"][0]}
         answer = asyncio.run(first_answer.answer(wanted.gateway, url, body, live=live))
         self._tell(f"$ {curl(wanted.gateway, url, json.dumps(body, ensure_ascii=False))}")
         self._tell(json.dumps(shortened(answer.content), ensure_ascii=False))
-
-
-def recognised(model: str, task: str, tokenizer: Path | None = None) -> Given:
-    """Return what ``model`` is. Raises ``DeployError`` if it cannot be deployed."""
-    given = recognise(model, task=task, tokenizer=tokenizer)
-    if given.kind == "torchscript":
-        raise DeployError(
-            f"{model} is a TorchScript file, which does not describe its tensors",
-            hint="use `clearml-serving model upload` and `model add` with --input-size, -type and -name, and the same "
-            "for its outputs",
-        )
-    return given
+        return ""
 
 
 def name_and_version(endpoint: str) -> tuple[str, str]:

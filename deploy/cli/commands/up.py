@@ -87,6 +87,7 @@ def command(
         raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.bundles import prerequisites
+    from deploy.bundles.model_kinds import recognise
     from deploy.cli import deploying
     from deploy.cli.commands import serve
     from deploy.laptop.stack import UpOptions, run
@@ -94,7 +95,7 @@ def command(
 
     serve.refuse_strangers(given["host"])
     if model:  # one that cannot be served is refused before anything starts
-        prerequisites.check(deploying.recognised(model, task), is_served_here=True, trusts_code=trusts_code)
+        prerequisites.check(recognise(model, task=task), is_served_here=True, trusts_code=trusts_code)
         deploying.name_and_version(endpoint)
     asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
     asked += ["--trust-remote-code"] if trusts_code else []
