@@ -11,7 +11,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -120,34 +119,6 @@ def best_batch(timings: Sequence[Timing], name: str, *, length: int = 64) -> int
     near = min({t.cell.length for t in timings}, key=lambda n: abs(n - length))
     rates = {t.cell.batch: t.cell.batch / t.ms[name] for t in timings if t.cell.length == near and name in t.ms}
     return min(batch for batch, rate in rates.items() if rate >= 0.9 * max(rates.values()))
-
-
-def side_by_side(instances: Sequence[Call], seconds: float = 1.5) -> float:
-    """Return the calls per second of all ``instances`` running at once, each in its own thread."""
-
-    def work(call: Call) -> int:
-        call()
-        until, done = time.perf_counter() + seconds, 0
-        while time.perf_counter() < until:
-            call()
-            done += 1
-        return done
-
-    with ThreadPoolExecutor(len(instances)) as pool:
-        return sum(pool.map(work, instances)) / seconds
-
-
-def best_shape(most: int, cores: int, open_call: Callable[[int], Call], say: Callable[[str], None]) -> tuple[int, int]:
-    """Return the instances and threads with the highest total rate: many instances, or one with all ``cores``.
-
-    ``most`` is the largest number of instances; ``open_call`` opens an instance with a number of threads.
-    """
-    count = min(most, cores)
-    rates: dict[tuple[int, int], float] = {}
-    for instances, threads in sorted({(count, cores // count), (1, cores)}):
-        rates[instances, threads] = side_by_side([open_call(threads) for _ in range(instances)])
-    say("instances × threads: " + ", ".join(f"{i} × {t}: {rate:.0f}/s" for (i, t), rate in rates.items()))
-    return max(rates, key=lambda shape: rates[shape])
 
 
 def as_rows(timings: Sequence[Timing]) -> list[dict[str, Any]]:

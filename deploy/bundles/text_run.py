@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, Final
 
 from deploy.bundles import serving, speed
 from deploy.bundles.export.candidates import Candidate
@@ -27,6 +25,9 @@ from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.sync.model_folder import execution
 from deploy.sync.model_folder.cores import available_cores
 from preprocessing.processor import TextProcessor
+
+_INSTANCES: Final = 4
+"""Most instances for many requests at once: they share the cores, and each holds the weights once."""
 
 
 class TextRun:
@@ -73,7 +74,7 @@ class TextRun:
             self.say(f"chosen for {self.options.load}: {name}, ×{times:.1f} PyTorch")
         prepared = [self.processor.prepare(body) for body in self.bodies]
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
-        tuned = self._tune(chosen, exported, timings)
+        tuned = self._tune(chosen, timings)
         made = Made(
             chosen, found, judged, {c.name: why for c, why in left}, self._wanted(chosen), tuned,
             times_pytorch=times, timings=timings, graph=exported, judged_hash=self.gate.judged_hash,
@@ -159,20 +160,13 @@ class TextRun:
         finally:
             self.original.use_threads(self.cores)
 
-    def _tune(self, chosen: Candidate, graph: Path, timings: Sequence[Timing]) -> serving.Tuned:
+    def _tune(self, chosen: Candidate, timings: Sequence[Timing]) -> serving.Tuned:
         task = self.options.named_task
         if self.options.target == "gpu":
             return serving.Tuned(1, 1, 64, "gpu", task=task)
         batch = serving.batch_limit(speed.best_batch(timings, chosen.name))
-        if self.options.load == "latency" or self.cores == 1:
-            return serving.Tuned(1, self.cores, batch, task=task)
-        lengths = samples.token_counts(self.processor, self.bodies)
-        feeds = speed.of_size(self._feeds(self.bodies[0]), Cell(1, max(4, int(np.median(lengths)))))
-        self.progress(f"{chosen.name}: instances and threads")
-        shape = speed.best_shape(
-            4, self.cores, lambda threads: _bind(self._open(chosen, graph, threads).call, feeds), self.say
-        )
-        return serving.Tuned(*shape, batch, task=task)
+        instances = 1 if self.options.load == "latency" else min(_INSTANCES, self.cores)
+        return serving.Tuned(instances, self.cores // instances, batch, task=task)
 
     # --- files --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The last step of a bundle: the files next to its graph (``manifest``, ``warm_up``, ``reference``, ``report``).
+"""The last step of a bundle: the files next to its graph (``manifest``, ``warm_up``, ``reference``).
 
 Called by ``run`` for the chosen candidate. It never judges and never chooses.
 """

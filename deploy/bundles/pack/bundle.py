@@ -14,7 +14,7 @@ from deploy.bundles.export.source import Source
 from deploy.bundles.judge.parity import Parity
 from deploy.bundles.model_files import copy_texts, kept_files
 from deploy.bundles.options import BeyondTolerance, Judged, Options, Outcome
-from deploy.bundles.pack import manifest, report
+from deploy.bundles.pack import manifest
 from deploy.bundles.speed import Timing
 from deploy.bundles.work_folder import link
 from deploy.sync.model_folder import execution
@@ -66,6 +66,9 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
         "parity": [asdict(parity) for _, parity in made.judged],
         "speed": speed.as_rows(made.timings),
         "left_out": dict(made.left_out),
+        "serve": serving.command_line(
+            serving.add_arguments("ENDPOINT", "MODEL_ID", made.inputs, made.outputs, made.tuned)
+        ),
         "notes": [*source.notes, *made.notes, *_note_of_samples(count, is_users=is_users)],
     }  # fmt: skip
     digest = manifest.bundle_digest(values, made.graph)
@@ -78,9 +81,6 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
         if is_users and count >= LEAST_REFERENCE:
             text = drift.encode(made.drifts, source=f"{count} texts given to triton-gateway optimize")
             (folder / drift.FILE).write_text(text, encoding="utf-8")
-        added = serving.add_arguments("ENDPOINT", "MODEL_ID", made.inputs, made.outputs, made.tuned)
-        page = report.render(values, [parity for _, parity in made.judged], made.timings, serving.command_line(added))
-        (folder / "report.md").write_text(page, encoding="utf-8")
         values["files"] = hashes = manifest.hashes(folder)
         if hashes[GRAPH] != made.judged_hash or kept_files(folder) != kept_files(work / "texts"):
             raise BeyondTolerance("the judged files changed before they were packed, so no bundle was made")

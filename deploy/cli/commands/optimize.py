@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
-import signal
 import sys
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -18,7 +14,7 @@ from deploy.tools.terminal import Terminal
 
 @click.command(
     name="optimize",
-    epilog="docs/models.md#optimize explains every figure of the report.",
+    epilog="docs/models.md#optimize explains every figure.",
 )
 @click.argument("model")
 @click.option("--task", default="auto", show_default=True, help="The model's task, if its files do not say it.")
@@ -26,11 +22,8 @@ from deploy.tools.terminal import Terminal
               help="`gpu` writes the configuration for NVIDIA's container. It is checked but was not measured on a "
               "GPU.")  # fmt: skip
 @click.option("--candidate", default="", metavar="NAME", help="Try only this candidate, for example openvino-bf16.")
-@click.option("--throughput", "load", flag_value="throughput", default=True,
-              help="Choose the best for many requests at once, with one instance per core.  [default]")  # fmt: skip
-@click.option(
-    "--latency", "load", flag_value="latency", help="Choose the best for one request at a time, on all cores."
-)
+@click.option("--latency", is_flag=True, help="Choose the best for one request at a time, on all cores, instead of for "
+              "many requests at once, with up to four instances.")  # fmt: skip
 @click.option("--samples", type=click.Path(path_type=Path, exists=True, dir_okay=False),
               help="File with your own texts: one per line, or one JSON request body per line.  [default: built-in "
               "texts]")  # fmt: skip
@@ -49,7 +42,7 @@ from deploy.tools.terminal import Terminal
               help="Run the Python code that the model brings, with your rights. Read that code first.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(
-    model: str, task: str, target: str, candidate: str, load: str, samples: Path | None,
+    model: str, task: str, target: str, candidate: str, latency: bool, samples: Path | None,
     reads: str, accept: str, output: Path, quick: bool, name: str, trusts_code: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Make the fastest bundle of MODEL that still answers correctly: try every engine and precision of this CPU.
@@ -58,7 +51,7 @@ def command(
     answers of each candidate with the original's, and measures the speed.
 
     The bundle holds the model, its tokenizer and configuration, samples with expected answers for the gateway's warm-up
-    check, a report, and a manifest of versions, arguments and hashes. `triton-gateway deploy BUNDLE` serves it.
+    check, and a manifest: accuracy, speed, versions, arguments, hashes. `triton-gateway deploy BUNDLE` serves it.
 
     \b
     Examples:
@@ -70,17 +63,15 @@ def command(
     from deploy.bundles.options import Options
     from deploy.bundles.run import optimize
 
-    screen = Screen()
-    with screen.interruptible():
-        outcome = optimize(
-            Options(
-                model=model, output=output.absolute(), task=task, candidate=candidate,
-                target=target, load=load, reads=reads,  # type: ignore[arg-type]
-                samples=samples, accept=accept.strip(), name=name,
-                is_quick=quick, trusts_code=trusts_code,
-            ),
-            screen.say, screen.progress,
-        )  # fmt: skip
+    screen = Terminal(sys.stderr)
+    outcome = optimize(
+        Options(
+            model=model, output=output.absolute(), task=task, candidate=candidate,
+            target=target, load="latency" if latency else "throughput", reads=reads,  # type: ignore[arg-type]
+            samples=samples, accept=accept.strip(), name=name, is_quick=quick, trusts_code=trusts_code,
+        ),
+        screen.say, lambda text: screen.live(text, topic=text),
+    )  # fmt: skip
     screen.say(f"bundle: {outcome.bundle}")
     if as_json:
         values = {"bundle": str(outcome.bundle), **outcome.manifest}
@@ -88,47 +79,3 @@ def command(
     else:
         click.echo(f"serve it:\n  triton-gateway deploy {shlex.quote(str(outcome.bundle))}")
     return 0
-
-
-class Screen(Terminal):
-    """Shows progress, and ends the work at the next line after Ctrl-C."""
-
-    def __init__(self) -> None:
-        super().__init__(sys.stderr)
-        self._is_interrupted = False
-
-    @contextlib.contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """Let Ctrl-C end the work, at the next line at the latest.
-
-        Libraries lose the exception if it is raised while native code calls Python.
-        """
-        before = signal.getsignal(signal.SIGINT)
-
-        def interrupted(_number: int, _frame: object) -> None:
-            self._is_interrupted = True
-            raise KeyboardInterrupt
-
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main:
-            signal.signal(signal.SIGINT, interrupted)
-        try:
-            yield
-            self._end_if_interrupted()
-        finally:
-            if is_main:
-                signal.signal(signal.SIGINT, before)
-
-    def _end_if_interrupted(self) -> None:
-        if self._is_interrupted:
-            raise KeyboardInterrupt
-
-    def say(self, text: str) -> None:
-        """Print a line that stays."""
-        self._end_if_interrupted()
-        super().say(text)
-
-    def progress(self, text: str) -> None:
-        """Show the current work; a terminal shows it until the next line."""
-        self._end_if_interrupted()
-        self.live(text, topic=text)
