@@ -79,8 +79,8 @@ class Observer:
         self._numbers = Accumulator()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
-        self._promised: Mapping[str, Objective] = {}
-        self.watch = Watch(self._numbers, chance, clock)
+        self._promised: Mapping[tuple[str, str], _Promised | None] = {}
+        self.watch = Watch(self._numbers, chance, clock, self.complain)
         self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _Later()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
@@ -136,8 +136,12 @@ class Observer:
         served = self._served.get(key)
         if served is None:
             served = self._served[key] = _ServedMetrics(self._numbers, *key)
-            served.promise(self._answers_of(first.endpoint, first.version))
         served.observe(traces)
+        if (promised := self._promised.get(served.pair)) is not None:
+            within, kept, broken = promised
+            late = sum([trace.total_ns > within for trace in traces])
+            broken.value += late
+            kept.value += len(traces) - late
         for trace in traces:
             if trace.trace_id and trace.is_recorded:
                 self._numbers.belongs(key, trace.total_ns * _NS, trace.trace_id)
@@ -213,15 +217,13 @@ class Observer:
             if endpoint and one.within:
                 shown[endpoint, "latency", one.le] = one.share
         self._numbers.show(catalog.OBJECTIVE, shown)
-        self._promised = objectives
-        for (endpoint, version, _), served in self._served.items():
-            served.promise(self._answers_of(endpoint, version))
-        for endpoint, version, _ in self._expected:
-            self._answers_of(endpoint, version)  # creates the series at 0, as in `expect`
+        self._promised = {  # whose series exist at 0, as in `expect`
+            (endpoint, version): self._answers_of(objectives.get(endpoint), endpoint, version)
+            for endpoint, version, _ in self._expected
+        }
 
-    def _answers_of(self, endpoint: str, version: str) -> _Promised | None:
+    def _answers_of(self, one: Objective | None, endpoint: str, version: str) -> _Promised | None:
         """Return the counts for a version whose endpoint has a latency objective."""
-        one = self._promised.get(endpoint)
         if one is None or not one.within:
             return None
         kept, broken = (
@@ -236,17 +238,13 @@ class Observer:
 
     def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
         """Count one answered request of a tenant."""
-        key = (tenant, endpoint)
+        key = (self._tenant(tenant), endpoint)
         counts = self._used.get(key)
         if counts is None:
-            tenant = self._tenant(tenant)
-            if tenant == OTHER and (tenant, endpoint) in self._used:
-                counts = self._used[tenant, endpoint]
-            else:
-                counts = self._used[tenant, endpoint] = tuple(
-                    self._numbers.count(metric, tenant, endpoint)
-                    for metric in (catalog.TENANT_REQUESTS, catalog.TENANT_TOKENS_IN, catalog.TENANT_TOKENS_OUT)
-                )
+            counts = self._used[key] = tuple(
+                self._numbers.count(metric, *key)
+                for metric in (catalog.TENANT_REQUESTS, catalog.TENANT_TOKENS_IN, catalog.TENANT_TOKENS_OUT)
+            )
         requests, came, went = counts
         requests.value += 1
         came.value += tokens_in
@@ -306,10 +304,10 @@ def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
 class _ServedMetrics:
     """The answers of one version on one route."""
 
-    __slots__ = ("_answered", "_distributions", "_promised", "_sums")
+    __slots__ = ("_answered", "_distributions", "_sums", "pair")
 
     def __init__(self, numbers: Accumulator, endpoint: str, version: str, route: str) -> None:
-        pair = (endpoint, version)
+        self.pair = pair = (endpoint, version)
         self._answered = numbers.count(catalog.REQUESTS, *pair, route, "ok")
         self._distributions = (
             numbers.distribution(catalog.REQUEST_SECONDS, *pair, route),
@@ -317,11 +315,6 @@ class _ServedMetrics:
             numbers.distribution(catalog.ROWS, *pair),
         )
         self._sums = tuple(numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.TRUNCATED))
-        self._promised: _Promised | None = None
-
-    def promise(self, promised: _Promised | None) -> None:
-        """Count answers by this latency objective from now on; see ``Observer._answers_of``."""
-        self._promised = promised
 
     def observe(self, traces: Sequence[Trace]) -> None:
         self._answered.value += len(traces)
@@ -335,11 +328,6 @@ class _ServedMetrics:
         tokens, truncated = self._sums
         tokens.value += sum([trace.tokens for trace in traces])
         truncated.value += sum([trace.truncated for trace in traces])
-        if self._promised is not None:
-            within, kept, broken = self._promised
-            late = sum([trace.total_ns > within for trace in traces])
-            broken.value += late
-            kept.value += len(traces) - late
 
 
 class TextCalls:

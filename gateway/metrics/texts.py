@@ -102,9 +102,11 @@ OF_SCRIPT: Final[Mapping[str, str]] = {
     "greek": "el", "hebrew": "he", "thai": "th", "hangul": "ko", "kana": "ja", "han": "zh",
 }  # fmt: skip
 """The language of nearly all text in a script."""
-_LATE: Final = (variables.UNUSUAL, variables.COSINE)
-"""Their series begin with their first value."""
+_LEARNED: Final = (variables.UNUSUAL, variables.COSINE)
+"""What they have counted means nothing beside other words, or another mean."""
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
+_ALL_LANGUAGES, _ALL_CASES = frozenset(LANGUAGES), frozenset(CASES)
+"""One of each for all versions."""
 
 _LEAST: Final = 5
 """Fewest texts with a word for it to be usual."""
@@ -256,28 +258,25 @@ class Draw:
 class TextVariables:
     """The built-in variables of one version of a text task."""
 
-    __slots__ = ("_cosines", "_served", "_texts", "_variables", "_vectors", "_words")
+    __slots__ = ("_cosines", "_has_labels", "_texts", "_variables", "_vectors", "_words")
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Collection[str], chance: Callable[[], float],
         budget: Budget,
     ) -> None:  # fmt: skip
         """``declared`` names variables that the user declares: they replace the built-in ones."""
-        labels = [label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS]]
         scalars = [variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL, variables.COSINE]
-        enums: dict[str, tuple[Sequence[str], Collection[str]]] = {
-            variables.LANGUAGE: ((), LANGUAGES), variables.CASE: ((), CASES),
-        }  # fmt: skip
-        if labels:
+        enums = {variables.LANGUAGE: _ALL_LANGUAGES, variables.CASE: _ALL_CASES}
+        if served.labels:
             scalars.append(variables.SCORE)
-            enums[variables.LABEL] = labels, ()
-        self._served = served
+            enums[variables.LABEL] = frozenset(label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS])
+        self._has_labels = bool(served.labels)
         self._variables = {
-            name: Variable(numbers, served, name, "scalar", variables.BOUNDS[name], is_late=name in _LATE)
+            name: Variable(numbers, served, name, "scalar", variables.BOUNDS[name], anew=name in _LEARNED)
             for name in scalars if name not in declared
         } | {
-            name: Variable(numbers, served, name, "enum", values, expected=expected)
-            for name, (values, expected) in enums.items() if name not in declared
+            name: Variable(numbers, served, name, "enum", values)
+            for name, values in enums.items() if name not in declared
         }  # fmt: skip
         self._words = UsualWords(served.reference.words)
         self._cosines = embeddings.Cosines(served.reference.mean, partial(self._take, variables.COSINE))
@@ -302,21 +301,12 @@ class TextVariables:
         """The mean that embeddings are compared with; empty until it is known."""
         return self._cosines.mean
 
-    def forget(self, served: Served) -> None:
-        """Reset what means nothing beside the words or the mean of ``served``, which replaces this version."""
-        for name, is_other in (
-            (variables.UNUSUAL, served.reference.words != self._served.reference.words),
-            (variables.COSINE, served.reference.mean != self._served.reference.mean),
-        ):
-            if is_other and name in self._variables:
-                self._variables[name].begin()
-
     def see(self, traces: Sequence[Trace]) -> None:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
         if rows := [row for trace in traces if trace.encoded for row in trace.encoded]:
             self._see_tokens(rows)
         self._see_texts(self._texts.of(_texts_of(traces)))
-        if not self._served.labels:
+        if not self._has_labels:
             self._see_vectors(traces)
             return
         results = list(chain.from_iterable(map(_results_of, traces)))

@@ -37,23 +37,24 @@ class Served:
 
 class Variable:
     """One variable of one version: a ``scalar`` (a histogram of numbers), an ``enum`` (a count per category), a
-    ``value`` (the newest number), or a ``counter`` (the sum of numbers).
+    ``value`` (the newest number), or a ``counter`` (the sum of numbers). Series begin with their first value.
     """
 
-    __slots__ = ("_counts", "_expected", "_numbers", "_of", "_seen", "_spelled", "bounds", "name", "take")
+    __slots__ = ("_anew", "_categories", "_counts", "_numbers", "_of", "_seen", "_spelled", "bounds", "name", "take")
 
     def __init__(
-        self, numbers: Accumulator, served: Served, name: str, kind: str, buckets: Sequence[object] = (), *,
-        expected: Collection[str] = (), is_late: bool = False,
+        self, numbers: Accumulator, served: Served, name: str, kind: str, buckets: Collection[object] = (), *,
+        anew: bool = False,
     ) -> None:  # fmt: skip
         """``buckets`` are the bounds of a scalar or the categories of an enum; all others are ``other``.
 
-        ``expected``: categories whose series begin with their first count. ``is_late``: so does that of a scalar.
+        ``anew``: a scalar begins at zero, whatever was counted under its name before.
         """
         self.name = name
         self._numbers = numbers
         self._of = served.endpoint, served.version, name
-        self._expected = expected
+        self._anew = anew
+        self._categories = frozenset(buckets if kind == "enum" else ())
         self._counts: dict[str, Count] = {}
         """Of an enum, by category."""
         self._seen: Distribution | None = None
@@ -65,14 +66,10 @@ class Variable:
         """Counts numbers within ``LARGEST``, or categories."""
         if kind == "scalar":
             self.take, self.bounds = self._observe, tuple(float(str(bound)) for bound in buckets)
-            if not is_late:
-                self._observe(())
         elif kind == "enum":
-            values = [str(value) for value in buckets]
             self.take = self._count
-            self._spelled = {other: one for one in values if (other := spelled_as_a_value(one)) not in values}
-            for value in () if expected else (*values, OTHER):
-                self._counts[value] = numbers.count(catalog.VARIABLE_ENUM, *self._of, value)
+            spelled = {spelled_as_a_value(one): one for one in map(str, buckets)}
+            self._spelled = {other: one for other, one in spelled.items() if other not in self._categories}
         elif kind == "value":
             last = numbers.gauge(catalog.VARIABLE_VALUE, *self._of)
             self.take = lambda values: last.set(values[-1])
@@ -106,11 +103,6 @@ class Variable:
         """Count an unusable value."""
         self._numbers.count(catalog.VARIABLE_IGNORED, *self._of, reason).value += 1
 
-    def begin(self) -> None:
-        """Reset a scalar to zero."""
-        if self._seen is not None:
-            self._seen.begin()
-
     def unusable(self, reference: Bins) -> str:
         """Return why this variable's counts cannot be compared with ``reference``, or nothing."""
         if self.bounds is None and self._spelled is None:
@@ -120,13 +112,15 @@ class Variable:
     def _observe(self, numbers: Sequence[float]) -> None:
         if self._seen is None:
             self._seen = self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._of, bounds=self.bounds or ())
+            if self._anew:
+                self._seen.begin()
         self._seen.observe(numbers)
 
     def _count(self, categories: Sequence[str]) -> None:
         for category in categories:
             found = self._counts.get(category)
             if found is None:
-                category = category if category in self._expected else OTHER
+                category = category if category in self._categories else OTHER
                 found = self._counts[category] = self._numbers.count(catalog.VARIABLE_ENUM, *self._of, category)
             found.value += 1
 

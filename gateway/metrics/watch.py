@@ -11,7 +11,6 @@ as ignored.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -38,14 +37,16 @@ class Watch:
         self,
         numbers: Accumulator,
         chance: Callable[[], float],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float],
+        complain: Callable[[], None],
     ) -> None:
+        """``complain`` logs the current exception."""
         self._numbers = numbers
-        self._chance = chance
-        self._make = partial(WatchedVersion, chance=chance, budget=Budget(MAX_A_SECOND, clock))
+        self._make = partial(
+            WatchedVersion, numbers, chance=chance, budget=Budget(MAX_A_SECOND, clock), complain=complain
+        )  # fmt: skip
         self._watched: dict[str, WatchedVersion] = {}
         self._inputs: object = None
-        self._has_complained = False
 
     def configure(
         self, served: Mapping[str, Served], specs: Mapping[str, MetricSpec], default_frequency: float
@@ -62,9 +63,7 @@ class Watch:
             source = (version, declared_for(url, specs, default_frequency))
             watched = known.get(url)
             if watched is None or watched.source != source:
-                if watched is not None:
-                    watched.forget(version)
-                watched = self._make(self._numbers, *source)
+                watched = self._make(*source)
             self._watched[url] = watched
             references |= {
                 (version.endpoint, version.version, name, bin_name): count
@@ -75,9 +74,8 @@ class Watch:
     def answered(self, url: str, traces: Sequence[Trace]) -> None:
         """Count the variables of requests that one version has answered."""
         watched = self._watched.get(url)
-        if watched is not None and not watched.see(traces, self._chance) and not self._has_complained:
-            self._has_complained = True
-            _log.warning("a variable of %s could not be read (said once)", url, exc_info=watched.fault)
+        if watched is not None:
+            watched.see(traces)
 
     def learned(self, url: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """Return the usual words of one version's texts, and the mean of its embeddings; empty if unknown."""
@@ -91,43 +89,36 @@ class WatchedVersion:
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        budget: Budget,
+        budget: Budget, complain: Callable[[], None],
     ) -> None:  # fmt: skip
         self.source = served, declared
+        self._chance, self._complain = chance, complain
         variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
         self._declared = [(split(v.name), Variable(numbers, served, v.name, v.type, v.buckets)) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
         self.text = TextVariables(numbers, served, own, chance, budget) if served.is_text else None
-        self.fault: Exception | None = None
         known = [*(variable for _, variable in self._declared), *(self.text.variables if self.text is not None else ())]
         self.references = dict(_usable(served, known))
         """The bins of each variable that has a reference."""
 
-    def forget(self, served: Served) -> None:
-        """See ``texts.TextVariables.forget``."""
-        if self.text is not None:
-            self.text.forget(served)
-
-    def see(self, traces: Sequence[Trace], chance: Callable[[], float]) -> bool:
-        """Count answered requests; False if a value could not be read, with the reason in ``fault``."""
+    def see(self, traces: Sequence[Trace]) -> None:
+        """Count answered requests."""
         if self.text is not None:
             self.text.see(traces)
         frequency = self._frequency
         if not self._declared or frequency <= 0:
-            return True
+            return
         if frequency < 1:
-            traces = [trace for trace in traces if chance() < frequency]
-        is_good = True
+            traces = [trace for trace in traces if self._chance() < frequency]
         for path, variable in self._declared:
             for trace in traces:
                 try:
                     _see(variable, path, trace)
-                except Exception as error:  # noqa: BLE001 - values may be users' objects, which may raise anything
+                except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
                     variable.ignore("wrong_type")
-                    self.fault, is_good = error, False
-        return is_good
+                    self._complain()
 
 
 def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:

@@ -250,8 +250,8 @@ def test_new_bounds_of_a_variable_never_mix_with_the_former_ones() -> None:
     assert ((1.0, 5.0), [0, 1, 1, 11.0]) == shown()
     for worker in (one, other):
         worker.declare("scalar", 1.0)
-    one.see(0.5)
-    assert ((1.0,), [1, 0, 0.5]) == shown()
+        worker.see(0.5)
+    assert ((1.0,), [2, 0, 1.0]) == shown()
 
 
 def test_the_newest_value_of_a_variable_is_shown() -> None:
