@@ -22,9 +22,8 @@ _MIRRORED: Final = (
 )  # fmt: skip
 """Tasks that give the same answer to the same text every time. Their answers are compared on mirrored requests by
 default."""
-_MIRRORED_PERCENT: Final = 5.0
-_MIRRORED_FIRST_PERCENT: Final = 20.0
-"""Until enough answers were compared. A busy backend drops mirrored requests first, so this costs callers nothing."""
+_MIRRORED_PERCENT: Final = 10.0
+"""A busy backend drops mirrored requests first, so this costs callers nothing."""
 _MIRROR_WAIT_STEPS: Final = 10
 """Step times that the first step waits at most until enough mirrored answers were compared."""
 
@@ -46,17 +45,16 @@ def planned(
     one, other = _details(served, stable), _details(served, canary)
     if not new_labels:
         _check_labels(one, other, stable, canary)
-    first = 0.0
     if mirror is None:
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
-        mirror, first = (_MIRRORED_PERCENT, _MIRRORED_FIRST_PERCENT) if is_ours else (0.0, 0.0)
+        mirror = _MIRRORED_PERCENT if is_ours else 0.0
     gate = Gate(
         labels=LabelTest(label_shift / 100) if label_shift else None,
         pairs=MirrorTest(other_answers / 100) if mirror else None, slower=1 + slower / 100,
     )  # fmt: skip
     wait_s = step_time * _MIRROR_WAIT_STEPS
     names = renamed(_labels(one), _labels(other))
-    rules = Rules(min_requests, step_time, mirror, first, wait_s, names)
+    rules = Rules(min_requests, step_time, mirror, wait_s, names)
     return Rollout(endpoint, canary, stable, steps=shares, rules=rules, gate=gate)
 
 

@@ -115,8 +115,8 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
 @click.option(
     "--mirror", type=click.FloatRange(0, 100), metavar="PERCENT",
     help="Share of the stable version's requests that are also sent to the new version, to compare both answers. "
-    "Callers never see the second answer. 0 turns mirroring off.  [default: 5 for classifiers and embeddings without "
-    "`Preprocess` code, with 20 until enough answers were compared; else 0]",
+    "Callers never see the second answer. 0 turns mirroring off.  [default: 10 for classifiers and embeddings "
+    "without `Preprocess` code; else 0]",
 )  # fmt: skip
 @click.option(
     "--other-answers", type=click.FloatRange(0, 100, min_open=True, max_open=True), default=10.0, show_default=True,

@@ -205,17 +205,12 @@ def mirroring(serving: spec.ServingSpec, rollout: Rollout, *, by: str) -> list[R
     """
     if not rollout.rules.mirror or rollout.phase == "refused":
         return []
-    ours = {
-        percent: spec.ShadowSpec(rollout.stable, rollout.canary, percent, ANY_NUMBERS)
-        for percent in (rollout.mirror, rollout.rules.mirror, rollout.rules.mirror_first) if percent
-    }  # fmt: skip
+    ours = spec.ShadowSpec(rollout.stable, rollout.canary, rollout.rules.mirror, ANY_NUMBERS)
     stable, found = serving.endpoints.get(rollout.stable), serving.shadows.get(rollout.stable)
-    is_ours = found in ours.values()
     if rollout.is_over or stable is None:
-        return [shadow(rollout.stable, None, by)] if is_ours else []
-    wanted = ours[rollout.mirror]
-    is_mirrored = found == wanted or (found is not None and not is_ours) or stable.endpoint in serving.shadows
-    return [] if is_mirrored else [shadow(rollout.stable, wanted, by)]
+        return [shadow(rollout.stable, None, by)] if found == ours else []
+    is_mirrored = found is not None or stable.endpoint in serving.shadows
+    return [] if is_mirrored else [shadow(rollout.stable, ours, by)]
 
 
 def shadow(endpoint: str, wanted: spec.ShadowSpec | None, by: str = "") -> Record:

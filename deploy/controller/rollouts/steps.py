@@ -39,15 +39,13 @@ class Rules:
     """When a step ends: after ``min_requests`` compared requests of each side, and ``step_s`` seconds.
 
     ``mirror``: the percentage of stable's requests that the canary also answers while the rollout runs, invisibly to
-    callers; 0: none. ``mirror_first``: the percentage until enough answers were compared; 0: the same.
-    ``mirror_wait_s``: how long the first step waits for enough compared answers at most. ``names``: the canary's labels
-    that mean another label of stable (``gateway/metrics/mirrored``).
+    callers; 0: none. ``mirror_wait_s``: how long the first step waits for enough compared answers at most. ``names``:
+    the canary's labels that mean another label of stable (``gateway/metrics/mirrored``).
     """
 
     min_requests: int = 200
     step_s: float = 60.0
     mirror: float = 0.0
-    mirror_first: float = 0.0
     mirror_wait_s: float = 0.0
     names: Mapping[str, str] = field(default_factory=dict)
 
@@ -134,11 +132,6 @@ class Rollout:
         if self.phase in ("rolled_back", "aborted", "taken_over", "refused"):
             return 0.0
         return 100.0 if self.phase == "promoted" else self.steps[self.index]
-
-    @property
-    def mirror(self) -> float:
-        """The percentage of stable's requests that is mirrored now."""
-        return self.rules.mirror_first or self.rules.mirror if self.gate.lacks_pairs else self.rules.mirror
 
     @property
     def is_over(self) -> bool:

@@ -38,13 +38,13 @@ def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
     rollout = planned(CLASSIFIER, CLASSIFIER)
     assert rollout.gate.labels is not None
     assert rollout.gate.pairs is not None
-    assert 5.0 == rollout.rules.mirror
+    assert 10.0 == rollout.rules.mirror
 
 
 def test_of_embeddings_what_is_near_what_is_compared() -> None:
     """Ordinary retrained models pass (docs/versions.md); one with other neighbours is permitted by an option."""
     rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
-    assert (5.0, 0.1) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.most)
+    assert (10.0, 0.1) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.most)
 
 
 @pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
@@ -56,11 +56,10 @@ def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(detail
 
 
 def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers() -> None:
-    """More is mirrored at first, unless a share was chosen."""
-    rules = planned(CLASSIFIER, CLASSIFIER).rules
-    assert (20.0, 600.0) == (rules.mirror_first, rules.mirror_wait_s)
+    """Also if a share was chosen."""
+    assert 600.0 == planned(CLASSIFIER, CLASSIFIER).rules.mirror_wait_s
     chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0).rules
-    assert (5.0, 0.0) == (chosen.mirror, chosen.mirror_first)
+    assert (5.0, 600.0) == (chosen.mirror, chosen.mirror_wait_s)
 
 
 def test_what_is_switched_off_is_not_compared() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -258,9 +257,9 @@ def test_weights_a_gateway_could_not_use_are_refused_at_once(
 # --- mirrored requests ------------------------------------------------------------------------------------------------
 
 
-def mirrored(**rules: Any) -> Rollout:
+def mirrored() -> Rollout:
     """A rollout that compares what both versions answer to the same requests."""
-    return replace(fresh(gate=Gate(pairs=MirrorTest(0.1))), rules=Rules(200, 10.0, mirror=5.0, **rules))
+    return replace(fresh(gate=Gate(pairs=MirrorTest(0.1))), rules=Rules(200, 10.0, mirror=5.0))
 
 
 def mirror(world: World, **outcomes: int) -> None:
@@ -277,22 +276,9 @@ def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world: Worl
     assert ({}, ()) == (world.serving().shadows, world.serving().faults)
 
 
-def test_more_is_mirrored_until_enough_was_compared(world: World) -> None:
-    """After that, the requested share is mirrored, and nothing after the rollout."""
-    controller = world.begin(mirrored(mirror_first=20.0))
-    assert {"e/1": ShadowSpec("e/1", "e/2", 20.0, 1.0)} == world.serving().shadows
-    world.tick(controller)
-    mirror(world, agreed=1_000)
-    shares = set()
-    while not world.tick(controller).is_over:
-        shares |= {shadow.percent for shadow in world.serving().shadows.values()}
-    assert {5.0} == shares
-    assert {} == world.serving().shadows
-
-
 def test_an_abort_ends_the_mirroring(world: World) -> None:
     """The end of a rollout also ends its mirroring."""
-    controller = world.begin(mirrored(mirror_first=20.0))
+    controller = world.begin(mirrored())
     world.ask("abort")
     world.tick(controller)
     assert {} == world.serving().shadows

@@ -164,7 +164,7 @@ def test_what_differs_beside_the_gate_stands_in_every_verdict():
     assert ("rolled_back", True) == (bad.phase, "it is asked other texts" in bad.why)
 
 
-MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0, mirror_first=20.0, mirror_wait_s=100.0)
+MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0, mirror_wait_s=100.0)
 
 
 def compared(pairs, differed=0):
@@ -175,13 +175,13 @@ def compared(pairs, differed=0):
 def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
     """Requests and time alone prove little: with few pairs, one different answer in ten is not detected."""
     rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=MirrorTest(0.1))), compared(60, 6), 11.0)
-    assert ("waiting", 5.0, 20.0) == (rollout.state, rollout.weight, rollout.mirror)
+    assert ("waiting", 5.0) == (rollout.state, rollout.weight)
     assert (
         "only 60 mirrored answers were compared; 430 are needed to tell 20.0% different ones from the permitted 10.0%"
     ) in rollout.why
     assert rollout.why.endswith("waiting for more for up to 89 s")
     rollout = after_look(rollout, compared(900), 15.0)
-    assert (25.0, 5.0) == (rollout.weight, rollout.mirror)
+    assert 25.0 == rollout.weight
     rollout = after_look(rollout, compared(10), 26.0)
     assert "promoted" == rollout.phase
     assert "mirrored answers" not in rollout.why
@@ -190,7 +190,7 @@ def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
 def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdict_says_so():
     """Little traffic must not block a rollout for ever, and the verdict must say what it lacks."""
     rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=MirrorTest(0.1))), compared(5), 100.0)
-    assert (25.0, 20.0) == (rollout.weight, rollout.mirror)
+    assert 25.0 == rollout.weight
     rollout = after_look(rollout, compared(5), 111.0)
     assert "promoted" == rollout.phase
     assert "; only 10 mirrored answers were compared; 430 are needed to tell 20.0% different ones" in rollout.why
@@ -200,6 +200,6 @@ def test_what_is_not_mirrored_is_not_waited_for():
     """Rollouts that compare no answers, and those that are not told to wait for some."""
     rollout = after_look(start(rules=MIRRORED), healthy(), 11.0)
     assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
-    rules = replace(MIRRORED, mirror_first=0.0, mirror_wait_s=0.0)
+    rules = replace(MIRRORED, mirror_wait_s=0.0)
     hasty = start(rules=rules, gate=Gate(pairs=MirrorTest(0.1)))
-    assert (25.0, 5.0) == (after_look(hasty, compared(5), 11.0).weight, hasty.mirror)
+    assert 25.0 == after_look(hasty, compared(5), 11.0).weight
