@@ -8,43 +8,29 @@ models that it has. ``/metrics`` reports missing models. ``Readiness`` is the ru
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import threading
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from http.server import ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 from deploy.tools import probes
-from deploy.tools.folders import replace_file
 from gateway.metrics import catalog
-
-log = logging.getLogger("triton_gateway.sync")
 
 _STUCK_S = 120.0
 
 
 class Readiness:
-    """Remembers which models were loaded, so that a new endpoint does not take a serving Triton out of rotation.
+    """Whether this Triton was filled: every wanted model was loaded or refused.
 
-    After its start, a Triton is not ready until every wanted model is loaded or refused. Later only a lost model
-    (Triton was restarted) makes it unready, not an added one: gateways wait for that one themselves. A refused model
-    does not delay readiness, because every Triton would refuse it and the healthy models would be missing in all pods.
-    A model that could not be fetched does: the old pods have it, and empty ones must not replace them. ``path`` keeps
-    the memory over a restart of model sync, which changes nothing in its Triton.
+    Later only an empty Triton (it was restarted) is unready, not an added model: gateways wait for that one themselves.
+    A refused model does not delay readiness, because every Triton would refuse it and the healthy models would be
+    missing in all pods. A model that could not be fetched does: the old pods have it, and empty ones must not replace
+    them.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        self._held: set[str] = set()
+    def __init__(self) -> None:
         self._is_filled = False
-        with contextlib.suppress(OSError, ValueError):
-            if path is not None:
-                self._held = set(json.loads(path.read_text())["held"])
-                self._is_filled = True
         self._lock = threading.Lock()
 
     def reasons(self, status: Mapping[str, Any]) -> list[str]:
@@ -56,31 +42,19 @@ class Readiness:
             return [f"the serving Task has not been read yet{f': {error}' if error else ''}"]
         models = status["models"]
         held = {m["url"] for m in models if m["is_loaded"] or m["state"] in ("loaded", "retiring")}
-        refused = {m["url"] for m in models if m["state"] == "refused"}
         reasons = {m["url"]: m["reason"] for m in models if m["state"] == "failed"}
-        urls = {m["url"] for m in models}
+        waiting = {m["url"] for m in models} - held - {m["url"] for m in models if m["state"] == "refused"}
         with self._lock:
-            waiting = urls - held - refused if not self._is_filled else (urls & self._held) - held - refused
-            before = self._is_filled, self._held
-            self._is_filled = self._is_filled or not waiting
-            self._held = (self._held | held) & urls
-            if self._is_filled and before != (self._is_filled, self._held):
-                self._save()
-        if waiting and (refusal := status["triton"].get("error")):
+            self._is_filled = not waiting or (self._is_filled and bool(held))
+            if self._is_filled:
+                return []
+        if refusal := status["triton"].get("error"):
             return [refusal]  # it needs another key, for instance: no model can be loaded
         return [
             f"waiting for {url}, which could not be fetched: {reasons[url]}" if url in reasons
             else f"waiting for {url} to be loaded"
             for url in sorted(waiting)
         ]  # fmt: skip
-
-    def _save(self) -> None:
-        if self._path is None:
-            return
-        try:
-            replace_file(self._path, json.dumps({"held": sorted(self._held)}))
-        except OSError as error:  # a restart of model sync then waits for every model, like a new pod
-            log.warning("cannot write %s: %s", self._path, error)
 
 
 def exposition(status: Mapping[str, Any]) -> str:
@@ -100,14 +74,13 @@ def exposition(status: Mapping[str, Any]) -> str:
 def serve(
     port: int, status: Callable[[], Mapping[str, Any]], last_round: Callable[[], float], clock: Callable[[], float],
     *, host: str = "0.0.0.0",  # noqa: S104 - the kubelet asks from outside the pod
-    filled: Path | None = None,
 ) -> ThreadingHTTPServer:  # fmt: skip
     """Answer ``/livez``, ``/readyz``, ``/status`` and ``/metrics`` on ``port`` (0: a free one), in its own threads.
 
-    ``last_round()`` is when the loop last finished a round, in ``clock()`` seconds; ``filled`` is ``Readiness``'s file.
-    Raises ``OSError`` if the port is taken. The caller shuts the returned server down.
+    ``last_round()`` is when the loop last finished a round, in ``clock()`` seconds. Raises ``OSError`` if the port is
+    taken. The caller shuts the returned server down.
     """
-    readiness = Readiness(filled)
+    readiness = Readiness()
 
     def answer(path: str) -> probes.Answer | None:
         if path == "/metrics":

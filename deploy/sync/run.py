@@ -51,13 +51,7 @@ def run(
 
         def answer(sync: ModelSync) -> None:
             if health_port is not None:
-                server = health.serve(
-                    health_port,
-                    sync.status,
-                    lambda: sync.last_round,
-                    time.monotonic,
-                    filled=state_dir / "sync-filled.json",
-                )
+                server = health.serve(health_port, sync.status, lambda: sync.last_round, time.monotonic)
                 stack.callback(server.shutdown)
 
         if health_port:

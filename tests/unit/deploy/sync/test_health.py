@@ -6,7 +6,6 @@ import json
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,7 +67,6 @@ def test_a_model_that_could_not_be_fetched_keeps_a_new_triton_out() -> None:
     assert away == rule.reasons(status(("a", "refused"), ("b", "failed")))
     assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
     assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
-    assert away == rule.reasons(status(("a", "loaded"), ("b", "failed"), ("new", "failed")))
 
 
 def test_an_endpoint_that_is_added_later_changes_nothing() -> None:
@@ -93,14 +91,6 @@ def test_a_restarted_triton_is_not_ready_until_it_is_filled_again() -> None:
         status(("a", "pending"), ("b", "pending"))
     )
     assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
-
-
-def test_what_is_removed_is_forgotten() -> None:
-    """And may come back as something new."""
-    rule = Readiness()
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
-    assert [] == rule.reasons(status(("a", "loaded")))
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "pending")))
 
 
 def test_no_models_wanted_is_ready() -> None:
@@ -129,22 +119,6 @@ def test_probes_answer_over_http(path: str, last_round: float, code: int) -> Non
         server.shutdown()
         server.server_close()
     assert code == found
-
-
-def test_a_model_sync_that_starts_again_takes_nothing_out_that_its_triton_still_holds(tmp_path: Path) -> None:
-    """It may end again and again: Triton serves on. What is new, refused or away counts as little as before its end."""
-    before = Readiness(tmp_path / "filled.json")
-    assert [] == before.reasons(status(("a", "loaded"), ("b", "loaded")))
-    assert [] == before.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
-    after = Readiness(tmp_path / "filled.json")
-    assert [] == after.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
-    assert ["waiting for b to be loaded"] == after.reasons(status(("a", "loaded"), ("b", "pending"), ("new", "failed")))
-    (tmp_path / "filled.json").write_text("{")
-    assert ["waiting for new, which could not be fetched: away"] == Readiness(tmp_path / "filled.json").reasons(
-        status(("a", "loaded"), ("new", "failed"))
-    )
-    unwritable = Readiness(tmp_path / "filled.json" / "below")
-    assert [] == unwritable.reasons(status(("a", "loaded")))
 
 
 def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> None:
