@@ -89,8 +89,8 @@ class Caller:
             )  # fmt: skip
         if path is not None and not self.reaches(path):
             raise NotPermitted(
-                # Without "/1": that would reveal whether the endpoint has versions.
-                f"this caller's right {operation} does not cover endpoint {ascii(path.removesuffix('/1'))[1:-1][:100]}",
+                # Unnamed: a caller that named none (``/predict``) does not learn which endpoint is served.
+                f"this caller's right {operation} does not cover this endpoint",
                 because="endpoint_not_permitted", hint="ask whoever gave out the key for it",
             )  # fmt: skip
 

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qs
 
 from gateway.errors import EndpointNotFound
-from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem, unnamed
+from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem
 from gateway.path.call import Call, Refuse
 from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS
 from gateway.path.routing.table import RoutingTable
@@ -39,9 +39,6 @@ _RERANK: Final = {"/v1/rerank": 1, "/v2/rerank": 2}
 _MAX_RECENT: Final = 1024
 _MAX_RECENT_PATH: Final = 256
 _EMBEDDINGS: Final = ("/v1/embeddings", "/embeddings")
-_unnamed_problem: Final = unnamed(problem)
-_unnamed_tei_problem: Final = unnamed(tei_problem)
-_unnamed_cohere_problem: Final = unnamed(cohere_problem)
 _OPENAI: Final[Mapping[str, type[openai.EmbeddingsCall | openai_text.TextCall]]] = {
     "/v1/embeddings": openai.EmbeddingsCall,
     "/v1/completions": openai_text.CompletionsCall,
@@ -148,13 +145,13 @@ class Addresses:
             most = BATCH_BYTES if path in _EMBEDDINGS else TEXT_BYTES
             return Reading(partial(_json, _OPENAI[path], ()), openai_problem, None, most)
         if path == _PREDICT:
-            return Reading(self._only, _unnamed_problem, None, TEXT_BYTES, LARGEST_BYTES)
+            return Reading(self._only, problem, None, TEXT_BYTES, LARGEST_BYTES)
         if path.startswith(TEI):
             return self._tei(path[len(TEI) :])
         if path in tei.ROUTES:
-            return Reading(partial(self._bare, path), _unnamed_tei_problem, None, BATCH_BYTES)
+            return Reading(partial(self._bare, path), tei_problem, None, BATCH_BYTES)
         if path in _RERANK:
-            return Reading(partial(self._rerank, path), _unnamed_cohere_problem, None, BATCH_BYTES)
+            return Reading(partial(self._rerank, path), cohere_problem, None, BATCH_BYTES)
         if path.startswith(V1_MODELS) and path.endswith(":predict"):
             url = normalize_url(path[len(V1_MODELS) + 1 : -len(":predict")])
             return Reading(partial(_kserve, url), oip_problem, url)

@@ -15,10 +15,9 @@ from gateway.errors import (
     EndpointNotFound,
     GatewayError,
     MethodNotAllowed,
-    NotPermitted,
     Overloaded,
 )
-from gateway.path.call import Headers, Refuse, Reply
+from gateway.path.call import Headers, Reply
 from gateway.protocols.tei import NothingSent, WrongModel
 
 _CONTROL: Final = {ControlError.kind, *(error.kind for error in ControlError.__subclasses__())}
@@ -100,19 +99,6 @@ def cohere_problem(error: GatewayError, request_id: str) -> Reply:
     status, headers, _ = problem(error, request_id)
     said = error.sentence
     return Reply(_plain_status(status), headers, orjson.dumps({"id": request_id, "message": said, "detail": said}))
-
-
-def unnamed(refuse: Refuse) -> Refuse:
-    """Return ``refuse`` for addresses that name no endpoint: it does not reveal the endpoint's name."""
-
-    def refuse_unnamed(error: GatewayError, request_id: str) -> Reply:
-        if isinstance(error, NotPermitted) and error.because == "endpoint_not_permitted":
-            error = NotPermitted(
-                "this caller has no right to the endpoint that is served here", because=error.because, hint=error.hint
-            )
-        return refuse(error, request_id)
-
-    return refuse_unnamed
 
 
 def _plain_status(status: int) -> int:

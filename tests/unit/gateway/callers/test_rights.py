@@ -70,7 +70,7 @@ def test_a_refusal_names_only_the_missing_right() -> None:
     with pytest.raises(NotPermitted, match="lacks the right status") as lacks:
         caller.require("status")
     assert "operation_not_permitted" == lacks.value.because
-    with pytest.raises(NotPermitted, match="does not cover endpoint theirs") as lacks:
+    with pytest.raises(NotPermitted, match="does not cover this endpoint") as lacks:
         caller.require("infer", "theirs")
     assert "endpoint_not_permitted" == lacks.value.because
     assert "mine" not in str(lacks.value)

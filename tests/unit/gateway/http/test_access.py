@@ -427,7 +427,7 @@ async def test_every_method_checks_credentials(rpc: Any, keyring: Keyring) -> No
         if method == "RepositoryIndex":
             assert ["other"] == [model.name for model in answer.models]
         elif method == "ModelStreamInfer":  # what is wrong with one message is told in the stream
-            assert "does not cover endpoint e" in because
+            assert "does not cover this endpoint" in because
         elif not method.startswith("Server"):
             assert ("PERMISSION_DENIED", "endpoint_not_permitted") == (code, because), method
     assert "PERMISSION_DENIED" == (await call(rpc, "ModelMetadata", shown(keyring, "infers")))[0]
