@@ -7,9 +7,8 @@ that: it starts at the count of the tenants that are served now.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from heapq import heapify, heappop, heapreplace
+from heapq import nsmallest
 from typing import Final
 
 from gateway.batching.entries import BatchLimits, Entry, R, cut
@@ -31,24 +30,16 @@ class FairOrder:
 
     def first(self, waiting: Sequence[Entry[R]], most: int) -> list[Entry[R]]:
         """Return the first ``most`` entries to serve, in order, of ``waiting`` (oldest first)."""
-        queues: dict[Flow, deque[Entry[R]]] = {}
-        for entry in waiting:
-            queues.setdefault(entry.flow, deque()).append(entry)
-        # rank, tokens, number (so that nothing else is compared), queue
-        heap = [
-            (flow.rank, self._attained_by(flow), number, queue) for number, (flow, queue) in enumerate(queues.items())
-        ]
-        heapify(heap)
-        found: list[Entry[R]] = []
-        while heap and len(found) < most:
-            rank, had, number, queue = heap[0]
-            entry = queue.popleft()
-            found.append(entry)
-            if queue:
-                heapreplace(heap, (rank, had + entry.tokens, number, queue))
-            else:
-                heappop(heap)
-        return found
+        ahead: dict[Flow, float] = {}
+        """The tokens of each tenant up to its next entry."""
+        found = []
+        for age, entry in enumerate(waiting):
+            had = ahead.get(entry.flow)
+            if had is None:
+                had = self._attained_by(entry.flow)
+            found.append((entry.flow.rank, had, age, entry))  # by age: no entry is compared
+            ahead[entry.flow] = had + entry.tokens
+        return [entry for *_, entry in nsmallest(most, found)]
 
     def take(self, waiting: Sequence[Entry[R]], limits: BatchLimits, prices: Prices) -> list[Entry[R]]:
         """Choose the entries of the next call, and count their tokens for their tenants.

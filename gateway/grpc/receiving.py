@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.errors import BodyTimeout, Overloaded
 from gateway.memory import resident
@@ -23,16 +23,11 @@ _CHECK_PERIOD_S: Final = 0.02
 """Seconds between two checks of the process's memory while many streams wait."""
 
 
-class Messages(Protocol):
-    """The source of messages: the context of a gRPC call."""
-
-    async def read(self) -> Any:
-        """Return the next message as ``bytes``, or ``grpc.aio.EOF``."""
-        ...
-
-
 class Receiving:
-    """Receives at most ``max_messages`` messages at a time, each within ``timeout`` seconds if others wait."""
+    """Receives at most ``max_messages`` messages at a time, each within ``timeout`` seconds if others wait.
+
+    A message is read from the ``context`` of its gRPC call: bytes, or ``grpc.aio.EOF``.
+    """
 
     def __init__(self, max_messages: int, timeout: float = _TIMEOUT_S) -> None:
         self._places = asyncio.Semaphore(max_messages)
@@ -40,7 +35,7 @@ class Receiving:
         self._receiving: dict[asyncio.Timeout, float] = {}
         self._waiting = 0
 
-    async def message(self, messages: Messages, seconds: float) -> Any:
+    async def message(self, context: Any, seconds: float) -> Any:
         """Return the next message once it is complete.
 
         Raises ``BodyTimeout`` if it takes longer than ``seconds``, ``Overloaded`` if it must make room for others.
@@ -53,7 +48,7 @@ class Receiving:
         try:
             async with limit:
                 self._receiving[limit] = began
-                return await messages.read()
+                return await context.read()
         except TimeoutError:
             if clock() >= until:
                 raise BodyTimeout(f"the message did not arrive within {seconds:g} s") from None
@@ -94,7 +89,7 @@ class Streams:
         self._memory_before = 0
         self._next_check: asyncio.TimerHandle | None = None
 
-    async def message(self, messages: Messages) -> Any:
+    async def message(self, context: Any) -> Any:
         """Return the next message once it is complete. Raises ``Overloaded`` if the waiting streams are ended."""
         limit = asyncio.timeout(None)
         try:
@@ -103,7 +98,7 @@ class Streams:
                 if self._next_check is None and len(self._waiting) > self._max_streams:
                     self._memory_before = self._memory()
                     self._next_check = asyncio.get_running_loop().call_later(_CHECK_PERIOD_S, self._check)
-                return await messages.read()
+                return await context.read()
         except TimeoutError:
             raise _busy("the messages of all streams exceed the gateway's memory limit") from None
         finally:

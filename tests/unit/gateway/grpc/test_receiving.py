@@ -20,7 +20,7 @@ class Sender:
         self.message: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def read(self) -> Any:
-        """See ``Messages.read``."""
+        """As the context of a call."""
         self.is_read.set()
         return await self.message
 

@@ -8,28 +8,19 @@ import random
 
 import pytest
 
+from gateway.errors import DeadlineExceeded
+from gateway.path.ask import Ask
 from gateway.path.deadlines import Deadlines
 
 pytestmark = pytest.mark.looptime
 
 
-def arm(deadlines: Deadlines, one: One, timeout: float) -> None:
-    """Let ``one`` expire after ``timeout`` seconds."""
-    deadlines.watch(one, timeout)
-
-
-class One:
+class One(Ask):
     """A request that records when it expired."""
 
-    deadline = timeout = 0.0
-    is_watched = False
-
     def __init__(self) -> None:
+        super().__init__()
         self.at: list[float] = []
-
-    def late(self) -> Exception:
-        """Not used."""
-        raise NotImplementedError
 
     def expire(self) -> None:
         """Record the time."""
@@ -42,7 +33,7 @@ async def test_each_request_expires_once_and_never_early() -> None:
     ones = []
     for _ in range(300):
         one = One()
-        arm(deadlines, one, draw.choice([0.002, 0.05, 0.5, 0.999, 1.0, 1.9, 30.0, 60.0]))
+        deadlines.watch(one, draw.choice([0.002, 0.05, 0.5, 0.999, 1.0, 1.9, 30.0, 60.0]))
         ones.append(one)
         await asyncio.sleep(draw.random() * 0.3)
     await asyncio.sleep(70)
@@ -55,15 +46,15 @@ async def test_each_request_expires_once_and_never_early() -> None:
 async def test_a_shorter_time_out_counts_from_the_first() -> None:
     """A longer one changes nothing. One that is over is refused."""
     deadlines, one, late = Deadlines(), One(), One()
-    arm(deadlines, one, 10.0)
-    arm(deadlines, late, 10.0)
+    deadlines.watch(one, 10.0)
+    deadlines.watch(late, 10.0)
     await asyncio.sleep(3)
-    arm(deadlines, one, 5.0)
-    arm(deadlines, one, 60.0)
+    deadlines.watch(one, 5.0)
+    deadlines.watch(one, 60.0)
     await asyncio.sleep(3)
     assert [5.0] == pytest.approx(one.at, abs=0.03)
-    with pytest.raises(NotImplementedError):
-        arm(deadlines, late, 5.0)
+    with pytest.raises(DeadlineExceeded):
+        deadlines.watch(late, 5.0)
 
 
 async def test_a_request_that_was_removed_never_expires() -> None:
@@ -79,10 +70,10 @@ async def test_a_request_that_was_removed_never_expires() -> None:
 
     first.expire = second.expire = both  # type: ignore[method-assign]
     for one in (first, second):
-        arm(deadlines, one, 5.0)
+        deadlines.watch(one, 5.0)
     short, long = One(), One()
-    arm(deadlines, short, 0.5)
-    arm(deadlines, long, 3.0)
+    deadlines.watch(short, 0.5)
+    deadlines.watch(long, 3.0)
     deadlines.forget(short)
     deadlines.forget(long)
     await asyncio.sleep(10)
