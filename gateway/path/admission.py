@@ -50,7 +50,7 @@ def flow_of(asked: bytes, caller: Caller | None) -> Flow:
 
 
 class Permit:
-    """The right of one request to take bytes in. An ``Ask`` is its own; ``Place`` is one without a request.
+    """The right of one request to take bytes in. An ``Ask`` is its own.
 
     It is taken before a request's body is read, and returned after the last byte of its reply was written. An early
     refusal costs microseconds. An unbounded queue would cost callers their deadlines, and the process its memory.
@@ -59,6 +59,10 @@ class Permit:
     permits: Permits | None
     """Who gave it; None: nobody, or it was returned."""
     held_bytes: int
+
+    def __init__(self, permits: Permits) -> None:
+        self.permits = permits
+        self.held_bytes = 0
 
     def hold(self, size: int) -> None:
         """Count ``size`` more bytes for this request. Raises ``Overloaded`` if the limit is reached.
@@ -81,14 +85,6 @@ class Permit:
             self.permits = None
             permits.in_flight -= 1
             permits.held_bytes -= self.held_bytes
-
-
-class Place(Permit):
-    """A permit by itself."""
-
-    def __init__(self, permits: Permits) -> None:
-        self.permits = permits
-        self.held_bytes = 0
 
 
 class Permits:
@@ -174,14 +170,14 @@ class Permits:
 
     def take(self, rank: int = DEFAULT) -> Permit:
         """Return a permit for work that is no request for inference. Raises ``Overloaded``."""
-        place = Place(self)
+        place = Permit(self)
         self.admit(place, rank)
         return place
 
     def keep(self) -> Permit:
         """Return a permit for work that goes on after its request has ended. It is never refused."""
         self.in_flight += 1
-        return Place(self)
+        return Permit(self)
 
 
 def _full(held: int) -> Overloaded:

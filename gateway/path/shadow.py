@@ -43,7 +43,6 @@ _MOST: Final = 16
 _FLOW: Final = Flow(BATCH, "")
 _LARGE_ROWS: Final = 16
 """Answers of more rows are compared in a thread."""
-_LATE_NS: Final = 10_000_000
 _ANY_NUMBERS: Final = 1.0
 """From this tolerance on, numbers between 0 and 1 do not matter, so embeddings are compared by their neighbours."""
 _EMBEDDINGS: Final = "sentence-embeddings"
@@ -79,21 +78,11 @@ class _Source:
     names: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class _Answered:
-    """A finished request that is mirrored: its answer and number of rows."""
-
-    source: _Source
-    answer: object
-    rows: int
-
-
 class Mirror:
     """Sends a share of the finished requests to shadows. One per event loop.
 
     ``subscribe(listener)`` calls the listener with every finished request, and returns a function that ends that.
-    ``timeout``: seconds that one request may take. A request that was queued for more than 10 ms, and twice as long as
-    its call to Triton took, is not mirrored.
+    ``timeout``: seconds that one request may take.
     """
 
     def __init__(
@@ -111,7 +100,6 @@ class Mirror:
         self._unsubscribe: Callable[[], None] | None = None
         self._permits = permits
         self._timeout = timeout
-        self._late_ns: float = _LATE_NS
         self._random = random.random
         self._shadows: dict[str, _Shadow] = {}
         self._by_url: dict[str, _Source] = {}
@@ -149,12 +137,10 @@ class Mirror:
         shadow = source.shadow
         if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
-        # A request that was queued for longer than its call took shows that Triton is busy.
-        if len(self._tasks) >= _MOST or trace.queue_ns > max(self._late_ns, 2 * trace.infer_ns):
+        if len(self._tasks) >= _MOST:
             self._drop(shadow)
             return
-        one = _Answered(source, trace.answer, trace.rows)
-        task = asyncio.get_running_loop().create_task(self._mirror(one, trace.body, trace.body_bytes), name="shadow")
+        task = asyncio.get_running_loop().create_task(self._mirror(source, trace), name="shadow")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -186,18 +172,18 @@ class Mirror:
             self._unsubscribe()
             self._unsubscribe = None
 
-    async def _mirror(self, one: _Answered, body: object, size: int) -> None:
-        shadow = one.source.shadow
+    async def _mirror(self, source: _Source, one: Trace) -> None:
+        shadow = source.shadow
         permits, target = self._permits, self._table.current.endpoints.get(shadow.target)
         if target is None or 2 * permits.held_bytes > permits.max_bytes:
             self._drop(shadow)
             return
         TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
-        ask = InternalAsk(InternalCall(shadow.target, body))
+        ask = InternalAsk(InternalCall(shadow.target, one.body))
         ask.flow = _FLOW
         try:
             permits.admit(ask, BATCH)
-            ask.hold(size)
+            ask.hold(one.body_bytes)
             await OneVersion(target, self._timeout).answer_to(ask)
         except GatewayError as error:
             ask.release()
@@ -208,7 +194,7 @@ class Mirror:
                 self._found(shadow, target, "differed" if error.kind in OF_CALLERS else "failed")
             return
         try:
-            answer = with_names(ask.reply, one.source.names)
+            answer = with_names(ask.reply, source.names)
             if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
                 agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
                 if agree is None:

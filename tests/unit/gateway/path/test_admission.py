@@ -10,7 +10,7 @@ import pytest
 from gateway.batching.pressure import PRESSED_S, Pressure
 from gateway.callers.rights import Caller
 from gateway.errors import Overloaded, RequestError
-from gateway.path.admission import Permits, Place, flow_of
+from gateway.path.admission import Permit, Permits, flow_of
 from gateway.path.call import InternalCall
 from gateway.path.routing.canary import weighted
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
@@ -38,7 +38,7 @@ def pressed(*urls: str) -> tuple[Plane, dict[str, Pressure]]:
 def refuse(made: Plane, url: str) -> Overloaded:
     """Refuse a request."""
     with pytest.raises(Overloaded) as refused:
-        made.plane.admission.enter(Place(made.permits), url, DEFAULT_FLOW)
+        made.plane.admission.enter(Permit(made.permits), url, DEFAULT_FLOW)
     made.plane.admission.count(refused.value, DEFAULT)
     return refused.value
 
@@ -127,7 +127,7 @@ async def test_the_name_of_a_canary_is_full_if_its_stable_version_is(
 async def test_a_request_that_has_its_permit_is_not_refused_because_the_process_is_full() -> None:
     """gRPC, and protocols that name the endpoint in the body, take the permit before the endpoint is known."""
     made = Plane("e", "another", max_requests=1)
-    made.plane.admission.enter(Place(made.permits), None, DEFAULT_FLOW)
+    made.plane.admission.enter(Permit(made.permits), None, DEFAULT_FLOW)
     made.plane.admission.check("e", DEFAULT)
 
 
