@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import select
 import signal
 import socket
 import ssl
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
@@ -141,37 +139,21 @@ class Server:
             is_leaving = True
             delay = served.leave()
             _log.info("leaving: stops in %g s", delay)
-            asyncio.get_running_loop().call_later(delay, stop.set)
+            loop.call_later(delay, stop.set)
 
-        with _called_by_signals({signal.SIGTERM: leave, signal.SIGINT: stop.set}):
-            served = self._make()
-            async with served.running():
-                listening = Listening(served, self._listener)
-                if not (stop.is_set() or is_leaving):
-                    tls = self._tls() if self._tls is not None else None
-                    await listening.start(tls, self._backlog)
-                    self.started = True
-                    _log.info("accepts connections")
-                    await stop.wait()
-                    await listening.stop(self._drain_timeout)
-
-
-@contextlib.contextmanager
-def _called_by_signals(calls: Mapping[signal.Signals, Callable[[], object]]) -> Iterator[None]:
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-
-    def told(number: int, _frame: object) -> None:
-        loop.call_soon_threadsafe(calls[signal.Signals(number)])
-
-    before = {number: signal.signal(number, told) for number in calls}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, leave)
+        loop.add_signal_handler(signal.SIGINT, stop.set)
+        served = self._make()
+        async with served.running():
+            listening = Listening(served, self._listener)
+            if not (stop.is_set() or is_leaving):
+                tls = self._tls() if self._tls is not None else None
+                await listening.start(tls, self._backlog)
+                self.started = True
+                _log.info("accepts connections")
+                await stop.wait()
+                await listening.stop(self._drain_timeout)
 
 
 async def _accepted(listener: socket.socket) -> None:
