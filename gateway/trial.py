@@ -88,8 +88,6 @@ async def run(trial: Trial) -> Report:
         try:
             await pool.start()
             loading = time.monotonic() - began
-            if engine == "triton":
-                return await _prepared_only(trial, pool, loading)
             if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
                 raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
             handler = HookHandler(ProcessExecutor(pool), call=None, default=None, threads=threads, max_rows=1)
@@ -109,22 +107,12 @@ async def run(trial: Trial) -> Report:
     spent = {"preprocess": trace.prepare_ns, "process": trace.infer_ns, "postprocess": trace.finish_ns}
     defined = {*pool.loaded.stages, "process"}  # that of the libraries' engines is ours
     stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and name in defined]
-    return Report(answer, engine, stages, trace.custom or {}, loading)
+    note = "the model was not run: this is what preprocess gives it" if engine == "triton" else ""
+    return Report(answer, engine, stages, trace.custom or {}, loading, note)
 
 
 async def _no_answer(_name: str, _version: str | None, _data: object) -> None:
     """Answer ``send_request``."""
-
-
-async def _prepared_only(trial: Trial, pool: HookPool, loading: float) -> Report:
-    deadline = asyncio.get_running_loop().time() + trial.timeout
-    reply = await pool.run(["preprocess"], [(trial.body, None)], deadline, is_answer=False)
-    outcome = reply.outcomes[0]
-    if outcome.error is not None:
-        raise outcome.error
-    stages = [("preprocess", reply.stage_ns[0] / 1e6)]
-    note = "the model was not run: this is what preprocess gives it"
-    return Report(outcome.answer, "triton", stages, outcome.statistics, loading, note)
 
 
 def _guess_engine(trial: Trial) -> str:

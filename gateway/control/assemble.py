@@ -204,7 +204,7 @@ class Assembler:
     ) -> _NewHandler:  # fmt: skip
         """Make the handler; whatever must be closed if it is not used is added to ``opened`` at once."""
         options = {name: value for name, value in spec.options if name not in PLACEMENT}
-        isolation, hook_limits = self._hooks.take_options(options, spec.engine)
+        hook_limits = self._hooks.take_options(options, spec.engine)
         remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
         # The option keeps the name that validation had first.
         validates = _flag(options.pop("rehearse", True), "rehearse")
@@ -230,7 +230,7 @@ class Assembler:
             model = bundle.model if bundle is not None else None
             folder = bundle.folder if bundle is not None else None
             parts = HookParts(spec, code_path, model, folder, _model_endpoint(spec), call, info, processor, called)
-            hooks, details = await self._hooks.build(parts, isolation, hook_limits)
+            hooks, details = await self._hooks.build(parts, hook_limits)
             opened.push_async_callback(_close, hooks)
             # The samples hold for the bundle with its own code, not for other code in front of it.
             is_own = bundle is not None and code_path == bundle.code

@@ -1,7 +1,7 @@
-"""Decides where an endpoint's code runs (threads or processes), with which limits, and starts it.
+"""Starts an endpoint's code, with its limits: in threads in front of Triton, in processes for all other engines.
 
-``assemble`` calls it. Models of clearml-serving's Python engines always run in processes, because loading such a model
-executes code. Hooks in front of Triton run in threads unless the endpoint says otherwise.
+``assemble`` calls it. In front of Triton, tensors go to the code and back without a copy. Other engines load models,
+which executes code, or do what Triton would do.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 
 from gateway.control import packages
-from gateway.control.loading import load, unload
+from gateway.control.loading import load
 from gateway.control.threads import run_in
 from gateway.errors import SpecFault
 from gateway.handlers.endpoint import Handler
@@ -73,15 +73,11 @@ class HookBuilder:
         self._builds = builds
         self._bound = ProcessBound(processes)
 
-    def take_options(self, options: MutableMapping[str, str], engine: str) -> tuple[str, PoolLimits]:
-        """Remove the ``hook_…`` options; return where the code runs (``thread``, ``process``) and its limits.
-
-        Raises ``SpecFault`` for an invalid value.
-        """
+    def take_options(self, options: MutableMapping[str, str], engine: str) -> PoolLimits:
+        """Remove the ``hook_…`` options; return the limits. Raises ``SpecFault`` for an invalid value."""
         found: dict[str, Any] = {}
         readers: dict[str, Callable[[str], Any]] = {
-            "isolation": _isolation, "threads": _count, "processes": _count, "memory": parse_size,
-            "timeout": parse_duration,
+            "threads": _count, "processes": _count, "memory": parse_size, "timeout": parse_duration,
         }  # fmt: skip
         for name, read in readers.items():
             text = options.pop(f"hook_{name}", None)
@@ -90,35 +86,25 @@ class HookBuilder:
                     found[name] = read(text)
                 except ValueError as error:
                     raise SpecFault(f"gateway.hook_{name}: {error}") from error
-        isolation = found.pop("isolation", "auto")
-        if isolation == "auto":
-            isolation = "thread" if engine == "triton" else "process"
-        elif isolation == "thread" and engine in ENGINES:
-            raise SpecFault(f"engine {engine} runs in processes only; leave out gateway.hook_isolation")
-        threads = found.pop("threads", _WORKER_THREADS if isolation == "thread" else 1)
-        return isolation, PoolLimits(threads=threads, start=self._start, **found)
+        found.setdefault("threads", _WORKER_THREADS if engine == "triton" else 1)
+        return PoolLimits(start=self._start, **found)
 
-    async def build(self, parts: HookParts, isolation: str, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
+    async def build(self, parts: HookParts, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
         """Start the code and return its handler and details. Raises ``SpecFault`` and ``HookFailed``."""
         await self._check_packages(parts)
-        if isolation == "process":
-            return await self._in_processes(parts, limits)
         path, spec = parts.code, parts.spec
-        assert path is not None  # noqa: S101 - only Python engines lack code, and they run in processes
-        send = self._sender(is_async=spec.engine == "custom_async")
-        endpoint = SimpleNamespace(**parts.endpoint)
+        if path is None or spec.engine != "triton":
+            return await self._in_processes(parts, limits)
+        endpoint, send = SimpleNamespace(**parts.endpoint), self._sender()
         code = await load(
             lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=parts.model)
         )
-        if parts.spec.engine != "triton" and "process" not in code.stages:
-            unload(code)
-            raise SpecFault(_no_process(parts.spec.engine))
         executor = ThreadExecutor(code, threads=limits.threads, timeout=limits.timeout)
         # With batches of its own, code is waited for too: that wait must not ask for Tritons.
         handler = self._handler(executor, parts, None if executor.batches else parts.on_call)
-        return handler, _details(parts.spec, "thread", executor, {})
+        return handler, _details(parts.spec, executor, {})
 
-    def _sender(self, *, is_async: bool) -> Callable[..., Any]:
+    def _sender(self) -> Callable[..., Any]:
         """Return ``send_request`` for hooks: it blocks in threads, and is awaited on the event loop."""
         loop = asyncio.get_running_loop()
         request = self._send_request
@@ -128,7 +114,7 @@ class HookBuilder:
                 on_loop = asyncio.get_running_loop() is loop
             except RuntimeError:
                 on_loop = False
-            if on_loop or is_async:
+            if on_loop:
                 return request(endpoint, version, data)
             return asyncio.run_coroutine_threadsafe(request(endpoint, version, data), loop).result()
 
@@ -147,14 +133,14 @@ class HookBuilder:
         try:
             stages = pool.loaded.stages
             if engine in ("custom", "custom_async") and "process" not in stages:
-                raise SpecFault(_no_process(engine))
+                raise SpecFault(f"engine {engine} needs a process method in its Preprocess class")
             if engine in ENGINES and "process" in stages:
                 _log.warning(
                     "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
                     "engine custom calls it", parts.spec.url, engine,
                 )  # fmt: skip
             executor = ProcessExecutor(pool)
-            return self._handler(executor, parts), _details(parts.spec, "process", executor, pool.loaded.details)
+            return self._handler(executor, parts), _details(parts.spec, executor, pool.loaded.details)
         except BaseException:
             await pool.close()
             raise
@@ -179,23 +165,11 @@ class HookBuilder:
             )
 
 
-def _details(spec: EndpointSpec, isolation: str, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:
+def _details(spec: EndpointSpec, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:
     task = f"{spec.engine} model" if spec.engine in ENGINES else "preprocess code"
     stages = [stage for stage in STAGES if stage in executor.stages]
     batches = sorted(executor.batches)
-    return {
-        "task": task, "stages": stages, "isolation": isolation, **({"batches": batches} if batches else {}), **more,
-    }  # fmt: skip
-
-
-def _no_process(engine: str) -> str:
-    return f"engine {engine} needs a process method in its Preprocess class"
-
-
-def _isolation(text: str) -> str:
-    if text not in ("process", "thread", "auto"):
-        raise ValueError(f"must be process or thread, not {text}")
-    return text
+    return {"task": task, "stages": stages, **({"batches": batches} if batches else {}), **more}
 
 
 def _count(text: str) -> int:

@@ -33,12 +33,9 @@ async def load(call: Callable[[], UserCode]) -> UserCode:
 
 
 def _unload_unused(loading: asyncio.Future[UserCode]) -> None:
-    if not loading.cancelled() and loading.exception() is None:
-        unload(loading.result())
-
-
-def unload(code: UserCode) -> None:
-    """Start to unload code that is no longer used, in a thread of its own, since it may never finish."""
+    if loading.cancelled() or loading.exception() is not None:
+        return
+    code = loading.result()
 
     def work() -> None:
         with contextlib.suppress(UserCodeError):

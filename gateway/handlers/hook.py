@@ -126,7 +126,7 @@ class HookHandler:
         """Run stages on a request, with others if the code takes several. Raises the request's ``GatewayError``."""
         batcher = self._batchers.get(tuple(stages))
         if batcher is None:
-            await self._executor.run(stages, [work], is_answer=stages != _BEFORE)
+            await self._executor.run(stages, [work])
         else:
             _, queued, _ = await batcher.submit([work], work.deadline, flow=work.trace.flow)
             work.trace.queue_ns += queued
@@ -134,7 +134,7 @@ class HookHandler:
             raise work.error
 
     async def _run_batch(self, stages: Sequence[Stage], works: Sequence[Work], _timeout: float) -> Sequence[Work]:
-        await self._executor.run(stages, works, is_answer=stages != _BEFORE)
+        await self._executor.run(stages, works)
         return works
 
     async def _tokenize(self, default: TextProcessor, work: Work) -> None:

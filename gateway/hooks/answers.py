@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 import orjson
 
 from gateway.errors import GatewayError, HookFailed, InputRefused
-from gateway.hooks.values import Buffer, decode
+from gateway.hooks.wire import Buffer
 
 _MAX_ANSWER: Final = 256 << 20
 _MAX_TEXT: Final = 10_000
@@ -72,14 +72,10 @@ class HookResponse:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one request in the process.
-
-    ``state`` is opaque and goes back with the next stage, to any process of the pool.
-    """
+    """The result of one request in the process."""
 
     answer: object
     error: GatewayError | None
-    state: bytes = b""
     statistics: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -136,24 +132,21 @@ def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview]) -> Outcome:
             too_large = HookFailed(
                 f"the answer has {len(part) >> 20} MiB of JSON, at most {_MAX_ANSWER >> 20}", hint="return bytes"
             )
-            return Outcome(None, too_large, b"", statistics)
-        return Outcome(orjson.loads(part) if kind == "json" else _large_json(part), None, b"", statistics)
-    if kind == "stage":
-        answer = decode(_next(parts))
-        return Outcome(answer, None, bytes(_next(parts)), statistics)
+            return Outcome(None, too_large, statistics)
+        return Outcome(orjson.loads(part) if kind == "json" else _large_json(part), None, statistics)
     if kind == "bytes":
-        return Outcome(bytes(_next(parts)), None, b"", statistics)
+        return Outcome(bytes(_next(parts)), None, statistics)
     if kind == "response":
         body = bytes(_next(parts))
         pairs = [(text(n).encode("latin-1"), text(v).encode("latin-1")) for n, v in _of(list, job.get("headers"))]
         try:
-            return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, b"", statistics)
+            return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, statistics)
         except HookFailed as error:
-            return Outcome(None, error, b"", statistics)
+            return Outcome(None, error, statistics)
     if kind == "refused":
-        return Outcome(None, InputRefused(text(job.get("message")), hint=text(job.get("hint"))), b"", statistics)
+        return Outcome(None, InputRefused(text(job.get("message")), hint=text(job.get("hint"))), statistics)
     if kind == "failed":
-        return Outcome(None, hook_failed(job), b"", statistics)
+        return Outcome(None, hook_failed(job), statistics)
     raise ValueError("an outcome was expected")
 
 

@@ -36,11 +36,10 @@ import orjson
 from gateway.hooks import engines
 from gateway.hooks.json_form import to_json, write
 from gateway.hooks.stages import Job, run_stage
-from gateway.hooks.values import Buffer, decode, decode_body, encode, total
-from gateway.hooks.wire import MAX_PAYLOAD, FrameReader, pack
+from gateway.hooks.wire import MAX_PAYLOAD, Buffer, FrameReader, pack
 from gateway.parent_death import end_with_parent
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
-from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, Stage, UserCode
+from preprocessing.user_code import MAX_ERROR_CHARS, STAGES, UserCode
 
 _CHUNK: Final = 1 << 18
 
@@ -172,24 +171,20 @@ class _Process:
             self._send({"k": "done", "id": head["id"], "broken": f"{type(error).__name__}: {error}"})
 
     async def _work(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
-        stages: list[Stage] = head["stages"]
         collected: list[dict[str, Any]] = []
         jobs = []
         is_spent = False
         place = 0
-        values = memoryview(payload)
-        sizes = iter(head["sizes"])
-        for kind in head["are"]:
-            middle = place + next(sizes)
-            end = middle + next(sizes)
-            data, own = values[place:middle], values[middle:end]
-            place = end
-            state, lost = _state(own)
+        bodies = memoryview(payload)
+        for is_json, size in zip(head["json"], head["sizes"], strict=True):
+            body = bodies[place : place + size]
+            place += size
             collected.append({})
             statistics = functools.partial(_collect, collected[-1])
-            jobs.append(Job(decode_body(kind, data), state, statistics, lost))
+            jobs.append(Job(orjson.loads(body) if is_json else bytes(body), {}, statistics))
         spent = [0, 0, 0]
-        for stage in stages:
+        # A class for a model in Triton runs here only to be tried out (``gateway.trial``), without the model.
+        for stage in STAGES[:1] if self._engine == "triton" else STAGES:
             started = perf_counter_ns()
             if stage == "process" and self._engine in engines.ENGINES:
                 await run_stage(self._predictor, stage, jobs, call)  # type: ignore[arg-type] # has the methods used
@@ -199,30 +194,27 @@ class _Process:
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that a hook left running: the original process answers
         outcomes: list[dict[str, Any]] = []
-        parts: list[list[Buffer]] = []
+        parts: list[bytes] = []
         for job, found in zip(jobs, collected, strict=True):
-            outcome, part = self._outcome(job, is_answer=head["answer"])
+            outcome, part = self._outcome(job)
             is_spent = is_spent or _has_no_memory(job.error)
             outcomes.append({**outcome, "statistics": found})
             parts += part
-        self._send(
-            {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": [total(p) for p in parts],
-             "is_spent": is_spent},
-            [piece for part in parts for piece in part],
-        )  # fmt: skip
+        sizes = [len(part) for part in parts]
+        told = {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": sizes, "is_spent": is_spent}
+        self._send(told, parts)
 
-    def _outcome(self, job: Job, *, is_answer: bool) -> tuple[dict[str, Any], list[list[Buffer]]]:
+    def _outcome(self, job: Job) -> tuple[dict[str, Any], list[bytes]]:
         error = job.error
         if error is None:
             try:
-                return _answer_form(job.data) if is_answer else _stage_form(job)
+                form, answer = _answer_form(job.data)
             except (TypeError, ValueError, RecursionError, AttributeError) as unfit:
-                what = "the answer cannot be written as JSON" if is_answer else "its result cannot go to the model"
-                error = UserCodeFailed(f"{what}: {unfit}", stage="postprocess", original=unfit)
-                error.hint = (
-                    "return dicts, lists, strings, numbers or arrays" if is_answer
-                    else "return numbers or arrays: one per input of the model, or a mapping by input name"
-                )  # fmt: skip
+                what = f"the answer cannot be written as JSON: {unfit}"
+                error = UserCodeFailed(what, stage="postprocess", original=unfit)
+                error.hint = "return dicts, lists, strings, numbers or arrays"
+            else:
+                return form, [answer]
         kind = "refused" if isinstance(error, UserCodeRefused) else "failed"
         return {"is": kind, "message": error.message, "hint": error.hint or ""}, []
 
@@ -250,7 +242,7 @@ class _Process:
 
     def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
         with self._sending, contextlib.suppress(OSError):  # the gateway is gone: `_read` ends the process
-            if (size := total(payload)) > MAX_PAYLOAD:
+            if (size := sum(map(len, payload))) > MAX_PAYLOAD:
                 reason = f"its result has {size >> 20} MiB, at most {MAX_PAYLOAD >> 20} are allowed"
                 head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, ()
             self._connection.sendall(pack(head, payload))
@@ -321,34 +313,17 @@ async def _awaiting(awaitable: Any) -> Any:
     return await awaitable
 
 
-def _stage_form(job: Job) -> tuple[dict[str, Any], list[list[Buffer]]]:
-    try:
-        state = encode(dict(job.state), is_exact=True) if job.state else []
-    except (TypeError, ValueError, RecursionError) as error:  # it is missed only if there is a next stage
-        state = encode(f"the state that preprocess left cannot go to another process: {error}")
-    return {"is": "stage"}, [encode(job.data), state]
-
-
-def _state(encoded: Buffer) -> tuple[dict[str, Any], UserCodeError | None]:
-    """Return a state that ``_stage_form`` has written, and why it is missing."""
-    state = decode(encoded) if encoded else {}
-    if type(state) is dict:
-        return state, None
-    hint = "keep numbers, text and arrays in it, or run the code in threads (gateway.hook_isolation=thread)"
-    return {}, UserCodeError(str(state), stage="postprocess", hint=hint)
-
-
-def _answer_form(answer: Any) -> tuple[dict[str, Any], list[list[Buffer]]]:
+def _answer_form(answer: Any) -> tuple[dict[str, Any], bytes]:
     if isinstance(answer, bytes | bytearray | memoryview):
-        return {"is": "bytes"}, [[bytes(answer)]]
+        return {"is": "bytes"}, bytes(answer)
     content = getattr(answer, "body", None)
     status = getattr(answer, "status_code", None)
     if isinstance(content, bytes) and isinstance(status, int):
         # As in clearml-serving, a hook may return a Starlette response.
         headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
-        return {"is": "response", "status": status, "headers": headers}, [[content]]
+        return {"is": "response", "status": status, "headers": headers}, content
     text, is_plain = write(answer)
-    return {"is": "json" if is_plain else "large_json"}, [[text]]
+    return {"is": "json" if is_plain else "large_json"}, text
 
 
 def _collect(found: dict[str, Any], values: object) -> None:

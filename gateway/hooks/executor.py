@@ -11,7 +11,7 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter_ns
 from types import GeneratorType
 from typing import Any, Final, TypeAlias
@@ -33,17 +33,17 @@ _UNLOAD_S: Final = 10.0
 
 @dataclass(slots=True, eq=False)
 class Work:
-    """One request between stages. ``state`` is private to the executor; ``deadline`` is in the event loop's time."""
+    """One request between stages. ``state`` is the dict that the stages share; ``deadline`` is in the loop's time."""
 
     data: Any
     trace: Trace
     deadline: float
-    state: Any = None
+    state: dict[str, Any] = field(default_factory=dict)
     error: GatewayError | None = None
 
 
 class ProcessExecutor:
-    """Runs stages in a pool of hook processes."""
+    """Runs all stages of requests in a pool of hook processes."""
 
     def __init__(self, pool: HookPool) -> None:
         self._pool = pool
@@ -57,16 +57,15 @@ class ProcessExecutor:
         """The number of calls that can run at once."""
         return self._pool.concurrency
 
-    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
-        """Run the stages on the works: each gets new ``data`` and ``state``, or an ``error``.
+    async def run(self, _stages: Sequence[Stage], works: Sequence[Work]) -> None:
+        """Run the stages on the works: each gets new ``data``, or an ``error``.
 
-        ``is_answer``: the result is for the caller, not for Triton. Raises ``GatewayError`` if all works failed with
-        the same error. The works are then unchanged, so parts of them may be retried.
+        Raises ``GatewayError`` if all works failed with the same error. The works are then unchanged, so parts of them
+        may be retried.
         """
-        deadline = max([w.deadline for w in works])
-        reply = await self._pool.run(stages, [(w.data, w.state) for w in works], deadline, is_answer=is_answer)
+        reply = await self._pool.run([w.data for w in works], max([w.deadline for w in works]))
         for work, outcome in zip(works, reply.outcomes, strict=True):
-            work.data, work.state, work.error = outcome.answer, outcome.state, outcome.error
+            work.data, work.error = outcome.answer, outcome.error
             work.trace.queue_ns += reply.queue_ns
             for stage, spent in zip(STAGES, reply.stage_ns, strict=True):
                 if spent:
@@ -97,9 +96,9 @@ class ThreadExecutor:
         self._threads = ThreadPoolExecutor(threads, f"hook-{code.name}"[:40])
         self._free = asyncio.Semaphore(threads)
 
-    async def run(self, stages: Sequence[Stage], works: Sequence[Work], *, is_answer: bool) -> None:
-        """See ``ProcessExecutor.run``."""
-        jobs = [Job(w.data, {} if w.state is None else w.state, w.trace.collect) for w in works]
+    async def run(self, stages: Sequence[Stage], works: Sequence[Work]) -> None:
+        """See ``ProcessExecutor.run``; if Triton comes between, ``stages`` are those before or after it."""
+        jobs = [Job(w.data, w.state, w.trace.collect) for w in works]
         for stage in stages:
             if stage not in self.stages:
                 continue
@@ -113,7 +112,7 @@ class ThreadExecutor:
             except TimeoutError:
                 late = DeadlineExceeded(
                     f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
-                    hint="it still runs: code that may hang should run in a process (gateway.hook_isolation=process)",
+                    hint="it still runs: code that may hang belongs in a process (engine custom)",
                 )
                 for work in works:
                     work.error = late
@@ -122,10 +121,10 @@ class ThreadExecutor:
             for work in works:
                 _spend(work.trace, stage, spent)
         for work, job in zip(works, jobs, strict=True):
-            work.data, work.state = job.data, job.state
+            work.data = job.data
             if job.error is not None:
                 work.error = _gateway_error(job.error)
-            elif is_answer:
+            elif "postprocess" in stages:  # it is for the caller, not for Triton
                 try:
                     work.data = HookResponse.of(job.data)
                 except HookFailed as error:

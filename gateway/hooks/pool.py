@@ -35,8 +35,7 @@ from gateway.hooks.process import (
     Program,
     too_late,
 )
-from gateway.hooks.values import Buffer, encode, encode_body, total
-from gateway.hooks.wire import MAX_PAYLOAD
+from gateway.hooks.wire import MAX_PAYLOAD, Buffer
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -46,7 +45,6 @@ _PAUSE_S: Final = 5.0
 """Code that could not be started is tried again after 5 s."""
 
 SendRequest = Callable[[str, "str | None", Any], Awaitable[Any]]
-Item = tuple[Any, bytes | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,16 +130,15 @@ class HookPool:
         self._has_started = True
         self.dispatch_waiting()
 
-    async def run(self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool) -> HookReply:
-        """Run the stages on ``items``, pairs of data and state, in one process.
+    async def run(self, bodies: Sequence[object], deadline: float) -> HookReply:
+        """Run all stages on the ``bodies`` of several requests, in one process.
 
         They must end before ``deadline`` (the event loop's time), or within the pool's own time-out if that is sooner.
-        ``is_answer``: the result is for the caller, not for Triton.
         Raises ``HookFailed`` if the process ends or cannot be started, and ``DeadlineExceeded``.
         """
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
-        pending = self._pending_call(stages, items, deadline, is_answer=is_answer)
+        pending = self._pending_call(bodies, deadline)
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
         free = self._free_process() if not self._waiting else None
@@ -235,29 +232,18 @@ class HookPool:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _pending_call(
-        self, stages: Sequence[str], items: Sequence[Item], deadline: float, *, is_answer: bool
-    ) -> PendingCall:
-        pieces: list[Buffer] = []
-        sizes: list[int] = []
-        kinds: list[str] = []
-        is_model_output = stages[0] == "postprocess"
-        for data, state in items:
-            try:
-                # Postprocess gets a model's output, the other stages a body.
-                kind, value = ("value", encode(data, is_exact=True)) if is_model_output else encode_body(data)
-            except TypeError as error:
-                raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
-            own = state or b""
-            kinds.append(kind)
-            sizes += (total(value), len(own))
-            pieces += (*value, own)
+    def _pending_call(self, bodies: Sequence[object], deadline: float) -> PendingCall:
+        try:
+            pieces = [body if type(body) is bytes else to_json(body) for body in bodies]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
+        sizes = [len(piece) for piece in pieces]
         if sum(sizes) > MAX_PAYLOAD:
             raise HookFailed(
                 f"the input of the endpoint's code is {sum(sizes) >> 20} MiB: at most {MAX_PAYLOAD >> 20} can be sent"
             )
-        head = {"stages": list(stages), "answer": is_answer, "are": kinds, "sizes": sizes}
-        return PendingCall(head, pieces, len(items), deadline, asyncio.get_running_loop().create_future())
+        head = {"json": [type(body) is not bytes for body in bodies], "sizes": sizes}
+        return PendingCall(head, pieces, len(bodies), deadline, asyncio.get_running_loop().create_future())
 
     def _dispatch(self, pending: PendingCall, process: HookProcess) -> None:
         if pending.answer.done():  # its caller has left

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
 from gateway.hooks.answers import Outcome, hook_failed, read_outcomes, read_times, text, whole
-from gateway.hooks.values import Buffer
-from gateway.hooks.wire import FrameReader, pack
+from gateway.hooks.wire import Buffer, FrameReader, pack
 from preprocessing.user_code import STAGES
 
 if TYPE_CHECKING:

@@ -1,18 +1,18 @@
 """The protocol between a gateway and a hook process over a UNIX socket.
 
-A frame is two lengths, a head (small, JSON) and a payload (bytes). Payloads are values of ``values.py``; answers are
-JSON. Both sides import this module; it imports neither.
+A frame is two lengths, a head (small, JSON) and a payload: the bodies or answers of several requests, as JSON or bytes
+one behind the other. Nothing that can execute crosses it. Both sides import this module; it imports neither.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import orjson
 
-from gateway.hooks.values import Buffer, total
+Buffer: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTHS: Final = struct.Struct("<II")
 
@@ -25,7 +25,7 @@ MAX_PAYLOAD: Final = 256 << 20
 def pack(head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> bytes:
     """Return a frame; ``payload`` is in pieces. ``head`` may hold only JSON values."""
     text = orjson.dumps(head, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    return b"".join((_LENGTHS.pack(len(text), total(payload)), text, *payload))
+    return b"".join((_LENGTHS.pack(len(text), sum(map(len, payload))), text, *payload))
 
 
 class FrameReader:

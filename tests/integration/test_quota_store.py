@@ -33,7 +33,6 @@ from tests.waiting import LIMIT_S, soon, until
 pytestmark = [pytest.mark.integration, pytest.mark.redis]
 
 PASSWORD = "a secret of tests"
-IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
 HOOK = (
     "class Preprocess:\n    def process(self, body, state, collect_custom_statistics_fn=None):\n        return body\n"
 )
@@ -275,7 +274,7 @@ def test_two_gateway_processes_admit_one_quota(server: RedisServer, tmp_path: Pa
     with control_plane(tmp_path / "state") as plane, contextlib.ExitStack() as stack:
         made = Client(plane, tmp_path)
         made.create("quotas")
-        made.add("echo", "--preprocess", str(tmp_path / "hook.py"), *IN_THREADS, engine="custom")
+        made.add("echo", "--preprocess", str(tmp_path / "hook.py"), engine="custom")
         gateways = [
             stack.enter_context(GatewayProcess(
                 made, tmp_path / f"gateway-{number}", replicas=2, keys_file=tmp_path / "keys.json",

@@ -19,7 +19,6 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
-IN_THREADS = ("--aux-config", "gateway.hook_isolation=thread")
 ECHO = """
 class Preprocess:
     def process(self, body, state, collect_custom_statistics_fn=None):
@@ -36,7 +35,7 @@ class Service(Client):
         self.port = free_port()
         self.create("keys")
         (folder / "echo.py").write_text(ECHO)
-        self.add("echo", "--preprocess", str(folder / "echo.py"), *IN_THREADS, engine="custom")
+        self.add("echo", "--preprocess", str(folder / "echo.py"), engine="custom")
 
     def keys(self, *arguments: str) -> str:
         """Run the command in a process of its own, as a person does."""

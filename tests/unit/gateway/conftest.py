@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from gateway.app import Gateway
-from gateway.hooks.engines import ENGINES
 from gateway.settings import Settings
 from gateway.spec import decode, triton_model_name
 from tests.core_client import CoreTransport
@@ -40,10 +39,10 @@ def answering(expression: str) -> str:
 class Stack:
     """A gateway over a fake registry and a fake backend, and a client for it."""
 
-    def __init__(self, folder: Path, hook_isolation: str = "thread", **settings: Any) -> None:
+    def __init__(self, folder: Path, code_engine: str = "triton", **settings: Any) -> None:
         self.folder = folder
-        # a process per hook would make this suite slow; test_processes.py is about those
-        self.hook_isolation = hook_isolation
+        # a process per class would make this suite slow; test_processes.py is about those
+        self.code_engine = code_engine
         self.registry = FakeRegistry()
         self.backend = FakeBackend()
         self.backends: dict[str, FakeBackend] = {}
@@ -97,19 +96,28 @@ class Stack:
         version = fields.get("version", "")
         self.load(f"{url}/{version}" if version else url)
 
-    def add_hook(
-        self, url: str, source: str, model_id: str | None = None, engine: str = "custom", **fields: Any
-    ) -> None:
-        """Configure an endpoint with preprocess code; where it runs is the stack's ``hook_isolation``."""
-        isolation = {} if engine in ENGINES else {"hook_isolation": self.hook_isolation}
-        auxiliary = {"gateway": {**isolation, **fields.pop("options", {})}}
+    def add_hook(self, url: str, source: str, model_id: str | None = None, engine: str = "", **fields: Any) -> None:
+        """Configure an endpoint with preprocess code, by default for the stack's ``code_engine``.
+
+        If that is triton, the class runs in threads. It must have ``process``, so that its model is never called.
+        """
+        auxiliary = {"gateway": fields.pop("options", {})}
+        is_alone = not engine and self.code_engine == "triton"
+        if is_alone and model_id is None:
+            model_id = "code"
+            weights = self.folder / "code.onnx"
+            weights.write_bytes(b"x")
+            self.registry.add_model(model_id, weights)
         path = self.folder / f"code-{hashlib.sha256(source.encode()).hexdigest()[:8]}.py"
         path.write_text(source)
         key = f"py_code_{url}"
         self.registry.add_artifact(key, path, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
         self.registry.add_endpoint(
-            url, model_id, engine=engine, preprocess_artifact=key, auxiliary_cfg=auxiliary, **fields
+            url, model_id, engine=engine or self.code_engine, preprocess_artifact=key, auxiliary_cfg=auxiliary, **fields
         )
+        if is_alone:
+            version = fields.get("version", "")
+            self.backend.add(self.triton_name(f"{url}/{version}" if version else url), {}, {}, lambda inputs: inputs)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for the control loop."""

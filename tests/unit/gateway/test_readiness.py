@@ -134,7 +134,7 @@ async def test_a_gateway_that_has_lost_every_endpoint_is_not_ready(stack: Any) -
 async def test_a_gateway_without_triton_is_ready_if_a_hook_serves(stack: Any) -> None:
     """The body names the endpoints that cannot be answered."""
     stack.deploy("e")
-    stack.add_hook("h", HOOK)
+    stack.add_hook("h", HOOK, engine="custom")
     await stack.served("e", "h")
     stack.backend.is_up = False
     await stack.until(lambda: stack.gateway.health.backend_live == {"fake:8001": False})
@@ -182,7 +182,7 @@ async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
 
     monkeypatch.setattr(Tritons, "forget", counted)
     stack.backend.is_up = False
-    stack.add_hook("h", HOOK)
+    stack.add_hook("h", HOOK, engine="custom")
     await stack.served("h")
     before = len(looks)
     await stack.until(lambda: len(looks) > before + 1)

@@ -94,10 +94,10 @@ async def test_code_that_failed_on_requests_is_not_served_by_a_restart(make_stac
             return (await client.post("/serve/h", json={"x": 1})).json()
 
     async with stack.gateway.running():
-        stack.add_hook("h", CODE.format(line="pass", version=1))
+        stack.add_hook("h", CODE.format(line="pass", version=1), engine="custom")
         await stack.served("h")
         assert {"v": 1} == await version(stack.gateway)
-        stack.add_hook("h", CODE.format(line="raise KeyError('first call')", version=2))
+        stack.add_hook("h", CODE.format(line="raise KeyError('first call')", version=2), engine="custom")
         await stack.until(lambda: stack.state("h")[0] == "failed")
     second = stack.gateway = stack.new_gateway()
     async with second.running():

@@ -38,7 +38,7 @@ async def test_a_build_that_fails_after_its_code_was_started_leaves_no_process(
         raise RuntimeError("between two lines")
 
     monkeypatch.setattr(validate, "example", fails)
-    stack = make_stack(hook_isolation="process")
+    stack = make_stack(code_engine="custom")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)
         await stack.until(lambda: stack.state("h")[0] == "failed")
@@ -58,7 +58,7 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
         return {}
 
     monkeypatch.setattr(validate, "example", waits)
-    stack = make_stack(hook_isolation="process")
+    stack = make_stack(code_engine="custom")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)
         async with asyncio.timeout(LIMIT_S):
@@ -75,13 +75,15 @@ async def test_code_that_never_finishes_unloading_delays_no_build(make_stack: An
         "import os, time\nclass Preprocess:\n"
         f"    def unload(self):\n        while not os.path.exists({str(go_on)!r}):\n            time.sleep(0.01)\n"
     )
-    stack = make_stack(hook_isolation="thread")
+    stack = make_stack()
     async with stack.gateway.running(), stack.client:
         try:
-            for number in range(8):
-                stack.add_hook(f"stuck{number}", stuck)
-            await stack.until(lambda: all(stack.state(f"stuck{n}")[0] == "failed" for n in range(8)))
-            assert "process method" in stack.state("stuck0")[1]
+            names = [f"stuck{number}" for number in range(8)]
+            for name in names:
+                stack.add_hook(name, stuck)
+            await stack.until(lambda: stack.gateway.table.current.endpoints.keys() >= {*names})
+            for name in names:
+                del stack.registry.endpoints[name]
             stack.add_hook("h", HOOK)
             await stack.until(lambda: "h" in stack.gateway.table.current.endpoints)
         finally:

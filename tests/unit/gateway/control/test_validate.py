@@ -119,12 +119,12 @@ async def test_code_that_fails_on_the_first_call_is_not_served(stack: Any) -> No
 
 async def test_a_new_version_is_validated_with_a_request_of_its_sibling(stack: Any) -> None:
     """Versions of one endpoint accept the same requests."""
-    stack.add_hook("h/1", VERSION.format(line="pass", version=1))
+    stack.add_hook("h/1", VERSION.format(line="pass", version=1), engine="custom")
     await stack.served("h/1")
     stack.registry.endpoints["h/1"] |= {"serving_url": "h", "version": "1"}
     await stack.until(lambda: stack.gateway.table.current.endpoints["h/1"].identity.version == "1")
     await stack.client.post("/serve/h/1", json={"x": 1})
-    stack.add_hook("h2", VERSION.format(line="raise KeyError('x')", version=2))
+    stack.add_hook("h2", VERSION.format(line="raise KeyError('x')", version=2), engine="custom")
     entry = stack.registry.endpoints.pop("h2")
     stack.registry.endpoints["h/2"] = {**entry, "serving_url": "h", "version": "2"}
     await stack.until(lambda: stack.state("h/2")[0] == "failed")

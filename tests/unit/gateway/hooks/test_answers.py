@@ -8,13 +8,11 @@ import random
 import struct
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gateway.errors import HookFailed
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.process import HookProcess, PendingCall
-from gateway.hooks.values import encode
 from gateway.hooks.wire import pack
 
 
@@ -58,8 +56,7 @@ def answer(jobs: list[Any], *parts: bytes, **head: Any) -> bytes:
 JSON = {"is": "json", "statistics": {}}
 WHOLE = (
     answer([JSON, {"is": "bytes", "statistics": {"x": 1}}], b"[1]", b"raw"),
-    answer([{"is": "stage", "statistics": {}}] * 2, b"".join(encode([np.arange(3)])), b"",
-           b"".join(encode({"x": (1,)})), b"state"),
+    answer([JSON, {"is": "large_json", "statistics": {}}], b"{}", b"1e5"),
     answer([{"is": "response", "status": 201, "headers": [["x-a", "b"]], "statistics": {}},
             {"is": "failed", "message": "m", "hint": "h", "statistics": {}}], b"body"),
     answer([{"is": "refused", "message": "no", "hint": "", "statistics": {}}, JSON], b"{}", spoiled="it is"),
@@ -74,7 +71,7 @@ WRONG = (
     answer([JSON, {"is": "run", "statistics": {}}], b"1", b"1"), answer([JSON, JSON], b"1", b"1", id=2),
     answer([JSON, JSON], b"1", b"1", id=None), answer([JSON, JSON], b"1", b"1", id=[1]),
     answer([JSON, {"is": "failed", "message": 1, "hint": "", "statistics": {}}], b"1"),
-    answer([JSON, {"is": "stage", "statistics": {}}], b"1", b"".join(encode(1))),
+    answer([JSON, {"is": "large_json", "statistics": {}}], b"1", b"{"),
     answer([JSON, JSON], b"1", b"[" * 5000), pack({"k": "call", "id": 1}),
     pack({"k": "call", "id": "x", "endpoint": 1}), pack({"id": 1}), pack({"k": "done"}),
     pack({"k": "done", "id": 1, "broken": {"a": 1}}),
@@ -176,10 +173,10 @@ class Preprocess:
 """
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_a_hooks_header_cannot_split_the_response(make_stack: Any, isolation: str) -> None:
+@pytest.mark.parametrize("engine", ["triton", "custom"])
+async def test_a_hooks_header_cannot_split_the_response(make_stack: Any, engine: str) -> None:
     """In a thread and in a process."""
-    stack = make_stack(hook_isolation=isolation)
+    stack = make_stack(code_engine=engine)
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", SPLITS)
         await stack.served("h")

@@ -139,7 +139,7 @@ async def test_a_hook_that_cannot_be_loaded_is_reported_and_others_are_served(
     stack: Any, source: str, reason: str
 ) -> None:
     """Import, class and load errors are the endpoint's state, with the reason."""
-    stack.add_hook("bad", source)
+    stack.add_hook("bad", source, engine="custom")
     stack.deploy("fine")
     await stack.served("fine")
     await stack.until(lambda: stack.state("bad")[0] == "failed")
@@ -263,7 +263,7 @@ def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
 async def test_which_preprocess_code_runs(stack: Any, section: str, has_own: bool, expected: str) -> None:
     """Versions of auto-update run their own code, else the rule's. A fixed endpoint runs its own."""
     _add_bundle(stack, "m1", answering("{'code': 'own'}") if has_own else None)
-    stack.add_hook("h", answering("{'code': 'given'}"), model_id="m1")
+    stack.add_hook("h", answering("{'code': 'given'}"), model_id="m1", engine="custom")
     entry = {**stack.registry.endpoints.pop("h"), "version": "1"}
     stack.registry.sections[section] = json.dumps({"h/1": entry})
     await stack.served("h/1")
@@ -297,12 +297,8 @@ class Preprocess:
 """
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(
-    make_stack: Any, tmp_path: Path, isolation: str
-) -> None:
+async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(stack: Any, tmp_path: Path) -> None:
     """Each gets its own rows. Only the request at fault is refused: a refused call is split."""
-    stack = make_stack(hook_isolation=isolation)
     gate = tmp_path / "gate"
 
     def run(inputs: Any) -> Any:
@@ -310,18 +306,17 @@ async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(
             raise BackendRefused("unlucky")
         return {"y": inputs["x"] * 2}
 
-    async with stack.gateway.running(), stack.client:
-        stack.add_text_model("m1")
-        source = BATCH.replace("GATE", repr(str(gate)))
-        stack.add_hook("t", source, model_id="m1", engine="triton", options={"hook_threads": "1"})
-        stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, run)
-        await stack.served("t")
-        bodies = [{"x": n, "rows": n % 3 + 1} for n in range(10)] + [{}, {"x": 13}]
-        asked = [asyncio.create_task(stack.client.post("/serve/t", json=body)) for body in bodies]
-        # The first runs hold all executors until the gate opens. What comes meanwhile waits together.
-        await stack.until(lambda: stack.gateway.permits.in_flight == len(bodies))
-        gate.touch()
-        replies = await asyncio.gather(*asked)
+    stack.add_text_model("m1")
+    source = BATCH.replace("GATE", repr(str(gate)))
+    stack.add_hook("t", source, model_id="m1", engine="triton", options={"hook_threads": "1"})
+    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, run)
+    await stack.served("t")
+    bodies = [{"x": n, "rows": n % 3 + 1} for n in range(10)] + [{}, {"x": 13}]
+    asked = [asyncio.create_task(stack.client.post("/serve/t", json=body)) for body in bodies]
+    # The first runs hold all executors until the gate opens. What comes meanwhile waits together.
+    await stack.until(lambda: stack.gateway.permits.in_flight == len(bodies))
+    gate.touch()
+    replies = await asyncio.gather(*asked)
     assert [[2.0 * n] * (n % 3 + 1) for n in range(10)] == [r.json()["y"] for r in replies[:10]]
     assert [422, 422] == [r.status_code for r in replies[10:]]
     assert max(r.json()["together"] for r in replies[:10]) > 1

@@ -134,10 +134,10 @@ _ANSWER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_a_class_may_answer_with_any_of_them(make_stack: Any, isolation: str) -> None:
+@pytest.mark.parametrize("engine", ["triton", "custom"])
+async def test_a_class_may_answer_with_any_of_them(make_stack: Any, engine: str) -> None:
     """Wherever it runs, and in every protocol."""
-    stack = make_stack(hook_isolation=isolation)
+    stack = make_stack(code_engine=engine)
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", _SOURCE)
         await stack.served("h")

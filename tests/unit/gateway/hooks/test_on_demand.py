@@ -1,4 +1,4 @@
-"""Hook processes start for a request and make room when idle. A state goes to the next stage, or is refused."""
+"""Hook processes start for a request and make room when idle."""
 
 from __future__ import annotations
 
@@ -23,23 +23,12 @@ ROOT = Path(__file__).parents[4]
 
 SOURCE = """
 import os, time
-class Own:
-    pass
 class Preprocess:
-    def preprocess(self, body, state, s=None):
-        state["value"] = {"own": Own, "plain": lambda: (1, {"a": 2.5}), "none": lambda: None}[body["state"]]()
-        state["pid"] = os.getpid()
-        return [1.0]
     def process(self, data, state, s=None):
         time.sleep(data.get("s", 0))
         while data.get("until") and not os.path.exists(data["until"]): time.sleep(0.01)
         if data.get("exit"): os._exit(3)
         return {"pid": os.getpid()}
-    def postprocess(self, data, state, s=None):
-        if "value" not in state:
-            return data
-        value = state["value"]
-        return {"kind": type(value).__name__, "same": state["pid"] == os.getpid(), "value": repr(value)}
 """
 
 
@@ -73,10 +62,9 @@ async def opened(
         await pool.close()
 
 
-async def ask(pool: HookPool, body: Any, stages: Any = ("process",), state: Any = None, within: float = LIMIT_S) -> Any:
+async def ask(pool: HookPool, body: Any, within: float = LIMIT_S) -> Any:
     """Return the only outcome of one request."""
-    deadline = asyncio.get_running_loop().time() + within
-    reply = await pool.run(stages, [(body, state)], deadline, is_answer=stages[-1] != "preprocess")
+    reply = await pool.run([body], asyncio.get_running_loop().time() + within)
     return reply.outcomes[0]
 
 
@@ -131,23 +119,6 @@ async def test_a_request_that_waits_too_long_for_a_slot_is_refused(code: Path, t
         assert "pid" in (await ask(other, {})).answer
 
 
-async def test_a_state_of_plain_values_continues_in_any_process(code: Path, tmp_path: Path) -> None:
-    """Other values do not reach it: the next stage fails, and says what to do."""
-    async with opened(code) as pool:
-        plain = await ask(pool, {"state": "plain"}, ["preprocess"])
-        slow = asyncio.create_task(ask(pool, {"until": str(tmp_path / "go-on")}))
-        await soon(lambda: works(pool))
-        elsewhere = (await ask(pool, 1, ["postprocess"], plain.state)).answer
-        assert ("tuple", "(1, {'a': 2.5})", False) == (elsewhere["kind"], elsewhere["value"], elsewhere["same"])
-        own = await ask(pool, {"state": "own"}, ["preprocess"])
-        error = (await ask(pool, 1, ["postprocess"], own.state)).error
-        assert isinstance(error, HookFailed)
-        assert "Own is not a plain value" in error.message
-        assert "gateway.hook_isolation=thread" in error.hint
-        (tmp_path / "go-on").touch()
-        await slow
-
-
 async def test_closing_a_pool_gives_its_slots_back(code: Path) -> None:
     """Also the slot of a start that is cancelled."""
     bound = ProcessBound(1)
@@ -186,7 +157,7 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    reply = await pool.run(["process"], [({}, None)], loop.time() + 300, is_answer=True)
+    reply = await pool.run([{}], loop.time() + 300)
     forked = Path(f"/proc/{reply.outcomes[0].answer['child']}")
     assert forked.exists()
     await pool.close()

@@ -66,7 +66,7 @@ class Preprocess:
 @pytest.fixture
 async def stack(make_stack: Callable[..., Any]) -> AsyncIterator[Any]:
     """A running stack with the default setting: the custom engine runs in processes."""
-    stack = make_stack(hook_isolation="auto")
+    stack = make_stack(code_engine="custom")
     async with stack.gateway.running(), stack.client:
         yield stack
 
@@ -182,8 +182,8 @@ async def test_processes_forked_by_a_hook_end_with_its_process(stack: Any) -> No
     await soon(lambda: not is_alive(child) and not is_alive(parent))
 
 
-@pytest.mark.parametrize("isolation", ["thread", "process"])
-async def test_send_request_reaches_other_endpoints(make_stack: Callable[..., Any], isolation: str) -> None:
+@pytest.mark.parametrize("engine", ["triton", "custom"])
+async def test_send_request_reaches_other_endpoints(make_stack: Callable[..., Any], engine: str) -> None:
     """Blocking, from several threads of a hook at a time, and awaited in async hooks."""
     plain = """
 from concurrent.futures import ThreadPoolExecutor
@@ -200,11 +200,11 @@ class Preprocess:
         both = await asyncio.gather(*(self.send_request("h", data={"n": n}) for n in (1, 2)))
         return {"n": [r["n"] for r in both], "nobody": await self.send_request("nobody", data={})}
 """
-    stack = make_stack(hook_isolation=isolation)
+    stack = make_stack(code_engine=engine)
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)
         stack.add_hook("plain", plain)
-        stack.add_hook("awaited", awaited, engine="custom_async")
+        stack.add_hook("awaited", awaited)
         await stack.served("h", "plain", "awaited")
         found = [(await stack.client.post(f"/serve/{name}", json={})).json() for name in ("plain", "awaited")]
     assert [{"n": [1, 2], "nobody": None}] * 2 == found
@@ -226,8 +226,8 @@ class Preprocess:
         return kinds[body["is"]]()
 """
     seen: dict[str, list[Any]] = {}
-    for isolation in ("thread", "process"):
-        stack = make_stack(hook_isolation=isolation)
+    for engine in ("triton", "custom"):
+        stack = make_stack(code_engine=engine)
         async with stack.gateway.running(), stack.client:
             stack.add_hook("h", source)
             await stack.served("h")
@@ -268,10 +268,8 @@ async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any)
 async def test_invalid_options_are_refused(stack: Any) -> None:
     """The reason names the option."""
     stack.add_hook("h", HOOK, options={"hook_memory": "plenty"})
-    stack.add_hook("g", HOOK, options={"hook_isolation": "jail"})
-    await stack.until(lambda: stack.state("h")[0] == stack.state("g")[0] == "failed")
+    await stack.until(lambda: stack.state("h")[0] == "failed")
     assert "gateway.hook_memory" in stack.state("h")[1]
-    assert "gateway.hook_isolation" in stack.state("g")[1]
 
 
 ALONE = """
@@ -283,9 +281,9 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    reply = await pool.run(["process"], [({"do": "child"}, None)], loop.time() + 300, is_answer=True)
+    reply = await pool.run([{"do": "child"}], loop.time() + 300)
     print(*pool.pids, reply.outcomes[0].answer["child"], flush=True)
-    await pool.run(["process"], [({"do": "spin"}, None)], loop.time() + 600, is_answer=True)
+    await pool.run([{"do": "spin"}], loop.time() + 600)
 asyncio.run(main())
 """
 
