@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
+from typing import Any, Final, Literal, TypeAlias, get_args
 
 from preprocessing import tokenizer_settings
 from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
@@ -50,8 +50,6 @@ ARCHITECTURE_TASKS: Final[Mapping[str, str]] = {
 WINDOWED: Final = frozenset({TOKENS, QUESTION_ANSWERING})
 """Tasks that can read a long text in several rows."""
 
-_T = TypeVar("_T", bound=str)
-
 # These families number positions from padding_idx + 1, so their position table is that much longer than the longest
 # input (transformers, `create_position_ids_from_input_ids`).
 _OFFSET_POSITIONS: Final = frozenset(
@@ -66,14 +64,6 @@ _MAX_LABELS: Final = 50_000
 _NO_LIMIT: Final = 1_000_000  # transformers writes 1e30 for a tokenizer without a limit
 _DEFAULT_MAX_LENGTH: Final = 512
 
-OPTIONS: Final = frozenset(
-    {
-        *("task", "max_length", "max_rows", "max_chars", "offload_chars"),
-        *("max_answer_bytes", "max_output_bytes"),
-        *("long_texts", "stride", "allow_empty", "pooling", "normalize", "truncate_dim", "function_to_apply", "top_k"),
-        *("aggregation_strategy", "ignore_labels", "candidate_labels", "hypothesis_template", "multi_label"),
-    }
-)
 _POOLING_MODULE: Final = "Pooling"
 _KNOWN_MODULES: Final = frozenset({"Transformer", _POOLING_MODULE, "Normalize"})
 
@@ -163,32 +153,29 @@ class TaskConfig:
         tokens are in the vocabulary, which is not read here: see `with_ids`. Raises InvalidBundle, InvalidOption and
         UnsupportedTask.
         """
-        chosen = _Options(options or {})
+        chosen = _read_options(options or {})
         model = _read_json(folder / "config.json", required=True)
         tokenizer = _read_json(folder / "tokenizer_config.json")
         modules = _read_modules(folder)
         cross_encoder = _cross_encoder(model, _read_json(folder / "config_sentence_transformers.json"))
-        task = _task(model, modules, chosen, cross_encoder)
-        return cls(
-            task=task,
-            architecture=_architecture(model),
-            model_type=model.get("model_type") if isinstance(model.get("model_type"), str) else None,
+        task = chosen.get("task") or _task(model, modules, cross_encoder)
+        found = {
+            "task": task,
+            "architecture": _architecture(model),
+            "model_type": model.get("model_type") if isinstance(model.get("model_type"), str) else None,
             **_token_limits(folder, model, tokenizer, modules, chosen, task),
             **_padding(model, tokenizer),
-            tokenizer_settings={name: tokenizer[name] for name in tokenizer_settings.READ if name in tokenizer},
-            splits_special_tokens=tokenizer.get("split_special_tokens") is True,
-            special_tokens=_special_tokens(folder, tokenizer),
-            cleans_up=tokenizer.get("clean_up_tokenization_spaces") is True,
-            input_names=_input_names(model),
-            vocab_size=_positive(model.get("vocab_size")),
-            **(
-                _embedding(folder, model, modules, chosen)
-                if task == EMBEDDINGS
-                else _labelling(model, task, chosen, cross_encoder)
-            ),
+            "tokenizer_settings": {name: tokenizer[name] for name in tokenizer_settings.READ if name in tokenizer},
+            "splits_special_tokens": tokenizer.get("split_special_tokens") is True,
+            "special_tokens": _special_tokens(folder, tokenizer),
+            "cleans_up": tokenizer.get("clean_up_tokenization_spaces") is True,
+            "input_names": _input_names(model),
+            "vocab_size": _positive(model.get("vocab_size")),
+            **(_embedding(folder, model, modules) if task == EMBEDDINGS else _labelling(model, task, cross_encoder)),
             **(_generation(folder, model) if task == GENERATION else {}),
-            **({"offload_chars": _WINDOWED_OFFLOAD} if task in WINDOWED else {}) | _request_limits(chosen),
-        )
+            **({"offload_chars": _WINDOWED_OFFLOAD} if task in WINDOWED else {}),
+        }
+        return cls(**found | {_FIELDS.get(name, name): value for name, value in chosen.items()})
 
     def with_ids(self, id_of: Callable[[str], int | None]) -> TaskConfig:
         """Return this configuration with the ids of the special tokens; `id_of` looks a token up in the vocabulary.
@@ -209,15 +196,11 @@ class TaskConfig:
 # --- the task ---------------------------------------------------------------------------------------------------------
 
 
-def _task(
-    model: Mapping[str, Any], modules: Sequence[_Module], options: _Options, cross_encoder: Mapping[str, Any] | None
-) -> str:
-    """Return the task named by an option, or else by the files.
+def _task(model: Mapping[str, Any], modules: Sequence[_Module], cross_encoder: Mapping[str, Any] | None) -> str:
+    """Return the task named by the files.
 
     The module list of sentence-transformers is more reliable than an architecture's name.
     """
-    if "task" in options:
-        return options.text("task")
     if any(module.kind == _POOLING_MODULE for module in modules):
         return EMBEDDINGS
     architecture = _architecture(model)
@@ -261,12 +244,12 @@ def _token_limits(
     model: Mapping[str, Any],
     tokenizer: Mapping[str, Any],
     modules: Sequence[_Module],
-    options: _Options,
+    options: Mapping[str, Any],
     task: str,
 ) -> dict[str, Any]:
     """Return the limit on tokens: the smallest one of sentence-transformers, the tokenizer and the position table.
 
-    The truncation inside tokenizer.json is ignored.
+    Raises InvalidOption for options that this model does not allow. The truncation inside tokenizer.json is ignored.
     """
     table = _positive(model.get("max_position_embeddings")) or _positive(model.get("n_positions"))
     if table is not None and model.get("model_type") in _OFFSET_POSITIONS:
@@ -280,27 +263,21 @@ def _token_limits(
         if limit is not None and limit < _NO_LIMIT
     ]
     max_length = min(limits) if limits else _DEFAULT_MAX_LENGTH
-    if "max_length" in options:
-        wanted = options.count("max_length")
-        if table is not None and wanted > table:
-            raise InvalidOption(
-                f"max_length is {wanted}, but this model has positions for {table} tokens",
-                hint=f"set max_length to at most {table}, or leave it out for {max_length}",
-            )
-        max_length = wanted
-    long_texts: LongTexts = "window" if task in WINDOWED else "cut"
-    if "long_texts" in options:
-        long_texts = options.choice("long_texts", LONG_TEXTS)
-        if long_texts == "window" and task not in WINDOWED:
-            raise InvalidOption(
-                f"The task {task} does not read a long text in windows", hint="set long_texts to cut or refuse"
-            )
+    wanted = options.get("max_length", max_length)
+    if table is not None and wanted > table:
+        raise InvalidOption(
+            f"max_length is {wanted}, but this model has positions for {table} tokens",
+            hint=f"set max_length to at most {table}, or leave it out for {max_length}",
+        )
+    long_texts: LongTexts = options.get("long_texts", "window" if task in WINDOWED else "cut")
+    if long_texts == "window" and task not in WINDOWED:
+        raise InvalidOption(
+            f"The task {task} does not read a long text in windows", hint="set long_texts to cut or refuse"
+        )
     return {
         "max_length": max_length,
         "truncate": long_texts != "refuse",
         "long_texts": long_texts,
-        "stride": options.count("stride", least=0) if "stride" in options else None,
-        "allow_empty": options.flag("allow_empty", default=False),
         # A text is continued from its end, so that end is kept.
         "truncation_side": "left" if task == GENERATION else _side(tokenizer, "truncation_side"),
         "padding_side": _side(tokenizer, "padding_side"),
@@ -332,27 +309,18 @@ def _input_names(model: Mapping[str, Any]) -> tuple[str, ...]:
     return (*names, "token_type_ids") if types is not None and types > 1 else names
 
 
-def _request_limits(options: _Options) -> dict[str, Any]:
-    names = ("max_rows", "max_chars", "max_answer_bytes", "max_output_bytes", "offload_chars")
-    return {name: options.count(name) for name in names if name in options}
-
-
 # --- classification ---------------------------------------------------------------------------------------------------
 
 
-def _labelling(
-    model: Mapping[str, Any], task: str, options: _Options, cross_encoder: Mapping[str, Any] | None
-) -> dict[str, Any]:
+def _labelling(model: Mapping[str, Any], task: str, cross_encoder: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return labels and activation, decided as in `transformers`' text-classification pipeline.
 
-    For a cross-encoder, as in sentence-transformers. Includes the options of tasks with labels.
+    For a cross-encoder, as in sentence-transformers.
     """
     labels = _labels(model)
     problem = model.get("problem_type")
     activation: Activation
-    if "function_to_apply" in options:
-        activation = options.choice("function_to_apply", ACTIVATIONS)
-    elif task == RANKING:
+    if task == RANKING:
         activation = _cross_encoder_activation(model, cross_encoder or {})
     elif problem == "regression":
         activation = "none"
@@ -360,19 +328,7 @@ def _labelling(
         activation = "sigmoid"
     else:
         activation = "softmax"
-    top_k = options.count("top_k") if "top_k" in options else None
-    chosen: dict[str, Any] = {"labels": labels, "activation": activation, "top_k": top_k}
-    if "aggregation_strategy" in options:
-        chosen["aggregation"] = options.choice("aggregation_strategy", AGGREGATIONS)
-    if "ignore_labels" in options:
-        chosen["ignored_labels"] = options.names("ignore_labels")
-    if "candidate_labels" in options:
-        chosen["candidate_labels"] = options.names("candidate_labels")
-    if "hypothesis_template" in options:
-        chosen["hypothesis_template"] = options.text("hypothesis_template")
-    if "multi_label" in options:
-        chosen["multi_label"] = options.flag("multi_label", default=False)
-    return chosen
+    return {"labels": labels, "activation": activation}
 
 
 _SAMPLING: Final = ("do_sample", "temperature", "top_k", "top_p", "repetition_penalty", "max_new_tokens")
@@ -487,7 +443,7 @@ def _transformer_path(modules: Sequence[_Module]) -> str:
     return next((module.path for module in modules if module.kind == "Transformer"), "")
 
 
-def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module], options: _Options) -> dict[str, Any]:
+def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module]) -> dict[str, Any]:
     """Return pooling, normalisation and prompts as sentence-transformers applies them.
 
     A plain encoder gets sentence-transformers' default: mean pooling without normalisation.
@@ -497,8 +453,6 @@ def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module
     pooling = _poolings(content)
     if any(module.kind not in _KNOWN_MODULES for module in modules):
         pooling = ()  # a Dense layer or similar must be part of the exported graph, which then also pools
-    if "pooling" in options:
-        pooling = (options.choice("pooling", POOLINGS),)
     sentence = _read_json(folder / "config_sentence_transformers.json")
     prompts = sentence.get("prompts")
     prompts = {str(k): v for k, v in prompts.items() if isinstance(v, str)} if isinstance(prompts, dict) else {}
@@ -507,12 +461,11 @@ def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module
         raise InvalidBundle(
             f"config_sentence_transformers.json: default_prompt_name {default_prompt!r} is not among prompts"
         )
-    stated_dim = _positive(sentence.get("truncate_dim"))
     return {
-        "truncate_dim": options.count("truncate_dim") if "truncate_dim" in options else stated_dim,
+        "truncate_dim": _positive(sentence.get("truncate_dim")),
         "pools_prompt": content.get("include_prompt") is not False,
         "pooling": pooling,
-        "normalize": options.flag("normalize", default=any(module.kind == "Normalize" for module in modules)),
+        "normalize": any(module.kind == "Normalize" for module in modules),
         "prompts": prompts,
         "default_prompt": default_prompt,
         "embedding_size": _positive(model.get("hidden_size")) or _positive(model.get("dim")),
@@ -546,61 +499,79 @@ def _poolings(content: Mapping[str, Any]) -> tuple[Pooling, ...]:
 # --- options and files ------------------------------------------------------------------------------------------------
 
 
-class _Options:
-    """Endpoint options, parsed by type; strings are accepted as on a command line."""
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What an option must be, and a function that reads it; None for a value that is not."""
 
-    def __init__(self, options: Mapping[str, object]) -> None:
-        unknown = sorted(set(options) - OPTIONS)
-        if unknown:
-            raise InvalidOption(f"Unknown option: {', '.join(unknown)}", hint=f"known are {', '.join(sorted(OPTIONS))}")
-        self._values = dict(options)
+    form: str
+    read: Callable[[object], Any]
 
-    def __contains__(self, name: str) -> bool:
-        return self._values.get(name) is not None
 
-    def count(self, name: str, *, least: int = 1) -> int:
-        value = self._values[name]
-        if isinstance(value, str) and value.strip().isdecimal():
-            value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise InvalidOption(f"{name} must be a whole number of at least {least}, not {value!r}")
-        return value
+def _count(least: int = 1) -> _Kind:
+    def read(value: object) -> int | None:
+        number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+        return number if isinstance(number, int) and not isinstance(number, bool) and number >= least else None
 
-    def flag(self, name: str, *, default: bool) -> bool:
-        value = self._values.get(name)
+    return _Kind(f"a whole number of at least {least}", read)
+
+
+def _choice(choices: Sequence[str]) -> _Kind:
+    return _Kind(
+        f"one of {', '.join(choices)}", lambda value: found if (found := _stripped(value)) in choices else None
+    )
+
+
+def _stripped(value: object) -> str | None:
+    return (value.strip() or None) if isinstance(value, str) else None
+
+
+def _true_or_false(value: object) -> bool | None:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    found = words.get(value.strip().lower()) if isinstance(value, str) else value
+    return found if isinstance(found, bool) else None
+
+
+def _names(value: object) -> tuple[str, ...] | None:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
+        return None
+    return tuple(part.strip() for part in parts if part.strip()) or None
+
+
+_FLAG: Final = _Kind("true or false", _true_or_false)
+_TEXT: Final = _Kind("text", _stripped)
+_LIST: Final = _Kind("names with commas between them", _names)
+
+OPTIONS: Final[Mapping[str, _Kind]] = {
+    "task": _TEXT, "max_length": _count(), "max_rows": _count(), "max_chars": _count(), "offload_chars": _count(),
+    "max_answer_bytes": _count(), "max_output_bytes": _count(), "long_texts": _choice(LONG_TEXTS),
+    "stride": _count(least=0), "allow_empty": _FLAG, "pooling": _choice(POOLINGS), "normalize": _FLAG,
+    "truncate_dim": _count(), "function_to_apply": _choice(ACTIVATIONS), "top_k": _count(),
+    "aggregation_strategy": _choice(AGGREGATIONS), "ignore_labels": _LIST, "candidate_labels": _LIST,
+    "hypothesis_template": _TEXT, "multi_label": _FLAG,
+}  # fmt: skip
+"""The options of an endpoint. They replace what the model's files say."""
+_FIELDS: Final = {
+    "function_to_apply": "activation", "aggregation_strategy": "aggregation", "ignore_labels": "ignored_labels",
+}  # fmt: skip
+"""Options with another name than their field of `TaskConfig`."""
+
+
+def _read_options(options: Mapping[str, object]) -> dict[str, Any]:
+    """Return the given options as values of their fields; strings are accepted as on a command line."""
+    unknown = sorted(set(options) - OPTIONS.keys())
+    if unknown:
+        raise InvalidOption(f"Unknown option: {', '.join(unknown)}", hint=f"known are {', '.join(sorted(OPTIONS))}")
+    found = {}
+    for name, value in options.items():
         if value is None:
-            return default
-        if isinstance(value, str):
-            value = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(
-                value.strip().lower(), value
-            )
-        if not isinstance(value, bool):
-            raise InvalidOption(f"{name} must be true or false, not {value!r}")
-        return value
-
-    def text(self, name: str) -> str:
-        value = self._values[name]
-        if not isinstance(value, str) or not value.strip():
-            raise InvalidOption(f"{name} must be text, not {value!r}")
-        return value.strip()
-
-    def names(self, name: str) -> tuple[str, ...]:
-        """Parse a list, or a string with commas."""
-        value = self._values[name]
-        parts = value.split(",") if isinstance(value, str) else value
-        if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-            raise InvalidOption(f"{name} must be names with commas between them, not {value!r}")
-        found = tuple(part.strip() for part in parts if part.strip())
-        if not found:
-            raise InvalidOption(f"{name} is empty")
-        return found
-
-    def choice(self, name: str, choices: Sequence[_T]) -> _T:
-        value = self.text(name)
-        for choice in choices:
-            if choice == value:
-                return choice
-        raise InvalidOption(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+            continue
+        found[name] = OPTIONS[name].read(value)
+        if found[name] is None:
+            raise InvalidOption(f"{name} must be {OPTIONS[name].form}, not {value!r}")
+    if "pooling" in found:
+        found["pooling"] = (found["pooling"],)
+    return found
 
 
 def _read_json_file(path: Path) -> Any:
