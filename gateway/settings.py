@@ -321,8 +321,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     word_cache_words: int = Field(
         200_000, ge=0, validation_alias=_names("word_cache_words"),
-        description="Most words in the word cache of each text endpoint's tokenizer (results are exact; see "
-        "docs/tasks.md#words-that-are-remembered). 0: no cache.",
+        description="Most words in the cache of each tokenizer, which models with the same tokenizer.json share "
+        "(results are exact; see docs/tasks.md#words-that-are-remembered). 0: no cache.",
     )  # fmt: skip
     max_hook_processes: int = Field(
         32, ge=1, le=4096, validation_alias=_names("max_hook_processes"),

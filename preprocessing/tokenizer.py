@@ -3,15 +3,14 @@
 `processor` calls it from the event loop and from other threads. The tokenizer's settings (truncation to the model's
 length, no padding) are set at load and never changed: `tokenizers` objects may be read by many threads, but fail with
 "Already borrowed" while one of them changes a setting. So no method here changes anything, and one instance serves all
-threads. Folders with the same `tokenizer.json`, such as fine-tunings of one model, share the loaded tokenizer (11 MB
-for 30,000 words) and the proof of its rules. Each of them has its own cache of words.
+threads. Folders with the same `tokenizer.json`, such as fine-tunings of one model, share one `TextTokenizer` with its
+vocabulary (11 MB for 30,000 words) and its cache of words.
 The word cache is used whenever it is exact (`words`), so answers are the same with it. `TOKENIZERS_PARALLELISM` is a
 setting of the process and is not touched here.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -82,9 +81,7 @@ class TextTokenizer:
         """The cached words; None if there is no cache."""
         self.no_words_because: str | None = None
         """Why there is no cache."""
-        self._shared = _Shared(tokenizer, max_length, truncation_side, unknown_id)
-        self._origin: TextTokenizer | None = None
-        """The tokenizer that this one is a twin of; it lives as long as its twins."""
+        self._truncation_side: Side = truncation_side
         try:
             self._framing = Framing(
                 tokenizer, max_length=max_length, truncation_side=truncation_side, unknown_id=unknown_id
@@ -100,14 +97,14 @@ class TextTokenizer:
         digest = hashlib.sha256(content).digest()
         key = (digest, config.max_length, config.truncation_side, config.splits_special_tokens, int(word_cache))
         with _loading:
-            origin = _loaded.get(key)
-        if origin is None:
-            origin = cls._load(content, config, word_cache=word_cache)
+            found = _loaded.get(key)
+        if found is None:
+            found = cls._load(content, config, word_cache=word_cache)
             with _loading:  # another thread may have loaded it meanwhile
-                origin = _loaded.setdefault(key, origin)
-        if origin.stated is not None:
-            refuse_contradictions(config.tokenizer_settings, config.model_type, origin.stated)
-        return origin.twin()
+                found = _loaded.setdefault(key, found)
+        if found.stated is not None:
+            refuse_contradictions(config.tokenizer_settings, config.model_type, found.stated)
+        return found
 
     @classmethod
     def _load(cls, content: bytes, config: TaskConfig, *, word_cache: bool | int) -> TextTokenizer:
@@ -144,18 +141,14 @@ class TextTokenizer:
             stated=file.stated,
         )
 
-    def twin(self) -> TextTokenizer:
-        """Return a tokenizer with an empty word cache that shares everything else with this one."""
-        made = copy.copy(self)
-        made._origin = self  # noqa: SLF001 - an instance of this class
-        if self.words is not None:
-            made.words = self.words.twin()
-        return made
-
-    @property
+    @cached_property
     def vocab_size(self) -> int:
         """The largest token id plus one; a model with a smaller embedding table cannot use this tokenizer."""
-        return self._shared.vocab_size
+        # To list a large vocabulary takes a third of a second under the interpreter's lock, and most have no gaps.
+        count = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
+        if all(self._tokenizer.id_to_token(i) is not None for i in range(count)):
+            return count
+        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode_batch(self, texts: Texts) -> list[Encoded]:
         """Return one `Encoded` per text or pair, in order."""
@@ -187,10 +180,15 @@ class TextTokenizer:
                     return True
         return False
 
-    @property
+    @cached_property
     def windower(self) -> Windower:
         """The object that divides long texts into rows, with tokenizers of its own."""
-        return self._shared.windower
+        return Windower(
+            self._tokenizer,
+            max_length=self.max_length,
+            truncation_side=self._truncation_side,
+            unknown_id=self._unknown_id,
+        )
 
     # --- `heads.base.Vocabulary` ---
 
@@ -310,33 +308,6 @@ class TextTokenizer:
             raise NotUnderstood("the tokenizer fails on a probe") from error
         cache.forget_counts()
         return cache
-
-
-class _Shared:
-    """Facts about a tokenizer that are computed at first use and shared by its twins."""
-
-    def __init__(self, tokenizer: Tokenizer, max_length: int, truncation_side: Side, unknown_id: int | None) -> None:
-        self._tokenizer = tokenizer
-        self._max_length, self._truncation_side, self._unknown_id = max_length, truncation_side, unknown_id
-
-    @cached_property
-    def vocab_size(self) -> int:
-        """The largest token id plus one."""
-        # To list a large vocabulary takes a third of a second under the interpreter's lock, and most have no gaps.
-        count = int(self._tokenizer.get_vocab_size(with_added_tokens=True))
-        if all(self._tokenizer.id_to_token(i) is not None for i in range(count)):
-            return count
-        return max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-
-    @cached_property
-    def windower(self) -> Windower:
-        """See `TextTokenizer.windower`."""
-        return Windower(
-            self._tokenizer,
-            max_length=self._max_length,
-            truncation_side=self._truncation_side,
-            unknown_id=self._unknown_id,
-        )
 
 
 _PIECE: Final = 1_000_000

@@ -21,8 +21,7 @@ from tokenizers import Tokenizer
 
 from preprocessing.framing import Framing
 from preprocessing.types import Encoded, Texts, pack
-from preprocessing.words.budget import OF_PROCESS, WordBudget
-from preprocessing.words.rules import WordRules, understand
+from preprocessing.words.rules import understand
 
 DEFAULT_MAX_WORDS: Final = 200_000
 
@@ -39,12 +38,9 @@ class WordCache:
     texts left to the tokenizer; their sum is all texts. Concurrent counts may lose one.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS,
-        budget: WordBudget = OF_PROCESS, rules: WordRules | None = None,
-    ) -> None:  # fmt: skip
-        """Raises NotUnderstood if the tokenizer's words are not independent. ``rules`` if they are known already."""
-        self._rules = understand(tokenizer) if rules is None else rules
+    def __init__(self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS) -> None:
+        """Raises NotUnderstood if the tokenizer's words are not independent."""
+        self._rules = understand(tokenizer)
         self._framing = framing
         # Model, normalizer and pre-tokenizer are shared with `tokenizer`, not copied; the learner does not truncate.
         self._learner = Tokenizer(tokenizer.model)
@@ -60,35 +56,11 @@ class WordCache:
         self._generation = max(max_words // 2, 1)
         self._lock = Lock()
         self.hits = self.learned = self.misses = 0
-        self._asked_before = 0
-        self._budget = budget
-        budget.add(self)
-
-    def twin(self) -> WordCache:
-        """Return a cache with the same rules and no words."""
-        return WordCache(
-            self._learner, self._framing, max_words=self.max_words, budget=self._budget, rules=self._rules
-        )  # fmt: skip
 
     @property
     def words(self) -> int:
         """Number of cached words."""
         return len(self._young) + len(self._old)
-
-    def used(self) -> int:
-        """See ``budget.Cache``."""
-        asked = self.hits + self.learned
-        used, self._asked_before = asked - self._asked_before, asked
-        return max(used, 0)
-
-    def shrink(self, *, wholly: bool) -> int:
-        """See ``budget.Cache``."""
-        with self._lock:
-            before = self.words
-            self._turn()
-            if wholly:
-                self._turn()
-            return before - self.words
 
     def forget_counts(self) -> None:
         """Reset the counts."""
@@ -188,7 +160,6 @@ class WordCache:
                     if len(self._young) >= self._generation:
                         self._turn()
             self._young[word] = ids
-            self._budget.learned(1)
         return ids
 
     def _turn(self) -> None:
@@ -305,7 +276,6 @@ class WordCache:
                 if room and len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
                     young[word] = ids
                     room -= 1
-        self._budget.learned(len(learned))
 
 
 class _Generation(dict[str, bytes]):

@@ -104,23 +104,8 @@ def test_a_text_has_the_same_ids_alone_and_in_a_batch(tokenizer: TextTokenizer, 
 
 
 def test_folders_with_the_same_tokenizer_share_it_in_memory(make_folder: MakeFolder) -> None:
-    """Hundreds of fine-tuned models would each hold the whole vocabulary."""
-    one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))
-    assert one is not other
-    assert one._tokenizer is other._tokenizer
-    assert one.windower is other.windower
-    assert one.words is not None
-    assert other.words is not None
-    assert one.words._rules is other.words._rules
-
-
-def test_shared_tokenizers_have_separate_word_caches(make_folder: MakeFolder) -> None:
-    """The counts of an endpoint are of its own texts."""
-    one, other = load(make_folder(**CLASSIFIER)), load(make_folder(**CLASSIFIER))
-    one.encode_batch(["good film"])
-    one.encode_batch(["good film"])
-    assert (2, 2) == (one.words.hits + one.words.learned, one.words.words)
-    assert (0, 0, 0) == (other.words.hits, other.words.learned, other.words.words)
+    """Hundreds of fine-tuned models would each hold the whole vocabulary, and learn the same words."""
+    assert load(make_folder(**CLASSIFIER)) is load(make_folder(**CLASSIFIER))
 
 
 @pytest.mark.parametrize("options", [{"max_length": 8}, {"truncation_side": "left"}])
@@ -137,7 +122,7 @@ def test_another_length_or_side_is_another_tokenizer(classifier: Path, options: 
 def test_a_shared_tokenizer_is_freed_with_its_last_user(make_folder: MakeFolder) -> None:
     """A retired version frees its memory."""
     one, other = load(make_folder(**CLASSIFIER), max_length=9), load(make_folder(**CLASSIFIER), max_length=9)
-    held = weakref.ref(one._origin)
+    held = weakref.ref(one)
     del one
     assert held() is not None
     del other
@@ -169,8 +154,8 @@ def test_the_vocabulary_is_not_counted_for_each_request() -> None:
             """Have a gap, so that the size is not the highest id."""
 
     tokenizer = TextTokenizer(word_piece(), max_length=16, unknown_id=1, zero_types=True)
-    tokenizer._shared._tokenizer = counting = Counting()
-    assert [7, 7] == [tokenizer.vocab_size, tokenizer.twin().vocab_size]
+    tokenizer._tokenizer = counting = Counting()
+    assert [7, 7] == [tokenizer.vocab_size, tokenizer.vocab_size]
     assert 1 == counting.asked
 
 
