@@ -6,8 +6,9 @@ count it, at any later time.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -29,53 +30,39 @@ from gateway.trace import DEFAULT
 
 MAX_ITEMS: Final = 1000
 _MAX_BYTES: Final = 1 << 20
-_FORM: Final = '{"endpoint": "sentiment/2", "predicted": "POSITIVE", "label": "NEGATIVE"}'
+_EXAMPLE: Final = {"endpoint": "sentiment/2", "predicted": "POSITIVE", "label": "NEGATIVE"}
+_FORM: Final = json.dumps(_EXAMPLE)
+OPERATION: Final = {
+    "summary": "Send true labels of answers, one or as the list `feedback`", "tags": ["operations"],
+    "requestBody": {"required": True, "content": {"application/json": {"schema": {}, "example": _EXAMPLE}}},
+    "responses": {
+        "200": {
+            "description": "All are counted; `not_served` lists versions that are replaced or mistyped",
+            "content": {"application/json": {"schema": {}, "example": {"counted": 1}}},
+        }
+    },
+}  # fmt: skip
+"""The route in the OpenAPI document."""
 
 Count = Callable[[Labelled], None]
 Text = Annotated[str, Field(min_length=1, max_length=100)]
 
 
 class Label(BaseModel):
-    """The true label of one answer."""
+    """The true label of one answer of ``endpoint`` (from ``x-served-by``), which said ``predicted``."""
 
     model_config = ConfigDict(coerce_numbers_to_str=True)
-    endpoint: Text = Field(description="The version that answered, from `x-served-by`.")
-    version: str = Field("", max_length=100, description="The version, if `endpoint` does not contain it.")
-    predicted: Text = Field(description="The label in the answer.")
-    label: Text = Field(description="The true label.")
+    endpoint: Text
+    version: str = Field("", max_length=100)
+    """If ``endpoint`` does not contain it."""
+    predicted: Text
+    label: Text
 
 
 class Labels(BaseModel):
     """The true labels of many answers."""
 
     feedback: list[Label] = Field(min_length=1, max_length=MAX_ITEMS)
-
-
-def openapi(error: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the operation and the schemas that it names, for the OpenAPI document; ``error``: the schema of errors."""
-    many = Labels.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas = {**many.pop("$defs"), "Labels": many}
-    answer = {
-        "counted": {"type": "integer"},
-        "not_served": {
-            "type": "array", "items": {"type": "string"},
-            "description": "Named versions that are not served: they are replaced or mistyped",
-        },
-    }  # fmt: skip
-    described = {
-        "200": ("All labels are counted", {"type": "object", "properties": answer}),
-        "404": ("endpoint_not_found", error),
-        "422": ("input_refused", error),
-    }
-    sent = {"anyOf": [{"$ref": f"#/components/schemas/{name}"} for name in ("Label", "Labels")]}
-    return {
-        "summary": "Send true labels of answers", "tags": ["operations"],
-        "requestBody": {"required": True, "content": {"application/json": {"schema": sent}}},
-        "responses": {
-            code: {"description": says, "content": {"application/json": {"schema": schema}}}
-            for code, (says, schema) in described.items()
-        },
-    }, schemas  # fmt: skip
 
 
 class _Version(NamedTuple):

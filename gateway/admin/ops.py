@@ -21,7 +21,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
-from gateway.admin import feedback, schemas
+from gateway.admin import feedback
 from gateway.admin.page import POLICY, render_live, render_page
 from gateway.errors import STATUS, GatewayError
 from gateway.health import Health
@@ -209,11 +209,9 @@ def build_ops(
             for path in document["paths"].values():  # FastAPI declares a 422 of its own form, which no route answers
                 for operation in path.values():
                     operation["responses"].pop("422", None)
-            labels, named = feedback.openapi(_ERROR_REF)
-            document["components"] = {"schemas": {"Error": _ERROR, **named}}
-            current = status()
-            document["paths"].update(_serve_paths(current, serve_prefix))
-            document["paths"][FEEDBACK_PATH] = {"post": labels}
+            document["components"] = {"schemas": {"Error": _ERROR}}
+            document["paths"].update(_serve_paths(status(), serve_prefix))
+            document["paths"][FEEDBACK_PATH] = {"post": feedback.OPERATION}
             written[:] = [(now, document)]
         return written[0][1]
 
@@ -257,8 +255,8 @@ def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:
 
 
 def _operation(summary: str, details: Mapping[str, Any] | None, parameters: list[str]) -> dict[str, Any]:
-    content: dict[str, Any] = {"schema": schemas.request_schema(details) if details else {}}
-    answer: dict[str, Any] = {"schema": schemas.response_schema(details) if details else {}}
+    content: dict[str, Any] = {"schema": {}}
+    answer: dict[str, Any] = {"schema": {}}
     if details and "example" in details:
         content["example"] = details["example"]
     if details and "example_answer" in details:

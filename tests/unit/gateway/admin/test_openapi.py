@@ -1,39 +1,9 @@
-"""Schemas of endpoints: tasks, examples of bundles, and one document per swap."""
+"""The OpenAPI document: one per swap, with an example of each endpoint."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
-
-import pytest
-
-from gateway.admin.schemas import of_value, request_schema, response_schema
-from preprocessing.heads import HEADS
-
-
-@pytest.mark.parametrize("task", sorted(HEADS))
-def test_every_task_has_schemas(task: str) -> None:
-    """A new task needs them too."""
-    details = {"task": task, "parameters": ["top_k"], "example_answer": {"label": "GOOD", "tokens": 3}}
-    asked, (one, several) = request_schema(details), response_schema(details)["anyOf"]
-    assert {*asked["required"], "parameters"} == set(asked["properties"])
-    texts = {"ranking": ["query", "documents"], "question-answering": ["question", "context"]}
-    assert texts.get(task, ["text"]) == asked["required"]
-    parameters = asked["properties"]["parameters"]
-    assert (False, False, ["top_k"]) == (
-        asked["additionalProperties"], parameters["additionalProperties"], [*parameters["properties"]],
-    )  # fmt: skip
-    assert ({"type": "number"}, "array") == (
-        one["properties"]["tokens"], several["properties"]["tokens"]["type"]
-    )  # fmt: skip
-
-
-def test_schema_of_an_example_has_its_types() -> None:
-    """For endpoints that are described only by an example."""
-    assert {
-        "type": "object",
-        "properties": {"a": {"type": "array", "items": {"type": "number"}}, "b": {"type": "boolean"}, "c": {}},
-    } == of_value({"a": [1], "b": True, "c": None})
 
 
 async def test_document_is_written_once_per_swap(stack: Any) -> None:
@@ -56,7 +26,7 @@ async def test_inference_comes_first_and_refusals_have_one_schema(served: Any) -
     assert "inference" == document["tags"][0]["name"]
     used = {tag for path in document["paths"].values() for one in path.values() for tag in one["tags"]}
     assert used == {tag["name"] for tag in document["tags"]}
-    assert ["Error", "Label", "Labels"] == list(document["components"]["schemas"])
+    assert ["Error"] == list(document["components"]["schemas"])
     refusals = [
         content["schema"] for path in document["paths"].values() for one in path.values()
         for code, answer in one["responses"].items() if code >= "400"
@@ -78,9 +48,7 @@ async def test_example_of_a_task_is_a_sentence_whatever_the_bundles_samples_are(
     await stack.served("e")
     operation = (await stack.client.get("/openapi.json")).json()["paths"]["/serve/e"]["post"]
     assert {"text": "I like this very much."} == operation["requestBody"]["content"]["application/json"]["example"]
-    answered = operation["responses"]["200"]["content"]["application/json"]
-    assert answered["example"]["label"] in ("BAD", "GOOD")
-    assert {"type": "string"} == answered["schema"]["anyOf"][0]["properties"]["label"]
+    assert operation["responses"]["200"]["content"]["application/json"]["example"]["label"] in ("BAD", "GOOD")
 
 
 def _unzip(stack: Any, model_id: str, folder: Any) -> None:
