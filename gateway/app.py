@@ -55,7 +55,6 @@ from gateway.http.connections import Connections, room_for_connections
 from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, refusal
 from gateway.http.problems import FAILURES
-from gateway.memory import resident
 from gateway.metrics import catalog
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
@@ -388,7 +387,6 @@ class Gateway:
     def _status(self) -> dict[str, Any]:
         assert self._reconciler is not None  # noqa: S101 - routes exist only while `running` is open
         found = self._reconciler.status()
-        found["process"] = {"workers": self._settings.workers, "memory_bytes": resident()}
         if self._callers is not None:
             found |= {"callers": self._callers.status(), "quotas": self._callers.access.quota_status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}

@@ -265,22 +265,9 @@ def _tiles(status: Values, rows: Sequence[_Row]) -> str:
         ("Failed", _share(failed) if asked else "–", _CLASSES[_graded(failed)] if asked else ""),
         ("Refused (caller errors)", _share(refused) if asked else "–", ""),
         ("Endpoints with drift", str(drifted), "wait" if drifted else ""),
-        *_process(status),
     )  # fmt: skip
     shown = "".join(f"<div><dt>{name}</dt><dd class='{kind}'>{value}</dd></div>" for name, value, kind in tiles)
     return f"<dl class=tiles>{shown}</dl>"
-
-
-def _process(status: Values) -> list[tuple[str, str, str]]:
-    """Return the tiles of the process: its workers, the memory of the one that answers, and the newest version."""
-    process, newest = status.get("process"), max((one.get("since", 0.0) for one in status["endpoints"]), default=0.0)
-    tiles = []
-    if process is not None:
-        tiles += [("Workers", str(process["workers"]), "")]
-        tiles += [("Memory, per worker", f"{process['memory_bytes'] / 1e6:,.0f} MB", "")]
-    if newest:
-        tiles += [("Newest version since", f"{datetime.fromtimestamp(newest, UTC):%m-%d %H:%M} UTC", "")]
-    return tiles
 
 
 def _faults(status: Values) -> str:

@@ -13,7 +13,7 @@ import logging
 import random
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -138,7 +138,6 @@ class PayloadLog:
         self._wake = threading.Event()
         self._is_closing = False
         self._thread: threading.Thread | None = None
-        self._counts: Counter[str] = Counter()
         self._problem = ""
         self._warn_again_at = 0.0
 
@@ -175,14 +174,8 @@ class PayloadLog:
                 self._wake.set()
 
     def status(self) -> dict[str, Any]:
-        """Return what is logged and where, and what this process has written and lost."""
-        return {
-            "to": str(self._sink.path),
-            "shares": dict(self._shares),
-            "written": self._counts[WRITTEN],
-            "lost": {outcome: n for outcome, n in sorted(self._counts.items()) if outcome != WRITTEN},
-            "problem": self._problem or None,
-        }
+        """Return what is logged and where, and why this process has lost records, until it writes one again."""
+        return {"to": str(self._sink.path), "shares": dict(self._shares), "problem": self._problem or None}
 
     def close(self) -> None:
         """Write the queue within seconds and stop. Call it from a thread that may wait."""
@@ -193,7 +186,6 @@ class PayloadLog:
         self._thread.join(_CLOSE_S)
 
     def _counted(self, outcome: str, records: int, problem: str = "") -> None:
-        self._counts[outcome] += records
         self._problem = "" if outcome == WRITTEN else problem or self._problem
         self._count(outcome, records)
 
