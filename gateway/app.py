@@ -262,7 +262,6 @@ class Gateway:
             hooks=HookBuilder(
                 self._send_request,
                 threads,
-                control.builds,
                 processes=settings.max_hook_processes,
                 start=settings.ready_timeout,
                 rows=settings.max_batch_rows,

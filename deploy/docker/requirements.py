@@ -18,7 +18,7 @@ _REGISTRY: Final = ("clearml", "orjson")
 
 IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
     "gateway": (None, ("otel", "cli", "redis")),
-    "sync": ((*_COMMAND, *_REGISTRY, "numpy", "packaging", "tritonclient", "grpcio", "protobuf"), ()),
+    "sync": ((*_COMMAND, *_REGISTRY, "numpy", "tritonclient", "grpcio", "protobuf"), ()),
     "controlplane": ((*_COMMAND, "orjson"), ("controlplane",)),
     "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
     "laptop": (None, ("otel", "cli", "redis", "controlplane", "triton", "openvino")),

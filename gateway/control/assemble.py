@@ -228,8 +228,7 @@ class Assembler:
 
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
-            folder = bundle.folder if bundle is not None else None
-            parts = HookParts(spec, code_path, model, folder, _model_endpoint(spec), call, info, processor, called)
+            parts = HookParts(spec, code_path, model, _model_endpoint(spec), call, info, processor, called)
             hooks, details = await self._hooks.build(parts, hook_limits)
             opened.push_async_callback(_close, hooks)
             # The samples hold for the bundle with its own code, not for other code in front of it.

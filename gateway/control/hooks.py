@@ -15,9 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from gateway.control import packages
 from gateway.control.loading import load
-from gateway.control.threads import run_in
 from gateway.errors import SpecFault
 from gateway.handlers.endpoint import Handler
 from gateway.handlers.hook import HookHandler
@@ -46,7 +44,6 @@ class HookParts:
     spec: EndpointSpec
     code: Path | None
     model: Path | None
-    bundle: Path | None
     endpoint: Mapping[str, object]
     call: TritonCall | None
     info: ModelInfo | None
@@ -58,19 +55,18 @@ class HookParts:
 class HookBuilder:
     """Makes the handlers of endpoints with code or a Python model. Hooks call ``send_request`` to ask other endpoints.
 
-    Handlers prepare requests in ``threads``, requirements are read in ``builds``.
+    Handlers prepare requests in ``threads``.
     """
 
     def __init__(
         self, send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]], threads: ThreadPoolExecutor,
-        builds: ThreadPoolExecutor, *, processes: int = 32, start: float = 300.0, rows: int = 64,
+        *, processes: int = 32, start: float = 300.0, rows: int = 64,
     ) -> None:  # fmt: skip
         """``processes``: the most of a worker. ``start``: seconds to load code. ``rows``: most requests in one run."""
         self._start = start
         self._rows = rows
         self._send_request = send_request
         self._threads = threads
-        self._builds = builds
         self._bound = ProcessBound(processes)
 
     def take_options(self, options: MutableMapping[str, str], engine: str) -> PoolLimits:
@@ -91,7 +87,6 @@ class HookBuilder:
 
     async def build(self, parts: HookParts, limits: PoolLimits) -> tuple[Handler, Mapping[str, object]]:
         """Start the code and return its handler and details. Raises ``SpecFault`` and ``HookFailed``."""
-        await self._check_packages(parts)
         path, spec = parts.code, parts.spec
         if path is None or spec.engine != "triton":
             return await self._in_processes(parts, limits)
@@ -152,17 +147,6 @@ class HookBuilder:
             executor, call=parts.call, default=parts.default, threads=self._threads, max_rows=self._rows,
             model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=on_call,
         )  # fmt: skip
-
-    async def _check_packages(self, parts: HookParts) -> None:
-        if parts.code is None:
-            return
-        file = await run_in(self._builds, packages.requirements_of, parts.code, parts.bundle)
-        lacking = [] if file is None else await run_in(self._builds, packages.missing, file)
-        if lacking:
-            raise SpecFault(
-                f"its {packages.FILE} asks for packages that are not installed here: {', '.join(lacking)}",
-                hint="install them where the gateway runs: into an image of your own (docs/compose.md), or with pip",
-            )
 
 
 def _details(spec: EndpointSpec, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:

@@ -34,7 +34,7 @@ OUTSIDE: Final = (
     "gateway/batching/test_batcher_overload.py", "gateway/callers/test_following.py",
     "gateway/callers/test_quotas.py", "gateway/callers/test_registry_keys.py", "gateway/callers/test_tokens.py",
     "gateway/control/test_assemble.py", "gateway/control/test_hooks.py",
-    "gateway/control/test_packages.py", "gateway/control/test_reconcile.py", "gateway/control/test_reports.py",
+    "gateway/control/test_reconcile.py", "gateway/control/test_reports.py",
     "gateway/control/test_threads.py", "gateway/control/test_validate.py", "gateway/grpc/test_limits.py",
     "gateway/grpc/test_server.py", "gateway/handlers/test_generation.py", "gateway/handlers/test_hook.py",
     "gateway/handlers/test_text.py", "gateway/hooks/test_answers.py", "gateway/hooks/test_engines.py",

@@ -83,7 +83,7 @@ def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend, hook
         cache=ArtifactCache(cache, registry),
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
         word_cache_words=0,
-        hooks=cast("Any", hooks or HookBuilder(cast("Any", None), cast("Any", Inline()), cast("Any", Inline()))),
+        hooks=cast("Any", hooks or HookBuilder(cast("Any", None), cast("Any", Inline()))),
         ready_timeout=1,
         threads=cast("Any", Inline()), control=Threads(), permits=Permits(8, 1 << 20),
     )  # fmt: skip
