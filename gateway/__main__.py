@@ -187,8 +187,6 @@ def _reserve(host: str, port: int) -> socket.socket:
         probe.listen(1)
     holder = socket.socket(family, socket.SOCK_STREAM)
     try:
-        if not hasattr(socket, "SO_REUSEPORT"):
-            raise OSError(errno.ENOTSUP, "gRPC needs ports that are shared, which this system does not have")
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((host, port))
     except OSError:

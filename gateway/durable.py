@@ -37,12 +37,7 @@ def replace(path: Path, text: str, *, mode: int = 0o600, owner: tuple[int, int] 
 
 def sync(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on disk. Raises ``OSError``."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except PermissionError:
-        if not hasattr(os, "O_DIRECTORY") and path.is_dir():  # Windows cannot open folders, and needs no sync of them
-            return
-        raise
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -18,8 +18,6 @@ _UNFIT: Final = re.compile(r'[\x00-\x1f\x7f-\x9f<>:"/\\|?*\ud800-\udfff]+')
 """Characters that some file system does not take, or takes for more than a name."""
 _ENDS: Final = " .-~"
 """Characters with a meaning of their own at the beginning or end of a name."""
-_DEVICE: Final = re.compile(r"(?i)(con|prn|aux|nul|conin\$|conout\$|(com|lpt)[\d¹²³]) *(\..*)?")
-"""Names that are devices in Windows, whatever follows a dot."""
 _MOST: Final = 200
 """Bytes. File systems take 255; programs add endings of their own."""
 _KEPT: Final = re.compile(r"\.[A-Za-z0-9]{1,12}")
@@ -36,12 +34,11 @@ def file_name(text: str) -> str:
     """
     safe = _UNFIT.sub("-", text).strip(_ENDS)
     size = len(safe.encode())
-    if safe == text and 0 < size <= _MOST and not _DEVICE.fullmatch(text):
+    if safe == text and 0 < size <= _MOST:
         return text
     ending = _KEPT.search(safe, max(0, safe.rfind(".")))
     kept = ending[0] if ending is not None and ending.end() == len(safe) else ""
     stem = safe.removesuffix(kept).encode()[:100].decode(errors="ignore").strip(_ENDS) or "file"
-    stem = stem.replace(".", "-") if _DEVICE.fullmatch(stem) else stem
     return f"{stem}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]}{kept}"
 
 

@@ -19,11 +19,7 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 
 
-_ENDS = getattr(signal, "SIGKILL", signal.SIGTERM)
-"""Windows has only one way to end a process."""
-
-
-def end_with_parent(parent: int, number: int = _ENDS) -> None:
+def end_with_parent(parent: int, number: int = signal.SIGKILL) -> None:
     """Ask the kernel to send this process signal ``number`` when the thread that started it ends.
 
     ``parent`` is the id of that thread's process; if it has ended already, the signal is sent at once. On systems other
@@ -35,7 +31,7 @@ def end_with_parent(parent: int, number: int = _ENDS) -> None:
         os.kill(os.getpid(), number)
 
 
-def ending_with_parent(argv: Sequence[str], number: int = _ENDS) -> list[str]:
+def ending_with_parent(argv: Sequence[str], number: int = signal.SIGKILL) -> list[str]:
     """Return the command line that runs ``argv`` as a child which gets signal ``number`` when this process ends.
 
     The child's process id is that of ``argv``'s program. Start it from a thread that lives as long as this process.

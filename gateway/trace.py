@@ -39,8 +39,7 @@ class _Ids:
 
 
 _ids = _Ids()
-if hasattr(os, "register_at_fork"):  # Windows has no fork
-    os.register_at_fork(after_in_child=_ids.__init__)  # type: ignore[misc]
+os.register_at_fork(after_in_child=_ids.__init__)  # type: ignore[misc]
 
 
 def new_id() -> str:

@@ -19,6 +19,7 @@ Nothing here reads or writes bytes. ``core.Connection`` puts connections into qu
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -161,10 +162,6 @@ class Connections:
 
 def room_for_connections(ports: int) -> int:
     """Return the number of connections that each port may hold, from the limit of open files (``ulimit -n``)."""
-    try:
-        import resource
-    except ModuleNotFoundError:  # Windows: sockets are no files
-        return _MAX_OPEN
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY:
         return _MAX_OPEN

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Final, Protocol
 
+import uvloop
+
 from gateway.http.connections import Connections
 from gateway.http.core import Connection
 from gateway.http.exchange import Exchange
@@ -112,13 +114,7 @@ class Server:
     def run(self) -> None:
         """Serve until the process gets a signal to stop."""
         try:
-            import uvloop
-        except ModuleNotFoundError:  # Windows
-            factory = None
-        else:
-            factory = uvloop.new_event_loop
-        try:
-            with asyncio.Runner(loop_factory=factory) as runner:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
         except Exception:  # noqa: BLE001 - it ends, and says why
             _log.exception("the gateway ended with an error" if self.started else "the gateway cannot start")

@@ -80,11 +80,6 @@ def command(
       triton-gateway up --model ./my-model
       triton-gateway up --port 9000 --workers 2 --state-dir /var/lib/triton-gateway
     """
-    from deploy.tools.errors import DeployError
-    from deploy.tritonserver import launcher
-
-    if launcher.this_system().startswith("Windows"):
-        raise DeployError("`up` does not run on Windows", hint=launcher.ELSEWHERE)
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.bundles import prerequisites
     from deploy.bundles.model_kinds import recognise

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.file_names import file_name, path_within
 from gateway.spec import EndpointSpec, ModelRecord, triton_model_name
 
-PARTS = ("..", "/", "\\", "\0", ".", " ", "é", "x", ".py", ":", "~", "-", "\ud800", "CON", "n" * 150)
+PARTS = ("..", "/", "\\", "\0", ".", " ", "é", "x", ".py", ":", "~", "-", "\ud800", "n" * 150)
 NAMES = st.one_of(
     st.text(st.characters(), max_size=40), st.lists(st.sampled_from(PARTS), max_size=9).map("".join)
 )  # fmt: skip
@@ -29,13 +29,6 @@ HOSTILE = (
     "é" * 200,
     "x.",
     " ",
-    "CON",
-    "nul.txt",
-    "CON .0",
-    "CON.\xa0",
-    "con.tar.gz",
-    "conin$",
-    "COM¹.x",
     "\ud800",
 )
 
@@ -61,7 +54,6 @@ def test_any_text_names_one_file_of_a_folder(tmp_path: Path, text: str, other: s
         assert name == file_name(name)
         assert len(name.encode()) <= 200
         assert (name,) == PurePosixPath(name).parts == PureWindowsPath(name).parts
-        assert not PureWindowsPath(name).is_reserved()
         assert name == name.strip(". ")
     assert {*tmp_path.iterdir()} == {path for path in tmp_path.rglob("*") if path.is_file()}
     assert (text == other) == (file_name(text) == file_name(other))

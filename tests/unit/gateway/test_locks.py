@@ -1,9 +1,8 @@
-"""File locks, and systems without Linux features: the gateway is imported, started and called without them."""
+"""File locks; and what macOS lacks: the gateway is imported, started and called without it."""
 
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 import urllib.request
@@ -40,45 +39,16 @@ def without_proc(path, *args, **kwargs):
 io.open = without_proc
 """
 
-WINDOWS = f"""
-{THIRD_PARTIES}, importlib.metadata, signal, socket, sys, tempfile, tritonclient.grpc, types
-for name in ("fcntl", "resource", "uvloop", "pwd", "grp", "termios"):
-    sys.modules[name] = None
-msvcrt = types.ModuleType("msvcrt")
-msvcrt.LK_LOCK, msvcrt.LK_NBLCK = 1, 2
-msvcrt.locking = lambda *given: None
-sys.modules["msvcrt"] = msvcrt
-for name in ("SIGHUP", "SIGKILL", "SIGUSR1", "SIGUSR2", "SIGQUIT", "pthread_sigmask", "SIG_BLOCK", "SIG_UNBLOCK",
-             "SIG_SETMASK"):
-    delattr(signal, name)
-for name in ("getuid", "geteuid", "fork", "memfd_create", "writev", "killpg", "getpgid", "fchmod", "sched_getaffinity"):
-    delattr(os, name)
-del socket.SO_REUSEPORT
-def no_library(name, **kwargs):
-    raise TypeError("a name is needed")
-ctypes.CDLL = no_library
-open_file = os.open
-def no_folders(path, *args, **kwargs):
-    if os.path.isdir(path):
-        raise PermissionError(13, "Permission denied", str(path))
-    return open_file(path, *args, **kwargs)
-os.open = no_folders
-del os.O_DIRECTORY
-"""
 
-SYSTEMS = pytest.mark.parametrize("lacking", [MACOS, WINDOWS], ids=["macOS", "Windows"])
-
-
-@SYSTEMS
-def test_every_module_can_be_imported_without_linux_features(lacking: str) -> None:
-    """Except hook processes and several workers, which report that when they are requested."""
+def test_every_module_can_be_imported_on_macos() -> None:
+    """Except hook processes, which report that when they are requested."""
     modules = [
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for folder in ("gateway", "preprocessing") for path in sorted((ROOT / folder).rglob("*.py"))
         if path.name not in ("__init__.py", "__main__.py", "child.py")
     ]  # fmt: skip
     modules += ["gateway.__main__", "deploy.cli.commands.serve", "deploy.laptop.state_dir", "deploy.cli.key_file"]
-    code = f"{lacking}\nimport importlib\nfor name in {modules}:\n    importlib.import_module(name)\nprint('all')"
+    code = f"{MACOS}\nimport importlib\nfor name in {modules}:\n    importlib.import_module(name)\nprint('all')"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT
     )
@@ -86,11 +56,10 @@ def test_every_module_can_be_imported_without_linux_features(lacking: str) -> No
 
 
 @pytest.mark.long
-@SYSTEMS
-def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp_path: Path) -> None:
+def test_the_gateway_starts_and_answers_on_macos(tmp_path: Path) -> None:
     """With one worker, and unreachable Triton and registry."""
     port = free_port()
-    code = f"{lacking}\nfrom deploy.cli.main import main\nsys.argv = ['triton-gateway', 'serve']\nmain()"
+    code = f"{MACOS}\nfrom deploy.cli.main import main\nsys.argv = ['triton-gateway', 'serve']\nmain()"
     env = {
         **os.environ, "TRITON_GATEWAY_PORT": str(port), "TRITON_GATEWAY_TRITON_GRPC": "127.0.0.1:1",
         "TRITON_GATEWAY_STATE_DIR": str(tmp_path),
@@ -114,17 +83,6 @@ def test_the_gateway_starts_and_answers_without_linux_features(lacking: str, tmp
         running.terminate()
         running.wait(LIMIT_S)
     assert "Traceback" not in (tmp_path / "log").read_text()
-
-
-def test_platform_modules_are_imported_in_one_place() -> None:
-    """File locks there, and process limits only inside the functions that need them."""
-    found = {
-        str(path.relative_to(ROOT))
-        for folder in ("gateway", "preprocessing", "deploy/cli", "deploy/laptop", "deploy/bundles", "deploy/tools")
-        for path in (ROOT / folder).rglob("*.py")
-        if re.search(r"^(?:import|from) (?:fcntl|resource|pwd|grp|termios|uvloop)\b", path.read_text(), re.M)
-    }
-    assert {"gateway/hooks/child.py"} == found
 
 
 def test_a_lock_is_held_until_its_file_is_closed(tmp_path: Path) -> None:

