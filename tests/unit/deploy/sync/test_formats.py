@@ -15,7 +15,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from deploy.sync.health import Readiness
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import MARKER, ModelRepository, OnDisk
@@ -77,9 +76,3 @@ def test_what_is_written_for_triton_is_what_was_recorded_last(tmp_path: Path) ->
     for engine, config in recorded(VERSIONS[-1], "configs").items():
         built = Builder(engine, Tuning(instances=1), frozenset()).build("e-1", endpoint, record, tmp_path)
         assert config == built.config, engine
-
-
-def test_what_model_sync_says_of_itself_is_read(version: str, tmp_path: Path) -> None:
-    """Its status, from which its readiness follows, and what it remembers over a restart."""
-    status = json.loads((RECORDED / version / "status.json").read_text())
-    assert [] == Readiness(RECORDED / version / "filled.json").reasons(status)
