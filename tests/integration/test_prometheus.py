@@ -19,7 +19,6 @@ from typing import Any
 import httpx
 import pytest
 
-from dashboards import rules
 from dashboards.boards import ANNOTATIONS, BOARDS
 from deploy.controller.drift.judging import EVERY_S, Judging
 from deploy.controller.gateways import Gateways
@@ -32,7 +31,7 @@ from gateway.spec import decode, triton_model_name
 from gateway.triton.backend import TritonBackend
 from tests.core_client import in_a_thread
 from tests.fakes import FakeRegistry
-from tests.kube_tools import RULES, rendered
+from tests.kube_tools import RULES
 from tests.prometheus import Prometheus
 from tests.tiny import counting_bundle
 from tests.waiting import LIMIT_S, until
@@ -211,19 +210,6 @@ def test_counts_equal_the_clients_counts(running: Running) -> None:
     assert {"ok", "input_refused", "hook_failed", "endpoint_not_found"} == set(counted())
 
 
-def test_what_is_left_of_an_objective_is_recorded(running: Running) -> None:
-    """Of the endpoint that promises a time; nobody else's answers are counted for one."""
-
-    def left() -> dict[str, float] | None:
-        running.traffic(0.5)
-        found = {name: running.query(f'{name}{{endpoint="t"}}') for name in (rules.FAILED_LEFT, rules.LATE_LEFT)}
-        return {name: float(one[0]["value"][1]) for name, one in found.items()} if all(found.values()) else None
-
-    until(lambda: (found := left()) and found[rules.FAILED_LEFT] < 0)  # a hook fails in this test
-    (within,) = {one["metric"]["within"] for one in running.query("gateway_objective_answers_total")}
-    assert "0.3" == within
-
-
 def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
     """What the controller judges is what Prometheus records of it; the page reads its record."""
 
@@ -266,18 +252,6 @@ def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> 
         return {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
 
     until(lambda: kept() == {trace_id})
-
-
-def test_every_query_of_an_autoscaler_has_one_number(running: Running) -> None:
-    """Or KEDA refuses the answer. What the numbers are, promtool tells: tests/unit/dashboards/test_scaling.py."""
-    objects = rendered("--set=autoscaling.gateway.by=keda", "--set=autoscaling.triton.by=keda")
-    scaled = [one["spec"]["triggers"] for one in objects if one["kind"] == "ScaledObject"]
-    assert 2 == len(scaled)
-    for metadata in (one["metadata"] for triggers in scaled for one in triggers if one["type"] == "prometheus"):
-        # There is no namespace here, so none is asked for.
-        query = metadata["query"].replace('namespace="triton-gateway"', 'namespace=""')
-        (series,) = until(lambda query=query: running.query(query))
-        assert float(series["value"][1]) >= 0, query
 
 
 def panel_queries() -> list[tuple[str, str, str]]:

@@ -22,13 +22,16 @@ from deploy.sync.plan import Grace
 from deploy.sync.run import run_sync
 from deploy.sync.settings import SyncSettings
 from deploy.sync.stubs import count_stubs
+from gateway.control.wishes import Wishes
+from gateway.errors import ModelNotReady
 from gateway.registry.ledger import Record
 from gateway.registry.reports import read
+from gateway.triton.backend import TritonBackend
 from tests.fakes import FakeRegistry
 from tests.integration.conftest import ask_triton
 from tests.processes import ServerFailed
 from tests.triton_server import TritonServer
-from tests.waiting import LIMIT_S, until
+from tests.waiting import LIMIT_S, soon, until
 
 pytestmark = pytest.mark.integration
 
@@ -42,11 +45,11 @@ def serve(registry, url, path, **fields):
 
 
 @contextlib.contextmanager
-def syncing(registry, folder, address, **more):
+def syncing(registry, folder, address):
     """Run model sync for the Triton at ``address`` while the context is open; yields it once it has started."""
     settings = SyncSettings(
         folder, folder / "models", address, engine="python", poll_s=0.2, records_s=0.2, retry_first_s=0.2,
-        grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1), **more,
+        grace=Grace(settle_s=1.0, idle_s=0.0), tuning=Tuning(instances=1),
     )  # fmt: skip
     stop, started = threading.Event(), Future()
     arguments = {"args": (settings, registry, stop), "kwargs": {"started": started.set_result}}
@@ -229,3 +232,21 @@ def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stay
     path.write_bytes(first)
     world.wait(lambda: world.ready("a"))
     assert [[3.0]] == world.logits("a", token_inputs([1, 2]))
+
+
+async def test_a_model_that_nobody_asks_for_is_unloaded_and_a_request_brings_it_back(world, token_inputs):
+    """Triton's own statistics tell when it was asked last; the request waits until model sync has heard of the wish."""
+    serve(world.registry, "cold", world.make("one"), auxiliary_cfg={"gateway": {"unload_after": "10s"}})
+    await soon(lambda: "idle" in world.models().get("cold", {}).get("doing", ""))
+    name = world.models()["cold"]["name"]
+    assert not world.holds(name)
+    backend = TritonBackend(world.grpc, cold_s=LIMIT_S, wish=Wishes(world.registry.ledger).make)
+    try:
+        with pytest.raises(ModelNotReady):
+            await backend.infer(name, token_inputs([1, 2, 3]), ["logits"], timeout=LIMIT_S)  # not known to be unloaded
+        leave = backend.expect_cold(name)
+        answer = await backend.infer(name, token_inputs([1, 2, 3]), ["logits"], timeout=LIMIT_S)
+        assert [[6.0]] == answer["logits"].tolist()
+        leave()
+    finally:
+        await backend.close()

@@ -37,11 +37,6 @@ def _numbers(ids: Tensor) -> Tensor:
     return torch.ones_like(ids[:, 0]).cumsum(0) - 1
 
 
-def _places(ids: Tensor) -> Tensor:
-    """The place of each token in its row ([rows, tokens])."""
-    return torch.ones_like(ids).cumsum(1) - 1
-
-
 def _if(rows: Tensor, then: Tensor, other: Tensor) -> Tensor:
     return torch.where(rows[:, None], then, other)
 

@@ -12,11 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnxruntime
 import pytest
 
-from deploy.bundles.export.original import Original
 from deploy.bundles.judge import parity
 from deploy.bundles.pack import manifest
 from deploy.bundles.work_folder import work_folder
@@ -102,26 +99,6 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
     assert found["files"] == manifest.hashes(files)
     assert "threads" in str(served.auxiliary_json)
     assert ("train tiny", "training") == (told["task"]["name"], told["task"]["type"])
-
-
-@pytest.mark.long
-def test_two_models_without_tokenizer_json_become_two_bundles(tmp_path: Path, optimize_here: Optimize) -> None:
-    """In one output, one after the other: each answers as its own original, and nothing of a run stays behind."""
-    bundles = []
-    for number, name in enumerate(("first", "second")):
-        tiny.without_tokenizer_json(tiny.make("Bert", tmp_path / name, seed=number))
-        done = optimize_here(tmp_path, "--candidate", "ort-fp32", "--json", model=name)
-        assert done.returncode == 0, done.stderr
-        bundles.append(Path(json.loads(done.stdout)["bundle"]))
-    for name, bundle in zip(("first", "second"), bundles, strict=True):
-        folder = tmp_path / name
-        config = TextProcessor.from_folder(bundle).config
-        original = Original(folder, config)
-        feeds = {n: np.full((2, 5), 0 if "type" in n else 7, dtype=np.int64) for n in config.input_names}
-        feeds["attention_mask"] = np.ones((2, 5), dtype=np.int64)
-        answers = onnxruntime.InferenceSession(str(bundle / "model.onnx")).run(None, feeds)
-        np.testing.assert_allclose(answers[0], original.run(feeds)["logits"], atol=1e-4)
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {bundle.name for bundle in bundles}
 
 
 ENDLESS = (

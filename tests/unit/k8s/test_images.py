@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -97,28 +96,6 @@ def test_an_image_has_what_its_process_imports(image: str, project: dict[str, An
 def test_an_image_carries_nothing_of_other_processes(image: str, project: dict[str, Any]) -> None:
     """Every package is somebody's advisory one day, and megabytes at every start on a new node."""
     assert set() == {*NEVER[image]} & closure(requirements(project, image))
-
-
-def test_only_the_image_for_bundles_has_torch(project: dict[str, Any]) -> None:
-    """Gigabytes, for a step that is done before anything is served."""
-    assert ["bundles"] == [image for image in IMAGES if "torch" in closure(requirements(project, image))]
-
-
-def test_every_image_has_a_target_of_its_own() -> None:
-    """With the packages of that image, in the Dockerfile, and in what builds and documents it."""
-    text = (ROOT / "deploy/docker/Dockerfile").read_text()
-    for image in IMAGES:
-        assert re.search(
-            rf"^FROM tools AS build-{image}\n(ARG .*\n|# .*\n)*RUN ./install.sh {image}( |$)", text, re.M
-        ), image
-        assert f"FROM runtime AS {image}\nCOPY --from=build-{image} /opt/venv /opt/venv\n" in text, image
-    built = re.search(r"^IMAGES \?= (.*)$", (ROOT / "Makefile").read_text(), re.M)
-    assert built
-    assert {*IMAGES} - {"bundles"} == {*built[1].split()}
-    table = (ROOT / "docs/compose.md").read_text()
-    assert [] == [
-        image for image in IMAGES if f"| `triton-gateway{'' if image == 'gateway' else '-' + image}` |" not in table
-    ]
 
 
 @pytest.mark.parametrize(("image", "more"), [("gatway", ()), ("gateway", ("engine",))])

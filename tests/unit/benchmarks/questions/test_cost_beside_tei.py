@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import numpy as np
-import onnxruntime
 import pytest
 
 from benchmarks.questions import cost_beside_tei
-from benchmarks.questions.cost_beside_tei import CELLS, OURS, PEER, main, row, shown
-from tests.tiny import static_bundle
+from benchmarks.questions.cost_beside_tei import CELLS, OURS, PEER, row, shown
 
 
 def measured(own: float, triton: float, rps: float) -> dict[str, float]:
@@ -43,36 +38,6 @@ def test_what_the_other_does_better_stands_first() -> None:
     ]
     told = shown({"facts": {"commit": "abc", "peer": "router 1.9.3"}, "cells": cells})
     assert told.index(f"| {CELLS[1].name} |") < told.index(f"| {CELLS[0].name} |")
-
-
-def test_a_program_that_is_not_there_is_refused_in_a_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And told how it is named."""
-    with pytest.raises(SystemExit) as ended:
-        main(["--router", str(tmp_path / "nowhere")])
-    assert ended.value.code == 2
-    assert "name the program with --router" in capsys.readouterr().err
-
-
-def test_the_static_encoder_is_the_mean_of_the_tokens_that_are_not_masked(tmp_path: Path) -> None:
-    """Of length one, and the same in a longer batch."""
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "config.json").write_text('{"vocab_size": 9}')
-    folder = static_bundle(source, tmp_path / "static", width=4)
-    session = onnxruntime.InferenceSession(str(folder / "model.onnx"))
-
-    def ask(ids: list[list[int]], mask: list[list[int]]) -> np.ndarray:
-        [vectors] = session.run(None, {"input_ids": np.array(ids), "attention_mask": np.array(mask)})
-        return np.asarray(vectors)
-
-    one, other = ask([[1]], [[1]])[0], ask([[2]], [[1]])[0]
-    assert np.linalg.norm(one) == pytest.approx(1)
-    assert not np.allclose(one, other)
-    both, padded = ask([[1, 2, 0], [1, 2, 5]], [[1, 1, 1], [1, 1, 0]])
-    assert np.allclose(padded, ask([[1, 2]], [[1, 1]])[0])
-    assert not np.allclose(both, padded)
 
 
 def test_vectors_that_differ_end_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
