@@ -17,7 +17,7 @@ from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
 from preprocessing.heads import head_for
-from preprocessing.heads.base import Head, choice_of, count_of, flag_of, read_text, refuse_many
+from preprocessing.heads.base import Head, choice_of, count_of, flag_of, prompt_of, read_text, refuse_many
 from preprocessing.tokenizer import TextTokenizer, Token
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Texts, Windows, pack, total_chars
 from preprocessing.windows import Windower
@@ -185,17 +185,12 @@ class TextProcessor:
 
         `parameters` are as in a body.
         """
-        vocabulary, most = self.tokenizer.vocab_size, self.config.max_length
+        most = self.config.max_length
         refuse_many(len(rows), self.config, "input")
         for i, ids in enumerate(rows):
             if len(ids) > most:
                 raise InvalidInput(f"input[{i}] has {len(ids)} tokens, this model reads {most}", field=f"input[{i}]")
-            if not 0 <= min(ids) <= max(ids) < vocabulary:
-                raise InvalidInput(
-                    f"input[{i}] has ids that are not in the model's vocabulary of {vocabulary}",
-                    field=f"input[{i}]",
-                    hint="token ids must come from the model's own tokenizer; send text if in doubt",
-                )
+            self._refuse_unknown_ids(ids, f"input[{i}]")
         request = ParsedRequest([""] * len(rows), True)
         if parameters:
             # The head needs some text to parse; its result for the text is not used.
@@ -208,11 +203,7 @@ class TextProcessor:
         """Return each text as it is tokenized (with its prompt) and all its tokens. Slow. Raises InvalidInput."""
         config = self.config
         refuse_many(len(texts), config, "inputs")
-        name = config.default_prompt if prompt_name is None else prompt_name
-        if name is not None and (not isinstance(name, str) or name not in config.prompts):
-            known = f"it has {', '.join(sorted(config.prompts))}" if config.prompts else "it has none"
-            raise InvalidInput("This model has no prompt of that name", field="prompt_name", hint=known)
-        prompt = "" if name is None else config.prompts[name]
+        prompt = prompt_of(config, prompt_name, "prompt_name")
         checked = [prompt + read_text(text, f"inputs[{i}]", config) for i, text in enumerate(texts)]
         most = left = config.max_answer_bytes // _TOKEN_BYTES
         self._refuse_growing(checked, "inputs")
@@ -235,12 +226,8 @@ class TextProcessor:
         refuse_many(len(rows), config, "ids")
         if sum(map(len, rows)) > config.max_chars:
             raise InvalidInput(f"There are more than {config.max_chars} ids", field="ids", hint="send several requests")
-        vocabulary = self.tokenizer.vocab_size
         for i, ids in enumerate(rows):
-            if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
-                raise InvalidInput(
-                    f"ids[{i}] has ids that are not in the model's vocabulary of {vocabulary}", field=f"ids[{i}]"
-                )
+            self._refuse_unknown_ids(ids, f"ids[{i}]")
         return self.tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens)
 
     def finishes_off_loop(self, prepared: Prepared) -> bool:
@@ -250,13 +237,12 @@ class TextProcessor:
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
         """Return a conversation rendered by the model's template, or prompts of token ids. Raises InvalidInput."""
         if isinstance(body, TokenPrompts):
-            most, vocabulary = self.config.max_length, self.tokenizer.vocab_size
+            most = self.config.max_length
             refuse_many(len(body.prompts), self.config, "prompt")
             for ids in body.prompts:
-                if not ids or not all(0 <= n < vocabulary for n in ids):
-                    raise InvalidInput(
-                        f"prompt must hold ids of the model's own vocabulary of {vocabulary}", field="prompt"
-                    )
+                if not ids:
+                    raise InvalidInput("prompt has no token ids", field="prompt")
+                self._refuse_unknown_ids(ids, "prompt")
             # The text is used only if the answer begins with the prompt; the head needs some text to parse.
             texts = [read if (read := self.tokenizer.decode(ids)).strip() else "-" for ids in body.prompts]
             rows = [Encoded(pack(ids[-most:]), truncated=len(ids) > most) for ids in body.prompts]
@@ -362,6 +348,15 @@ class TextProcessor:
                 f"{field} has more than {most} characters once the model's normalizer has replaced some by several",
                 field=field,
                 hint="shorten it, or send several requests",
+            )
+
+    def _refuse_unknown_ids(self, ids: Sequence[int], field: str) -> None:
+        vocabulary = self.tokenizer.vocab_size
+        if ids and not 0 <= min(ids) <= max(ids) < vocabulary:
+            raise InvalidInput(
+                f"{field} has ids that are not in the model's vocabulary of {vocabulary}",
+                field=field,
+                hint="token ids must come from the model's own tokenizer; send text if in doubt",
             )
 
     def _refuse_empty(self, rows: Sequence[Encoded]) -> None:

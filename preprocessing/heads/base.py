@@ -1,4 +1,4 @@
-"""The port of a task (`Head`), and what text heads share: parsing of `text`, `text_pair` and `parameters`, and checks.
+"""The base of all tasks (`Head`), and what they share: parsing of `text`, `text_pair` and `parameters`, and checks.
 
 A head has no state after construction and knows no tokenizer, backend or HTTP. A new task is one file beside this one
 and one line in `heads/__init__.py`.
@@ -63,64 +63,43 @@ class Vocabulary(Protocol):
         """Return each row of ids as readable text."""
 
 
-class Head(Protocol):
+class Head:
     """One task: the form of its request, and the meaning of its outputs.
 
-    A request may have more rows than texts, in two ways. A head may list more texts than the request has (a pair per
-    candidate label or document); `decode` then groups rows by position. Or it may ask for windows
-    (`ParsedRequest.windows`); rows are then `types.Window` and say which text they belong to.
+    As it is, for requests that have one row per text, and results that are objects. A request may have more rows than
+    texts, in two ways. A head may list more texts than the request has (a pair per candidate label or document);
+    `decode` then groups rows by position. Or it may ask for windows (`ParsedRequest.windows`); rows are then
+    `types.Window` and say which text they belong to.
     """
-
-    @property
-    def task(self) -> str:
-        """The task's name."""
-
-    @property
-    def text_fields(self) -> Sequence[str]:
-        """The fields of the body that hold texts."""
-
-    @property
-    def needs_windows(self) -> bool:
-        """Whether `parse` asks for windows."""
-
-    @property
-    def row_cost(self) -> Cost | None:
-        """The cost of one row's answer if it is the same for all rows and requests; otherwise None."""
-
-    def parse(self, body: object) -> ParsedRequest:
-        """Check a decoded request body. Raises InvalidInput with what to send."""
-
-    def field_of(self, request: ParsedRequest, row: int) -> str:
-        """Return the name in the request of the text of an encoded row, for messages."""
-
-    def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
-        """Return the backend's outputs to request. Raises InvalidBundle if none is usable."""
-
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Estimate the answer's cost; `output_bytes` is the size of the model's outputs for these rows."""
-
-    def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
-        """Return one result per text of the request. Raises InvalidOutput."""
-
-    def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return the answer's body; it may contain C-contiguous numpy arrays (orjson: OPT_SERIALIZE_NUMPY)."""
-
-    def describe(self) -> dict[str, object]:
-        """Return labels, parameters and an example request for the endpoint's docs page."""
-
-
-class TextHead:
-    """What heads have in common. As it is, for requests that have one row per text, and results that are objects."""
 
     task: str
     text_fields: Sequence[str] = ("text",)
+    """The fields of the body that hold texts."""
     needs_windows = False
+    """Whether `parse` asks for windows."""
     row_cost: Cost | None = None
+    """The cost of one row's answer if it is the same for all rows and requests; otherwise None."""
     outputs: Sequence[str] = ("logits",)
     """Names of the output that answers the task, the best first."""
 
+    def parse(self, body: object) -> ParsedRequest:
+        """Check a decoded request body. Raises InvalidInput with what to send."""
+        raise NotImplementedError
+
+    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+        """Estimate the answer's cost; `output_bytes` is the size of the model's outputs for these rows."""
+        raise NotImplementedError
+
+    def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
+        """Return one result per text of the request. Raises InvalidOutput."""
+        raise NotImplementedError
+
+    def describe(self) -> dict[str, object]:
+        """Return labels, parameters and an example request for the endpoint's docs page."""
+        raise NotImplementedError
+
     def field_of(self, request: ParsedRequest, row: int) -> str:
-        """See `Head.field_of`."""
+        """Return the name in the request of the text of an encoded row, for messages."""
         return text_field(request, row)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
@@ -131,6 +110,22 @@ class TextHead:
             f"The model's outputs ({', '.join(available) or 'none'}) do not show which one answers {self.task}",
             hint=f"name it one of {', '.join(self.outputs)}",
         )
+
+    def take_tokens(
+        self, outputs: Tensors, rows: Sequence[Encoded], values: str, size: int | None = None
+    ) -> tuple[str, NDArray[Any]]:
+        """Return the output to decode, [rows, tokens, values]. Raises InvalidOutput.
+
+        `values` says in a message what they are, `size` is their number, if known.
+        """
+        name, tensor = self.take(outputs)
+        fits = tensor.ndim == 3 and len(tensor) == len(rows) and size in (None, tensor.shape[2])
+        if not fits or tensor.shape[1] < max(row.n_tokens for row in rows):
+            raise InvalidOutput(
+                f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",
+                hint=f"expected rows × tokens × {values}",
+            )
+        return name, tensor
 
     def take(self, outputs: Tensors) -> tuple[str, NDArray[Any]]:
         """Return the output to decode, by the same rule. Raises InvalidOutput."""
@@ -150,14 +145,17 @@ class TextHead:
         return counts(prepared)
 
     def render(self, results: Results, prepared: Prepared) -> dict[str, object]:
-        """Return a single text's result at the top level, those of a list under `results`."""
+        """Return the answer's body: a single text's result at the top level, those of a list under `results`.
+
+        It may contain C-contiguous numpy arrays (orjson: OPT_SERIALIZE_NUMPY).
+        """
         objects = cast("Sequence[Mapping[str, Any]]", results)
         if not prepared.request.is_batch:
             return {**objects[0], **self.counted(prepared)}
         return {"results": list(objects), **self.counted(prepared)}
 
 
-class WindowedHead(TextHead):
+class WindowedHead(Head):
     """A head that reads a long text in several rows."""
 
     needs_windows = True
@@ -364,6 +362,18 @@ def read_text(value: object, field: str, config: TaskConfig) -> str:
     if not value.isascii():  # ASCII strings cannot contain half a surrogate pair
         refuse_half_pairs(value, field)
     return value
+
+
+def prompt_of(config: TaskConfig, name: object, field: str) -> str:
+    """Return the model's prompt of this name; None is its default prompt, which may be empty."""
+    if name is None:
+        name = config.default_prompt
+    if name is None:
+        return ""
+    if not isinstance(name, str) or name not in config.prompts:
+        known = f"it has {', '.join(sorted(config.prompts))}" if config.prompts else "it has none"
+        raise InvalidInput("This model has no prompt of that name", field=field, hint=known)
+    return config.prompts[name]
 
 
 def _checked_parameters(parameters: object) -> Mapping[str, object]:

@@ -11,24 +11,25 @@ converting them to Python numbers would cost more than everything else here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final, cast
 
 import numpy as np
 
 from preprocessing.activations import l2_normalize, pool
 from preprocessing.config import EMBEDDINGS, TaskConfig
-from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     NUMBER_BYTES,
     Cost,
+    Head,
     Results,
-    TextHead,
     Vocabulary,
     count_of,
     counts,
     flag_of,
     parse_texts,
+    prompt_of,
     refuse_non_finite,
     refuse_unknown_parameters,
 )
@@ -38,7 +39,7 @@ _USUAL_SIZE: Final = 1024
 """Components of a vector, if the model's files do not say."""
 
 
-class SentenceEmbedding(TextHead):
+class SentenceEmbedding(Head):
     """The head of sentence-transformers folders and of plain encoders."""
 
     task = EMBEDDINGS
@@ -60,7 +61,7 @@ class SentenceEmbedding(TextHead):
         texts = [text.strip() for text in cast("Sequence[str]", found)]
         if parameters:
             refuse_unknown_parameters(parameters, self._parameters)
-        prompt = self._prompt(parameters)
+        prompt = prompt_of(config, parameters.get("prompt_name"), "parameters.prompt_name")
         if prompt:
             texts = [(prompt + text).strip() for text in texts]
         if config.lowercase:
@@ -139,16 +140,3 @@ class SentenceEmbedding(TextHead):
         config = self._config
         whole = config.embedding_size and config.embedding_size * max(len(config.pooling), 1)
         return min(whole, config.truncate_dim) if whole and config.truncate_dim else whole
-
-    def _prompt(self, parameters: Mapping[str, object]) -> str:
-        name = parameters.get("prompt_name")
-        if name is None:
-            name = self._config.default_prompt
-            return self._config.prompts[name] if name is not None else ""
-        if not isinstance(name, str) or name not in self._config.prompts:
-            raise InvalidInput(
-                "This model has no prompt of that name",
-                field="parameters.prompt_name",
-                hint=f"it has {', '.join(sorted(self._config.prompts))}",
-            )
-        return self._config.prompts[name]

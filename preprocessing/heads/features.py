@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from preprocessing.config import FEATURES, TaskConfig
-from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     NUMBER_BYTES,
     Cost,
-    TextHead,
+    Head,
     own_tokens,
     parse_texts,
     refuse_non_finite,
@@ -26,7 +25,7 @@ from preprocessing.heads.base import (
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
 
-class FeatureExtraction(TextHead):
+class FeatureExtraction(Head):
     """The head of encoders whose token vectors are requested themselves."""
 
     task = FEATURES
@@ -49,12 +48,7 @@ class FeatureExtraction(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return the vectors of each text's own tokens, without padding."""
         rows = prepared.rows
-        name, tensor = self.take(outputs)
-        if tensor.ndim != 3 or len(tensor) != len(rows) or tensor.shape[1] < max(row.n_tokens for row in rows):
-            raise InvalidOutput(
-                f"Output {name} has shape {list(tensor.shape)} for {len(rows)} rows",
-                hint="expected rows × tokens × size",
-            )
+        name, tensor = self.take_tokens(outputs, rows, "size")
         own = [own_tokens(tensor, i, row.n_tokens, self._config.padding_side) for i, row in enumerate(rows)]
         for values in own:  # values in the padding may be anything
             refuse_non_finite(name, values)

@@ -16,10 +16,10 @@ import numpy as np
 
 from preprocessing.activations import softmax
 from preprocessing.config import FILL_MASK, TaskConfig
-from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads.base import (
     Cost,
-    TextHead,
+    Head,
     Vocabulary,
     count_of,
     own_tokens,
@@ -41,7 +41,7 @@ _AT_ONCE: Final = 256
 """Predictions that are decoded in one call."""
 
 
-class FillMask(TextHead):
+class FillMask(Head):
     """The head of `*ForMaskedLM` models."""
 
     task = FILL_MASK
@@ -85,12 +85,7 @@ class FillMask(TextHead):
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return the best tokens for each mask, with probabilities over the whole vocabulary."""
         rows, options = prepared.rows, prepared.request.options
-        name, logits = self.take(outputs)
-        if logits.ndim != 3 or len(logits) != len(rows) or logits.shape[1] < max(row.n_tokens for row in rows):
-            raise InvalidOutput(
-                f"Output {name} has shape {list(logits.shape)} for {len(rows)} rows",
-                hint="expected rows × tokens × vocabulary",
-            )
+        name, logits = self.take_tokens(outputs, rows, "vocabulary")
         results: list[Mapping[str, Any]] = []
         for i, row in enumerate(rows):
             masks = np.flatnonzero(row.ids == self._mask_id)

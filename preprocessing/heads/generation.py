@@ -18,8 +18,7 @@ from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, TooLong
 from preprocessing.heads.base import (
     Cost,
-    Results,
-    TextHead,
+    Head,
     count_of,
     flag_of,
     number_of,
@@ -27,7 +26,7 @@ from preprocessing.heads.base import (
     refuse_unknown_parameters,
     strings_of,
 )
-from preprocessing.types import AtMost, Encoded, ParsedRequest, Prepared, Tensors
+from preprocessing.types import AtMost, Encoded, ParsedRequest, Prepared
 
 DEFAULT_NEW_TOKENS: Final = 256
 _TOP_K: Final = 50  # as in transformers
@@ -42,7 +41,7 @@ _SAMPLES: Final = ("temperature", "top_k", "top_p")
 """A request with one of these parameters wants sampling."""
 
 
-class TextGeneration(TextHead):
+class TextGeneration(Head):
     """The head of causal language models."""
 
     task = GENERATION
@@ -79,10 +78,6 @@ class TextGeneration(TextHead):
         """Estimate: limited by `max_new_tokens`, and made token by token."""
         del prepared, output_bytes
         return Cost(0, 0)
-
-    def decode(self, outputs: Tensors, prepared: Prepared) -> Results:
-        """Never called, because tokens come one by one."""
-        raise NotImplementedError
 
     def describe(self) -> dict[str, object]:
         """Return the model's own sampling parameters and an example."""

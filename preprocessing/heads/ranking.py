@@ -20,7 +20,7 @@ from preprocessing.config import RANKING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    TextHead,
+    Head,
     choice_of,
     count_of,
     flag_of,
@@ -38,7 +38,7 @@ _FUNCTIONS: Final = ("sigmoid", "none")
 _EXAMPLE: Final = 'send {"query": "…", "documents": ["…", "…"]}'
 
 
-class Ranking(TextHead):
+class Ranking(Head):
     """The head of cross-encoders: one score per pair of query and document."""
 
     task = RANKING

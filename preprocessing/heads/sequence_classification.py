@@ -25,7 +25,7 @@ from preprocessing.config import ACTIVATIONS, CLASSIFICATION, Activation, TaskCo
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    TextHead,
+    Head,
     choice_of,
     count_of,
     parse_texts,
@@ -39,7 +39,7 @@ _FEW_LABELS: Final = 16
 _score: Final = itemgetter(1)
 
 
-class SequenceClassification(TextHead):
+class SequenceClassification(Head):
     """The head of `*ForSequenceClassification` models: single label, multi label and regression."""
 
     task = CLASSIFICATION

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from preprocessing.activations import softmax
 from preprocessing.config import AGGREGATIONS, TOKENS, Aggregation, TaskConfig
-from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.errors import InvalidInput
 from preprocessing.heads.base import (
     Cost,
     Vocabulary,
@@ -92,14 +92,9 @@ class TokenClassification(WindowedHead):
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return each text's entities, in order."""
-        rows, labels = prepared.rows, self._config.labels
-        name, logits = self.take(outputs)
-        longest = max(row.n_tokens for row in rows)
-        if logits.ndim != 3 or (len(logits), logits.shape[2]) != (len(rows), len(labels)) or logits.shape[1] < longest:
-            raise InvalidOutput(
-                f"Output {name} has shape {list(logits.shape)} for {len(rows)} rows",
-                hint="expected rows × tokens × labels of config.json's id2label",
-            )
+        rows = prepared.rows
+        form = "labels of config.json's id2label"
+        name, logits = self.take_tokens(outputs, rows, form, len(self._config.labels))
         options = prepared.request.options
         results: list[Mapping[str, Any]] = []
         for text, positions in zip(prepared.request.texts, windows_by_text(prepared), strict=True):

@@ -20,7 +20,7 @@ from preprocessing.config import ZERO_SHOT, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, InvalidOutput
 from preprocessing.heads.base import (
     Cost,
-    TextHead,
+    Head,
     flag_of,
     group_counts,
     parse_texts,
@@ -38,7 +38,7 @@ _PARAMETERS: Final = ("candidate_labels", "hypothesis_template", "multi_label")
 _ROWS: Final = Windows(cuts="first", whole="parameters.candidate_labels", keeps_all=False, only_if_cut=True)
 
 
-class ZeroShot(TextHead):
+class ZeroShot(Head):
     """The head of natural language inference models; a label that starts with `entail` means entailment."""
 
     task = ZERO_SHOT

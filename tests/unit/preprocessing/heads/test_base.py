@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
-from preprocessing.heads.base import TextHead, parse_texts
+from preprocessing.heads.base import Head, parse_texts
 
 CONFIG = TaskConfig(task="text-classification", max_rows=3, max_chars=10)
 JSON = st.recursive(
@@ -136,7 +136,7 @@ def test_any_body_is_parsed_or_refused(body: object) -> None:
             assert part.encode("utf-8")
 
 
-class Some(TextHead):
+class Some(Head):
     """A head whose output has one of two names."""
 
     task = "t"
