@@ -30,8 +30,8 @@ class Job:
 async def run_stage(code: UserCode, stage: Stage, jobs: Sequence[Job], call: Call) -> None:
     """Replace each job's ``data`` by the stage's result. A job that fails gets its ``error``; the others continue.
 
-    Several jobs go through ``<stage>_batch`` together if the class has it. If the batch fails as a whole, each half is
-    tried again, so that only the request at fault fails.
+    Several jobs go through ``<stage>_batch`` together if the class has it. If the batch fails as a whole, each is tried
+    alone, so that only the request at fault fails.
     """
     live = [job for job in jobs if job.error is None]
     batch = code.batch_hooks.get(stage)
@@ -42,16 +42,14 @@ async def run_stage(code: UserCode, stage: Stage, jobs: Sequence[Job], call: Cal
                 [j.statistics for j in live],
             )  # fmt: skip
         except UserCodeError:
-            middle = len(live) // 2
-            for half in (live[:middle], live[middle:]):
-                await run_stage(code, stage, half, call)
+            pass
         else:
             for job, result in zip(live, results, strict=True):
                 if isinstance(result, UserCodeError):
                     job.error = result
                 else:
                     job.data = result
-        return
+            return
     hook = getattr(code, stage)
     for job in live:
         try:

@@ -127,7 +127,9 @@ class Preprocess:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("import nosuchmodule", "nosuchmodule"),
+        ("x = 1\nimport nosuchmodule", "nosuchmodule"),
+        ("x = 1\nimport nosuchmodule", ":2"),
+        ("import os\nos._exit(7)", "exited with code 7"),
         ("class Other: pass", "defines no class Preprocess"),
         ("def broken(:", "SyntaxError"),
         ("class Preprocess:\n    def load(self, path):\n        raise RuntimeError('no weights')", "no weights"),
@@ -138,7 +140,7 @@ class Preprocess:
 async def test_a_hook_that_cannot_be_loaded_is_reported_and_others_are_served(
     stack: Any, source: str, reason: str
 ) -> None:
-    """Import, class and load errors are the endpoint's state, with the reason."""
+    """Import, class and load errors are the endpoint's state, with the reason and its place."""
     stack.add_hook("bad", source, engine="custom")
     stack.deploy("fine")
     await stack.served("fine")
@@ -167,17 +169,6 @@ async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
     stack.registry.artifacts[key] = replace(code, sha256="0" * 64)
     await stack.until(lambda: stack.state("h")[0] == "failed")
     assert "does not match its recorded hash" in stack.state("h")[1]
-
-
-async def test_send_request_reaches_other_endpoints_in_process(stack: Any) -> None:
-    """A hook calls other endpoints with send_request, blocking its thread. A refused call returns None."""
-    known = 'self.send_request(endpoint="h", version=None, data={"n": body["n"]})'
-    source = answering(f"{{'known': {known}, 'unknown': self.send_request('nobody', data={{}})}}")
-    stack.add_hook("h", ECHO)
-    stack.add_hook("pipeline", source)
-    await stack.served("h", "pipeline")
-    reply = await stack.client.post("/serve/pipeline", json={"n": 3})
-    assert {"known": {"doubled": 6, "was": 3, "endpoint": "h"}, "unknown": None} == reply.json()
 
 
 async def test_send_request_uses_http_for_endpoints_that_are_not_served_here(stack: Any) -> None:

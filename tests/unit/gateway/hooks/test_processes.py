@@ -253,18 +253,6 @@ async def test_large_bodies_and_answers_are_not_mixed_up(stack: Any) -> None:
     assert bodies == [r.json() for r in replies]
 
 
-async def test_code_that_cannot_be_loaded_is_reported_with_its_place(stack: Any) -> None:
-    """As in threads. A process that dies while it loads is reported too."""
-    stack.add_hook("bad", "x = 1\nimport nosuchmodule")
-    stack.add_hook("dies", "import os\nos._exit(7)")
-    stack.deploy("fine")
-    await stack.served("fine")
-    await stack.until(lambda: stack.state("bad")[0] == stack.state("dies")[0] == "failed")
-    assert "nosuchmodule" in stack.state("bad")[1]
-    assert ":2" in stack.state("bad")[1]
-    assert "exited with code 7" in stack.state("dies")[1]
-
-
 async def test_invalid_options_are_refused(stack: Any) -> None:
     """The reason names the option."""
     stack.add_hook("h", HOOK, options={"hook_memory": "plenty"})
