@@ -7,21 +7,24 @@ memory, and never lists directories. A file is on disk and synced before its upl
 
 import mimetypes
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from typing import IO
 
-from python_multipart.exceptions import MultipartParseError
-from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import UploadFile
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 
 from deploy.controlplane.access import Access
 from deploy.controlplane.envelope import ApiError
+from deploy.tools.folders import sync
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
-# bytes that are written per call to a worker thread
+# bytes that are copied at once
 PIECE = 1 << 20
 # bytes of a file's name on common file systems
 MAX_NAME = 255
@@ -73,31 +76,32 @@ class FileServer:
             return PlainTextResponse(f"The file cannot be stored: {error.strerror}", 507)
 
     async def _upload(self, request: Request) -> Response:
-        media_type, options = parse_options_header(request.headers.get("content-type", ""))
-        if media_type != b"multipart/form-data" or b"boundary" not in options:
-            raise ApiError(400, 12, "Expected multipart/form-data with one part, named by the path of the file")
-        upload = await run_in_threadpool(_Upload, self._temporary, options[b"boundary"])
         try:
-            piece = bytearray()
-            async for chunk in request.stream():
-                piece += chunk
-                if len(piece) >= PIECE:
-                    await run_in_threadpool(upload.feed, bytes(piece))
-                    piece.clear()
-            if piece:
-                await run_in_threadpool(upload.feed, bytes(piece))
-            if upload.path is None or not upload.is_complete:
-                raise ApiError(400, 12, "The upload is incomplete")
-            target = self._target(upload.path)
-            await run_in_threadpool(upload.store, target)
-            return JSONResponse([str(target.relative_to(self._content))])
-        except (MultipartParseError, UnicodeDecodeError) as error:
-            raise ApiError(400, 12, f"Malformed upload: {error}") from error
+            async with request.form(max_files=1, max_fields=0) as form:
+                part = next(iter(form.multi_items()), None)
+                if part is None or not isinstance(part[1], UploadFile):
+                    raise ApiError(400, 12, "Expected multipart/form-data with one file, named by its path")
+                target = self._target(part[0].replace("%22", '"'))
+                await run_in_threadpool(self._store, part[1].file, target)
+                return JSONResponse([str(target.relative_to(self._content))])
+        except HTTPException as error:
+            raise ApiError(400, 12, f"Malformed upload: {error.detail}") from error
         except ClientDisconnect:
             # the client has gone, so nobody reads this; nothing was stored
             return PlainTextResponse("The upload was interrupted", 400)
+
+    def _store(self, source: IO[bytes], target: Path) -> None:
+        """Make what was uploaded the content of `target`, on disk before this returns."""
+        with NamedTemporaryFile(dir=self._temporary, delete=False) as file:
+            shutil.copyfileobj(source, file, PIECE)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            Path(file.name).replace(target)
         finally:
-            await run_in_threadpool(upload.discard)
+            Path(file.name).unlink(missing_ok=True)
+        sync(target.parent)
 
     def _target(self, path: str) -> Path:
         """Where the file of a path lies.
@@ -110,60 +114,3 @@ class FileServer:
         if not segments or bad or "\0" in path:
             raise ApiError(400, 12, f"not a file path: {path!r:.200}")
         return self._content.joinpath(*segments)
-
-
-class _Upload:
-    """One multipart body of one part, written to disk as it arrives; nothing is visible before `store`."""
-
-    def __init__(self, directory: Path, boundary: bytes) -> None:
-        self._file = NamedTemporaryFile(dir=directory, delete=False)  # noqa: SIM115 - lives across calls
-        self._name, self._value = bytearray(), bytearray()
-        self.path: str | None = None
-        self.is_complete = False
-        callbacks = {
-            "on_header_field": lambda data, start, end: self._name.extend(data[start:end]),
-            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
-            "on_header_end": self._header_ended,
-            "on_part_data": lambda data, start, end: self._file.write(data[start:end]),
-            "on_end": self._ended,
-        }
-        self._parser = MultipartParser(boundary, callbacks)  # type: ignore[arg-type]
-
-    def feed(self, data: bytes) -> None:
-        """Take the next bytes of the body.
-
-        Raises:
-            MultipartParseError, UnicodeDecodeError: the body is malformed.
-        """
-        self._parser.write(data)
-
-    def store(self, target: Path) -> None:
-        """Make what was uploaded the content of `target`, on disk before this returns."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Path(self._file.name).replace(target)
-        descriptor = os.open(target.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def discard(self) -> None:
-        """Close, and remove what was not stored."""
-        self._file.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._file.name)  # noqa: PTH108
-
-    def _header_ended(self) -> None:
-        if bytes(self._name).lower() == b"content-disposition":
-            _, options = parse_options_header(bytes(self._value))
-            name = options.get(b"name") or options.get(b"filename")
-            if name is None or self.path is not None:
-                raise MultipartParseError("expected one part with a name")
-            self.path = name.decode("utf-8").replace("%22", '"')
-        self._name.clear()
-        self._value.clear()
-
-    def _ended(self) -> None:
-        self.is_complete = True

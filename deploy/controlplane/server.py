@@ -13,6 +13,7 @@ import signal
 import socket
 import sqlite3
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,6 +74,7 @@ def _serve(settings: ControlPlaneSettings) -> None:
         credentials = Credentials.load_or_create(settings.state_dir)
         store = Store(settings.state_dir / DATABASE_FILE)
         stack.callback(store.close)
+        tempfile.tempdir = str(settings.state_dir)  # starlette keeps uploads there, and /tmp may be memory
         app = build(
             state_dir=settings.state_dir, store=store, credentials=credentials, local_names=_local_names(settings)
         )

@@ -73,6 +73,7 @@ WITHOUT_IMPORT = {
     "clearml-serving": "a program, run by deploy/tools/clearml_serving.py",
     "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
     "numpy": "a limit for the python backend",
+    "python-multipart": "by starlette, for uploads",
     "onnxruntime": "imported inside Triton by deploy/sync/runtime",
     "openvino": "imported inside Triton by deploy/sync/runtime",
     "onnxscript": "torch.onnx.export asks for it",
