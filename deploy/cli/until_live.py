@@ -25,8 +25,8 @@ _LOOKS = 3
 _FAILING_S = 10.0
 """Seconds that a failure must last before it is reported: its reason may pass."""
 
-_READ_S = 1.0
-"""Seconds between two reads of the serving Task."""
+_AGAIN_S = 0.5
+"""Seconds between two looks, each with a read of the serving Task."""
 
 Outlook = Literal["open", "failing", "final"]
 """``open``: the version may still become live. ``failing``: it failed and is retried. ``final``: waiting is useless."""
@@ -50,43 +50,32 @@ def follow(
     ``live`` gets what is waited for. Raises ``DeployError`` if a section of the Task cannot be read, or a gateway shows
     its status only to others.
     """
-    spec, read_at = _spec(registry), time.monotonic()
-    began, defaults_until = read_at, read_at + min(default_versions.RECORDED_S, timeout / 2)
-    agreed = dict.fromkeys(gateways, 0)
+    spec, began = _spec(registry), time.monotonic()
+    defaults_until, agreed = began + min(default_versions.RECORDED_S, timeout / 2), 0
     failing: dict[str, float] = {}
     while True:
-        reasons, content = {}, None
-        for address in gateways:
-            answer = http_client.call_gateway(f"{address}/v1/status")
-            if answer is not None:
-                check_key(address, answer.status)
-            content = answer.content if answer is not None and answer.status == 200 else None
-            reason, outlook = missing(content, spec.revision, only)
-            now = time.monotonic()
-            is_other = isinstance(content, Mapping) and content.get("spec_revision") != spec.revision
-            awaited = default_versions.awaited(spec) if now < defaults_until else []
-            if (is_other or awaited) and now - read_at > _READ_S:
-                # The gateway is behind, or the Task was changed again: by model sync, by auto-update or a person.
-                with contextlib.suppress(RegistryUnavailable):
-                    spec = _spec(registry)
-                    reason, outlook = missing(content, spec.revision, only)
-                read_at = now
-            if awaited and not reason:
-                reason = f"the controller records which version answers {', '.join(awaited)}"
+        answers = {address: _status(address) for address in gateways}
+        # the Task may have been changed again: by model sync, by auto-update or a person
+        with contextlib.suppress(RegistryUnavailable):
+            spec = _spec(registry)
+        content: Mapping[str, Any] = {}
+        now, reasons = time.monotonic(), list[str]()
+        for address, answer in answers.items():
+            content = answer or {}
+            reason, outlook = missing(answer, spec.revision, only)
             # Builds are retried, so only a failure that lasts counts.
             failing[address] = failing.get(address, now) if outlook != "open" else now
             if outlook == "final" or now - failing[address] > _FAILING_S:
-                return Waited(f"{address}: {reason}", outlook, spec, content or {})
-            agreed[address] = 0 if reason else agreed[address] + 1
-            if reason:
-                reasons[address] = reason
-        if all(count >= (1 if only else _LOOKS) for count in agreed.values()):
-            return Waited("", "open", spec, content or {})
-        shown = "; ".join(f"{address}: {reason}" for address, reason in reasons.items())
-        if time.monotonic() - began > timeout:
-            return Waited(shown, "open", spec, content or {})
+                return Waited(f"{address}: {reason}", outlook, spec, content)
+            reasons += [f"{address}: {reason}"] if reason else []
+        awaited = default_versions.awaited(spec) if now < defaults_until else []
+        if awaited and not reasons:
+            reasons = [f"the controller records which version answers {', '.join(awaited)}"]
+        agreed, shown = 0 if reasons else agreed + 1, "; ".join(reasons)
+        if agreed >= (1 if only else _LOOKS) or now - began > timeout:
+            return Waited(shown, "open", spec, content)
         live(shown or "checking again")
-        time.sleep(0.3)
+        time.sleep(_AGAIN_S)
 
 
 def wait(gateways: Sequence[str], timeout: float, registry: ClearMLRegistry) -> int:
@@ -122,6 +111,15 @@ def check_key(gateway: str, status: int) -> None:
             f"{gateway} shows its status only to callers with a key",
             hint="set TRITON_GATEWAY_KEY to a key that allows the operation status (`keys create --operations status`)",
         )
+
+
+def _status(gateway: str) -> Mapping[str, Any] | None:
+    """Return what a gateway says of itself; None if it does not. Raises ``DeployError`` if it wants a key."""
+    answer = http_client.call_gateway(f"{gateway}/v1/status")
+    if answer is None:
+        return None
+    check_key(gateway, answer.status)
+    return answer.content if answer.status == 200 and isinstance(answer.content, dict) else None
 
 
 def _spec(registry: ClearMLRegistry) -> ServingSpec:

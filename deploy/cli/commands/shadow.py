@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
-from deploy.tools import exposition
 from deploy.tools.errors import DeployError
-
-_COUNT = re.compile(r"^gateway_shadow_requests_total\{(?P<labels>[^}]*)\}\s+(?P<value>\S+)", re.M)
 
 
 @click.command(name="shadow")
@@ -68,13 +64,17 @@ def command(
 
 def describe(status: Mapping[str, Any], metrics: str | None) -> list[str]:
     """Return a gateway's shadow traffic as text lines; ``metrics``: its ``/metrics``, which sum all its workers."""
-    urls = {(e.get("endpoint"), e.get("version")): e.get("url") for e in status.get("endpoints", ())}
+    from deploy.controller import counters
+
+    urls = {
+        (str(e.get("endpoint")), str(e.get("version") or "")): str(e.get("url")) for e in status.get("endpoints", ())
+    }
     counted: dict[str, dict[str, int]] = {}
-    for found in _COUNT.finditer(metrics or ""):
-        labels = exposition.labels(found["labels"])
-        url = urls.get((labels.get("endpoint"), labels.get("version")))
-        if url is not None:
-            counted.setdefault(str(url), {})[labels.get("outcome", "")] = int(float(found["value"]))
+    for series, value in counters.parse(metrics or "").items():
+        labels = dict(zip(counters.LABELS[series[0]], series[1:], strict=True))
+        url = urls.get((labels["endpoint"], labels["version"]))
+        if series[0] == counters.catalog.SHADOWS.name and url is not None:
+            counted.setdefault(url, {})[labels["outcome"]] = int(value)
     lines = []
     for name, one in dict(status.get("shadows", {})).items():
         seen = counted.get(str(one["to"]), {})
