@@ -20,7 +20,7 @@ IMAGES: Final[Mapping[str, tuple[Sequence[str] | None, Sequence[str]]]] = {
     "gateway": (None, ("otel", "cli", "redis")),
     "sync": ((*_COMMAND, *_REGISTRY, "numpy", "tritonclient", "grpcio", "protobuf"), ()),
     "controlplane": ((*_COMMAND, "orjson"), ("controlplane",)),
-    "triton-cpu": ((*_COMMAND, "psutil"), ("triton", "openvino")),
+    "triton-cpu": (_COMMAND, ("triton", "openvino")),
     "laptop": (None, ("otel", "cli", "redis", "controlplane", "triton", "openvino")),
     "bundles": (None, ("bundles",)),
 }

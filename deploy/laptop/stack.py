@@ -209,8 +209,7 @@ class Stack:
             controlplane = int(last.get("controlplane", 0)) or CONTROLPLANE_PORT
             if is_embedded and not last and not ports.is_free(LOOPBACK, controlplane):
                 # registered models name the port: only a new state directory may take another one
-                holder = ports.held_by(controlplane) or "another program"
-                self._screen.say(f"port {controlplane} is taken by {holder}: the control plane gets another port")
+                self._screen.say(f"port {controlplane} is taken: the control plane gets another port")
                 controlplane = 0
         if is_embedded:
             ports.require_free(LOOPBACK, controlplane, what="embedded control plane", option="--controlplane-port")

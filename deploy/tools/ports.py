@@ -1,4 +1,4 @@
-"""Checks TCP ports before servers are started: is a port free, which process holds it, which port to choose.
+"""Checks TCP ports before servers are started: is a port free, which one to choose.
 
 Called by commands that start servers, so that a taken port gives one clear line instead of a child's traceback. A port
 that is free now can be taken a moment later; then the server's own error is reported.
@@ -6,7 +6,6 @@ that is free now can be taken a moment later; then the server's own error is rep
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import secrets
 import socket
@@ -39,14 +38,12 @@ def is_free(host: str, port: int) -> bool:
 
 
 def require_free(host: str, port: int, *, what: str, option: str) -> None:
-    """Raise ``DeployError`` if the port is in use; it names the process and ``option``. Port 0 is always free."""
-    if port == 0 or is_free(host, port):
-        return
-    holder = held_by(port)
-    raise DeployError(
-        f"port {port} for the {what} is taken{f' by {holder}' if holder else ''}",
-        hint=f"stop that program, or choose another port with {option} (0 chooses a free one)",
-    )
+    """Raise ``DeployError`` if the port is in use; it names ``option``. Port 0 is always free."""
+    if port != 0 and not is_free(host, port):
+        raise DeployError(
+            f"port {port} for the {what} is taken",
+            hint=f"stop that program (`ss -ltnp` shows it), or choose another port with {option} (0: a free one)",
+        )
 
 
 def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
@@ -61,16 +58,3 @@ def choose(host: str, port: int, *, remembered: int, avoid: set[int]) -> int:
         port = found if found not in avoid and is_free(host, found) else 0
     avoid.add(port)
     return port
-
-
-def held_by(port: int) -> str:
-    """Return the process that listens on a port (``python (pid 123)``); empty if it cannot be determined."""
-    try:
-        import psutil  # imported only for a taken port, to start servers faster
-    except ImportError:  # the control plane's image does not have it
-        return ""
-    with contextlib.suppress(psutil.Error, OSError):
-        for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
-                return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
-    return ""

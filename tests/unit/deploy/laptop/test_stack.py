@@ -49,7 +49,7 @@ async def test_how_to_stop_is_said_before_anything_starts(tmp_path: Path) -> Non
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         options = UpOptions(state=StateDir.at(tmp_path), environ={}, port=port)
-        with pytest.raises(DeployError, match=f"port {port} for the gateway is taken by") as refused:
+        with pytest.raises(DeployError, match=f"port {port} for the gateway is taken") as refused:
             await run(options, screen)
     assert "--port" in refused.value.line()
     assert screen.said == ["starting; Ctrl-C stops everything, in order"]
