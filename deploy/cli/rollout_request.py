@@ -102,19 +102,17 @@ def carried_out(
     if rollout.is_over:
         raise DeployError(f"the rollout of {endpoint} has ended: {rollout.phase} ({rollout.why})")
     ask(store, endpoint, wanted)
-    until = clock() + (ABORTED_S if is_abort else TAKEN_S)
-    while True:
-        rollout = record.read(store.task(), endpoint)
-        if not record.is_waiting(wanted, rollout):
-            return rollout
+    until = clock() + ABORTED_S
+    for progress in followed(store, endpoint, wanted, stop, clock=clock):
+        if progress.rollout is not None:
+            return progress.rollout
         is_alone = not election.alive(store.reports, now=clock())
-        if rollout is not None and is_abort and (is_alone or clock() >= until):
+        if is_abort and (is_alone or clock() >= until):
             _abort(store, endpoint, rollout)
             return None
-        if is_alone or clock() >= until:
+        if is_alone:
             _withdraw(store, endpoint, wanted)
-        if stop(LOOK_S / 2):
-            raise DeployError("interrupted; the request waits for the controller")
+    raise DeployError("interrupted; the request waits for the controller")
 
 
 def _abort(store: record.Store, endpoint: str, rollout: Rollout) -> None:
