@@ -351,8 +351,8 @@ class Settings(BaseSettings):
     )  # fmt: skip
     payload_log_drop: str = Field(
         "", validation_alias=_names("payload_log_drop"),
-        description="Fields to leave out of the payload log, comma separated: fields of requests and answers at any "
-        "depth, or `request`, `answer`, `caller`, `tenant`, `request_id`, `trace_id` as a whole.",
+        description="Fields to leave out of the payload log by name, comma separated: of requests and answers at any "
+        "depth, and of records themselves, such as `request`.",
     )  # fmt: skip
     ready_timeout: Seconds = Field(
         600.0, gt=0, validation_alias=_names("ready_timeout"),

@@ -33,8 +33,6 @@ from preprocessing.types import Prepared
 
 _log = logging.getLogger("triton_gateway.payloads")
 
-PRIVATE: Final = frozenset({"request_id", "trace_id", "caller", "tenant", "request", "answer"})
-"""Fields of a record that may be dropped by name, like the fields inside request and answer."""
 _SETTING: Final = "TRITON_GATEWAY_PAYLOAD_LOG"
 
 _MAX_QUEUED: Final = 2000
@@ -110,7 +108,7 @@ class _Queued(NamedTuple):
 class PayloadLog:
     """Writes samples of answered requests to ``sink``. The event loop calls it; ``start`` starts its thread.
 
-    ``dropped``: fields to leave out, of request and answer at any depth, and those of ``PRIVATE``.
+    ``dropped``: fields to leave out, of a record at any depth.
     ``random_number()`` returns a number from 0 to 1, ``clock()`` seconds since 1970.
     """
 
@@ -233,7 +231,7 @@ class PayloadLog:
             size += len(record)
         return batch
 
-    def _record(self, queued: _Queued) -> dict[str, Any]:
+    def _record(self, queued: _Queued) -> Any:
         trace, caller = queued.trace, queued.trace.caller
         record: dict[str, Any] = {
             "time": datetime.fromtimestamp(queued.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
@@ -244,12 +242,7 @@ class PayloadLog:
             "total_ms": round(trace.total_ns / 1e6, 3), "tokens": trace.tokens,
             "request": _request(trace.body), "answer": _answer(trace),
         }  # fmt: skip
-        if not self._dropped:
-            return record
-        kept = {name: value for name, value in record.items() if name not in self._dropped & PRIVATE}
-        for name in kept.keys() & {"request", "answer"}:
-            kept[name] = _without(self._dropped, orjson.loads(to_json(kept[name])))
-        return kept
+        return _without(self._dropped, orjson.loads(to_json(record))) if self._dropped else record
 
     def _report(self, outcome: str, records: int, problem: str = "") -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended
