@@ -15,10 +15,9 @@ import logging
 import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -147,23 +146,15 @@ def unusable(bins: Bins, bounds: Sequence[float] | None) -> str:
     return f"has the bound {strange[0]}, which the variable does not have" if strange else ""
 
 
-class Reference(dict[str, Bins]):
+@dataclass(frozen=True, slots=True)
+class Reference:
     """The bins of each variable by name, the usual words of the reference's texts (the most frequent first), and the
     mean of the directions of its embeddings; empty if unknown.
     """
 
-    def __init__(
-        self, bins: Mapping[str, Bins] = MappingProxyType({}), words: Sequence[str] = (), mean: Sequence[float] = ()
-    ) -> None:
-        super().__init__(bins)
-        self.words, self.mean = tuple(words), tuple(mean)
-
-    def __eq__(self, other: object) -> bool:
-        learned = getattr(other, "words", ()), getattr(other, "mean", ())
-        return super().__eq__(other) and (self.words, self.mean) == learned
-
-    def __ne__(self, other: object) -> bool:  # dict has one of its own
-        return not self == other
+    bins: Mapping[str, Bins] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+    mean: tuple[float, ...] = ()
 
 
 def shares(counts: Sequence[float] | Floats) -> Floats:
@@ -260,7 +251,7 @@ def right_in_words(one: Mapping[str, Any]) -> str:
 def encode(reference: Reference, **about: object) -> str:
     """Return the text of a reference file; ``about`` is additional information for people."""
     found = {
-        "format": FORMAT, **about, "variables": {name: {**bins} for name, bins in sorted(reference.items())},
+        "format": FORMAT, **about, "variables": {name: {**bins} for name, bins in sorted(reference.bins.items())},
         "words": reference.words, "mean": [float(f"{value:.6g}") for value in reference.mean],
     }  # fmt: skip
     return json.dumps({name: value for name, value in found.items() if value}, indent=2, ensure_ascii=False)
@@ -276,23 +267,22 @@ def decode(text: str) -> Reference:
         raise BadReference(f'{FILE} must be an object with "format": {FORMAT}')
     if not isinstance(variables := content.get("variables"), dict):
         raise BadReference(f"{FILE} has no variables")
-    found = Reference()
-    what = ""
+    bins, what = {}, ""
     try:
         for name, item in variables.items():
             what = f"variable {name}"
-            found[name] = _decode_bins(item)
+            bins[name] = _decode_bins(item)
         what = "words"
-        found.words = tuple(str(word) for word in content.get("words", ()))
-        if len(found.words) > MAX_WORDS or (UNUSUAL in found and not found.words):
+        words = tuple(str(word) for word in content.get("words", ()))
+        if len(words) > MAX_WORDS or (UNUSUAL in bins and not words):
             raise BadReference(f"at most {MAX_WORDS} are allowed, and the variable {UNUSUAL} needs some")
         what = "mean"
-        found.mean = tuple(float(value) for value in content.get("mean", ()))
-        if not all(map(math.isfinite, found.mean)) or (COSINE in found and not any(found.mean)):
+        mean = tuple(float(value) for value in content.get("mean", ()))
+        if not all(map(math.isfinite, mean)) or (COSINE in bins and not any(mean)):
             raise BadReference(f"finite numbers are allowed, and the variable {COSINE} needs some, not all 0")
     except (AttributeError, TypeError, ValueError) as error:
         raise BadReference(f"{FILE}: {what}: {error}") from error
-    return found
+    return Reference(bins, words, mean)
 
 
 def _decode_bins(item: Mapping[str, Any]) -> dict[str, float]:
@@ -334,6 +324,6 @@ class References:
                 _log.warning("reference %s cannot be used: %s", file, error)
         return True
 
-    def of(self, url: str) -> Reference:
-        """Return the reference of an endpoint url; empty if there is none."""
-        return self._found.get(url, Reference())
+    def of(self, url: str) -> Reference | None:
+        """Return the reference of an endpoint url; None if there is none."""
+        return self._found.get(url)

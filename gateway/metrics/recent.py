@@ -163,8 +163,7 @@ class Recent:
             endpoint, version, variable = key
             found.append({
                 "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
-                "reference": shares.then.tolist(), "reference_size": sum(in_use[key].values()),
-                "counts": shares.seen.tolist(), "n": shares.n,
+                "reference": shares.then.tolist(), "counts": shares.seen.tolist(), "n": shares.n,
                 "moved": {shares.named(name): by for name, by in shares.moved},
                 "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
             })  # fmt: skip

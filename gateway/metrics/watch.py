@@ -123,7 +123,7 @@ class WatchedVersion:
 
 def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:
     for variable in variables:
-        bins = served.reference.get(variable.name)
+        bins = served.reference.bins.get(variable.name)
         if bins is None:
             continue
         if reason := variable.unusable(bins):

@@ -92,8 +92,8 @@ def _write(
             hint="send more requests, wait longer, or use a lower --least. Text tasks have built-in variables; declare "
             "others with `clearml-serving metrics add`",
         )  # fmt: skip
-    words = words if variables.UNUSUAL in enough else ()
-    text = drift.encode(drift.Reference(enough, words, mean if variables.COSINE in enough else ()), endpoint=url)
+    learned = tuple(words if variables.UNUSUAL in enough else ()), tuple(mean if variables.COSINE in enough else ())
+    text = drift.encode(drift.Reference(enough, *learned), endpoint=url)
     *above, last = url.split("/")
     below = Path(*map(folders.file_name, above), f"{folders.file_name(last)}.json")
     path = output or chosen_state_dir().root / "references" / below

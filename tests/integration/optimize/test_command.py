@@ -83,7 +83,7 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
     wanted = execution.read_execution(bundle)
     assert wanted is not None
     assert ("openvino", "fp32") == (wanted.engine, wanted.precision)
-    assert {"token_length", "predicted_label"} <= set(drift.decode((bundle / "reference.json").read_text()))
+    assert {"token_length", "predicted_label"} <= set(drift.decode((bundle / "reference.json").read_text()).bins)
     kept = stored.read(bundle)
     assert kept is not None
     processor = TextProcessor.from_folder(bundle)

@@ -111,9 +111,9 @@ def test_reference_file_is_read_as_it_was_written() -> None:
     out.
     """
     variables = {"x": reference_of({"1": 2, "2": 1, "+Inf": 3}), "label": reference_of({"a": 1, "b": 2})}
-    read = drift.decode(drift.encode(Reference(variables), endpoint="e", note="hello"))
+    read = drift.decode(drift.encode(Reference(variables), endpoint="e", note="hello")).bins
     assert [[*bins.items()] for bins in variables.values()] == [[*read[name].items()] for name in variables]
-    by_hand = drift.decode('{"format": 1, "variables": {"x": {"+Inf": 1, "10": 1, "2.0": 3}, "a": {"dog": 2}}}')
+    by_hand = drift.decode('{"format": 1, "variables": {"x": {"+Inf": 1, "10": 1, "2.0": 3}, "a": {"dog": 2}}}').bins
     assert ["2", "10", "+Inf", "missing"] == [*by_hand["x"]]
     assert {"dog": 2, "other": 0, "missing": 0} == by_hand["a"]
 
@@ -145,15 +145,15 @@ def test_an_unusable_reference_is_refused_with_the_reason(text: str, message: st
 def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
     """By endpoint url; a broken file affects no other; a deleted file is dropped."""
     references = References(tmp_path)
-    assert (False, {}) == (references.read(), references.of("e/1.0"))
+    assert (False, None) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e").mkdir()
-    bins = {"x": reference_of({"1": 1, "+Inf": 1})}
-    (tmp_path / "e" / "1.0.json").write_text(drift.encode(Reference(bins)))
+    captured = Reference({"x": reference_of({"1": 1, "+Inf": 1})})
+    (tmp_path / "e" / "1.0.json").write_text(drift.encode(captured))
     (tmp_path / "broken.json").write_text(json.dumps({}))
-    assert (True, bins, {}) == (references.read(), references.of("e/1.0"), references.of("broken"))
-    assert (False, bins) == (references.read(), references.of("e/1.0"))
+    assert (True, captured, None) == (references.read(), references.of("e/1.0"), references.of("broken"))
+    assert (False, captured) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e" / "1.0.json").unlink()
-    assert (True, {}) == (references.read(), references.of("e/1.0"))
+    assert (True, None) == (references.read(), references.of("e/1.0"))
 
 
 @pytest.mark.parametrize(

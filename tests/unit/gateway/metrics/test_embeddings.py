@@ -75,4 +75,4 @@ def test_a_reference_keeps_its_mean() -> None:
     """To six digits."""
     reference = drift.Reference({"embedding_cosine": {"0.1": 1, "+Inf": 0, "missing": 0}}, mean=(0.25, -0.1234567))
     decoded = drift.decode(drift.encode(reference))
-    assert drift.Reference(reference, mean=(0.25, -0.123457)) == decoded
+    assert drift.Reference(reference.bins, mean=(0.25, -0.123457)) == decoded

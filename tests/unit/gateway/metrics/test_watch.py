@@ -407,7 +407,7 @@ async def test_what_texts_look_like_is_counted_after_the_answer(stack: Any) -> N
 
 def test_an_embedding_is_counted_by_its_cosine_to_the_mean() -> None:
     """For one text and for several; truncated vectors are skipped, and other tasks have no such variable."""
-    served = Served("e", "1", is_text=True, reference=Reference(mean=np.linspace(-1, 1, 16).tolist()))
+    served = Served("e", "1", is_text=True, reference=Reference(mean=tuple(np.linspace(-1, 1, 16))))
     watched = Watched({}, served, chance=lambda: 0.0)
     vector = np.linspace(-1, 1, 16, dtype=np.float32)
     short = Prepared([], ParsedRequest(["a"], is_batch=False, options={"truncate_dim": 8}))
@@ -426,7 +426,7 @@ def test_other_words_begin_other_counts() -> None:
     """Also if the reference's bins are the same; so does another mean."""
     clock = itertools.count(step=100).__next__  # so slowly that every text is looked at
     bins = {"unusual_word_ratio": {"0.5": 1.0, "+Inf": 1.0, "missing": 0.0}}
-    watched = Watched({}, Served("e", "1", is_text=True, reference=Reference(bins, ["good"])), clock=clock)
+    watched = Watched({}, Served("e", "1", is_text=True, reference=Reference(bins, ("good",))), clock=clock)
 
     def counted() -> tuple[float, float]:
         watched.answer({}, {"embedding": [1.0, 0.0]}, prepared=Prepared([], ParsedRequest(["good film"], False)))
@@ -434,10 +434,10 @@ def test_other_words_begin_other_counts() -> None:
         return found["scalar_count{unusual_word_ratio}"], found.get("scalar_count{embedding_cosine}", 0)
 
     assert [(1, 0), (2, 0)] == [counted(), counted()]
-    for words, mean, expected in ((["film"], (), (1, 0)), (["film"], (1.0, 0.0), (1, 1))):
+    for words, mean, expected in ((("film",), (), (1, 0)), (("film",), (1.0, 0.0), (1, 1))):
         watched.served = Served("e", "1", is_text=True, reference=Reference(bins, words, mean))
         watched.configure({})
-        assert (tuple(words), mean) == watched.observer.watch.learned("e/1")
+        assert (words, mean) == watched.observer.watch.learned("e/1")
         assert expected == counted()
     assert (2, 2) == counted()
 

@@ -82,7 +82,7 @@ def test_a_reference_is_what_was_counted(served: tuple[Gateway, str], tmp_path: 
     path = tmp_path / "reference.json"
     done = run("capture", "--url", url, "--endpoint", "e/1", "--output", path)
     assert 0 == done.return_value
-    references = drift.decode(path.read_text())
+    references = drift.decode(path.read_text()).bins
     assert {"cat": 3000, "other": 0, "missing": 0} == references["a"]
     assert 3000 == sum(references["x"].values())
     assert 10 <= len(references["x"]) <= 12
@@ -170,7 +170,7 @@ def test_capture_takes_a_url_and_names_what_was_counted(served: tuple[Gateway, s
     path = tmp_path / "reference.json"
     done = run("capture", "--url", url, "--endpoint", "e/1", "--least", 10, "--output", path)
     assert 0 == done.return_value
-    assert {"x", "a"} == set(drift.decode(path.read_text()))
+    assert {"x", "a"} == set(drift.decode(path.read_text()).bins)
     assert 0 == run("capture", "--url", url, "--endpoint", "e", "--least", 10, "--output", path).return_value
     with pytest.raises(DeployError) as caught:
         run("capture", "--url", url, "--endpoint", "f/1", "--output", path)
@@ -258,7 +258,7 @@ class OfTexts(Gateway):
     def moved(self, reference: drift.Reference, variable: str) -> tuple[tuple[str, float], ...]:
         """How what was counted differs from a reference."""
         counts = references.variables(parse(self.page.decode()))["e", "1", variable]
-        return drift.Shares(reference[variable], counts).moved
+        return drift.Shares(reference.bins[variable], counts).moved
 
     def answer(self, path: str) -> tuple[int, bytes]:
         if path == "/metrics":
@@ -292,8 +292,8 @@ def test_a_reference_of_words_keeps_the_words_that_they_were_counted_with(tmp_pa
         assert re.search(r"\d+ usual words", captured.output)
         reference = drift.decode(path.read_text())
         assert reference.words
-        assert captured_after - 1000 == sum(reference["unusual_word_ratio"].values())
-        assert {"unusual_word_ratio", "language", "letter_case"} == set(reference)
+        assert captured_after - 1000 == sum(reference.bins["unusual_word_ratio"].values())
+        assert {"unusual_word_ratio", "language", "letter_case"} == set(reference.bins)
         gateway.watch_texts(reference)
         gateway.read(spoken(random, 1000, nonsense=0.05))
         assert gateway.moved(reference, "unusual_word_ratio")
@@ -322,7 +322,7 @@ def test_a_reference_of_embeddings_keeps_the_mean_that_they_were_counted_with(tm
         assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
         reference = drift.decode(path.read_text())
         assert 8 == len(reference.mean)
-        assert 2000 == sum(reference["embedding_cosine"].values())
+        assert 2000 == sum(reference.bins["embedding_cosine"].values())
         gateway.watch_texts(reference)
         vectors(1000, 2.0)
         assert not gateway.moved(reference, "embedding_cosine")
@@ -341,4 +341,4 @@ def test_without_its_words_a_variable_of_words_is_not_captured(served: tuple[Gat
     assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
     reference = drift.decode(path.read_text())
     assert not reference.words
-    assert {"language", "letter_case"} == set(reference)
+    assert {"language", "letter_case"} == set(reference.bins)
