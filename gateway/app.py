@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import math
@@ -69,7 +68,6 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, RequestSpans, serve
 from gateway.path.shadow import Mirror
 from gateway.payloads.log import payload_log
-from gateway.registry import lineage_of
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Records, last_changes
@@ -92,7 +90,6 @@ _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
 _HISTORY_S: Final = 15.0
 _SHADOW_S: Final = 10.0
-_MODELS_S: Final = 5.0
 _WORK_S: Final = 1.0
 _END_S: Final = 5.0
 _MAX_LISTED: Final = 5
@@ -117,7 +114,6 @@ class Gateway:
         registry: Registry,
         make_backend: MakeBackend,
         link: workers.Link | None = None,
-        lineage_source: ClearMLRegistry | None = None,
         records_period: float = 30.0,
         is_whole_process: bool = False,
         settle: float = _SETTLE_S,
@@ -129,9 +125,7 @@ class Gateway:
         self._settle_s = settle
         self._parent = parent
         self._registry = registry
-        self._lineage_source = lineage_source
-        self._links: dict[str, str] = {}
-        self._lineages: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._lineages: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._changes: tuple[float, Records] = (float("-inf"), {})
         self._records_period = records_period
         self._is_whole_process = is_whole_process
@@ -296,7 +290,7 @@ class Gateway:
             asyncio.create_task(work)
             for work in (
                 follow_siblings(settings.replicas, self._are_gateways), self.publisher.run(), self._sample_waits(),
-                self._publish_models(), self._publish_work(),
+                self._publish_work(),
             )
         ]  # fmt: skip
         if self._callers is not None:
@@ -407,13 +401,13 @@ class Gateway:
             return None
         model_id = endpoint.identity.model_id
         answer = {"url": url, "revision": self.table.current.revision}
-        if not model_id or self._lineage_source is None:
+        if not model_id:
             return {**answer, "model": None, "notes": ["the endpoint has no model of the registry"]}
         # Any caller may request this, so the registry is read once a minute at most for each model.
         now = asyncio.get_running_loop().time()
         known = self._lineages.get(model_id)
         if known is None or now - known[0] > _LINEAGE_S:
-            found = await run_in(self._control.lineage, lineage_of, self._lineage_source, model_id)
+            found = await run_in(self._control.lineage, self._registry.lineage, model_id)
             self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
             known = self._lineages[model_id]
         return {**answer, **known[1]}
@@ -469,22 +463,6 @@ class Gateway:
                         self.observer.publish(catalog.QUEUED, waiting, *version, priority)
             busy = now
 
-    async def _publish_models(self) -> None:
-        """Publish the model of each version, with its page in ClearML if there is one."""
-        while True:
-            served = [endpoint.identity for endpoint in self.table.current.endpoints.values()]
-            unknown = {identity.model_id for identity in served} - set(self._links) - {""}
-            if unknown and self._lineage_source is not None:
-                # The address of the web application needs no call, but its session may have to connect first.
-                with contextlib.suppress(GatewayError):
-                    self._links |= await run_in(self._control.lineage, _links, self._lineage_source, unknown)
-            models = [
-                (i.endpoint, i.version, i.model_id, i.model_name, self._links.get(i.model_id, ""), i.pool)
-                for i in served
-            ]
-            self.observer.show(catalog.MODEL_INFO, dict.fromkeys(models, 1))
-            await asyncio.sleep(_MODELS_S if served else 0.2)
-
     async def _send_request(self, endpoint: str, version: str | None, data: Any) -> Any:
         """Answer a hook's ``send_request``, in process if the endpoint is here, else over HTTP. None: refused."""
         path = normalize_url(endpoint, version)
@@ -508,10 +486,6 @@ class Gateway:
 def _end_process() -> None:
     time.sleep(_END_S)
     os._exit(0)
-
-
-def _links(source: ClearMLRegistry, model_ids: set[str]) -> dict[str, str]:
-    return {model_id: source.link("model", "", model_id) for model_id in model_ids}
 
 
 def _calm_garbage_collection() -> None:
@@ -567,7 +541,6 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     return Gateway(
         settings,
         registry=registry,
-        lineage_source=registry,
         make_backend=lambda address: TritonBackend(
             address,
             options=options,

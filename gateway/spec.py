@@ -22,7 +22,7 @@ from gateway.errors import SpecFault
 T = TypeVar("T")
 
 ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
-"""Engine types of clearml-serving; ``control.compile`` decides which of them a gateway can run."""
+"""Engine types of clearml-serving."""
 
 _OPTIONS_KEY: Final = "gateway"
 
@@ -97,6 +97,8 @@ class ModelRecord:
     created: str = ""
     """When it was registered (ISO 8601); empty if unknown."""
     comment: str = field(default="", compare=False)
+    link: str = field(default="", compare=False)
+    """Its page in ClearML's web application; empty if unknown."""
 
     @property
     def has_data(self) -> bool:

@@ -259,6 +259,10 @@ class FakeRegistry:
             raise RegistryRefused(f"models.get_by_id: Invalid model id {model_id}")
         return self.models[model_id]
 
+    def lineage(self, model_id: str) -> Mapping[str, Any]:
+        """See ``Registry.lineage``."""
+        return {"model": {"id": model_id, "link": self.model(model_id).link}, "notes": []}
+
     def models_at(self, uris: Collection[str]) -> Sequence[ModelRecord]:
         """See ``RegistryWriter.models_at``."""
         self._check()

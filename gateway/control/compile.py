@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
 
 from gateway import objectives
 from gateway.errors import SpecFault
@@ -21,8 +20,6 @@ from gateway.path.routing import canary
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of
-
-SERVED_ENGINES: Final = ("triton", "custom", "custom_async", "sklearn", "xgboost", "lightgbm")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +131,6 @@ def _digest(identity: object) -> str:
 
 
 def _refusal(endpoint: EndpointSpec) -> str:
-    if endpoint.engine not in SERVED_ENGINES:
-        return f"engine {endpoint.engine} is not served by this version; {', '.join(SERVED_ENGINES)} are"
     if (
         endpoint.engine not in ("custom", "custom_async")
         and not endpoint.model_id

@@ -342,6 +342,10 @@ class Reconciler:
         }
         served = [endpoint.identity for endpoint in versions.endpoints().values()]
         self._observer.show(catalog.ENDPOINT_READY, ready | {(one.endpoint, one.version): True for one in served})
+        links = {model_id: record.link for model_id, record in self._records.known().items()}
+        self._observer.show(catalog.MODEL_INFO, {
+            (i.endpoint, i.version, i.model_id, i.model_name, links.get(i.model_id, ""), i.pool): 1 for i in served
+        })  # fmt: skip
         self._watch()
 
     def _retire(self) -> None:

@@ -9,7 +9,6 @@ from gateway.registry import reports
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.ledger import SYSTEM_TAG
-from gateway.registry.clearml.lineage import lineage_of
 from gateway.registry.ledger import Kind, Ledger, Record, Records
 from gateway.registry.port import (
     ModelQuery,
@@ -38,7 +37,6 @@ __all__ = [
     "SpecStore",
     "Upload",
     "is_id",
-    "lineage_of",
     "reports",
     "section_text",
     "unpack_archive",

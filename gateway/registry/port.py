@@ -70,6 +70,10 @@ class Registry(Protocol):
         """Return one model."""
         ...
 
+    def lineage(self, model_id: str) -> Mapping[str, Any]:
+        """Return what is known of a model's origin, as JSON values: its Task, the Task's parents, code and data."""
+        ...
+
     def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
         """Return the models that exist among these, by id, in few calls; without their comments."""
         ...

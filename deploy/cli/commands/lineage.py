@@ -67,7 +67,7 @@ def lineage(store: registry.ClearMLRegistry, asked: str) -> dict[str, Any]:
     urls = sorted(one.url for one in endpoints.values() if one.model_id == model_id)
     url = endpoint.url if endpoint is not None else ""
     try:
-        found = registry.lineage_of(store, model_id)
+        found = store.lineage(model_id)
     except RegistryRefused as error:
         if endpoint is not None:
             raise

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -21,6 +22,7 @@ from gateway.registry.clearml import following
 from gateway.registry.clearml.decode import MODEL_FIELDS, model_record, serving_task
 from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLedger
+from gateway.registry.clearml.lineage import lineage_of
 from gateway.registry.clearml.models import PAGE, ModelSearch, exactly, pages
 from gateway.registry.clearml.session import Api
 from gateway.registry.ledger import Ledger, Record
@@ -114,7 +116,11 @@ class ClearMLRegistry(Api):
 
     def model(self, model_id: str) -> ModelRecord:
         """Return one model."""
-        return model_record(self.model_fields(model_id))
+        return self._record(self.model_fields(model_id))
+
+    def _record(self, model: Mapping[str, Any]) -> ModelRecord:
+        found = model_record(model)
+        return replace(found, link=self.link("model", found.project, found.id))
 
     def model_fields(self, model_id: str) -> Mapping[str, Any]:
         """Return one model's fields."""
@@ -134,7 +140,7 @@ class ClearMLRegistry(Api):
         asked = sorted(set(values))
         for start in range(0, len(asked), PAGE):
             for page in pages(self.call, {field: asked[start : start + PAGE], "only_fields": list(MODEL_FIELDS)}):
-                yield from map(model_record, page)
+                yield from map(self._record, page)
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""
@@ -153,11 +159,25 @@ class ClearMLRegistry(Api):
         """Return a project's name."""
         return str(self.call("projects", "get_by_id", {"project": project_id})["project"].get("name") or "")
 
-    def link(self, kind: str, project_id: str, object_id: str) -> str:
-        """Return the address of a ``task`` or a ``model`` in the web application."""
+    def lineage(self, model_id: str) -> Mapping[str, Any]:
+        """See ``Registry.lineage``."""
+        return lineage_of(self, model_id)
+
+    @cached_property
+    def _web_application(self) -> tuple[str, str]:
+        """Its address, which is empty if it cannot be told from that of the API, and what it calls Tasks."""
         session = self.session
-        base = str(session.get_app_server_host() or session.host).rstrip("/")
-        tasks = "tasks" if session.check_min_api_server_version("2.31") else "experiments"
+        try:
+            base = str(session.get_app_server_host() or session.host).rstrip("/")
+        except ValueError:
+            base = ""
+        return base, "tasks" if session.check_min_api_server_version("2.31") else "experiments"
+
+    def link(self, kind: str, project_id: str, object_id: str) -> str:
+        """Return the address of a ``task`` or a ``model`` in the web application; empty if it is unknown."""
+        base, tasks = self._web_application
+        if not base:
+            return ""
         part = f"models/{object_id}/general" if kind == "model" else f"{tasks}/{object_id}/execution"
         return f"{base}/projects/{project_id or '*'}/{part}"
 

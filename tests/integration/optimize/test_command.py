@@ -21,7 +21,7 @@ from deploy.cli.main import main
 from deploy.sync.model_folder import execution
 from gateway import samples as stored
 from gateway.metrics import drift
-from gateway.registry import ArtifactCache, ClearMLRegistry, Upload, lineage_of
+from gateway.registry import ArtifactCache, ClearMLRegistry, Upload
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
@@ -95,7 +95,7 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
         registry = ClearMLRegistry(client.task)
         served = registry.spec().endpoints["tiny/1"]
         files = ArtifactCache(place / "cache", registry).model(registry.model(str(served.model_id)))
-        told = lineage_of(registry, str(served.model_id))
+        told = registry.lineage(str(served.model_id))
     assert found["files"] == manifest.hashes(files)
     assert "threads" in str(served.auxiliary_json)
     assert ("train tiny", "training") == (told["task"]["name"], told["task"]["type"])

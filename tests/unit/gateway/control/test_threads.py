@@ -6,12 +6,10 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app import Gateway
 from gateway.control import reconcile
 from gateway.hooks import executor
 from gateway.metrics import catalog
@@ -104,23 +102,10 @@ async def test_a_registry_that_hangs_holds_up_nothing_but_looking_at_it(
             registry.is_over.set()
 
 
-async def test_requests_for_lineage_use_no_threads_of_other_requests(tmp_path: Path) -> None:
+async def test_requests_for_lineage_use_no_threads_of_other_requests(make_stack: Callable[..., Any]) -> None:
     """asyncio's default threads resolve host names, and send hooks' requests to other gateways."""
-    from tests.unit.gateway.conftest import Stack
-
-    is_over, waiting = threading.Event(), []
-
-    class Hanging:
-        def link(self, *_: Any) -> str:
-            return ""
-
-        def __getattr__(self, _name: str) -> Any:
-            return lambda *_: waiting.append(1) or is_over.wait(LIMIT_S)
-
-    stack = Stack(tmp_path)
-    stack.gateway = Gateway(
-        stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, lineage_source=Hanging(),
-    )  # fmt: skip
+    stack, is_over, waiting = make_stack(), threading.Event(), []
+    stack.registry.lineage = lambda _: waiting.append(1) or is_over.wait(LIMIT_S)
     async with stack.gateway.running(), stack.new_client(stack.gateway) as client:
         stack.deploy("e")
         await stack.served("e")

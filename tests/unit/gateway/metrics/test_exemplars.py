@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
@@ -107,13 +108,11 @@ async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
     """A version's model id, name and ClearML address; a replaced model has no series."""
     stack = make_stack()
 
-    class Source:
-        def link(self, kind: str, project: str, model_id: str) -> str:
-            return f"https://clearml/projects/{project or '*'}/{kind}s/{model_id}/general"
-
-    stack.gateway._lineage_source = Source()
     async with stack.gateway.running(), stack.client:
-        stack.deploy("t", version="1")
+        stack.add_text_model("m1")
+        stack.registry.models["m1"] = replace(stack.registry.models["m1"], link="https://clearml/models/m1")
+        stack.registry.add_endpoint("t", "m1", version="1")
+        stack.load("t/1")
         await stack.served("t/1")
 
         def models() -> dict[tuple[str, ...], float]:
@@ -124,8 +123,7 @@ async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
                 if name == catalog.MODEL_INFO.name
             }
 
-        await stack.until(lambda: bool(models()))
-        assert {("t", "1", "m1", "https://clearml/projects/*/models/m1/general", "default"): 1.0} == models()
+        assert {("t", "1", "m1", "https://clearml/models/m1", "default"): 1.0} == models()
     stack.gateway.observer.show(catalog.MODEL_INFO, {("t", "1", "m2", "m2", "", "default"): 1})
     found = {key[2]: value for key, value in models().items()}
     assert 1.0 == found["m2"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import RegistryRefused
+from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.lineage import lineage_of
 
 DATA = "d" * 32
@@ -87,3 +88,18 @@ def test_a_cycle_of_parents_ends() -> None:
     """Records come from outside and may be wrong."""
     found = lineage_of(Source({"train": {"parent": "a"}, "a": {"parent": "train"}}), "m")
     assert ["a"] == [p["id"] for p in found["parents"]]
+
+
+def test_a_web_application_whose_address_cannot_be_told_is_not_linked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK knows it from some forms of the API's address only, or from CLEARML_WEB_HOST."""
+
+    class Session:
+        def get_app_server_host(self) -> str:
+            raise ValueError("Could not detect ClearML web application server")
+
+        def check_min_api_server_version(self, _version: str) -> bool:
+            return True
+
+    registry = ClearMLRegistry("t")
+    monkeypatch.setattr(registry, "_session", Session())
+    assert "" == registry.link("model", "p", "m")
