@@ -183,8 +183,7 @@ OVERVIEW: Final = Board(
             _lines("Tokens out by tenant", "Tokens generated, by tenant.",
                    by(("tenant",), _rate(catalog.TENANT_TOKENS_OUT, "")), "{{tenant}}", "suffix:tokens/s",
                    if_empty=_NO_CALLERS),
-            _lines("Over quota", "Times that a tenant exceeded a limit. The request was refused, or only counted if "
-                   "the limit is in shadow mode.",
+            _lines("Over quota", "Requests of a tenant that were refused over a limit.",
                    by(("tenant", "reason"), _rate(catalog.OVER_QUOTA, "")), "{{tenant}} {{reason}}", "suffix:times/s",
                    if_empty=_NO_CALLERS),
             _lines("Sources of callers", "1 if the newest keys are in use, 0 if they are unusable and older ones are "

@@ -37,12 +37,11 @@ _Limit = Annotated[float, Field(ge=0, lt=math.inf, strict=True)]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one tenant over all gateways; infinite for none. ``is_shadow``: requests over them are only counted."""
+    """Limits of one tenant over all gateways; infinite for none."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     requests_per_minute: _Limit = math.inf
     tokens_per_minute: _Limit = math.inf
-    is_shadow: Annotated[bool, Field(alias="shadow", strict=True)] = False
 
 
 def estimate_of(size: int) -> int:
@@ -133,16 +132,15 @@ class Quota:
     def admit(self, size: int, now: float) -> int:
         """Admit a request of ``size`` bytes; return its estimated tokens, to be settled.
 
-        Raises ``QuotaExceeded`` if it is over a limit; if the limits ``is_shadow``, returns 0 instead. Such a request
-        uses nothing up, so enforcing the limits later does not begin with a debt.
+        Raises ``QuotaExceeded`` if it is over a limit. Such a request uses nothing up.
         """
         estimate, requests, tokens = estimate_of(size), self.requests, self.tokens
         # A request larger than the bucket is admitted when the bucket is full, which then becomes negative.
         needed = min(estimate, tokens.capacity)
         if requests.level(now) < 1.0:
-            return self.refuse(REQUESTS, requests.seconds_until(1.0))
+            raise self.refusal(REQUESTS, requests.seconds_until(1.0))
         if tokens.level(now) < needed or not needed:
-            return self.refuse(TOKENS, tokens.seconds_until(max(1.0, needed)))
+            raise self.refusal(TOKENS, tokens.seconds_until(max(1.0, needed)))
         requests.take(1.0)
         tokens.take(estimate)
         return estimate
@@ -150,9 +148,8 @@ class Quota:
     def grow(self, estimate: int, size: int) -> int:
         """Return the tokens of an admitted request that turned out to have ``size`` bytes, and count those."""
         grown = estimate_of(size)
-        if not estimate or grown == estimate:
-            return estimate
-        self.settle(estimate, grown)
+        if grown != estimate:
+            self.settle(estimate, grown)
         return grown
 
     def settle(self, estimate: int, tokens: int) -> None:
@@ -160,13 +157,11 @@ class Quota:
         self.tokens.take(tokens - estimate)
         self.owed += tokens - estimate
 
-    def refuse(self, limit: str, wait: float) -> int:
-        """Count a request over a limit, and return 0 if the limits ``is_shadow``. Raises ``QuotaExceeded`` else."""
+    def refusal(self, limit: str, wait: float) -> QuotaExceeded:
+        """Count a request over a limit, and return its error."""
         what, because = _REFUSALS[limit]
         self._over(self.tenant, because)
-        if self.limits.is_shadow:
-            return 0
-        raise QuotaExceeded(
+        return QuotaExceeded(
             f"tenant {self.tenant} has used up its {what}", because=because, retry_after=max(1.0, math.ceil(wait)),
             hint="wait for the seconds in retry-after",
         )  # fmt: skip

@@ -126,7 +126,7 @@ class SharedQuotas:
             (1, requests, quota.limits.requests_per_minute) if lacks == REQUESTS
             else (estimate, tokens, quota.limits.tokens_per_minute)
         )  # fmt: skip
-        return quota.refuse(lacks, seconds_of(max(min(needed, limit), 1.0) - left, limit))
+        raise quota.refusal(lacks, seconds_of(max(min(needed, limit), 1.0) - left, limit))
 
     async def _take(self, quota: Quota, tokens: int, owed: float) -> tuple[str, float, float]:
         """Return the limit for which nothing was taken, empty if a request was, and the requests and tokens left."""

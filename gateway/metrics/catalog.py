@@ -139,8 +139,7 @@ REFUSED_CALLERS: Final = Metric(
 )  # fmt: skip
 OVER_QUOTA: Final = Metric(
     "gateway_over_quota_total", "counter",
-    "Times that a tenant exceeded a limit, by limit: quota_requests or quota_tokens. With a limit in shadow mode the "
-    "request was answered.", ("tenant", "reason"),
+    "Requests of a tenant that were refused over a limit: quota_requests or quota_tokens.", ("tenant", "reason"),
 )  # fmt: skip
 _TENANT: Final = ("tenant", "endpoint")
 TENANT_REQUESTS: Final = Metric(

@@ -179,13 +179,6 @@ async def test_a_request_larger_than_its_bucket_is_admitted_when_it_is_full(work
     assert "quota_tokens" == await worker("v", tokens_per_minute=0).ask()
 
 
-async def test_a_shadow_limit_refuses_nothing(worker: Workers) -> None:
-    """It is counted."""
-    one = worker(tokens_per_minute=10, is_shadow=True)
-    assert [""] * 3 == [await one.ask(1000) for _ in range(3)]
-    assert ["quota_tokens"] * 2 == one.over
-
-
 async def test_buckets_refill_by_the_servers_clock(worker: Workers, client: Redis) -> None:
     """At the limit's rate, to a minute's worth. A clock that goes back takes nothing away."""
     one = worker(requests_per_minute=60)

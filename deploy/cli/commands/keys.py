@@ -153,17 +153,14 @@ def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
               "[default: show all]")  # fmt: skip
 @click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests per minute, over all gateways.")
 @click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens per minute, input and output together.")
-@click.option(
-    "--shadow", is_flag=True, help="Only count requests over a limit (gateway_over_quota_total), and refuse none."
-)
 @click.option("--off", is_flag=True, help="Remove this tenant's limits.")
 @_store_options
-def quota(store: key_file.KeyStore, tenant: str, shadow: bool, off: bool, **given: float | None) -> int:
+def quota(store: key_file.KeyStore, tenant: str, off: bool, **given: float | None) -> int:
     """Set or show the limits of a tenant. The given limits replace all earlier limits of the tenant.
 
     \b
     Examples:
-      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600 --shadow
+      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
       triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
       triton-gateway keys quota --file keys.json
     """
@@ -178,13 +175,12 @@ def quota(store: key_file.KeyStore, tenant: str, shadow: bool, off: bool, **give
         with store.editing() as stored:
             stored.quotas.pop(tenant, None)
             if not off:
-                stored.quotas[tenant] = {**limits, **({"shadow": True} if shadow else {})}
+                stored.quotas[tenant] = limits
     limited = store.read().quotas
     if not limited:
         click.echo(f"no tenant has limits in {store}", err=True)
     for name, one in limited.items():
-        click.echo(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in one.items() if key != "shadow")
-                   + (" (shadow)" if one.get("shadow") else ""))  # fmt: skip
+        click.echo(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in one.items()))
     return 0
 
 

@@ -101,7 +101,6 @@ def test_a_written_file_is_read_back() -> None:
                 ({"requests": 1}, ".requests"),
                 ({"requests_per_minute": -1}, ".requests_per_minute"),
                 ({"requests_per_minute": "1"}, ".requests_per_minute"),
-                ({"shadow": "yes"}, ".shadow"),
                 ({"tokens_per_minute": True}, ".tokens_per_minute"),
                 ({"tokens_per_minute": math.inf}, ".tokens_per_minute"),
                 ({"tokens_per_minute": math.nan}, ".tokens_per_minute"),

@@ -102,33 +102,6 @@ def test_a_body_that_was_not_announced_counts_once_it_is_read() -> None:
     assert tenant.ask(60.0)
 
 
-def test_a_shadow_quota_counts_and_refuses_nothing() -> None:
-    """It shows what a limit would do before it is enforced."""
-    tenant = Tenant(requests_per_minute=1, is_shadow=True)
-    assert [True] * 5 == [tenant.ask(0.0, 0, 0) for _ in range(5)]
-    assert ["quota_requests"] * 4 == tenant.over
-
-
-@pytest.mark.parametrize(
-    ("limits", "why"),
-    [
-        ({"requests_per_minute": 60}, "quota_requests"), ({"tokens_per_minute": 600}, "quota_tokens"),
-        ({"tokens_per_minute": 600, "requests_per_minute": 1e6}, "quota_tokens"),
-    ],
-)  # fmt: skip
-def test_a_shadow_quota_builds_up_no_debt(limits: dict[str, float], why: str) -> None:
-    """A tenant at ten times a shadow limit for ten minutes is admitted when the limit is enforced."""
-    shadow, real = Tenant(**limits, is_shadow=True), Tenant(**limits)
-    passed = 0
-    for tick in range(6_000):
-        assert shadow.ask(tick / 10, 36, 10)
-        passed += real.ask(tick / 10, 36, 10)
-    assert {why} == set(shadow.over) == set(real.over)
-    assert pytest.approx(6_000 - passed, rel=0.01) == len(shadow.over)
-    shadow.quotas.configure({"t": Limits(**limits)}, None, 600.0)
-    assert shadow.ask(602.0, 36, 10)
-
-
 def test_a_limit_of_zero_admits_nothing() -> None:
     """And no caller is told to wait for ever."""
     for name in ("requests_per_minute", "tokens_per_minute"):

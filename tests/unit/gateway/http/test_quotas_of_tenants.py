@@ -33,11 +33,11 @@ class Tenants:
         folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
         self.texts: dict[str, str] = {}
         self._keys: list[Key] = []
-        for tenant in ("few", "free", "watched"):
+        for tenant in ("few", "free"):
             text, name = new_key()
             self.texts[tenant] = text
             self._keys.append(Key(name, digest(PEPPER, text.encode()).hex(), tenant, operations=tuple(OPERATIONS)))
-        self.write(few={"requests_per_minute": 3}, watched={"requests_per_minute": 1, "shadow": True})
+        self.write(few={"requests_per_minute": 3})
 
     def write(self, **quotas: Any) -> None:
         new = self.path.with_name("new")
@@ -71,7 +71,7 @@ async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str
 
 
 async def test_a_tenant_sees_its_remaining_quota_and_is_refused_without(port: Port, tenants: Tenants) -> None:
-    """In OpenAI's headers. Other tenants and shadow limits are not affected."""
+    """In OpenAI's headers. Other tenants are not affected."""
     found = await ask(port, tenants.texts["few"], 5)
     assert [200, 200, 200, 429, 429] == [status for status, _, _ in found]
     assert ["2", "1", "0", "0", "0"] == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
@@ -80,7 +80,6 @@ async def test_a_tenant_sees_its_remaining_quota_and_is_refused_without(port: Po
     assert "quota_requests" == headers["x-refused-because"]
     assert 1 <= int(headers["retry-after"]) <= 20
     assert "quota_exceeded" == body["code"]
-    assert [200] * 5 == [status for status, _, _ in await ask(port, tenants.texts["watched"], 5)]
     free = await ask(port, tenants.texts["free"], 5)
     assert [200] * 5 == [status for status, _, _ in free]
     assert not [name for name in free[0][1] if name.startswith("x-ratelimit")]
@@ -124,16 +123,13 @@ async def test_a_request_refused_for_tokens_does_not_count_as_a_request(port: Po
 async def test_usage_counts_answers_and_their_tokens_for_billing(port: Port, tenants: Tenants) -> None:
     """Refused requests do not count. Refusals for a limit are counted separately."""
     await ask(port, tenants.texts["few"], 5)
-    await ask(port, tenants.texts["watched"], 2)
     wire = await port.connect()
     wire.send(f"GET /metrics HTTP/1.1\r\nhost: x\r\nx-api-key: {tenants.texts['free']}\r\n\r\n".encode())
     _, headers = await wire.head()
     text = (await wire._reader.readexactly(int(headers["content-length"]))).decode()
     assert 'gateway_tenant_requests_total{endpoint="e",tenant="few"} 3' in text
     assert 'gateway_tenant_tokens_in_total{endpoint="e",tenant="few"} 12' in text
-    assert 'gateway_tenant_requests_total{endpoint="e",tenant="watched"} 2' in text
     assert 'gateway_over_quota_total{reason="quota_requests",tenant="few"} 2' in text
-    assert 'gateway_over_quota_total{reason="quota_requests",tenant="watched"} 1' in text
 
 
 async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[..., Any]) -> None:

@@ -112,18 +112,16 @@ def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
 def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
     """Quotas are set, shown, replaced and removed; keys stay."""
     made = keyring.create("--tenant", "acme")
-    keyring.run("quota", "--tenant", "acme", "--requests-per-minute", "600", "--shadow")
+    keyring.run("quota", "--tenant", "acme", "--requests-per-minute", "600")
     result = keyring.run("quota", "--tenant", "*", "--tokens-per-minute", "1000")
-    assert ["acme: requests_per_minute 600 (shadow)", "*: tokens_per_minute 1000"] == (result.stdout.splitlines())
+    assert ["acme: requests_per_minute 600", "*: tokens_per_minute 1000"] == (result.stdout.splitlines())
     found = KeyFile(str(keyring.path)).look()
     assert found is not None
-    assert (600, True, 1000) == (
-        found.quotas["acme"].requests_per_minute, found.quotas["acme"].is_shadow, found.quotas["*"].tokens_per_minute,
-    )  # fmt: skip
+    assert (600, 1000) == (found.quotas["acme"].requests_per_minute, found.quotas["*"].tokens_per_minute)
     assert "acme" == keyring.ask(made["key"])
     keyring.run("quota", "--tenant", "*", "--off")
     keyring.create("--tenant", "b")
-    assert "acme: requests_per_minute 600 (shadow)" == keyring.run("quota").stdout.strip()
+    assert "acme: requests_per_minute 600" == keyring.run("quota").stdout.strip()
 
 
 @pytest.mark.parametrize(
