@@ -1,4 +1,4 @@
-"""Our python-backend program inside the real Triton: ragged batches, poisoned requests, outputs, declarations."""
+"""Our python-backend program inside the real Triton: poisoned requests, outputs, declarations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx
 import pytest
-import tritonclient.grpc as triton
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
@@ -18,7 +17,6 @@ from gateway.errors import ModelNotReady, SpecFault
 from gateway.spec import TensorSpec
 from tests.integration.conftest import ask_triton
 from tests.tiny import saved
-from tests.waiting import until
 
 pytestmark = pytest.mark.integration
 
@@ -47,43 +45,8 @@ def all_at_once(infer, name, rows, token_inputs):
         return list(pool.map(one, rows))
 
 
-def executions(embedded_triton, name, requests):
-    """Return the sizes of the execute calls of a model, once Triton has counted so many requests in them: it answers
-    first.
-    """
-    with triton.InferenceServerClient(embedded_triton.grpc) as client:
-
-        def counted():
-            stats = client.get_inference_statistics(name).model_stats[0].batch_stats
-            sizes = [int(one.batch_size) for one in stats for _ in range(one.compute_infer.count)]
-            return sizes if sum(sizes) >= requests else None
-
-        return until(counted)
-
-
-def test_requests_of_different_length_share_one_call_and_get_their_own_answers(
-    embedded_triton, make_token_model, infer, token_inputs, tmp_path
-):
-    """One execute call for lengths 3, 5, 5, 9, 12; every answer as long as its request and right."""
-    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), pbtxt=TOGETHER % 5)
-    rows = [[1] * 3, [2] * 5, [3] * 5, [4] * 9, [5] * 12]
-    answers = all_at_once(infer, name, rows, token_inputs)
-    assert [[sum(r)] for r in rows] == [a["logits"][0].tolist() for a in answers]
-    assert rows == [a["tokens"][0].tolist() for a in answers]
-    assert [5] == executions(embedded_triton, name, 5)
-
-
-def test_a_call_is_split_into_groups_of_similar_length(
-    embedded_triton, make_token_model, infer, token_inputs, tmp_path
-):
-    """Lengths 10 and 11 are padded together, 2 is not dragged along: at most 20 percent is padding."""
-    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), pbtxt=TOGETHER % 3)
-    answers = all_at_once(infer, name, [[1] * 2, [1] * 10, [1] * 11], token_inputs)
-    assert [2, 11, 11] == [int(a["longest"][0, 0]) for a in answers]
-
-
 def test_a_poisoned_request_fails_alone(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
-    """In one call with others: they are answered, it gets ONNX Runtime's reason."""
+    """In one call with others, by a batcher of the user's own: they are answered, it gets ONNX Runtime's reason."""
     name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), pbtxt=TOGETHER % 3)
     first, poisoned, last = all_at_once(infer, name, [[1, 2], [1, 99], [3, 4]], token_inputs)
     assert ([[3.0]], [[7.0]]) == (first["logits"].tolist(), last["logits"].tolist())

@@ -156,7 +156,7 @@ def judge(
     if probed.faults:
         return Parity(candidate, texts, faults=probed.faults)
     try:
-        answered = opened.answer([processor.collate_rows(p.rows) for p in prepared])
+        answered = [opened.answer(processor.collate_rows(p.rows)) for p in prepared]
         found = _compared(candidate, truth, processor, prepared, answered, tolerance)
     except (PreprocessingError, DeployError) as error:
         return Parity(candidate, texts, faults=(error.message,))

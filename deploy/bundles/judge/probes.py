@@ -4,9 +4,9 @@ Texts have only some lengths. A graph may be wrong from 60 tokens on, at exactly
 than eight. So probes are made of the tokens of running text, between the special tokens of the task. Lengths: every one
 up to 128; every multiple of 16 and its neighbours up to 512; eight between powers of two up to 2048, four above; the
 longest row. Calls: each row alone, every batch size up to ``ROWS``, short rows next to long ones in every order, as
-many long rows as a call to Triton may have, padded by Triton's program as well as by the tokenizer, and rows that are
-padded although they are alone. A row's answer must be PyTorch's in every call. Finally, rows that together contain
-every token of the vocabulary, since a graph may be wrong for a single token.
+many long rows as a call to Triton may have, and rows that are padded although they are alone. A row's answer must be
+PyTorch's in every call. Finally, rows that together contain every token of the vocabulary, since a graph may be wrong
+for a single token.
 """
 
 from __future__ import annotations
@@ -203,15 +203,16 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
     answers: list[_Answer] = []
     usual_size = float(np.median([_size(true) for true in probes.truths])) or 1.0
     for number, call in enumerate(probes.calls):
-        found = _answer(probes, call, processor, engine, collated=number % 2 == 1)
-        if isinstance(found, str):
+        longest = max(probes.rows[i].n_tokens for i in call)
+        try:
+            found = engine.answer(processor.collate_rows([probes.rows[i] for i in call]))
+        except ExportFailed as error:
             if min(probes.rows[i].n_tokens for i in call) < probes.shortest:
                 continue  # no text can become such a row
-            longest = max(probes.rows[i].n_tokens for i in call)
-            fault = f"the graph cannot run {len(call)} row(s) of up to {longest} tokens: {found}"
+            fault = f"{len(call)} row(s) of up to {longest} tokens: {error.message}"
             return Finding((fault,))
-        for position, (i, own) in enumerate(zip(call, found, strict=True)):
-            true = probes.truths[i]
+        for position, i in enumerate(call):
+            true, own = probes.truths[i], _cut(found, position, i, probes, processor, longest)
             shapes = [f"{n} has shape {list(own[n].shape)} instead of {list(true[n].shape)}"
                       for n in true if n not in own or own[n].shape != true[n].shape]  # fmt: skip
             if shapes:
@@ -224,10 +225,10 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
     padded: list[_Answer] = []
     for i, longer in probes.padded:
         both = processor.collate_rows([probes.rows[i], probes.rows[longer]])
-        (found_alone,) = engine.answer_together([{name: value[:1] for name, value in both.items()}])
-        if isinstance(found_alone, str):
-            fault = f"the graph cannot run a row of {probes.rows[i].n_tokens} tokens that is padded: {found_alone}"
-            return Finding((fault,))
+        try:
+            found_alone = engine.answer({name: value[:1] for name, value in both.items()})
+        except ExportFailed as error:
+            return Finding((f"a row of {probes.rows[i].n_tokens} tokens that is padded: {error.message}",))
         own = _cut(found_alone, 0, i, probes, processor, probes.rows[longer].n_tokens)
         padded.append(_compared(i, alone[i,], 0, probes.truths[i], own, usual_size))
     faults, excesses = _verdict(probes, answers, difference)
@@ -330,26 +331,6 @@ def _fitting(call: Sequence[int], rows: Sequence[Encoded], most: int) -> list[in
     longest = max((rows[i].n_tokens for i in call), default=1)
     kept = set(sorted(range(len(call)), key=lambda at: rows[call[at]].n_tokens)[-max(2, most // longest) :])
     return [i for at, i in enumerate(call) if at in kept]
-
-
-def _answer(
-    probes: Probes, call: Sequence[int], processor: TextProcessor, engine: Engine, *, collated: bool
-) -> list[dict[str, NDArray[Any]]] | str:
-    """Return each row's outputs, or why there are none.
-
-    ``collated``: padded by the tokenizer's rules in one request, as the gateway sends it; otherwise one request per
-    row, padded by the program in Triton.
-    """
-    rows = [probes.rows[i] for i in call]
-    requests = [processor.collate_rows(rows)] if collated else [processor.collate_rows([row]) for row in rows]
-    answers = engine.answer_together(requests)
-    for answer in answers:
-        if isinstance(answer, str):
-            return answer
-    if not collated:
-        return [{n: _kept(v, i) for n, v in answer.items()} for i, answer in zip(call, answers, strict=True)]  # type: ignore[union-attr]
-    longest = max(row.n_tokens for row in rows)
-    return [_cut(answers[0], position, i, probes, processor, longest) for position, i in enumerate(call)]  # type: ignore[arg-type]
 
 
 def _cut(

@@ -24,7 +24,7 @@ from deploy.sync.model_folder.native import finish_natively, run_natively
 from deploy.sync.model_folder.onnx_signature import GraphTensor, OnnxSignature
 from gateway.spec import EndpointSpec, TensorSpec
 
-FORMAT = 3
+FORMAT = 4
 """Part of every recipe. Raise it when the same inputs give another config.pbtxt, so that models are written again."""
 
 _log = logging.getLogger("triton_gateway.sync")
@@ -110,7 +110,6 @@ def build_config(
             hint="make one with `triton-gateway optimize --target cpu`, or use NVIDIA's container (--triton-grpc)",
         )
     runs_here = engine == "python" and kind == "onnx"
-    user_pads = "pad_values" in config.parameters
     inputs = _merge("input", endpoint.inputs, config.input)
     outputs = _merge("output", endpoint.outputs, config.output)
     batch = _decide_batch(config, has_batch, user_max, inputs, outputs, signature, tuning)
@@ -135,12 +134,12 @@ def build_config(
     _choose_backend(config, kind, runs_here=runs_here)
     if execution is not None and not runs_here:
         finish_natively(config)
-    if batch > 0 and config.WhichOneof("scheduling_choice") is None:
-        config.dynamic_batching.SetInParent()
+    if batch > 0 and config.WhichOneof("scheduling_choice") is None and not runs_here:
+        config.dynamic_batching.SetInParent()  # our program would run the joined requests one by one
     if runs_here:
-        _tune_for_cpu(config, tuning, pad_token_id, user_pads=user_pads)
+        _tune_for_cpu(config, tuning)
         if execution is not None:
-            _run_here(config, execution)
+            _run_here(config, execution, pad_token_id)
         if judged:
             config.parameters["judged"].string_value = json.dumps(dict(sorted(judged.items())))
     return str(text_format.MessageToString(config))
@@ -375,29 +374,26 @@ def _choose_backend(config: Any, kind: Kind, *, runs_here: bool) -> None:
         config.ClearField("default_model_filename")  # files are stored under the backend's own default name
 
 
-def _tune_for_cpu(config: Any, tuning: Tuning, pad_token_id: int, *, user_pads: bool) -> None:
+def _tune_for_cpu(config: Any, tuning: Tuning) -> None:
     if not config.instance_group:
         group = config.instance_group.add()
         group.kind = model_config_pb2.ModelInstanceGroup.KIND_CPU
         group.count = tuning.instances
     if "threads" not in config.parameters:
         config.parameters["threads"].string_value = str(tuning.threads)
-    if config.max_batch_size <= 0:
-        return
-    ragged = [t for t in config.input if list(t.dims) == [-1] and not t.HasField("reshape")]
-    for tensor in ragged:
-        tensor.allow_ragged_batch = True
-    # Only a model with a mask can tell padding from content. Without a mask, only rows of equal length share a batch.
-    if not user_pads and any("mask" in t.name.lower() for t in ragged):
-        pads = {t.name: pad_token_id if _is_token_ids(t.name) else 0 for t in ragged}
-        config.parameters["pad_values"].string_value = json.dumps(pads, sort_keys=True)
 
 
-def _run_here(config: Any, execution: Execution) -> None:
+def _run_here(config: Any, execution: Execution, pad_token_id: int) -> None:
     """Pass engine and precision to our program. Values that the user sets with ``--aux-config parameters.…`` win."""
     wanted: dict[str, str] = {"engine": execution.engine, "precision": execution.precision}
-    if execution.pad_to > 1:
-        wanted |= {"pad_to": str(execution.pad_to), "max_length": str(execution.max_length)}
+    of_any_length = [t.name for t in config.input if list(t.dims) == [-1] and not t.HasField("reshape")]
+    # Only a model with a mask can tell padding from content.
+    if execution.pad_to > 1 and any("mask" in name.lower() for name in of_any_length):
+        pads = {name: pad_token_id if _is_token_ids(name) else 0 for name in of_any_length}
+        wanted |= {
+            "pad_to": str(execution.pad_to), "max_length": str(execution.max_length),
+            "pad_values": json.dumps(pads, sort_keys=True),
+        }  # fmt: skip
     for name, value in wanted.items():
         if name not in config.parameters:
             config.parameters[name].string_value = value

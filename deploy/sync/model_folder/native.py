@@ -30,7 +30,7 @@ def run_natively(config: Any, execution: Execution) -> None:
     else:
         _default(config, "intra_op_thread_count", threads)
         _default(config, "inter_op_thread_count", "1")
-    for ours in ("threads", "max_padding", "pad_to", "spinning"):  # parameters of the embedded server's program
+    for ours in ("threads", "pad_to", "spinning"):  # parameters of the embedded server's program
         if ours in config.parameters:
             del config.parameters[ours]
 

@@ -2,12 +2,12 @@
 
 Copied as ``1/model.py`` into every model's folder by model sync (``model_folder/build``) and run by Triton's stub
 process, so it imports nothing of ours: numpy, an engine and the stub's own module only. ``generate_model.py`` uses it.
-It must never fail a request because of another request that happened to arrive with it, and must never answer with a
-shape that depends on its neighbours.
-Parameters of config.pbtxt: ``threads``, ``max_padding``, ``pad_values`` (JSON: input name → value to pad with),
-``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for OpenVINO), ``spinning`` (``true``, for ONNX
-Runtime), ``pad_to`` (lengths are padded to its multiples), ``max_length`` (up to which those are warmed up) and
-``judged`` (JSON: file name → sha256; a file that is another one is not loaded).
+Requests are run one by one: the gateway has joined already what is worth joining, and on a CPU a larger batch is hardly
+faster. So none fails, or gets another shape, because of others.
+Parameters of config.pbtxt: ``threads``, ``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for
+OpenVINO), ``spinning`` (``true``, for ONNX Runtime), ``pad_to`` (lengths are padded to its multiples), ``pad_values``
+(JSON: input name → value to pad with then), ``max_length`` (up to which those are warmed up) and ``judged`` (JSON: file
+name → sha256; a file that is another one is not loaded).
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ sys.path[:0] = [p for p in os.environ.get("TRITON_GATEWAY_SITE", "").split(os.pa
 
 import numpy as np  # noqa: E402 - after the line above
 
-MAX_PADDING = 0.2
-"""Padding all requests of a batch to the longest was 2-4 times slower on a CPU than groups of similar length."""
-
 NEEDS_NUMPY_1 = "start this Triton with Python 3.11 or 3.12 and 'numpy<2'"
 _USED = b"used_dltensor"
 """What the capsule of a tensor is called once somebody has taken it over."""
@@ -39,78 +36,8 @@ _rename = ctypes.pythonapi.PyCapsule_SetName
 _rename.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
-@dataclass(slots=True)
-class Item:
-    """One request: its tensors by name, its rows, and the length its padded inputs share (None: never padded)."""
-
-    index: int
-    feeds: dict[str, Any]
-    rows: int
-    length: int | None
-    outputs: tuple[str, ...]
-
-
 class Refused(Exception):
     """This request cannot be run; the message is for its sender."""
-
-
-def group_by_length(items: Sequence[Item], padded: Mapping[str, int], max_padding: float) -> list[list[Item]]:
-    """Split ``items`` into groups that may run as one batch, each with at most ``max_padding`` extra cells.
-
-    Inputs not in ``padded`` must have equal shapes behind the batch dimension to share a group.
-    """
-    alike: dict[tuple[Any, ...], list[Item]] = {}
-    for item in items:
-        fixed = tuple(
-            (name, feed.shape[2:] if name in padded and item.length is not None else feed.shape[1:], feed.dtype.str)
-            for name, feed in sorted(item.feeds.items())
-        )
-        alike.setdefault((item.length is None, fixed), []).append(item)
-    groups: list[list[Item]] = []
-    for members in alike.values():
-        members.sort(key=lambda i: i.length or 0)
-        group: list[Item] = []
-        rows = cells = 0
-        for item in members:
-            length = item.length or 0
-            if group and (rows + item.rows) * length > (1 + max_padding) * (cells + item.rows * length):
-                groups.append(group)
-                group, rows, cells = [], 0, 0
-            group.append(item)
-            rows += item.rows
-            cells += item.rows * length
-        groups.append(group)
-    return groups
-
-
-def stack(group: Sequence[Item], padded: Mapping[str, int], pad_to: int = 1) -> tuple[dict[str, Any], int]:
-    """Return the batch of a group, padded on the right to a multiple of ``pad_to``, and that length (0: not padded)."""
-    longest = -(-max(item.length or 0 for item in group) // pad_to) * pad_to
-    if len(group) == 1 and (group[0].length or 0) in (0, longest):
-        return group[0].feeds, longest
-    batch: dict[str, Any] = {}
-    for name, first in group[0].feeds.items():
-        if name in padded and group[0].length is not None:
-            rows = sum(item.rows for item in group)
-            whole = np.full((rows, longest, *first.shape[2:]), padded[name], dtype=first.dtype)
-            start = 0
-            for item in group:
-                whole[start : start + item.rows, : item.length] = item.feeds[name]
-                start += item.rows
-            batch[name] = whole
-        else:
-            batch[name] = np.concatenate([item.feeds[name] for item in group])
-    return batch, longest
-
-
-def cut(output: Any, start: int, item: Item, longest: int, dynamic_axes: Sequence[int]) -> Any:
-    """Return the item's rows of a batch output, without the tail that exists only because neighbours were longer."""
-    own = output[start : start + item.rows]
-    if item.length is not None and item.length < longest:
-        for axis in dynamic_axes:
-            if own.shape[axis] == longest:
-                own = own[(slice(None),) * axis + (slice(0, item.length),)]
-    return own
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,25 +90,23 @@ def _port(port: Any) -> Port:
 
 
 class Runner:
-    """One session and the rules of its model: what is padded, what is batched, what is cut."""
+    """One session and the rules of its model: what is padded and cut again."""
 
     def __init__(self, session: Any, config: Mapping[str, Any]) -> None:
         parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         self._session = session
         self._is_batched = int(config.get("max_batch_size") or 0) > 0
-        self._max_padding = float(parameters.get("max_padding") or MAX_PADDING)
         self._pad_to = max(1, int(parameters.get("pad_to") or 1))
         self._max_length = int(parameters.get("max_length") or 0)
         self._inputs = {i.name: i for i in session.get_inputs()}
         self._outputs = {o.name: o for o in session.get_outputs()}
         self._answered = tuple(o["name"] for o in config.get("output") or ()) or tuple(self._outputs)
-        pads = {k: int(v) for k, v in json.loads(parameters.get("pad_values") or "{}").items()}
-        self._padded = self._paddable(pads) if self._is_batched else {}
-        # Sizes of these axes come from the input; fixed sizes of the model are never cut, whatever their value.
-        self._dynamic = {
-            name: tuple(a for a, size in enumerate(o.shape) if a > 0 and not isinstance(size, int))
-            for name, o in self._outputs.items()
-        }
+        pads = json.loads(parameters.get("pad_values") or "{}") if self._pad_to > 1 else {}
+        shapes = {name: one.shape for name, one in self._inputs.items()}
+        self._padded = {
+            name: int(value) for name, value in pads.items()
+            if len(shapes.get(name, ())) > 1 and not isinstance(shapes[name][1], int)
+        }  # fmt: skip
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -190,81 +115,54 @@ class Runner:
 
     def warm_up(self) -> None:
         """Run every padded length once: OpenVINO compiles for each shape when it first sees it."""
-        if self._pad_to <= 1 or not self._padded or set(self._padded) != set(self._inputs):
+        if not self._padded or set(self._padded) != set(self._inputs):
             return
         for length in range(self._pad_to, self._max_length + 1, self._pad_to):
             ones = np.ones((1, length), dtype=np.int64)
             feeds = {n: ones * 0 if "type" in n else ones for n in self._inputs}
             self._session.run(list(self._outputs), feeds)
 
-    def read(self, index: int, feeds: Mapping[str, Any], outputs: Sequence[str]) -> Item:
-        """Check one request. Raises ``Refused``."""
+    def answer(self, feeds: Mapping[str, Any], outputs: Sequence[str] = ()) -> dict[str, Any]:
+        """Answer one request with these outputs, or all. Raises ``Refused``, and what the engine raises."""
         given: dict[str, Any] = {}
         for name, feed in feeds.items():
             given[name] = _decoded(name, feed) if self._inputs[name].type == "tensor(string)" else feed
             if not self._is_batched and feed.shape == (1,) and not self._inputs[name].shape:
                 given[name] = given[name].reshape(())  # Triton has no tensors without dimensions
-        wanted = tuple(name for name in outputs if name in self._outputs) or self._answered
-        if not self._is_batched:
-            return Item(index, given, 0, None, wanted)
-        lengths = {feed.shape[1] for name, feed in given.items() if name in self._padded}
+        wanted = [name for name in outputs if name in self._outputs] or list(self._answered)
+        rows = next(iter(given.values())).shape[0] if self._is_batched else None  # Triton takes only equal numbers
+        length, longest = self._pad(given)
+        found = dict(zip(wanted, self._session.run(wanted, given), strict=True))
+        for name, output in found.items():
+            if rows is not None and (output.ndim == 0 or output.shape[0] != rows):
+                raise Refused(f"output {name} has shape {list(output.shape)} for a batch of {rows} rows")
+            if length < longest:
+                found[name] = self._cut(name, output, length, longest)
+        return {name: _sent(output) for name, output in found.items()}
+
+    def _pad(self, given: dict[str, Any]) -> tuple[int, int]:
+        """Pad the inputs on the right to a multiple of ``pad_to``; return their length and that one, 0 if none is."""
+        lengths = {given[name].shape[1] for name in self._padded if name in given}
+        if not lengths:
+            return 0, 0
         if len(lengths) > 1:
             shapes = ", ".join(f"{n} {list(given[n].shape)}" for n in given if n in self._padded)
             raise Refused(f"these inputs must have the same length, got {shapes}")
-        rows = next(iter(given.values())).shape[0]  # Triton takes only inputs of as many rows
-        return Item(index, given, rows, lengths.pop() if lengths else None, wanted)
+        length = lengths.pop()
+        longest = -(-length // self._pad_to) * self._pad_to
+        for name, value in self._padded.items():
+            if name in given and length < longest:
+                ends = [(0, 0)] * given[name].ndim
+                ends[1] = 0, longest - length
+                given[name] = np.pad(given[name], ends, constant_values=value)
+        return length, longest
 
-    def run(self, items: Sequence[Item], answer: Callable[[int, dict[str, Any]], None],
-            refuse: Callable[[int, str], None]) -> None:  # fmt: skip
-        """Run all items; every index gets exactly one ``answer`` or ``refuse``."""
-        if not self._is_batched:
-            for item in items:
-                self._run_alone(item, answer, refuse)
-            return
-        for group in group_by_length(items, self._padded, self._max_padding):
-            if len(group) == 1:
-                self._run_alone(group[0], answer, refuse)
-                continue
-            try:
-                outputs, longest = self._call(group)
-            except Exception:  # noqa: BLE001 - ORT raises several unrelated types; each request is run again alone
-                # One poisoned row fails a whole batch: run alone, only its own request fails.
-                for item in group:
-                    self._run_alone(item, answer, refuse)
-                continue
-            start = 0
-            for item in group:
-                answer(item.index, {n: _sent(cut(outputs[n], start, item, longest, self._dynamic[n]))
-                                    for n in item.outputs})  # fmt: skip
-                start += item.rows
-
-    def _run_alone(self, item: Item, answer: Callable[[int, dict[str, Any]], None],
-                   refuse: Callable[[int, str], None]) -> None:  # fmt: skip
-        try:
-            outputs, longest = self._call([item])
-            answers = {n: _sent(cut(outputs[n], 0, item, longest, self._dynamic[n]) if item.length else outputs[n])
-                       for n in item.outputs}  # fmt: skip
-        except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
-            refuse(item.index, first_line(error))
-            return
-        answer(item.index, answers)
-
-    def _call(self, group: Sequence[Item]) -> tuple[dict[str, Any], int]:
-        names = sorted({name for item in group for name in item.outputs})
-        batch, longest = stack(group, self._padded, self._pad_to)
-        outputs = dict(zip(names, self._session.run(names, batch), strict=True))
-        if self._is_batched:
-            rows = sum(item.rows for item in group)
-            for name, output in outputs.items():
-                if output.ndim == 0 or output.shape[0] != rows:
-                    raise Refused(f"output {name} has shape {list(output.shape)} for a batch of {rows} rows")
-        return outputs, longest
-
-    def _paddable(self, pads: Mapping[str, int]) -> dict[str, int]:
-        """Inputs may be padded together only when the graph says, by one shared symbol, that they are as long."""
-        padded = {n: v for n, v in pads.items() if n in self._inputs and len(self._inputs[n].shape) >= 2}
-        symbols = {self._inputs[n].shape[1] for n in padded}
-        return padded if len(symbols) == 1 and not isinstance(next(iter(symbols)), int) else {}
+    def _cut(self, name: str, output: Any, length: int, longest: int) -> Any:
+        """Return an output without the padding's tail. A fixed size of the model is never cut, whatever its value."""
+        for axis, size in enumerate(self._outputs[name].shape):
+            if axis and not isinstance(size, int) and output.shape[axis] == longest:
+                output = output[(slice(None),) * axis + (slice(0, length),)]
+        return output
 
 
 def load_session(path: Path, parameters: Mapping[str, str]) -> Any:
@@ -327,30 +225,22 @@ class TritonPythonModel:
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every request of one call, each with its outputs or its own error."""
+        return [self._answered(request) for request in requests]
+
+    def _answered(self, request: Any) -> Any:
         backend = self._backend
-        answers: list[Any] = [None] * len(requests)
-
-        def refuse(index: int, message: str) -> None:
-            error = backend.TritonError(message, backend.TritonError.INVALID_ARG)
-            answers[index] = backend.InferenceResponse(output_tensors=[], error=error)
-
-        def answer(index: int, outputs: dict[str, Any]) -> None:
-            make = backend.Tensor if self._passes_arrays else functools.partial(as_tensor, backend)
-            answers[index] = backend.InferenceResponse([make(n, v) for n, v in outputs.items()])
-
-        items: list[Item] = []
-        for index, request in enumerate(requests):
-            feeds: dict[str, Any] = {}
-            for name in self._runner.input_names:
-                tensor = backend.get_input_tensor_by_name(request, name)
-                if tensor is not None:
-                    feeds[name] = tensor.as_numpy() if self._passes_arrays else np.from_dlpack(tensor)
-            try:
-                items.append(self._runner.read(index, feeds, request.requested_output_names()))
-            except Refused as error:
-                refuse(index, str(error))
-        self._runner.run(items, answer, refuse)
-        return answers
+        feeds: dict[str, Any] = {}
+        for name in self._runner.input_names:
+            tensor = backend.get_input_tensor_by_name(request, name)
+            if tensor is not None:
+                feeds[name] = tensor.as_numpy() if self._passes_arrays else np.from_dlpack(tensor)
+        make = backend.Tensor if self._passes_arrays else functools.partial(as_tensor, backend)
+        try:
+            outputs = self._runner.answer(feeds, request.requested_output_names())
+            return backend.InferenceResponse([make(n, v) for n, v in outputs.items()])
+        except Exception as error:  # noqa: BLE001 - ORT raises several unrelated types; the sender gets the reason
+            refusal = backend.TritonError(first_line(error), backend.TritonError.INVALID_ARG)
+            return backend.InferenceResponse(output_tensors=[], error=refusal)
 
     def finalize(self) -> None:
         """Release the session's memory."""

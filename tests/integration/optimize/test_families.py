@@ -67,7 +67,7 @@ def bundle_scores(bundle: Path) -> list[dict[str, float]]:
     wanted = execution.Execution(engine="onnxruntime", precision="fp32")
     engine = Engine(bundle / "model.onnx", wanted, threads=1, pads=pads)
     prepared = [processor.prepare({"text": text}) for text in TEXTS]
-    answers = engine.answer([processor.collate_rows(p.rows) for p in prepared])
+    answers = [engine.answer(processor.collate_rows(p.rows)) for p in prepared]
     found: list[Any] = [
         processor.finish({n: np.asarray(v) for n, v in outputs.items()}, p)
         for outputs, p in zip(answers, prepared, strict=True)

@@ -92,7 +92,7 @@ def test_what_goes_wrong_is_refused_and_named(
 def test_a_fixed_length_is_refused(case: Case, make_bundle: Bundle, tmp_path: Path) -> None:
     """The exporter took the example's length for a constant."""
     path = exported(case.original.module, case, tmp_path / "fixed.onnx", {0: "batch"})
-    assert "the graph cannot run 1 row(s) of up to" in case.judge(make_bundle(case, path)).faults[0]
+    assert "1 row(s) of up to" in case.judge(make_bundle(case, path)).faults[0]
 
 
 @pytest.mark.long

@@ -125,7 +125,7 @@ def test_engine_and_precision_reach_the_embedded_servers_program(tmp_path):
     config = built(folder, pairs={"parameters": {"precision": "fp32"}})
     found = {name: value.string_value for name, value in config.parameters.items()}
     assert ("openvino", "fp32", "16", "128") == tuple(found[n] for n in ("engine", "precision", "pad_to", "max_length"))
-    assert "python" == config.backend
+    assert ("python", {"input_ids", "attention_mask"}) == (config.backend, set(json.loads(found["pad_values"])))
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])
@@ -182,4 +182,4 @@ def test_a_gpu_bundle_is_refused_on_the_embedded_server(tmp_path):
 def test_a_model_without_the_file_is_built_as_before(tmp_path):
     """No engine, no precision: ONNX Runtime in the program's own defaults."""
     config = built(graph(tmp_path / "m"))
-    assert {"threads", "pad_values"} == set(config.parameters)
+    assert {"threads"} == set(config.parameters)

@@ -72,33 +72,22 @@ def test_an_undeclared_onnx_model_is_described_by_its_graph():
     config = build()
     assert {"input_ids": ("TYPE_INT64", [-1]), "attention_mask": ("TYPE_INT64", [-1])} == shapes(config.input)
     assert {"logits": ("TYPE_FP32", [2])} == shapes(config.output)
-    assert ("a-1-x", 64, "dynamic_batching") == (
-        config.name,
-        config.max_batch_size,
-        config.WhichOneof("scheduling_choice"),
-    )
+    assert ("a-1-x", 64, None) == (config.name, config.max_batch_size, config.WhichOneof("scheduling_choice"))
 
 
-def test_the_embedded_server_gets_ragged_inputs_pad_values_and_cpu_instances():
+def test_the_embedded_server_gets_threads_and_cpu_instances():
     """What our python-backend program needs is in its config."""
-    config = build(pad_token_id=7, tuning=Tuning(instances=2, threads=3))
-    assert ("python", [True, True]) == (config.backend, [t.allow_ragged_batch for t in config.input])
-    assert {"attention_mask": 0, "input_ids": 7} == json.loads(config.parameters["pad_values"].string_value)
-    assert "3" == config.parameters["threads"].string_value
+    config = build(tuning=Tuning(instances=2, threads=3))
+    assert ("python", "3") == (config.backend, config.parameters["threads"].string_value)
     assert [(2, model_config_pb2.ModelInstanceGroup.KIND_CPU)] == [(g.count, g.kind) for g in config.instance_group]
     assert 2 == cpu_instances(text_format.MessageToString(config))
 
 
-def test_a_model_without_a_mask_is_never_padded():
-    """Padding would change its answers: nothing tells it from content."""
-    free = OnnxSignature((GraphTensor("x", "FP32", (None, None)),), (GraphTensor("y", "FP32", (None, 1)),))
-    assert "pad_values" not in build(signature=free).parameters
-
-
 def test_a_full_triton_gets_its_onnxruntime_backend():
-    """No python program, no ragged flag, instances left to Triton."""
+    """No python program, instances left to Triton; it may join calls of several gateways."""
     config = build(engine="native")
-    assert ("onnxruntime", False, 0) == (config.backend, config.input[0].allow_ragged_batch, len(config.instance_group))
+    assert ("onnxruntime", 0) == (config.backend, len(config.instance_group))
+    assert "dynamic_batching" == config.WhichOneof("scheduling_choice")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The program that runs inside Triton: groups, pads and cuts so that nobody notices their neighbours."""
+"""The program that runs inside Triton: pads and cuts so that nobody notices."""
 
 from __future__ import annotations
 
@@ -14,19 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.sync.runtime import generate_model, onnx_model
-from deploy.sync.runtime.onnx_model import Item, Refused, Runner, group_by_length, stack
+from deploy.sync.runtime.onnx_model import Refused, Runner
 
 PADDED = {"ids": 9, "mask": 0}
 
 
-def item(index, length, rows=1):
-    """Make a request of rows of one length."""
-    ids = np.full((rows, length), index + 1, dtype=np.int64)
-    return Item(index, {"ids": ids, "mask": np.ones_like(ids)}, rows, length, ("tokens",))
-
-
 class FakeSession:
-    """Doubles ids where the mask is set; refuses ids of 77 as ONNX Runtime refuses an index out of range."""
+    """Doubles ids where the mask is set."""
 
     def __init__(self):
         self.batches = []
@@ -42,8 +36,6 @@ class FakeSession:
 
     def run(self, names, feeds):
         self.batches.append(feeds["ids"].shape)
-        if (feeds["ids"] == 77).any():
-            raise RuntimeError("index out of bounds\nsecond line")
         both = {"tokens": feeds["ids"] * 2 * feeds["mask"], "fixed": np.zeros((len(feeds["ids"]), 4), dtype=np.int64)}
         return [both[n] for n in names]
 
@@ -60,81 +52,38 @@ def runner(**parameters):
     return session, Runner(session, config)
 
 
-def run(run_with, rows, outputs=()):
-    """Run one request per element; returns answers and errors by index."""
-    answers, errors = {}, {}
-    items = [
-        run_with.read(i, {"ids": np.array(r), "mask": np.ones_like(np.array(r))}, outputs) for i, r in enumerate(rows)
-    ]
-    run_with.run(items, answers.__setitem__, errors.__setitem__)
-    return answers, errors
+def feeds(ids):
+    """A request of these token ids."""
+    return {"ids": np.array(ids), "mask": np.ones_like(np.array(ids))}
 
 
-LENGTHS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 4)), min_size=1, max_size=20)
-
-
-@given(LENGTHS, st.floats(0, 1))
-def test_groups_hold_every_request_once_and_little_padding(sizes, most):
-    """No request is lost or doubled, and no group has more padding than allowed."""
-    items = [item(i, length, rows) for i, (length, rows) in enumerate(sizes)]
-    groups = group_by_length(items, PADDED, most)
-    assert sorted(range(len(items))) == sorted(i.index for g in groups for i in g)
-    for group in groups:
-        cells = sum(i.rows * i.length for i in group)
-        assert sum(i.rows for i in group) * max(i.length for i in group) <= (1 + most) * cells + 1e-6
-
-
-def test_a_stacked_batch_is_padded_on_the_right_with_each_inputs_value():
-    """Ids with the pad token, the mask with 0."""
-    batch, longest = stack([item(0, 2), item(1, 3)], PADDED)
-    assert 3 == longest
-    assert [[1, 1, 9], [2, 2, 2]] == batch["ids"].tolist()
-    assert [[1, 1, 0], [1, 1, 1]] == batch["mask"].tolist()
-
-
-@given(st.lists(st.lists(st.integers(1, 50), min_size=1, max_size=12), min_size=1, max_size=10))
-def test_an_answer_does_not_depend_on_the_neighbours(rows):
-    """Values, shape and type are those of the request sent alone."""
-    _, together = runner(max_padding=1.0)
-    answers, errors = run(together, [[r] for r in rows])
-    assert {} == errors
-    assert [[[v * 2 for v in r]] for r in rows] == [answers[i]["tokens"].tolist() for i in range(len(rows))]
-
-
-def test_a_poisoned_request_fails_alone():
-    """The batch fails, everyone is run again alone, one gets the reason."""
-    _, model = runner()
-    answers, errors = run(model, [[[1, 2]], [[77, 2]], [[3, 4]]])
-    assert ({0, 2}, {1: "index out of bounds"}) == (set(answers), errors)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 3), st.integers(1, 8))
+def test_a_padded_answer_is_that_of_the_request_without_padding(ids, rows, pad_to):
+    """Values and shape; what is computed is as long as a multiple says, with each input's own padding."""
+    session, model = runner(pad_to=pad_to)
+    answer = model.answer(feeds([ids] * rows))
+    assert [[v * 2 for v in ids]] * rows == answer["tokens"].tolist()
+    assert [(rows, -(-len(ids) // pad_to) * pad_to)] == session.batches
 
 
 def test_a_fixed_axis_of_the_same_size_is_not_cut():
     """Only axes whose size comes from the input lose their padding."""
-    _, model = runner(max_padding=1.0)
-    answers, _ = run(model, [[[1, 2, 3]], [[1, 2, 3, 4]]], outputs=("fixed", "tokens"))
-    assert [(1, 4), (1, 3)] == [answers[0]["fixed"].shape, answers[0]["tokens"].shape]
+    _, model = runner(pad_to=4)
+    answer = model.answer(feeds([[1, 2, 3]]), ("fixed", "tokens"))
+    assert [(1, 4), (1, 3)] == [answer["fixed"].shape, answer["tokens"].shape]
 
 
 def test_only_requested_outputs_are_computed():
     """Outputs nobody asked for cost nothing."""
     _, model = runner()
-    answers, _ = run(model, [[[1]]], outputs=("fixed",))
-    assert ["fixed"] == list(answers[0])
+    assert ["fixed"] == list(model.answer(feeds([[1]]), ("fixed",)))
 
 
 def test_inputs_of_different_length_in_one_request_are_refused():
-    """Padding would hide the mistake; alone the model would refuse it too."""
-    _, model = runner()
+    """Padding would hide the mistake; without it the model itself refuses."""
+    _, model = runner(pad_to=4)
     with pytest.raises(Refused, match=r"these inputs must have the same length, got ids \[1, 3\], mask \[1, 2\]"):
-        model.read(0, {"ids": np.ones((1, 3), dtype=np.int64), "mask": np.ones((1, 2), dtype=np.int64)}, ())
-
-
-def test_a_model_without_batch_is_run_one_by_one():
-    """max_batch_size 0: shapes are whole, nothing is stacked."""
-    session = FakeSession()
-    model = Runner(session, {"max_batch_size": 0, "output": [{"name": "tokens", "data_type": "TYPE_INT64"}]})
-    answers, errors = run(model, [[[1, 2]], [[3]]])
-    assert ([(1, 2), (1, 1)], {}, 2) == (session.batches, errors, len(answers))
+        model.answer({"ids": np.ones((1, 3), dtype=np.int64), "mask": np.ones((1, 2), dtype=np.int64)})
 
 
 def test_a_file_that_was_not_judged_is_named(tmp_path):
