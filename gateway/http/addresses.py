@@ -1,4 +1,4 @@
-"""The list of inference addresses: how requests to each are parsed, and in which form they are refused.
+"""The inference addresses: how requests to each are parsed, and in which form they are refused.
 
 ``models`` has the addresses that list models.
 """
@@ -44,41 +44,6 @@ _OPENAI: Final[Mapping[str, type[openai.EmbeddingsCall | openai_text.TextCall]]]
     "/v1/completions": openai_text.CompletionsCall,
     _CHAT: openai_text.ChatCall,
 }
-
-
-class Address(NamedTuple):
-    """One line of the table of inference addresses."""
-
-    protocol: str
-    path: str
-    asks: str
-    """The endpoints that it is for."""
-
-
-ADDRESSES: Final = (
-    Address("own, Hugging Face", "/serve/{endpoint}", "every endpoint; Hugging Face's bodies only for text tasks"),
-    Address("Hugging Face", "/serve/{endpoint}/pipeline/{task}", "the same; refused if the endpoint has another task"),
-    Address("Hugging Face Infinity", "/predict", "the only served endpoint"),
-    Address("OpenAI", "/v1/embeddings", "sentence-embeddings, named by `model`"),
-    Address("OpenAI", "/v1/completions", "text-generation, named by `model`"),
-    Address("OpenAI", "/v1/chat/completions", "text-generation, named by `model`"),
-    Address("OpenAI", "/serve/{endpoint}/v1/chat/completions", "text-generation"),
-    Address("Open Inference Protocol", "/v2/models/{endpoint}/infer", "every endpoint"),
-    Address("KServe v1", "/v1/models/{endpoint}:predict", "every endpoint"),
-    Address("Cohere, Jina", "/v1/rerank", "ranking, named by `model`"),
-    Address("Cohere", "/v2/rerank", "ranking, named by `model`"),
-    *(
-        Address("Text Embeddings Inference", route, f"{', '.join(call.tasks) or 'every text task'}; {whom}")
-        for start, whom in (("", "the only served endpoint"), ("/tei/{endpoint}", "named by the path"))
-        for route, call in ((start + route, call) for route, call in tei.ROUTES.items())
-        if route != "/predict"
-    ),
-    Address("Text Embeddings Inference", "/tei/{endpoint}", "endpoints whose task has a route"),
-    Address("OpenAI", "/tei/{endpoint}/v1/embeddings", "sentence-embeddings"),
-    Address("Cohere, Jina", "/tei/{endpoint}/v1/rerank", "ranking"),
-    Address("Cohere", "/tei/{endpoint}/v2/rerank", "ranking"),
-)
-"""Every inference address, all with `POST`; a version may follow `{endpoint}`."""
 
 
 class Reading(NamedTuple):

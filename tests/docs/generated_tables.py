@@ -23,7 +23,6 @@ from deploy.cli.main import group
 from deploy.controlplane.app import CALLS
 from gateway import errors
 from gateway.errors import STATUS
-from gateway.http.addresses import ADDRESSES
 from gateway.metrics.catalog import CATALOG, JUDGED
 from gateway.metrics.variables import BUILT_IN
 from gateway.settings import Settings, variables_of
@@ -75,12 +74,6 @@ def variables_table() -> str:
     kinds = {name: "enum" if name in enums else "scalar" for name in BUILT_IN}
     rows = ["| variable | kind | meaning |", "|---|---|---|"]
     return "\n".join([*rows, *(f"| `{name}` | {kinds[name]} | {meaning} |" for name, meaning in BUILT_IN.items())])
-
-
-def addresses_table() -> str:
-    """Return every inference address: protocol, path, which endpoints it is for."""
-    rows = ["| protocol | `POST` | for |", "|---|---|---|"]
-    return "\n".join([*rows, *(f"| {a.protocol} | `{a.path}` | {a.asks} |" for a in ADDRESSES)])
 
 
 def versions_table() -> str:
@@ -184,7 +177,7 @@ def commands(
 
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
-    "addresses": addresses_table, "commands": commands_reference,
+    "commands": commands_reference,
     "versions": versions_table, "calls": calls_table, "alerts": alerts_table, "values": values_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
