@@ -9,16 +9,12 @@ from typing import Any
 from gateway.batching.entries import Entry
 from gateway.prices import Prices
 from gateway.trace import CLASSES
-from gateway.triton.port import Servers
 
 
-class OneServer(Servers):
+class OneServer:
     """A single server; for calls that name no servers."""
 
-    @property
-    def replicas(self) -> int:
-        """See ``Servers.replicas``."""
-        return 1
+    replicas = 1
 
 
 class CallInFlight:

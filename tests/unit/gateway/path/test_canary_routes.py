@@ -64,22 +64,6 @@ async def test_a_failing_canary_falls_back_to_stable_and_is_counted(stack: Any, 
     } == await counted(stack)
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v2/models/c/infer", {"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}]}),
-        ("/v1/models/c:predict", {"instances": ["good"]}),
-        ("/predict", {"inputs": "good"}),
-    ],
-)
-async def test_stable_answers_for_a_failing_canary_in_every_form(stack: Any, path: str, body: dict[str, Any]) -> None:
-    """Tensors as well as texts."""
-    await start(stack)
-    fail(stack, "e/2", ModelFailed("no"))
-    reply = await stack.client.post(path, json=body)
-    assert (200, "fallback", "e/1") == (reply.status_code, reply.headers["x-route"], reply.headers["x-served-by"])
-
-
 async def test_refused_input_causes_no_fallback(stack: Any) -> None:
     """The canary's refusal is the answer."""
     await start(stack)
