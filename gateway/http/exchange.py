@@ -15,7 +15,7 @@ from gateway.handlers.endpoint import Event
 from gateway.http import body as bodies
 from gateway.http.browsers import as_page, wants_page
 from gateway.http.problems import problem
-from gateway.http.replies import HeaderList, head_of, quota_lines, served_by, timeout_of
+from gateway.http.replies import HeaderList, head_of, quota_lines, timeout_of
 from gateway.outcome import Outcome, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, gone
 from gateway.path.call import Call, Headers, labels
@@ -286,8 +286,10 @@ class Exchange(Ask):
             self.rest_s = error.retry_after or 1.0
         if self.has_left:
             return
+        version = self.with_version
+        served = () if version is None else (*version.headers, (b"x-route", self.route.encode()))
         length = (b"content-length", b"%d" % len(content))
-        lines = [*headers, (b"x-request-id", self.request_id.encode()), *served_by(self), *quota_lines(self), length]
+        lines = [*headers, (b"x-request-id", self.request_id.encode()), *served, *quota_lines(self), length]
         self.reply(self.status, lines, content)
 
     async def send(self, event: Event) -> None:

@@ -4,24 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import quote
 
 from gateway.errors import RequestError
 from gateway.path.call import Headers
 from gateway.trace import Trace
 
 HeaderList = Sequence[tuple[bytes, bytes]]
-
-
-def served_by(trace: Trace) -> Headers:
-    """Return the headers of a refusal that name the chosen version; none if no version was chosen."""
-    if not trace.url:
-        return []
-    return [
-        (b"x-served-by", quote(trace.url, safe="/").encode()),
-        (b"x-model-id", trace.model_id.encode("unicode_escape")),  # a user chose it: escape line breaks
-        (b"x-route", trace.route.encode()),
-    ]
 
 
 def quota_lines(trace: Trace) -> Headers:
