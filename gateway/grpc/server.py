@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from gateway.health import Health
 from gateway.outcome import in_task, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, UNADDRESSED, Ask, Route
 from gateway.path.call import Call, labels
-from gateway.path.rights import OPEN, RPC, redacted_for, rows_for, snapshot_for
+from gateway.path.rights import OPEN, redacted_for, rows_for, snapshot_for
 from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import DataPlane, serve
 from gateway.protocols import oip
@@ -157,21 +158,21 @@ class RpcServer:
             ],
         )
         unary = {
-            "ServerLive": (self._live, pb.ServerLiveRequest, pb.ServerLiveResponse),
-            "ServerReady": (self._ready, pb.ServerReadyRequest, pb.ServerReadyResponse),
-            "ServerMetadata": (self._server_metadata, pb.ServerMetadataRequest, pb.ServerMetadataResponse),
-            "ModelReady": (self._model_ready, pb.ModelReadyRequest, pb.ModelReadyResponse),
-            "ModelMetadata": (self._model_metadata, pb.ModelMetadataRequest, pb.ModelMetadataResponse),
-            "ModelConfig": (self._model_config, pb.ModelConfigRequest, pb.ModelConfigResponse),
-            "ModelStatistics": (self._model_statistics, pb.ModelStatisticsRequest, pb.ModelStatisticsResponse),
-            "RepositoryIndex": (self._index, pb.RepositoryIndexRequest, pb.RepositoryIndexResponse),
-        }
+            "ServerLive": (self._live, OPEN, pb.ServerLiveRequest),
+            "ServerReady": (self._ready, OPEN, pb.ServerReadyRequest),
+            "ServerMetadata": (self._server_metadata, METADATA, pb.ServerMetadataRequest),
+            "ModelReady": (self._model_ready, METADATA, pb.ModelReadyRequest),
+            "ModelMetadata": (self._model_metadata, METADATA, pb.ModelMetadataRequest),
+            "ModelConfig": (self._model_config, METADATA, pb.ModelConfigRequest),
+            "ModelStatistics": (self._model_statistics, METADATA, pb.ModelStatisticsRequest),
+            "RepositoryIndex": (self._index, METADATA, pb.RepositoryIndexRequest),
+        }  # inference is checked by `serve`
         # Requests arrive as bytes: if gRPC cannot parse a message, it answers INTERNAL and logs a traceback.
         handlers: dict[str, Any] = {
             name: grpc.unary_unary_rpc_method_handler(
-                partial(self._parsed, name, method, request), response_serializer=response.SerializeToString
+                partial(self._parsed, *how), response_serializer=methodcaller("SerializeToString")
             )
-            for name, (method, request, response) in unary.items()
+            for name, how in unary.items()
         }
         # gRPC runs a unary handler only after it has read the message. Declared as a stream, the message is read by us,
         # when there is room for it.
@@ -223,11 +224,11 @@ class RpcServer:
             self._access.require(caller, METADATA, url)
         return url
 
-    async def _parsed(self, name: str, method: Method, kind: Any, raw: bytes, context: Any) -> Any:
-        """Check the caller, parse the message and answer with the result of ``method``."""
+    async def _parsed(self, method: Method, right: str, kind: Any, raw: bytes, context: Any) -> Any:
+        """Check that the caller has the right, parse the message and answer with the result of ``method``."""
         caller = None
         try:
-            caller = await self._caller(RPC[name], context)
+            caller = await self._caller(right, context)
             return await method(_parse_message(raw, kind), caller)
         except GatewayError as error:
             return _refuse(context, redacted_for(caller, error))

@@ -1,4 +1,4 @@
-"""The right that each HTTP address and RPC requires, in one list, and what a caller may see of other endpoints.
+"""The right that each HTTP address requires, in one list, and what a caller may see of other endpoints.
 
 If callers must be known, an address without a rule is not answered.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from gateway.callers.rights import FEEDBACK, INFER, METADATA, METRICS, STATUS, Caller
+from gateway.callers.rights import FEEDBACK, METADATA, METRICS, STATUS, Caller
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.path.routing.snapshot import Snapshot
 
@@ -49,20 +49,6 @@ _BEGINNINGS: Final = (
     (TEI, METADATA),
 )  # fmt: skip
 _OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/learned", "/history"))
-
-RPC: Final = {
-    "ServerLive": OPEN,
-    "ServerReady": OPEN,
-    "ServerMetadata": METADATA,
-    "ModelReady": METADATA,
-    "ModelMetadata": METADATA,
-    "ModelConfig": METADATA,
-    "ModelStatistics": METADATA,
-    "RepositoryIndex": METADATA,
-    "ModelInfer": INFER,
-    "ModelStreamInfer": INFER,
-}
-"""The right that each method of the gRPC service requires."""
 
 
 def rule_of(path: str) -> Rule | None:
