@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import inf
 from typing import Final
 
@@ -20,15 +19,13 @@ class Pressure:
     is on while one below it is.
     """
 
-    __slots__ = ("_above", "is_on", "may_change", "on_start", "until")
+    __slots__ = ("_above", "is_on", "may_change", "until")
 
     def __init__(self, rule: str = "off", above: Pressure | None = None) -> None:
         self.may_change = rule == "auto"
         self.is_on = rule == "always"
         self.until = inf
         """Loop time at which it ends, unless it is pressed again."""
-        self.on_start: Callable[[], None] = lambda: None
-        """Called when it comes into force."""
         self._above = above
 
     def below(self) -> Pressure:
@@ -39,9 +36,7 @@ class Pressure:
         """Put limits into force: more work arrives than is done, or a request was refused because of overload."""
         if self.may_change:
             self.until = now + PRESSED_S
-            if not self.is_on:
-                self.is_on = True
-                self.on_start()
+            self.is_on = True
             if self._above is not None:
                 self._above.press(now)
 

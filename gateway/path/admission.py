@@ -97,7 +97,7 @@ class Permits:
     """
 
     __slots__ = (
-        "_easy", "ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "pressure", "retry_after",
+        "ceilings", "easy", "held_bytes", "in_flight", "max_bytes", "max_requests", "pressure", "retry_after",
     )  # fmt: skip
 
     def __init__(self, max_requests: int, max_bytes: int, pressure: Pressure = NO_PRESSURE) -> None:
@@ -105,31 +105,18 @@ class Permits:
         self.max_bytes = max_bytes
         self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
         """The maximum of requests in flight, by rank of the class."""
-        self._easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
-        self.easy = self._easy
-        """Below this number of requests, by rank, none can be refused, so the checks are skipped."""
+        self.easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
+        """Below this number of requests, by rank, no endpoint can have its share."""
         self.pressure = pressure
-        if pressure.may_change:
-            pressure.on_start = self._set_easy
-        self._set_easy()
         self.in_flight = 0
         self.held_bytes = 0
         self.retry_after: Callable[[], float] = lambda: 1.0
         """Returns the seconds after which a refused caller may try again."""
 
-    def look(self, now: float) -> bool:
-        """Lift limits of work that are not needed; return whether one is still in force."""
-        self.pressure.look(now)
-        self._set_easy()
-        return self.pressure.is_on
-
     def press(self, who: Iterable[Pressure], now: float) -> None:
         """Put limits of work into force: a request was refused for the work of these endpoints."""
         for one in who:
             one.press(now)
-
-    def _set_easy(self) -> None:
-        self.easy = (0, 0, 0) if self.pressure.is_on else self._easy
 
     def is_full(self, rank: int) -> bool:
         """Return whether one more request of a class would be refused."""
@@ -209,15 +196,14 @@ class AdmissionControl:
             raise Draining("this gateway is shutting down", hint="send the request to another one", retry_after=1)
         if not health.first_sync_done:
             raise not_read_yet()
-        permits, rank = self._permits, flow.rank
-        if path is not None and permits.in_flight >= permits.easy[rank] and self._is_full_at(path, rank, flow.tenant):
-            raise self._refusal(path, rank)
-        permits.admit(permit, rank)
+        if path is not None:
+            self.check(path, flow.rank, flow.tenant)
+        self._permits.admit(permit, flow.rank)
 
     def check(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if the endpoint at ``path`` has its share of the places, or enough work in hand."""
         permits = self._permits
-        if permits.in_flight >= permits.easy[rank] and self._is_full_at(path, rank, tenant):
+        if (permits.pressure.is_on or permits.in_flight >= permits.easy[rank]) and self._is_full_at(path, rank, tenant):
             raise self._refusal(path, rank)
 
     def _refusal(self, path: str, rank: int) -> Overloaded:
@@ -254,7 +240,9 @@ class AdmissionControl:
     def _is_full_at(self, path: str, rank: int, tenant: str) -> bool:
         found, permits = self._at(path), self._permits
         return self._has_share(found, rank) or (
-            permits.pressure.is_on and permits.look(time.monotonic()) and self._is_overloaded(path, found, rank, tenant)
+            permits.pressure.is_on
+            and permits.pressure.look(time.monotonic())
+            and self._is_overloaded(path, found, rank, tenant)
         )
 
     def _is_overloaded(self, path: str, found: Sequence[Endpoint], rank: int, tenant: str) -> bool:
