@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import re
-import time
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
@@ -215,40 +214,30 @@ class UsualWords:
             self._texts = 0
 
 
-class Budget:
-    """Shares a number per second evenly among those that asked within about the last second."""
+class Draws:
+    """Draws items at random: ``most`` a second, shared evenly by those that asked in this second or the last. Of its
+    share, one gets up to a second's worth at once.
+    """
 
-    def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self.clock = most, clock
+    def __init__(self, most: float, chance: Callable[[], float], clock: Callable[[], float]) -> None:
+        self._most, self._chance, self._clock = most, chance, clock
         self._began = -math.inf
-        self._before, self._lately = set[int](), set[int]()
+        self._before, self._lately = dict[object, tuple[float, float]](), dict[object, tuple[float, float]]()
+        """Who asked in the second before, and in this one → what it had left, and when."""
 
-    def of(self, who: int) -> float:
-        """Return how many per second ``who`` may take now."""
-        now = self.clock()
-        if now >= self._began + 1:
-            self._before = self._lately if now < self._began + 2 else set()
-            self._lately, self._began = set(), now
-        self._lately.add(who)
-        return self._most / len(self._before | self._lately)
-
-
-class Draw:
-    """Draws items at random, at most one version's share of a ``Budget``; up to a second's worth at once."""
-
-    def __init__(self, budget: Budget, chance: Callable[[], float]) -> None:
-        self._budget, self._chance = budget, chance
-        self._room, self._at = math.inf, -math.inf
-
-    def of(self, listed: Sequence[T]) -> Sequence[T]:
+    def of(self, who: object, listed: Sequence[T]) -> Sequence[T]:
         """Return some of ``listed``, or all."""
         if not listed:
             return ()
-        share, now = self._budget.of(id(self)), self._budget.clock()
-        self._room = min(share, self._room + (now - self._at) * share)
-        self._at = now
-        number = min(len(listed), int(self._room))
-        self._room -= number
+        now = self._clock()
+        if now >= self._began + 1:
+            self._before, self._lately, self._began = self._lately, {}, now
+        left, at = self._lately.get(who) or self._before.get(who, (math.inf, now))
+        self._lately[who] = left, at
+        share = self._most / len(self._before.keys() | self._lately.keys())
+        left = min(share, left + (now - at) * share)
+        number = min(len(listed), int(left))
+        self._lately[who] = left - number, now
         if number == len(listed):
             return listed
         step = len(listed) / max(number, 1)  # one of each stretch of the list
@@ -258,11 +247,10 @@ class Draw:
 class TextVariables:
     """The built-in variables of one version of a text task."""
 
-    __slots__ = ("_cosines", "_has_labels", "_texts", "_variables", "_vectors", "_words")
+    __slots__ = ("_cosines", "_draws", "_has_labels", "_variables", "_words")
 
     def __init__(
-        self, numbers: Accumulator, served: Served, declared: Collection[str], chance: Callable[[], float],
-        budget: Budget,
+        self, numbers: Accumulator, served: Served, declared: Collection[str], draws: Draws,
     ) -> None:  # fmt: skip
         """``declared`` names variables that the user declares: they replace the built-in ones."""
         scalars = [variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL, variables.COSINE]
@@ -280,7 +268,7 @@ class TextVariables:
         }  # fmt: skip
         self._words = UsualWords(served.reference.words)
         self._cosines = embeddings.Cosines(served.reference.mean, partial(self._take, variables.COSINE))
-        self._texts, self._vectors = Draw(budget, chance), Draw(budget, chance)
+        self._draws = draws
 
     @property
     def variables(self) -> Iterable[Variable]:
@@ -305,7 +293,7 @@ class TextVariables:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
         if rows := [row for trace in traces if trace.encoded for row in trace.encoded]:
             self._see_tokens(rows)
-        self._see_texts(self._texts.of(_texts_of(traces)))
+        self._see_texts(self._draws.of(self._words, _texts_of(traces)))
         if not self._has_labels:
             self._see_vectors(traces)
             return
@@ -338,7 +326,7 @@ class TextVariables:
             for vector in embeddings.vectors_of(trace.answer)
         ]
         if vectors:
-            _can(self._cosines.see, self._vectors.of(vectors))
+            _can(self._cosines.see, self._draws.of(self._cosines, vectors))
 
     def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
         """Count entities, and likewise single tokens by the entity that they belong to."""

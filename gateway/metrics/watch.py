@@ -19,7 +19,7 @@ from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import Declared, declared_for, find, split
 from gateway.metrics.drift import Bins
-from gateway.metrics.texts import MAX_A_SECOND, Budget, TextVariables
+from gateway.metrics.texts import MAX_A_SECOND, Draws, TextVariables
 from gateway.metrics.variable_counts import Served, Variable
 from gateway.spec import MetricSpec
 from gateway.trace import Trace
@@ -43,7 +43,7 @@ class Watch:
         """``complain`` logs the current exception."""
         self._numbers = numbers
         self._make = partial(
-            WatchedVersion, numbers, chance=chance, budget=Budget(MAX_A_SECOND, clock), complain=complain
+            WatchedVersion, numbers, chance=chance, draws=Draws(MAX_A_SECOND, chance, clock), complain=complain
         )  # fmt: skip
         self._watched: dict[str, WatchedVersion] = {}
         self._inputs: object = None
@@ -89,7 +89,7 @@ class WatchedVersion:
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        budget: Budget, complain: Callable[[], None],
+        draws: Draws, complain: Callable[[], None],
     ) -> None:  # fmt: skip
         self.source = served, declared
         self._chance, self._complain = chance, complain
@@ -98,7 +98,7 @@ class WatchedVersion:
         self._declared = [(split(v.name), Variable(numbers, served, v.name, v.type, v.buckets)) for v in variables]
         own = {v.name for v in variables}
         # A declared variable replaces the built-in one of the same name.
-        self.text = TextVariables(numbers, served, own, chance, budget) if served.is_text else None
+        self.text = TextVariables(numbers, served, own, draws) if served.is_text else None
         known = [*(variable for _, variable in self._declared), *(self.text.variables if self.text is not None else ())]
         self.references = dict(_usable(served, known))
         """The bins of each variable that has a reference."""

