@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -94,9 +94,7 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
         config = _config(path, task)
         _refuse_incomplete(given, path)
         return Given("transformers", given, name, path, config=config, task=task)
-    graphs = [file for file in files if file.suffix == ".onnx"]
-    _refuse_parent(given, path, graphs)
-    if graphs:
+    if graphs := sorted([*path.glob("*.onnx"), *path.glob("onnx/*.onnx")]):
         chosen = next((g for g in graphs if g.relative_to(path).as_posix() in ("model.onnx", "onnx/model.onnx")), None)
         if chosen is None and len(graphs) > 1:
             listed = ", ".join(file.relative_to(path).as_posix() for file in graphs[:5])
@@ -116,22 +114,6 @@ def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) 
         listed = ", ".join(one.relative_to(path).as_posix() for one in below[:5])
         raise DeployError(f"{given} holds models ({listed}), but is none itself", hint=f"give one: {below[-1]}")
     raise DeployError(f"{given} holds no model that can be served", hint=f"{_KNOWN}; {_OTHERS}")
-
-
-def _refuse_parent(given: str, path: Path, graphs: Sequence[Path]) -> None:
-    """Raise for a folder of whole models, as `optimize` writes to: their graph alone has no tokenizer."""
-    whole = sorted({graph.parent for graph in graphs if _is_whole(graph.parent)} - {path})
-    if whole and not _is_whole(path):
-        whole.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
-        listed = ", ".join(one.relative_to(path).as_posix() for one in whole[:5])
-        raise DeployError(f"{given} holds models ({listed}), but is none itself", hint=f"give one: {whole[0]}")
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a graph in this folder has what belongs to it: a bundle's manifest, a tokenizer or a configuration."""
-    return "chosen" in _json(folder / manifest.FILE) or any(
-        (folder / file).is_file() for file in ("config.json", "tokenizer.json")
-    )
 
 
 def _refuse_pointers(given: str, path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +86,7 @@ def test_what_can_be_served_is_recognised(
         ({"one-ort-1a/config.json": BERT, "one-ort-1a/model.onnx": "g", "one-ort-1a/tokenizer.json": {},
           "one-ort-1a/manifest.json": {"chosen": {}}}, "",
          ["my-model holds models (one-ort-1a), but is none itself", "give one: ", "my-model/one-ort-1a"]),
-        ({"a/config.json": BERT, "a/model.onnx": "g", "b/c/model.onnx": "g", "b/c/tokenizer.json": {}}, "",
+        ({"a/config.json": BERT, "a/model.onnx": "g", "b/c/model.onnx": "g", "b/c/config.json": BERT}, "",
          ["holds models (", "a", "b/c", "give one: "]),
         ({"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}, "manifest.json": {"chosen": {}}}, "model.onnx",
          ["model.onnx is a part of a bundle", "give the folder: "]),
@@ -103,17 +102,6 @@ def test_what_cannot_be_served_is_refused_with_what_to_do(
         recognise(str(place / named))
     assert all(word in told.value.line() for word in words), told.value.line()
     assert "\n" not in told.value.line()
-
-
-def test_of_several_bundles_the_newest_is_named(tmp_path: Path) -> None:
-    """It is the one that was just made."""
-    bundle = {"config.json": BERT, "model.onnx": "g", "tokenizer.json": {}, "manifest.json": {"chosen": {}}}
-    for number, name in enumerate(("b", "a", "c")):
-        made = folder(tmp_path / "optimized" / name, bundle)
-        os.utime(made, (1_700_000_000 - number,) * 2)
-    with pytest.raises(DeployError) as told:
-        recognise(str(tmp_path / "optimized"))
-    assert f"give one: {tmp_path}/optimized/b" == told.value.hint
 
 
 @pytest.mark.parametrize("given", ["./nothing", "/no/such", "a b", "a/b/c"])
