@@ -1,6 +1,6 @@
 """Models named by their hub names: fetched, or refused with an explanation of how to work without a network.
 
-``check`` runs before anything is started, ``fetch`` when the export begins.
+``check`` runs before anything is started, ``fetch`` when the export begins; both after ``prerequisites.require``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ _HIDDEN: Final = (401, 403, 404)
 
 def check(name: str) -> None:
     """Raise ``DeployError`` if the model is neither in the local cache nor available from the hub."""
-    try:
-        from huggingface_hub import HfApi, snapshot_download
-    except ModuleNotFoundError as error:
-        raise _without_package(name) from error
+    from huggingface_hub import HfApi, snapshot_download
+
     try:
         snapshot_download(name, local_files_only=True)
     except Exception:  # noqa: BLE001 - whatever the cache lacks, the hub is asked
@@ -34,10 +32,8 @@ def check(name: str) -> None:
 
 def fetch(name: str) -> Path:
     """Return the folder of the model, from the hub or the local cache. Raises ``DeployError``."""
-    try:
-        from huggingface_hub import snapshot_download
-    except ModuleNotFoundError as error:
-        raise _without_package(name) from error
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(name, allow_patterns=list(_WANTED), ignore_patterns=list(_IGNORED)))
     except Exception as error:
@@ -57,11 +53,4 @@ def refusal(name: str, error: Exception) -> DeployError:
         f"there is no folder {name} here, and the hub cannot be reached ({reason})",
         hint=f"give a model's folder; on a machine that reaches the hub, `hf download {name} --local-dir my-model` "
         "makes one",
-    )
-
-
-def _without_package(name: str) -> DeployError:
-    return DeployError(
-        f"there is no folder {name}, and hub names need huggingface_hub",
-        hint='run `pip install ".[bundles]"`',
     )

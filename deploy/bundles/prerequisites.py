@@ -15,6 +15,7 @@ from deploy.bundles.model_kinds import IN_PYTHON, Given
 from deploy.tools.errors import DeployError
 
 PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
+"""transformers brings huggingface_hub."""
 
 
 def check(

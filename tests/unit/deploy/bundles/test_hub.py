@@ -75,12 +75,3 @@ def test_a_wrong_name_is_not_blamed_on_the_network(install: Install) -> None:
     with pytest.raises(DeployError, match="no model of that name") as told:
         hub.check("someone/tinny")
     assert "HF_TOKEN" in told.value.hint
-
-
-@pytest.mark.parametrize("ask", [hub.check, hub.fetch])
-def test_without_its_client_the_package_is_named(monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]) -> None:
-    """It comes with what makes bundles."""
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DeployError, match="huggingface_hub") as told:
-        ask("someone/tiny")
-    assert ".[bundles]" in told.value.hint
