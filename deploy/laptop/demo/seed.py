@@ -23,12 +23,11 @@ from pathlib import Path
 
 from deploy.laptop import registry_process
 from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
-from deploy.tools.errors import DeployError, RegistryRefused, RegistryUnavailable
+from deploy.tools.errors import DeployError, GatewayError, RegistryRefused, line_of
 
 ENDPOINT = "demo"
 VERSIONS = ("1", "2")
 MODEL = Path(__file__).parent / "words_model"
-WAIT_S = 120.0
 AGAIN_S = 10.0
 _STAY = (
     "import signal; ends = {signal.SIGTERM, signal.SIGINT}; signal.pthread_sigmask(signal.SIG_BLOCK, ends);"
@@ -39,23 +38,15 @@ _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "atten
 _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 
-def existing(wait_s: float) -> tuple[str, frozenset[str]]:
-    """Return the id and endpoints of the serving Task, empty if there is none. Waits for a registry that starts."""
-    until = time.monotonic() + wait_s
-    while True:
-        try:
-            task, endpoints = registry_process.read(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
-            return task, frozenset(endpoints)
-        except RegistryUnavailable as error:
-            if time.monotonic() > until:
-                raise DeployError(
-                    f"the registry does not answer: {error}", hint="check that its container runs"
-                ) from error
-            time.sleep(1)
-        except RegistryRefused as error:
-            if "no serving service" in error.message:
-                return "", frozenset()
-            raise DeployError(error.message, hint=error.hint) from error
+def existing() -> tuple[str, frozenset[str]]:
+    """Return the id and endpoints of the serving Task, empty if there is none."""
+    try:
+        task, endpoints = registry_process.read(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+    except RegistryRefused as error:
+        if "no serving service" not in error.message:
+            raise
+        return "", frozenset()
+    return task, frozenset(endpoints)
 
 
 def left_to_do(endpoints: frozenset[str]) -> list[str]:
@@ -108,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def seeded() -> int:
     """Create the missing parts once. Return the exit code."""
     try:
-        task, endpoints = existing(WAIT_S)
+        task, endpoints = existing()
         versions = left_to_do(endpoints)
         if task and not versions:
             print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
@@ -117,8 +108,8 @@ def seeded() -> int:
             cli = ClearMLServing(env=os.environ, log=Path(folder) / "clearml-serving.log")
             task = asyncio.run(register(cli, task, versions))
         mirror(task)
-    except DeployError as error:
-        print(f"setup: {error.line()}", file=sys.stderr)  # noqa: T201 - as above
+    except (DeployError, GatewayError) as error:
+        print(f"setup: {line_of(error)}", file=sys.stderr)  # noqa: T201 - as above
         return 1
     print(f"serving Task {task} serves {ENDPOINT}/1 and {ENDPOINT}/2, 80 to 20 behind {ENDPOINT}")  # noqa: T201 - as above
     return 0
