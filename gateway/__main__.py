@@ -42,16 +42,12 @@ def run(settings: Settings) -> int:
 
     ``settings``: what the environment says, from which workers read them again.
     """
-    try:
-        _require_exporter()
-    except (ValueError, ModuleNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - the one thing a person at the terminal must see
-        return 2
     for line in misspelled(os.environ):
-        print(f"warning: {line}", file=sys.stderr)  # noqa: T201 - as above
-    problem = _problem_of_callers(settings) or _problem_of_tls(settings) or _problem_of_payloads(settings)
-    if problem:
-        print(f"error: {problem}", file=sys.stderr)  # noqa: T201 - as above
+        print(f"warning: {line}", file=sys.stderr)  # noqa: T201 - what a person at the terminal must see
+    try:
+        _check(settings)
+    except (ValueError, ModuleNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - as above
         return 2
     with contextlib.ExitStack() as stack:
         try:
@@ -62,7 +58,7 @@ def run(settings: Settings) -> int:
                 stack.enter_context(_reserve(settings.host, port))
         except OSError as error:
             reason = "is taken" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-            print(  # noqa: T201 - the one thing a person at the terminal must see
+            print(  # noqa: T201 - as above
                 f"error: port {port} on {settings.host} {reason}; choose another with TRITON_GATEWAY_{name}",
                 file=sys.stderr,
             )
@@ -71,22 +67,6 @@ def run(settings: Settings) -> int:
         # a fork after a parallel encode hangs the child.
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         return _serve(settings, listener)
-
-
-def _require_exporter() -> None:
-    """Check before any worker starts that spans can be exported. Raises an error with a hint if not."""
-    protocol = trace_protocol(os.environ)
-    if not protocol:
-        return
-    form = "grpc" if protocol == "grpc" else "http"
-    for module in ("opentelemetry.sdk.trace", f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter"):
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
-                '".[otel]"`, or unset it'
-            ) from error
 
 
 def misspelled(environ: Mapping[str, str]) -> list[str]:
@@ -106,75 +86,89 @@ def misspelled(environ: Mapping[str, str]) -> list[str]:
     return lines
 
 
-def _problem_of_callers(settings: Settings) -> str:
-    """Return why the gateway could not authenticate any caller; empty if it can start.
+def _check(settings: Settings) -> None:
+    """Check what can be checked before any worker starts.
 
-    While it runs, invalid keys leave the old ones in place. At its start there are no old ones.
+    Raises ``ValueError`` or ``ModuleNotFoundError``, with what to do.
+    """
+    _check_exporter()
+    _check_callers(settings)
+    _check_tls(settings)
+    if settings.payload_log:
+        from gateway.payloads.log import check
+
+        check(settings)
+
+
+def _check_exporter() -> None:
+    """Check that spans can be exported, if they are to be."""
+    protocol = trace_protocol(os.environ)
+    if not protocol:
+        return
+    form = "grpc" if protocol == "grpc" else "http"
+    for module in ("opentelemetry.sdk.trace", f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter"):
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
+                '".[otel]"`, or unset it'
+            ) from error
+
+
+def _check_callers(settings: Settings) -> None:
+    """Check that callers can be authenticated.
+
+    While the gateway runs, invalid keys leave the old ones in place. At its start there are no old ones.
     """
     if settings.answers_strangers:
-        return (
+        raise ValueError(
             f"this gateway would answer everybody who reaches {settings.host or 'it'}: give it keys "
             "(TRITON_GATEWAY_KEYS_FILE, made by `triton-gateway keys create`) or an issuer, or say with "
             "TRITON_GATEWAY_ALLOW_ANONYMOUS=true that a proxy in front of it knows the callers"
         )
-    if not settings.jwt_issuer:
-        given = {"AUDIENCE": settings.jwt_audience, "KEYS": settings.jwt_keys, "CLAIMS": settings.jwt_claims}
-        idle = next((name for name, value in given.items() if value), "")
-        if idle:  # the operator believes that tokens are checked
-            return f"TRITON_GATEWAY_JWT_{idle} does nothing without TRITON_GATEWAY_JWT_ISSUER: no token is checked"
-    if not settings.knows_callers and not settings.quota_store:
-        return ""
-    from gateway.callers.sources import check, shared_quotas_of
+    given = {"AUDIENCE": settings.jwt_audience, "KEYS": settings.jwt_keys, "CLAIMS": settings.jwt_claims}
+    idle = "" if settings.jwt_issuer else next((name for name, value in given.items() if value), "")
+    if idle:  # the operator believes that tokens are checked
+        raise ValueError(
+            f"TRITON_GATEWAY_JWT_{idle} does nothing without TRITON_GATEWAY_JWT_ISSUER: no token is checked"
+        )
+    if settings.knows_callers or settings.quota_store:
+        from gateway.callers.sources import check, shared_quotas_of
 
-    try:
         check(settings)
         shared_quotas_of(settings)
-    except (ValueError, ModuleNotFoundError) as error:
-        return str(error)
-    return ""
 
 
-def _problem_of_tls(settings: Settings) -> str:
-    """Return why TLS cannot be served as configured; empty if it can, or if TLS is off."""
+def _check_tls(settings: Settings) -> None:
+    """Check that TLS can be served as configured."""
     files = {
         settings.tls_certificate: "TRITON_GATEWAY_TLS",
         settings.tls_key: "TRITON_GATEWAY_TLS",
         settings.tls_client_authority: "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY",
     }
     if settings.tls_client_authority and not settings.tls:
-        return "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without TRITON_GATEWAY_TLS: the port speaks plain HTTP"
+        raise ValueError(
+            "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without TRITON_GATEWAY_TLS: the port speaks plain HTTP"
+        )
     for path, name in files.items():
         try:
             if path:
                 Path(path).read_bytes()
         except OSError as error:
-            return f"{name}: {path} cannot be read: {error.strerror}"
+            raise ValueError(f"{name}: {path} cannot be read: {error.strerror}") from error
     if not settings.tls:
-        return ""
+        return
     from gateway.http.certificates import tls_context
 
     try:
         tls_context(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
     except ssl.SSLError as error:
-        return (
+        raise ValueError(
             "tls.crt and tls.key in TRITON_GATEWAY_TLS are no PEM files of a certificate and its key (without a "
             "password), or TRITON_GATEWAY_TLS_CLIENT_AUTHORITY is none of certificates: "
             f"{error.reason or error}"
-        )
-    return ""
-
-
-def _problem_of_payloads(settings: Settings) -> str:
-    """Return why the payload log cannot be written as configured; empty if it can, or if it is off."""
-    if not settings.payload_log:
-        return ""
-    from gateway.payloads.log import check
-
-    try:
-        check(settings)
-    except ValueError as error:
-        return str(error)
-    return ""
+        ) from error
 
 
 def _reserve(host: str, port: int) -> socket.socket:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from gateway import pools
 from gateway.local_names import is_loopback
@@ -113,9 +113,6 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(extra="ignore", frozen=True, populate_by_name=True, env_prefix="TRITON_GATEWAY_")
-
-    plain_numbers: ClassVar[frozenset[str]] = frozenset({"metric_log_frequency"})
-    """Fields whose numbers are no durations."""
 
     host: str = Field("127.0.0.1", validation_alias=_names("host"), description="Address to listen on.")
     port: int = Field(
@@ -378,18 +375,6 @@ class Settings(BaseSettings):
         description="Log one line per request. Failures are always logged, refusals because of overload as a number "
         "per second.",
     )  # fmt: skip
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003 - pydantic names them
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Read the environment only, no files of variables."""
-        return init_settings, env_settings
 
     @property
     def knows_callers(self) -> bool:

@@ -17,6 +17,7 @@ from typing import Final
 
 import click
 import yaml
+from pydantic import BeforeValidator
 
 from dashboards import rules
 from deploy.cli.main import group
@@ -40,7 +41,8 @@ def settings_table() -> str:
     for name, field in Settings.model_fields.items():
         names = variables_of(name)
         default = field.get_default()
-        unit = " s" if isinstance(default, float) and name not in Settings.plain_numbers else ""
+        is_duration = isinstance(default, float) and any(isinstance(one, BeforeValidator) for one in field.metadata)
+        unit = " s" if is_duration else ""
         shown = f"`{default}{unit}`" if default != "" else "–"
         rows.append(f"| {'<br>'.join(f'`{n}`' for n in names)} | {shown} | {field.description} |")
     return "\n".join(rows)
