@@ -77,9 +77,9 @@ class HookHandler:
             )
             for stages in ((_BEFORE, _AFTER) if self.call else (STAGES,)) if executor.batches.intersection(stages)
         }  # fmt: skip
-        self._stacked: StackedCalls | None = None
-        if self.call is not None and model_rows:
-            self._stacked = self.call.stacked(model_rows, on_call)
+        self._calls = None if self.call is None else self.call.stacked(model_rows, on_call)
+        self.batcher = None if self._calls is None else self._calls.batcher
+        """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
         self._next_body_at = 0.0
         self.last_body: bytes | None = None
         """A body that was answered recently. The next version of this code is validated with it."""
@@ -94,32 +94,27 @@ class HookHandler:
             self._next_body_at = now + _BODY_EVERY_S
             kept = _copy_of(body)
         work = Work({**body} if type(body) is dict else body, ask, ask.deadline)
-        stages, call = self._executor.stages, self.call
-        if call is None:
+        stages, call, calls = self._executor.stages, self.call, self._calls
+        if call is None or calls is None:
             await self._run(STAGES, work)
         else:
             if "preprocess" in stages:
                 await self._run(_BEFORE, work)
             elif self._default is not None:
                 await self._tokenize(self._default, work)
-            await self._infer(call, work)
+            await self._infer(call, calls, work)
             if "postprocess" in stages:
                 await self._run(_AFTER, work)
         if kept is not None:
             self.last_body = kept
         return work.data
 
-    @property
-    def batcher(self) -> Batcher[Any] | None:
-        """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
-        return self._stacked.batcher if self._stacked is not None else None
-
     async def close(self) -> None:
         """See ``Handler.close``."""
         for batcher in self._batchers.values():
             await batcher.close()
-        if self._stacked is not None:
-            await self._stacked.close()
+        if self._calls is not None:
+            await self._calls.close()
         await self._executor.close()
 
     async def _run(self, stages: Sequence[Stage], work: Work) -> None:
@@ -147,16 +142,10 @@ class HookHandler:
         work.data = default.collate_rows(prepared.rows)
         work.trace.prepare_ns += perf_counter_ns() - started
 
-    async def _infer(self, call: TritonCall, work: Work) -> None:
-        tensors, trace = call.tensors(work.data), work.trace
-        if self._stacked is not None:
-            outputs, queued, inferred = await self._stacked.infer(tensors, call.outputs, trace)
-            trace.queue_ns += queued
-        else:
-            started = perf_counter_ns()
-            timeout = work.deadline - asyncio.get_running_loop().time()
-            outputs = await call.backend.infer(call.model, tensors, call.outputs, timeout=timeout)
-            inferred = perf_counter_ns() - started
+    async def _infer(self, call: TritonCall, calls: StackedCalls, work: Work) -> None:
+        trace = work.trace
+        outputs, queued, inferred = await calls.infer(call.tensors(work.data), call.outputs, trace)
+        trace.queue_ns += queued
         trace.infer_ns += inferred
         ordered = [outputs[name] for name in call.outputs if name in outputs] or list(outputs.values())
         work.data = ordered[0] if len(ordered) == 1 else ordered

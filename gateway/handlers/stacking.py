@@ -1,13 +1,15 @@
 """Calls a model with tensors. Requests whose inputs have the same names, dtypes and row shapes share a call.
 
-For models with a batch dimension. To the batcher, the size of a row is the number of its elements. Large inputs have a
-call of their own, because joining them would cost more than a call.
+If the model has no batch dimension, each request has a call of its own. To the batcher, the size of a row is the number
+of its elements. Large inputs have a call of their own, because joining them would cost more than a call.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Final
 
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Outputs
 from gateway.batching.pressure import NO_PRESSURE, Pressure
+from gateway.outcome import in_task
 from gateway.trace import Trace
 from gateway.triton.port import Backend, Tensors
 from preprocessing.collate import split_rows
@@ -35,23 +38,29 @@ class _Item:
 
 
 class StackedCalls:
-    """Calls one model, with up to ``max_rows`` rows at a time. Belongs to one event loop."""
+    """Calls one model, with up to ``max_rows`` rows at a time. Belongs to one event loop.
+
+    ``max_rows`` 0: the model has no batch dimension.
+    """
 
     def __init__(
         self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE,
         on_call: Callable[[int], None] | None = None,
     ) -> None:  # fmt: skip
-        """Call ``on_call`` with the rows of each call."""
+        """Call ``on_call`` with the rows of each call that can be shared."""
         self._backend = backend
         self._model = model
-        self.batcher: Batcher[_Item] = Batcher(
-            self._run,
-            limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
-            on_batch=_uncounted if on_call is None else lambda rows, _elements, _real: on_call(rows),
-            servers=backend,
-            size=_elements,
-            share=_shares,
-        )
+        self.batcher: Batcher[_Item] | None = None
+        """The queue for shared calls; its tokens are elements."""
+        if max_rows:
+            self.batcher = Batcher(
+                self._run,
+                limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
+                on_batch=_uncounted if on_call is None else lambda rows, _elements, _real: on_call(rows),
+                servers=backend,
+                size=_elements,
+                share=_shares,
+            )
 
     async def infer(
         self, inputs: Tensors, outputs: Sequence[str], ask: Trace, *, request_id: str = ""
@@ -62,24 +71,29 @@ class StackedCalls:
         Raises as ``Backend.infer`` and ``Batcher.add`` do. Awaits only outcomes.
         """
         names = tuple(outputs)
+        if self.batcher is None:
+            started = perf_counter_ns()
+            left = ask.deadline - asyncio.get_running_loop().time()
+            call = self._backend.infer(self._model, inputs, names, timeout=left, request_id=request_id)
+            return await in_task(call, ask.traceparent), 0, perf_counter_ns() - started
         arrays = inputs.values()
+        kind: Hashable
         rows = len(next(iter(arrays))) if all(array.ndim for array in arrays) else 0
         if not rows or any(len(array) != rows for array in arrays):
             # The inputs do not have the same number of rows: the model gets them in a call of their own.
             item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
-            return await self._shared(item, 1, id(item), ask)
-        item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
-        kind: Hashable = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
-        return await self._shared(item, rows, kind, ask)
-
-    async def _shared(self, item: _Item, count: int, kind: Hashable, ask: Trace) -> tuple[Outputs, int, int]:
+            rows, kind = 1, id(item)
+        else:
+            item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
+            kind = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
         return await self.batcher.submit(
-            [item], ask.deadline, count=count, kind=kind, flow=ask.flow, parent=ask.traceparent
+            [item], ask.deadline, count=rows, kind=kind, flow=ask.flow, parent=ask.traceparent
         )
 
     async def close(self) -> None:
         """Refuse what is queued, and wait until the running calls have ended."""
-        await self.batcher.close()
+        if self.batcher is not None:
+            await self.batcher.close()
 
     async def _run(self, items: Sequence[_Item], timeout: float) -> Outputs:
         first = items[0]

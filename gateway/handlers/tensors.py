@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
@@ -11,11 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.batching.batcher import Batcher
 from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.errors import HookFailed, InputRefused
 from gateway.handlers.stacking import StackedCalls
-from gateway.outcome import in_task
 from gateway.trace import Trace
 from gateway.triton.port import Backend, ModelInfo, TensorInfo
 from gateway.triton.tensors import check_whole, from_lists
@@ -39,15 +36,11 @@ class RawTensors:
     request_id: str = field(default="")
 
 
-async def infer_raw(backend: Backend, model: str, ask: Trace, raw: RawTensors) -> Outputs:
-    """Return the model's outputs for tensors, from a call of their own. Raises what the backend raises."""
-    ask.rows = _rows(raw)
-    started = perf_counter_ns()
-    left = ask.deadline - asyncio.get_running_loop().time()
-    call = backend.infer(model, raw.inputs, raw.outputs, timeout=left, request_id=raw.request_id)
-    ask.outputs = outputs = await in_task(call, ask.traceparent)
-    ask.infer_ns = perf_counter_ns() - started
-    return outputs
+async def infer_raw(calls: StackedCalls, ask: Trace, raw: RawTensors) -> object:
+    """Return the model's outputs for tensors. Raises what the backend and the batcher raise."""
+    ask.rows = max((len(array) for array in raw.inputs.values() if array.ndim), default=1)
+    ask.outputs, ask.queue_ns, ask.infer_ns = await calls.infer(raw.inputs, raw.outputs, ask, request_id=raw.request_id)
+    return ask.outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +110,8 @@ class TensorHandler:
 
     def __init__(self, call: TritonCall, on_call: Callable[[int], None] | None = None) -> None:
         self.call = call
-        rows = call.info.max_batch_size if call.info is not None else 0
-        self._stacked = call.stacked(rows, on_call) if rows else None
-
-    @property
-    def batcher(self) -> Batcher[Any] | None:
-        """The queue for calls, if the model has a batch dimension; its tokens are elements."""
-        return self._stacked.batcher if self._stacked is not None else None
+        self._calls = call.stacked(call.info.max_batch_size if call.info is not None else 0, on_call)
+        self.batcher = self._calls.batcher
 
     async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``."""
@@ -139,19 +127,8 @@ class TensorHandler:
             inputs = {t.name: from_lists(t.name, np.dtype(t.dtype), question[t.name]) for t in call.inputs}
             raw = RawTensors(inputs, call.outputs)
             ask.prepare_ns = perf_counter_ns() - started
-        if self._stacked is None:
-            return await infer_raw(call.backend, call.model, ask, raw)
-        ask.rows = _rows(raw)
-        ask.outputs, ask.queue_ns, ask.infer_ns = await self._stacked.infer(
-            raw.inputs, raw.outputs, ask, request_id=raw.request_id
-        )
-        return ask.outputs
+        return await infer_raw(self._calls, ask, raw)
 
     async def close(self) -> None:
         """See ``Handler.close``."""
-        if self._stacked is not None:
-            await self._stacked.close()
-
-
-def _rows(raw: RawTensors) -> int:
-    return max((len(array) for array in raw.inputs.values() if array.ndim), default=1)
+        await self._calls.close()

@@ -13,6 +13,7 @@ from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
 from gateway.handlers.endpoint import Lookup, note, translate
+from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import RawTensors, infer_raw
 from gateway.outcome import in_thread
 from gateway.trace import Trace
@@ -47,6 +48,7 @@ class TextHandler:
         self.backend = backend
         self.model = model
         self._threads = threads
+        self._raw_calls = StackedCalls(backend, model, max_rows=0)
         self.batcher: Batcher[Encoded] = Batcher(
             self._run,
             limits=limits,
@@ -71,7 +73,7 @@ class TextHandler:
                 else:
                     prepared = processor.encode(request)
             elif isinstance(question, RawTensors):
-                return await infer_raw(self.backend, self.model, ask, question)
+                return await infer_raw(self._raw_calls, ask, question)
             elif isinstance(question, Lookup):
                 return await in_thread(threads, self._look_up, ask, question)
             else:
