@@ -19,7 +19,6 @@ import click
 import yaml
 from pydantic import BeforeValidator
 
-from dashboards import rules
 from deploy.cli.main import group
 from deploy.controlplane.app import CALLS
 from gateway import errors
@@ -103,16 +102,6 @@ def versions_table() -> str:
     return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def alerts_table() -> str:
-    """Return every alert with its severities; its section on the page says what it means."""
-    found: dict[str, list[str]] = {}
-    for alert in rules.alerts():
-        found.setdefault(alert["alert"], []).append(f"`{alert['labels']['severity']}`")
-    rows = ["| alert | severity |", "|---|---|"]
-    rows += [f"| [{name}](#{name.lower()}) | {' or '.join(sorted({*those}))} |" for name, those in found.items()]
-    return "\n".join(rows)
-
-
 def calls_table() -> str:
     """Return every call of the embedded control plane, by service."""
     rows = ["| service | calls |", "|---|---|"]
@@ -180,7 +169,7 @@ def commands(
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
     "commands": commands_reference,
-    "versions": versions_table, "calls": calls_table, "alerts": alerts_table, "values": values_table,
+    "versions": versions_table, "calls": calls_table, "values": values_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 
