@@ -19,6 +19,8 @@ from gateway.protocols.tensors import escaped
 
 Convert = Callable[[Any], Any]
 """Converts an endpoint's answer to Hugging Face's form."""
+Form = Callable[[Any, Mapping[str, Any]], tuple[dict[str, Any], Convert]]
+"""Makes an endpoint's body of ``inputs`` and parameters, and says how its answer is converted."""
 
 _FIELDS: Final = ("inputs", "parameters", "options", "stream")
 _SERVER_OPTIONS: Final = ("use_cache", "wait_for_model", "use_gpu")
@@ -62,12 +64,8 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
         body = {"text": texts, "text_pair": pairs}
     else:
         body = {"text": inputs}
-
-    def one(result: Body) -> list[dict[str, Any]]:
-        return [{"label": label, "score": score} for label, score in result["scores"].items()]
-
     # A single text is answered with a list of lists too, as Hugging Face's servers do and their client expects.
-    return _request(body, parameters), lambda answer: [one(result) for result in _results(answer)]
+    return _request(body, parameters), lambda answer: [_label_scores(result) for result in _results(answer)]
 
 
 def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -153,21 +151,13 @@ def as_predictions(result: Body) -> list[dict[str, Any]]:
     return [{"label": "LABEL_0", "score": document["score"]} for document in result["results"]]
 
 
-def _zero_shot(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    def one(result: Body) -> list[dict[str, Any]]:
-        return [{"label": label, "score": score} for label, score in result["scores"].items()]
-
-    return _request({"text": inputs}, parameters), lambda answer: _per_text(answer, one)
+def _label_scores(result: Body) -> list[dict[str, Any]]:
+    return [{"label": label, "score": score} for label, score in result["scores"].items()]
 
 
-def _tokens(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    return _request({"text": inputs}, parameters), lambda answer: _per_text(answer, lambda result: result["entities"])
-
-
-def _mask(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
-    return _request({"text": inputs}, parameters), lambda answer: _per_text(
-        answer, lambda result: result["predictions"]
-    )
+def _of_each_text(one: Callable[[Body], Any]) -> Form:
+    """Return the form of a task that takes texts only, and converts the result of each with ``one``."""
+    return lambda inputs, parameters: (_request({"text": inputs}, parameters), lambda answer: _per_text(answer, one))
 
 
 def _question(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -234,14 +224,14 @@ class GenerationEvents:
         return b"data:" + orjson.dumps(content) + b"\n\n"
 
 
-_TASKS: Final[Mapping[str, Callable[[Any, Body], tuple[dict[str, Any], Convert]]]] = {
+_TASKS: Final[Mapping[str, Form]] = {
     "text-classification": _classification,
     "sentence-embeddings": _embeddings,
     "feature-extraction": _features,
     "ranking": _ranking,
-    "zero-shot-classification": _zero_shot,
-    "token-classification": _tokens,
-    "fill-mask": _mask,
+    "zero-shot-classification": _of_each_text(_label_scores),
+    "token-classification": _of_each_text(lambda result: result["entities"]),
+    "fill-mask": _of_each_text(lambda result: result["predictions"]),
     "question-answering": _question,
     "text-generation": _generation,
 }
