@@ -51,17 +51,6 @@ async def test_predict_answers_for_the_only_endpoint(served: Any) -> None:
     assert "BAD" == ours.json()["label"]
 
 
-async def test_predict_needs_exactly_one_endpoint(stack: Any) -> None:
-    """Otherwise it is a 404 with the names to call."""
-    await stack.until(lambda: stack.gateway.health.first_sync_done)
-    assert 404 == (await stack.client.post("/predict", json={"inputs": "x"})).status_code
-    stack.deploy("a", "m1")
-    stack.deploy("b", "m2")
-    await stack.served("a", "b")
-    reply = await stack.client.post("/predict", json={"inputs": "x"})
-    assert (404, "call one of the 2 here by its name: a, b") == (reply.status_code, reply.json()["hint"])
-
-
 async def test_predict_calls_the_canary_over_all_versions(stack: Any) -> None:
     """A canary over all versions counts as one endpoint."""
     stack.deploy("e", "m1", version="1")
