@@ -14,15 +14,15 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from deploy.controlplane import BadCredentials, Credentials, environment
-from deploy.laptop import first_answer, relay
+from deploy.laptop import relay
 from deploy.laptop.demo import minilm
-from deploy.laptop.registry_process import read_endpoints
+from deploy.laptop.registry_process import is_there
 from deploy.laptop.state_dir import StateDir, configuration_file, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
 from deploy.tools import http_client, ports
@@ -135,7 +135,7 @@ class Stack:
         self.supervisor = Supervisor(self._state.logs, screen.say)
 
     async def bring_up(self) -> None:
-        """Start the parts in order, register the demo or model if requested, and show all addresses."""
+        """Start the parts in order, deploy the demo or model if requested, and show all addresses."""
         options, state, screen = self._options, self._state, self._screen
         state.clear_scratch()
         state.scratch.mkdir()
@@ -152,8 +152,7 @@ class Stack:
             registry_up = group.create_task(self._start_registry(env, chosen, is_embedded=is_embedded))
             triton_up = group.create_task(self._start_triton(env, chosen))
             await registry_up
-            task_id, endpoints = await self._serving_task(cli, env, is_embedded=is_embedded)
-            env["CLEARML_SERVING_TASK_ID"] = task_id
+            env["CLEARML_SERVING_TASK_ID"] = await self._serving_task(cli, env, is_embedded=is_embedded)
             triton_grpc = await triton_up
             # the controller beside model sync carries out rollouts and judges drift
             its = {"TRITON_GATEWAY_URL": gateway, "TRITON_GATEWAY_CONTROLLER_HEALTH_PORT": str(chosen.controller)}
@@ -166,10 +165,9 @@ class Stack:
             state.remember(gateway=gateway)
             variables = _cli_environment(env, is_embedded=is_embedded)
             state.write_env(variables)
-            if bundle is not None:
-                await self._show_demo(cli, task_id, endpoints, bundle, gateway)
-            if options.model:
-                await self._deploy(gateway, env)
+            for model in ([minilm.deployed(bundle)] if bundle is not None else []) + [options.model]:
+                if model:
+                    await self._deploy(model, gateway, env)
         for line in self._summary(gateway, triton_grpc, chosen, variables, is_embedded=is_embedded):
             screen.show(line)
         screen.say(f"ready in {screen.elapsed():.1f} s: {gateway}/ shows what is served; Ctrl-C stops everything")
@@ -331,10 +329,8 @@ class Stack:
         took = await self.supervisor.start(part)
         self._screen.say(f"{part.name} is up ({took:.1f} s){f'  {address}' if address else ''}")
 
-    async def _serving_task(
-        self, cli: ClearMLServing, env: Mapping[str, str], *, is_embedded: bool
-    ) -> tuple[str, Mapping[str, str]]:
-        """Return the Task to serve (the given one, the one of last time, or a new one) and its endpoints' model ids."""
+    async def _serving_task(self, cli: ClearMLServing, env: Mapping[str, str], *, is_embedded: bool) -> str:
+        """Return the Task to serve: the given one, the one of last time, or a new one."""
         state, screen = self._state, self._screen
         registry = "embedded" if is_embedded else env["CLEARML_API_HOST"]
         known = state.recall().get("task", {})
@@ -342,9 +338,8 @@ class Stack:
         task_id = env.get("CLEARML_SERVING_TASK_ID") or remembered
         if task_id:
             screen.live(f"looking up serving Task {task_id}")
-            endpoints = await read_endpoints(task_id, env=env, log=cli.log)
-            if endpoints is not None:
-                return task_id, endpoints
+            if await is_there(task_id, env=env, log=cli.log):
+                return task_id
             if task_id != remembered:
                 raise DeployError(
                     f"serving Task {task_id} (CLEARML_SERVING_TASK_ID) does not exist in this registry",
@@ -354,22 +349,11 @@ class Stack:
         task_id = await cli.create_service(SERVICE_NAME)
         state.remember(task={"id": task_id, "registry": registry})
         screen.say(f"clearml-serving create --name {SERVICE_NAME}: serving Task {task_id}")
-        return task_id, {}
+        return task_id
 
-    async def _show_demo(
-        self, cli: ClearMLServing, task_id: str, endpoints: Mapping[str, str], bundle: Path, gateway: str
-    ) -> None:
-        screen = self._screen
-        if minilm.ENDPOINT in endpoints:  # of an earlier start, or its user's own
-            screen.say(f"endpoint {minilm.ENDPOINT} is already registered (model {endpoints[minilm.ENDPOINT]})")
-        else:
-            await minilm.register(cli, task_id, bundle, say=screen.say, live=screen.live)
-        await first_answer.answer(gateway, minilm.ENDPOINT, {"text": "Hello there"}, live=screen.live, timeout_s=180.0)
-        screen.say(f"{minilm.ENDPOINT} is served")
-
-    async def _deploy(self, gateway: str, env: Mapping[str, str]) -> None:
-        """Serve the given model by running the command ``deploy`` against this stack."""
-        arguments = ("deploy", *self._options.model, "--state-dir", str(self._state.root), "--url", gateway)
+    async def _deploy(self, model: Sequence[str], gateway: str, env: Mapping[str, str]) -> None:
+        """Serve a model by running the command ``deploy`` against this stack."""
+        arguments = ("deploy", *model, "--state-dir", str(self._state.root), "--url", gateway)
         self._screen.clear()
         await relay.run_ours(arguments, {**env, **hub_folder(self._options.environ)})
 
@@ -380,7 +364,7 @@ class Stack:
     ) -> list[str]:
         state = self._state
         endpoint = minilm.ENDPOINT if self._options.demo else "ENDPOINT"
-        has_shown = bool(self._options.model)
+        has_shown = bool(self._options.model or self._options.demo)
         registry = f"{variables['CLEARML_API_HOST']}" if is_embedded else "your ClearML server"
         return [
             "",
@@ -397,11 +381,6 @@ class Stack:
             f"  clearml-serving --id {variables['CLEARML_SERVING_TASK_ID']} model list",
             "",
             *([] if has_shown else [
-                "Try it:",
-                f"  curl -s {gateway}/serve/{endpoint} -H 'content-type: application/json'"
-                """ -d '{"text": "Hello there"}'""",
-                "",
-            ] if self._options.demo else [
                 "To serve a model, in another terminal (./my-model stands for its folder):",
                 f"  triton-gateway deploy ./my-model --state-dir {shlex.quote(str(state.root))}",
                 "",

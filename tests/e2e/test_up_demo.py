@@ -235,10 +235,10 @@ def test_cold_start_ends_with_what_to_do_next(up: Up) -> None:
     secret = json.loads((up.state / "controlplane" / "credentials.json").read_text())["secret_key"]
     shown = [text, *(log.read_text(errors="replace") for log in (up.state / "logs").iterdir())]
     assert not any(secret in one for one in shown)
-    for said in ("minilm is served", "curl -s http://127.0.0.1:", "/docs", "/metrics",
+    for said in ("$ curl -s http://127.0.0.1:", "/docs", "/metrics",
                  "status page", "Triton", f"source {up.state}/env"):  # fmt: skip
         assert said in text
-    assert up.err.read_text() == ""
+    assert "minilm/1 is served (sentence-embeddings)" in up.err.read_text()
 
 
 def test_only_local_names_are_answered(up: Up) -> None:
@@ -251,7 +251,7 @@ def test_only_local_names_are_answered(up: Up) -> None:
 
 def test_printed_curl_works_as_it_stands(up: Up) -> None:
     """What is offered for pasting can be pasted."""
-    (line,) = [line for line in up.printed().splitlines() if line.strip().startswith("curl ")]
+    (line,) = [line.removeprefix("$ ") for line in up.printed().splitlines() if line.startswith("$ curl ")]
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert len(json.loads(done.stdout)["embedding"]) == 384
 
@@ -277,7 +277,7 @@ def test_status_tells_what_is_served(up: Up) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         return [(e["url"], e["state"]) for e in json.loads(done.stdout)["endpoints"]]
 
-    assert [("minilm", "serving")] == told()
+    assert [("minilm/1", "serving")] == told()
 
 
 def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up, stock_cli: Path) -> None:
@@ -367,7 +367,7 @@ def test_second_start_is_warm_and_a_kill_leaves_nothing(up: Up) -> None:
     try:
         warm.wait_ready()
         assert not warm.says("model upload|clearml-serving create")
-        assert warm.says("minilm is already registered")
+        assert "minilm/1 already serves exactly these files" in warm.err.read_text()
         assert set(warm.children()) == PARTS
         assert len(embed(warm, SENTENCE)) == 384
         warm.process.kill()

@@ -21,7 +21,7 @@ from deploy.tools.terminal import Terminal
 )
 @click.option(
     "--demo", is_flag=True, envvar="TRITON_GATEWAY_DEMO", show_envvar=True,
-    help="Also serve a demo model: all-MiniLM-L6-v2 as endpoint `minilm`, registered with clearml-serving.",
+    help="Also serve a demo model: all-MiniLM-L6-v2 as endpoint `minilm`.",
 )  # fmt: skip
 @click.option(
     "--model", default="", envvar="TRITON_GATEWAY_MODEL", show_envvar=True, metavar="MODEL",

@@ -1,6 +1,6 @@
-"""The demo of ``up --demo``: a real model, registered, and added through the stock CLI.
+"""The demo of ``up --demo``: a real model, which the command ``deploy`` serves when the servers run.
 
-``stack.py`` calls ``bundle`` before anything starts, and ``register`` when the servers run. The graph is this package's
+``stack.py`` calls ``bundle`` before anything starts. The graph is this package's
 ``minilm.onnx``: the export of ``optimize``, with references into the weights file of the model's own package in place
 of its weights. So no torch is needed here.
 """
@@ -10,13 +10,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
-from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
 from deploy.bundles.model_files import copy_texts
-from deploy.laptop import registry_process
-from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import DeployError
 from deploy.tools.folders import aside
 
@@ -30,8 +27,6 @@ GRAPH = Path(__file__).parent / "minilm.onnx"
 """Its inputs are ``input_ids``, ``attention_mask`` and ``token_type_ids`` (int64, batch × length), its output is
 ``sentence_embedding`` (float32, batch × 384): the mean of the unmasked tokens, which the gateway normalises."""
 WEIGHTS = "model.safetensors"
-_INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "attention_mask", "token_type_ids"))
-_OUTPUTS = (Tensor("sentence_embedding", "float32", (-1, 384)),)
 
 
 def packaged_model() -> Path:
@@ -63,18 +58,9 @@ def bundle(root: Path) -> Path:
     return folder
 
 
-async def register(
-    cli: ClearMLServing, task_id: str, bundle: Path, *, say: Callable[[str], None], live: Callable[[str], None]
-) -> None:
-    """Register the bundle as endpoint ``minilm`` through ``clearml-serving``. Raises ``DeployError``."""
-    live("uploading to ClearML")
-    model_id = await registry_process.upload_model(
-        task_id, bundle, project=PROJECT, name=MODEL_NAME, env=cli.env, log=cli.log
-    )
-    say(f'"{MODEL_NAME}" is registered: model {model_id}')
-    live("clearml-serving model add")
-    await cli.run("--id", task_id, *model_add(ENDPOINT, model_id, _INPUTS, _OUTPUTS))
-    say(f"clearml-serving model add --engine triton --endpoint {ENDPOINT} …: done")
+def deployed(bundle: Path) -> tuple[str, ...]:
+    """Return the arguments of the command ``deploy`` that serve the bundle as endpoint ``minilm``."""
+    return (str(bundle / "model.onnx"), "--endpoint", ENDPOINT, "--name", MODEL_NAME, "--project", PROJECT)
 
 
 if __name__ == "__main__":
