@@ -17,6 +17,7 @@ import os
 import re
 import shlex
 import tempfile
+import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,14 +29,18 @@ from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
 from deploy.cli import until_live
 from deploy.controller.history.recorder import announced
-from deploy.laptop import first_answer
 from deploy.laptop.relay import run_ours
+from deploy.tools import http_client
 from deploy.tools.clearml_serving import ClearMLServing, model_add
 from deploy.tools.errors import DeployError, GatewayError
 from deploy.tools.terminal import Terminal
 from gateway import manifest, registry, spec
 
 _SERVED_WITHIN_S: Final = 180.0
+_ANSWERS_WITHIN_S: Final = 60.0
+_ASK_AGAIN_S: Final = 0.3
+_REFUSED: Final = (400, 401, 403, 413, 415, 422)
+"""Statuses for which repeating the request is useless."""
 _SHOWN: Final = 4
 """Numbers of a long list that are shown."""
 _UNFIT: Final = re.compile(r"[\s\x00-\x1f\x7f?#%\\]+")
@@ -229,10 +234,33 @@ class Deployment:
         body = details["example"]
         if isinstance(body, dict) and isinstance(body.get("text"), list):
             body = {**body, "text": body["text"][0]}
-        answer = asyncio.run(first_answer.answer(wanted.gateway, url, body, live=live))
+        answer = first_answer(wanted.gateway, url, body, live)
         self._tell(f"$ {curl(wanted.gateway, url, json.dumps(body, ensure_ascii=False))}")
         self._tell(json.dumps(shortened(answer.content), ensure_ascii=False))
         return ""
+
+
+def first_answer(gateway: str, url: str, body: object, live: Callable[[str], None]) -> http_client.Answer:
+    """Ask an endpoint until it answers: another worker may not serve it yet.
+
+    Raises ``DeployError`` if it refuses the request, or does not answer in time.
+    """
+    until = time.monotonic() + _ANSWERS_WITHIN_S
+    while True:
+        found = http_client.call_gateway(f"{gateway}/serve/{urllib.parse.quote(url)}", body=body, timeout=30)
+        if found is not None and found.status == 200:
+            return found
+        content = found.content if found is not None and isinstance(found.content, dict) else {}
+        reason, hint = str(content.get("error", "it does not answer")), str(content.get("hint", ""))
+        if found is not None and found.status in _REFUSED:
+            if found.status in (401, 403):
+                hint = "set TRITON_GATEWAY_KEY to a key that allows the operation infer"
+            raise DeployError(f"{url} is served, but it refused its example request: {reason}", hint=hint)
+        if time.monotonic() > until:
+            hint = "see the logs of the gateway, model sync and Triton"
+            raise DeployError(f"{url} does not answer: {reason}", hint=hint)
+        live(f"waiting for {url}: {reason}")
+        time.sleep(_ASK_AGAIN_S)
 
 
 def name_and_version(endpoint: str) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """Reads and registers through the clearml SDK.
 
 The SDK keeps threads and global configuration, and ``up`` must stay small and able to fork. For ``up`` it therefore
-runs as ``python -m deploy.laptop.registry_process``. Models are registered as ``deploy`` does: the stock ``clearml-serving
-model upload`` can lose the address of what it has uploaded (a thread of the SDK writes it while the main thread writes
-back what it read before).
+runs as ``python -m deploy.laptop.registry_process``. Models are registered as ``deploy`` does: the stock
+``clearml-serving model upload`` can lose the address of what it has uploaded (a thread of the SDK writes it while the
+main thread writes back what it read before).
 """
 
 from __future__ import annotations

@@ -66,11 +66,6 @@ def fetch_from_gateway(url: str) -> str | None:
     return None if answer is None or answer.status != http.HTTPStatus.OK else answer.raw.decode("utf-8", "replace")
 
 
-async def call_async(url: str, *, body: object = None, timeout: float = 5.0) -> Answer | None:
-    """Run ``call_gateway`` in a thread."""
-    return await asyncio.to_thread(call_gateway, url, body=body, timeout=timeout)
-
-
 async def is_ok(url: str) -> bool:
     """Return True if ``url`` answers 200 within five seconds."""
     answer = await asyncio.to_thread(call, url, timeout=5.0)

@@ -18,7 +18,7 @@ OUTSIDE: Final = (
     "deploy/cli/commands/test_drift.py", "deploy/cli/commands/test_hook.py", "deploy/cli/commands/test_keys.py",
     "deploy/cli/commands/test_options.py", "deploy/cli/commands/test_status_plan_and_wait.py",
     "deploy/cli/doctor/",
-    "deploy/cli/test_main.py", "deploy/controller/auto_update/test_rules.py",
+    "deploy/cli/test_first_answer.py", "deploy/cli/test_main.py", "deploy/controller/auto_update/test_rules.py",
     "deploy/controller/history/test_recorder.py", "deploy/controller/test_defaults.py",
     "deploy/controller/test_pruning.py", "deploy/controlplane/test_app.py",
     "deploy/controlplane/test_command.py",

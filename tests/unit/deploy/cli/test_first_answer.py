@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deploy.laptop.first_answer import answer
+from deploy.cli.deploying import first_answer
 from deploy.tools.errors import DeployError
 from tests.sites import Asked, site
 
@@ -23,21 +23,21 @@ class Gateway:
         return self.statuses.pop(0), {"error": "text is missing", "hint": "send a text"}
 
 
-async def test_the_first_request_is_repeated_until_it_is_answered() -> None:
+def test_the_first_request_is_repeated_until_it_is_answered() -> None:
     """A version that another worker does not have yet answers 503; names are escaped as every client escapes them."""
     gateway, shown = Gateway(503, 200), list[str]()
     with site(gateway) as url:
-        found = await answer(url, "Größe/1", {"text": "x"}, live=lambda text, **_: shown.append(text))
+        found = first_answer(url, "Größe/1", {"text": "x"}, shown.append)
     assert 200 == found.status
     assert ["waiting for Größe/1: text is missing"] == shown
     assert ["/serve/Gr%C3%B6%C3%9Fe/1"] * 2 == gateway.paths
 
 
-async def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
+def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
     """The message contains the gateway's own reason."""
     with (
         site(Gateway(422)) as url,
         pytest.raises(DeployError, match="refused its example request: text is missing") as refused,
     ):
-        await answer(url, "e/1", {"text": "x"}, live=lambda *_, **__: None)
+        first_answer(url, "e/1", {"text": "x"}, str)
     assert "send a text" == refused.value.hint
