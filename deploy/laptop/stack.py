@@ -62,8 +62,8 @@ class UpOptions:
     """None: ``CONTROLPLANE_PORT``, or a free one if a new state directory finds it taken."""
     workers: int = 1
     demo: bool = False
-    model: tuple[str, ...] = ()
-    """Arguments of ``deploy`` for a model to serve once everything is up; empty for none."""
+    model: str = ""
+    """A model that ``deploy`` serves once everything is up; empty for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,9 +165,10 @@ class Stack:
             state.remember(gateway=gateway)
             variables = _cli_environment(env, is_embedded=is_embedded)
             state.write_env(variables)
-            for model in ([minilm.deployed(bundle)] if bundle is not None else []) + [options.model]:
-                if model:
-                    await self._deploy(model, gateway, env)
+            if bundle is not None:
+                await self._deploy(minilm.deployed(bundle), gateway, env)
+            if options.model:
+                await self._deploy([options.model], gateway, env)
         for line in self._summary(gateway, triton_grpc, chosen, variables, is_embedded=is_embedded):
             screen.show(line)
         screen.say(f"ready in {screen.elapsed():.1f} s: {gateway}/ shows what is served; Ctrl-C stops everything")

@@ -54,7 +54,7 @@ def local_answer(folder: Path, text: str) -> Any:
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     """Everything on this machine, and a model that was named."""
-    running = Up(tmp_path_factory.mktemp("up"), "--model", str(WORDS), "--endpoint", "words")
+    running = Up(tmp_path_factory.mktemp("up"), "--model", str(WORDS))
     try:
         running.wait_ready()
         yield running
@@ -65,13 +65,14 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 def test_up_with_a_model_serves_it_and_prints_a_request_with_its_answer(up: Up) -> None:
     """The version, what the model says, and what was typed in the stock tool for it."""
     request, answer = answered(up.printed())
-    assert f"{up.gateway.removesuffix('/serve/')}/serve/words/1 " in request
+    assert f"{up.gateway.removesuffix('/serve/')}/serve/words_model/1 " in request
     body = json.loads(shlex.split(request)[-1])
     assert answer["label"] == local_answer(WORDS, body["text"])["label"]
     pasted = subprocess.run(["bash", "-c", request], capture_output=True, text=True, timeout=LIMIT_S, check=True)
     assert answer["label"] == json.loads(pasted.stdout)["label"]
     bare = subprocess.run(
-        ["bash", "-c", request.replace("/serve/words/1 ", "/serve/words ")], capture_output=True, text=True, check=True
+        ["bash", "-c", request.replace("/serve/words_model/1 ", "/serve/words_model ")],
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert answer["label"] == json.loads(bare.stdout)["label"], "when `deploy` has ended, the name answers too"
     typed = re.findall(r"^\$ (clearml-serving .*)$", up.err.read_text(), re.M)

@@ -50,5 +50,5 @@ def check(folder: Path) -> None:
     named = ", ".join(sorted({str(name).partition(".")[0] for name in dict(own).values()}))
     raise ExportFailed(
         f"this model has its own Python code ({named}), which would run here with your permissions",
-        hint="read that code, then add --trust-remote-code",
+        hint="read that code, then give --trust-remote-code to `deploy` or `optimize`",
     )

@@ -25,16 +25,9 @@ from deploy.tools.terminal import Terminal
 )  # fmt: skip
 @click.option(
     "--model", default="", envvar="TRITON_GATEWAY_MODEL", show_envvar=True, metavar="MODEL",
-    help="Also serve this model, as `triton-gateway deploy` does: a folder, a file, a bundle, or a Hugging Face hub "
-    "name.",
+    help="Also serve this model, as `triton-gateway deploy MODEL` does, which has more options: a folder, a file, a "
+    "bundle, or a Hugging Face hub name.",
 )  # fmt: skip
-@click.option("--endpoint", default="", metavar="NAME[/VERSION]", envvar="TRITON_GATEWAY_ENDPOINT", show_envvar=True,
-              help="With --model: name of the endpoint.  [default: the model's name]")  # fmt: skip
-@click.option("--task", default="auto", show_default=True, envvar="TRITON_GATEWAY_TASK", show_envvar=True,
-              help="With --model: the task, if the model's files do not say it.")  # fmt: skip
-@click.option("--trust-remote-code", "trusts_code", is_flag=True, envvar="TRITON_GATEWAY_TRUST_REMOTE_CODE",
-              show_envvar=True, help="With --model: run the Python code that the model brings, with your rights. "
-              "Read that code first.")  # fmt: skip
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
@@ -62,9 +55,6 @@ from deploy.tools.terminal import Terminal
 def command(
     demo: bool,
     model: str,
-    endpoint: str,
-    task: str,
-    trusts_code: bool,
     state_dir: Path,
     **given: Any,
 ) -> int:
@@ -83,20 +73,16 @@ def command(
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.bundles import prerequisites
     from deploy.bundles.model_kinds import recognise
-    from deploy.cli import deploying
     from deploy.cli.commands import serve
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
 
     serve.refuse_strangers(given["host"])
     if model:  # one that cannot be served is refused before anything starts
-        prerequisites.check(recognise(model, task=task), is_served_here=True, trusts_code=trusts_code)
-        deploying.name_and_version(endpoint)
-    asked = [model, "--task", task, *(["--endpoint", endpoint] if endpoint else [])]
-    asked += ["--trust-remote-code"] if trusts_code else []
+        prerequisites.check(recognise(model), is_served_here=True)
     options = UpOptions(
         state=StateDir.at(state_dir), environ=dict(os.environ), demo=demo,
-        model=tuple(asked) if model else (),
+        model=model,
         **given,
     )  # fmt: skip
     return asyncio.run(run(options, Terminal(sys.stdout)))

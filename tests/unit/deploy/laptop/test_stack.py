@@ -105,7 +105,7 @@ def test_a_second_folder_gets_another_port_for_its_control_plane(
 @pytest.mark.parametrize(
     ("options", "said", "unsaid"),
     [({}, "triton-gateway deploy ./my-model --state-dir ", "curl"), ({"demo": True}, "/serve/minilm", "deploy"),
-     ({"model": ("m",)}, "model list", "curl")],
+     ({"model": "m"}, "model list", "curl")],
 )  # fmt: skip
 def test_the_summary_ends_with_what_to_type_next(tmp_path: Path, options: Any, said: str, unsaid: str) -> None:
     """Nothing is served yet: deploy; the demo or a model was asked already."""
