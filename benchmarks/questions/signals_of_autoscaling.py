@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.autoscale.sizing import measured
 from benchmarks.shared.command import narrator, parser, tell
-from benchmarks.shared.results import DOCS, IMAGES, facts_of, put, save, table
+from benchmarks.shared.results import DOCS, facts_of, put, save, table
 from tests.cluster.played import Trial
 from tests.cluster.trials import SIGNALS, Stage, outage, scenarios, stage
 
@@ -20,8 +20,6 @@ TAKES = "half an hour; the first time as long again to build Kubernetes"
 SAVES = "results/autoscale.json, docs/benchmarks.md (--write-docs)"
 PAGE = DOCS / "benchmarks.md"
 NAMES = {"cpu": "CPU only", "ours": "ours"}
-DRAWN = ("step", "stall", "day", "lost target")
-"""Scenarios whose pictures the page shows."""
 AWAY = (180.0, 360.0)
 """Seconds of the last scenario during which Prometheus is away."""
 
@@ -30,9 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run every scenario, with each signal in its own namespace, at the same time."""
     arguments = parser(__name__, __doc__)
     arguments.add_argument("--scenario", action="append", default=[], help="only this one; may be repeated")
-    arguments.add_argument(
-        "--write-docs", action="store_true", help="save the result, and write its table and pictures"
-    )
+    arguments.add_argument("--write-docs", action="store_true", help="save the result, and write its table")
     options = arguments.parse_args(argv)
     capacity, say = measured(), narrator()
     last = outage(capacity)
@@ -60,7 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     }  # fmt: skip
     tell(result)
     if options.write_docs:
-        _draw([one for one in trials if one.scenario.name in DRAWN])
         save("autoscale", result)
         write(result)
     return 0
@@ -102,14 +97,6 @@ def _without_prometheus(on: Stage, trials: Sequence[Trial], then: Any) -> Any:
 def write(result: Mapping[str, Any]) -> None:
     """Write the page's table of a saved run."""
     put(PAGE, "signals", signals_table(result["runs"]))
-
-
-def _draw(trials: Sequence[Trial]) -> None:
-    from benchmarks.autoscale.plots import draw
-
-    for name in dict.fromkeys(one.scenario.name for one in trials):
-        picture = IMAGES / f"scaling-{name.replace(' ', '-')}.png"
-        draw([one for one in trials if one.scenario.name == name], picture)
 
 
 def signals_table(runs: Sequence[Mapping[str, Any]]) -> str:

@@ -16,7 +16,6 @@ from benchmarks.shared.command import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs"
-IMAGES = DOCS / "images"
 
 
 def facts_of(rounds: int) -> dict[str, Any]:

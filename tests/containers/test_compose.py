@@ -23,7 +23,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.test_prometheus import panel_queries
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -127,17 +126,6 @@ def test_one_request_is_answered_end_to_end(stack: None) -> None:
     code, answer = ask(f"{GATEWAY}/serve/demo/2", {"text": ["a boring mess", "lovely staff"]})
     assert 200 == code
     assert ["NEGATIVE", "POSITIVE"] == [each["label"] for each in answer["results"]]
-
-
-def test_after_one_request_every_board_has_data(stack: None) -> None:
-    """Something on each of them, without any traffic but this test's; panels: integration/test_prometheus.py."""
-    wanted = panel_queries()
-
-    def empty() -> set[str]:
-        shown = {board for board, _, expr in wanted if any(s["value"][1] != "NaN" for s in query(expr))}
-        return {board for board, _, _ in wanted} - shown - {"annotations"}
-
-    until(lambda: not empty(), what=f"data on {empty()}")
 
 
 def test_every_container_runs_as_nobody_on_a_read_only_root(stack: None) -> None:

@@ -29,14 +29,11 @@ from typing import Any, Final
 
 import pytest
 import trustme
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from deploy.tools import ports
 from deploy.tools.clearml_serving import PROGRAM
 from tests.cluster import programs
 from tests.control_planes import control_plane
-from tests.sites import site
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -378,25 +375,3 @@ def test_what_google_refuses_is_told(cloud: Cloud, status: str) -> None:
             assert "clearml.conf" in answer["hint"]
     finally:
         refusal.unlink()
-
-
-@pytest.mark.parametrize("cloud", [google], ids=["gs"], indirect=True)
-def test_keys_of_a_service_account_get_a_token_or_a_no(cloud: Cloud) -> None:
-    """From where they say; what the store makes of the token was not to be seen, since the stand-in takes any."""
-    tokens = [(200, {"access_token": "t", "expires_in": 3600, "token_type": "Bearer"})]
-    private = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    with site(lambda _: tokens[-1]) as address:
-        keys = {
-            "type": "service_account", "project_id": "models", "private_key_id": "1", "private_key": pem,
-            "client_email": "gateway@models.iam.gserviceaccount.com", "client_id": "1", "token_uri": address,
-        }  # fmt: skip
-        (cloud.folder / "keys.json").write_text(json.dumps(keys))
-        conf = cloud.folder / "keys.conf"
-        conf.write_text(f'sdk.google.storage {{ project: "models", credentials_json: "{cloud.folder}/keys.json" }}')
-        assert sizes() == cloud.fetch("whole", "known", CLEARML_CONFIG_FILE=str(conf))["files"]
-        tokens.append((400, {"error": "invalid_grant", "error_description": "Invalid JWT Signature."}))
-        answer = cloud.fetch("whole", "unknown", CLEARML_CONFIG_FILE=str(conf))
-    assert "RegistryRefused" == answer["error"], answer["message"]
-    assert "Invalid JWT Signature" in answer["message"]
-    assert "clearml.conf" in answer["hint"]
