@@ -16,13 +16,13 @@ import threading
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.callers import Callers
 from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
@@ -166,26 +166,20 @@ def test_every_target_is_up(stack: None) -> None:
 
 def test_a_gateway_is_added_and_one_taken_away_without_a_failed_request(stack: None) -> None:
     """`--scale gateway=3`, then 1: the balancer follows; every request meanwhile is answered."""
-    stop, counts = threading.Event(), Counter[int]()
 
-    def load() -> None:
-        while not stop.wait(0.05):
-            counts[ask(f"{GATEWAY}/serve/demo", {"text": "good"})[0]] += 1
+    def one(_: int) -> str:
+        code, _answer = ask(f"{GATEWAY}/serve/demo", {"text": "good"})
+        return "" if code == 200 else str(code)
 
-    thread = threading.Thread(target=load)
-    thread.start()
-    try:
+    with Callers(one, pause=0.05) as callers:
         for replicas in (3, 1):
             compose("up", "-d", "--no-build", "--no-recreate", "--scale", f"gateway={replicas}", "gateway")
             until(
                 lambda n=replicas: n == len(query('up{job="triton-gateway"} == 1')),
                 what=f"{replicas} gateways",
             )
-    finally:
-        stop.set()
-        thread.join()
-    assert {200} == set(counts), counts
-    assert counts[200] > 20
+    assert [] == callers.failures
+    assert callers.asked > 20
 
 
 def test_the_laptop_image_is_a_whole_stack() -> None:

@@ -14,7 +14,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from deploy.laptop.demo.minilm import packaged_model
+from tests.callers import Callers
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.e2e
@@ -154,31 +154,9 @@ def is_served(up: Up, endpoint: str) -> bool:
         return False
 
 
-class Load:
+def steady(up: Up) -> Callers:
     """A steady stream of requests; every one that is not answered with a vector is a failure."""
-
-    def __init__(self, up: Up) -> None:
-        self._up = up
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.sent = 0
-        self.failures: list[str] = []
-
-    def _run(self) -> None:
-        while not self._stop.wait(0.02):
-            self.sent += 1
-            try:
-                assert len(embed(self._up, f"request {self.sent}")) == 384
-            except Exception as error:
-                self.failures.append(f"{self.sent}: {error!r}")
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+    return Callers(lambda number: "" if len(embed(up, f"request {number}")) == 384 else "no vector")
 
 
 @pytest.fixture(scope="module")
@@ -283,7 +261,7 @@ def test_status_tells_what_is_served(up: Up) -> None:
 def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up, stock_cli: Path) -> None:
     """A person with nothing but clearml-serving changes what is served while others are being served."""
     bundle = next((up.state / "demo").glob("minilm-*"))
-    with Load(up) as load:
+    with steady(up) as load:
         output = stock(
             up, stock_cli, "model", "upload", "--name", "second", "--project", "e2e", "--path", str(bundle),
             "--framework", "onnx", "--publish",
@@ -300,7 +278,7 @@ def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up,
             embed(up, SENTENCE, "second/1")
         caught.value.close()
         assert caught.value.code == 404
-        until(lambda: load.sent > 50)
+        until(lambda: load.asked > 50)
     assert load.failures == []
 
 
@@ -308,7 +286,7 @@ def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up,
 def test_requests_do_not_notice_the_loss_of_the_control_side(up: Up, part: str) -> None:
     """The control plane and model sync come back by themselves; requests in between are answered."""
     before, seen = up.children()[part], len(up.printed())
-    with Load(up) as load:
+    with steady(up) as load:
         os.kill(before, signal.SIGKILL)
         until(lambda: up.says(f"{part} is back", after=seen))
     assert load.failures == []
