@@ -239,7 +239,6 @@ class Gateway:
         self._reports = Reports(self._registry.reports, control.registry)
         cache = ArtifactCache(state_dir / "cache", self._registry)
         assembler = Assembler(
-            records=records,
             reports=self._reports,
             cache=cache,
             backend_for=self._tritons.get,

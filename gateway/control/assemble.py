@@ -24,7 +24,6 @@ from gateway.control import validate
 from gateway.control.compile import EndpointPlan, Plan
 from gateway.control.hooks import HookBuilder, HookParts
 from gateway.control.places import Places
-from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.version import PendingName, Progress
@@ -80,7 +79,6 @@ class Assembler:
     def __init__(
         self,
         *,
-        records: ModelRecords,
         reports: Reports,
         cache: ArtifactCache,
         backend_for: Callable[[str], Backend],
@@ -94,7 +92,6 @@ class Assembler:
         permits: Permits,
     ) -> None:
         self._permits = permits
-        self._records = records
         self._reports = reports
         self._cache = cache
         self._backend_for = backend_for
@@ -127,10 +124,15 @@ class Assembler:
         spec, record = plan.spec, plan.record
         bundle: _Bundle | None = None
         if spec.model_id:
+            if record is None:
+                raise SpecFault(
+                    f"model {spec.model_id} is not in the registry",
+                    hint="add the endpoint again with an existing --model-id",
+                )
             progress("Fetched", "downloading the model")
             # Triton reads the weights of its models itself; all other engines need them here.
             weights = spec.engine != "triton"
-            record, bundle = await self._bundle(spec.model_id, record, spec.url, weights=weights)
+            bundle = await self._bundle(record, spec.url, weights=weights)
         code_path = bundle.code if bundle is not None else None
         # Versions of auto-update use the code in their bundle and fall back to the rule's code. For other endpoints the
         # code configured for the endpoint takes precedence over code in the bundle.
@@ -143,7 +145,7 @@ class Assembler:
             is_own = code_path == bundle.code
             if await run_in(self._control.builds, _reads_model, code_path):
                 progress("Fetched", "downloading the model, which its code reads")
-                record, bundle = await self._bundle(record.id, record, spec.url, weights=True)
+                bundle = await self._bundle(record, spec.url, weights=True)
                 code_path = bundle.code if is_own else code_path
         call: TritonCall | None = None
         info: ModelInfo | None = None
@@ -179,24 +181,18 @@ class Assembler:
         )  # fmt: skip
         return Endpoint(identity, new.handler, leave)
 
-    async def _bundle(
-        self, model_id: str, record: ModelRecord | None, url: str, *, weights: bool
-    ) -> tuple[ModelRecord, _Bundle]:
-        def at_hand() -> tuple[ModelRecord | None, _Bundle | None]:
-            known = record or self._records.at_hand(model_id)
-            folder = self._cache.at_hand(known, weights=weights) if known is not None else None
-            return known, _read_bundle(folder, known, url) if folder is not None and known is not None else None
-
-        def download(known: ModelRecord | None) -> tuple[ModelRecord, Path]:
-            known = known or self._records.get(model_id)
-            return known, self._cache.model(known) if weights else self._cache.without_weights(known)
+    async def _bundle(self, record: ModelRecord, url: str, *, weights: bool) -> _Bundle:
+        def at_hand() -> _Bundle | None:
+            folder = self._cache.at_hand(record, weights=weights)
+            return _read_bundle(folder, record, url) if folder is not None else None
 
         # Reads from disk have threads of their own, so that they do not wait behind downloads.
-        known, bundle = await run_in(self._control.builds, at_hand)
-        if known is not None and bundle is not None:
-            return known, bundle
-        fetched, folder = await run_in(self._control.downloads, download, known)
-        return fetched, await run_in(self._control.builds, _read_bundle, folder, fetched, url)
+        bundle = await run_in(self._control.builds, at_hand)
+        if bundle is not None:
+            return bundle
+        download = self._cache.model if weights else self._cache.without_weights
+        folder = await run_in(self._control.downloads, download, record)
+        return await run_in(self._control.builds, _read_bundle, folder, record, url)
 
     async def _make_handler(
         self, spec: EndpointSpec, bundle: _Bundle | None, code_path: Path | None, call: TritonCall | None,

@@ -34,7 +34,7 @@ class EndpointPlan:
     pool: str = ""
     """The pools of Tritons it runs on, separated by commas; empty if it needs no Triton."""
     record: ModelRecord | None = None
-    """Its model's record; None while that is unknown or has no data."""
+    """Its model's record; None if the registry has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,9 @@ def compile_spec(
             continue
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
-        found = record if record is not None and record.has_data else None
-        files = (found.uri, found.sha256) if found is not None else None
+        files = (record.uri, record.sha256) if record is not None and record.has_data else None
         endpoints[url] = EndpointPlan(
-            endpoint, at, _digest((endpoint, at or address, files)), _digest((endpoint, files)), ",".join(on), found
+            endpoint, at, _digest((endpoint, at or address, files)), _digest((endpoint, files)), ",".join(on), record
         )
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))

@@ -413,9 +413,7 @@ class Reconciler:
         self._tidying = asyncio.create_task(run_in(self._threads.downloads, self._keep_files, plans), name="tidy")
 
     def _keep_files(self, plans: Sequence[EndpointPlan]) -> None:
-        known = self._records.known()
-        records = [one.record or known.get(one.spec.model_id or "") for one in plans]
-        models = [record for record in records if record is not None and record.has_data]
+        models = [one.record for one in plans if one.record is not None and one.record.has_data]
         self._cache.keep(models, [one.spec.preprocess for one in plans if one.spec.preprocess is not None])
 
     def _report(self, message: str, error: BaseException | None) -> None:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 
-from gateway.errors import RegistryRefused, SpecFault
 from gateway.registry.port import Registry
 from gateway.spec import ModelRecord
 
@@ -27,26 +26,6 @@ class ModelRecords:
         # Never change in place: the event loop reads it. The lock keeps two changes from losing one of them.
         with self._lock:
             self._records = MappingProxyType(change(self._records))
-
-    def at_hand(self, model_id: str) -> ModelRecord | None:
-        """Return a known record that has data; None if the registry must be asked."""
-        record = self._records.get(model_id)
-        return record if record is not None and record.has_data else None
-
-    def get(self, model_id: str) -> ModelRecord:
-        """Return a record; ask the registry if it is unknown or has no data yet. Blocks. Raises ``SpecFault``."""
-        record = self.at_hand(model_id)
-        if record is not None:
-            return record
-        try:
-            record = self._registry.model(model_id)
-        except RegistryRefused as error:
-            raise SpecFault(
-                f"model {model_id} is not in the registry ({error.message})",
-                hint="add the endpoint again with an existing --model-id",
-            ) from error
-        self._change(lambda known: {**known, model_id: record})
-        return record
 
     def refresh(self, model_ids: Collection[str]) -> None:
         """Read these records again, as a model's files can be replaced. Blocks. Raises ``RegistryUnavailable``."""

@@ -18,7 +18,6 @@ from gateway.control import assemble
 from gateway.control.assemble import Assembler, refusals, token_vectors
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookBuilder
-from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads
 from gateway.errors import AnswersDisagree, GatewayError
@@ -79,7 +78,7 @@ class Hooks:
 
 def assembler_of(registry: FakeRegistry, cache: Path, backend: FakeBackend, hooks: Hooks | None = None) -> Assembler:
     return Assembler(
-        records=ModelRecords(registry), reports=Reports(registry.reports, Inline()),
+        reports=Reports(registry.reports, Inline()),
         cache=ArtifactCache(cache, registry),
         backend_for=lambda *_: backend, observer=Observer(), limits=BatchLimits(),
         word_cache_words=0,
@@ -104,7 +103,7 @@ def made(folder: Path, answer: object) -> tuple[Assembler, EndpointPlan, Hooks]:
     registry.add_endpoint("h", "m", engine="custom")
     hooks = Hooks()
     assembler = assembler_of(registry, folder / "cache", FakeBackend(), hooks)
-    plan = compile_spec(decode(registry.task()), default_triton="t:8001").endpoints["h"]
+    plan = compile_spec(decode(registry.task()), default_triton="t:8001", models=registry.models).endpoints["h"]
     return assembler, plan, hooks
 
 
@@ -176,7 +175,7 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
     registry.add_endpoint("t", "m", auxiliary_cfg={"gateway": {"unload_after": "30m"}})
     assembler = assembler_of(registry, tmp_path / "cache-2", backend, hooks)
     spec = decode(registry.task())
-    plan = compile_spec(spec, default_triton="t:8001").endpoints["t"]
+    plan = compile_spec(spec, default_triton="t:8001", models=registry.models).endpoints["t"]
     name = triton_model_name(spec.endpoints["t"], registry.model("m"))
     if is_loaded:
         backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
@@ -217,7 +216,9 @@ async def test_calls_that_requests_wait_for_are_counted(
     spec = decode(registry.task())
     name = triton_model_name(spec.endpoints["t"], registry.model("m"))
     backend.add(name, {"x": "int64"}, {"y": "int64"}, lambda inputs: {"y": inputs["x"]})
-    endpoint = await assembler.build(compile_spec(spec, default_triton="t:8001").endpoints["t"], _ignore)
+    endpoint = await assembler.build(
+        compile_spec(spec, default_triton="t:8001", models=registry.models).endpoints["t"], _ignore
+    )
     for rows in (1, 3):
         await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5)
     assert [(name, 1), (name, 3)] == backend.calls

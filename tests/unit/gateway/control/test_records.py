@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
@@ -35,16 +34,3 @@ def test_records_read_while_stored_ones_are_added_are_kept(tmp_path: Path) -> No
     records.refresh(["a", "b"])
     assert {"a", "b", "stored"} == set(records.known())
     assert "a" == records.known()["a"].name
-
-
-def test_a_snapshot_does_not_change_while_it_is_read(tmp_path: Path) -> None:
-    """One thread saves the snapshot while builds add records."""
-    registry = Slow(tmp_path)
-    records = ModelRecords(registry)
-    records.get("a")
-    snapshot = records.known()
-    thread = threading.Thread(target=records.get, args=("b",))
-    thread.start()
-    thread.join()
-    assert ["a"] == list(snapshot)
-    assert {"a", "b"} == set(records.known())
