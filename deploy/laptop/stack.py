@@ -39,7 +39,7 @@ LOOPBACK = "127.0.0.1"
 SERVICE_NAME = "triton-gateway"
 CLEARML_KEYS = ("CLEARML_API_HOST", "CLEARML_API_ACCESS_KEY", "CLEARML_API_SECRET_KEY")
 _SYNC_TIMEOUT_S = 120.0
-"""Seconds after which a model sync that has not touched its status file counts as hung."""
+"""Seconds after which a model sync that has not touched its file counts as hung."""
 
 CONTROLPLANE_PORT: Final = 8008
 """ClearML's own port for its API."""
@@ -295,11 +295,11 @@ class Stack:
         return address
 
     async def _start_sync(self, triton: launcher.ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
-        status = self._state.sync_status
-        status.unlink(missing_ok=True)
+        alive = self._state.sync_alive
+        alive.unlink(missing_ok=True)
 
         async def has_synced() -> bool:
-            return is_syncing(status)
+            return is_syncing(alive)
 
         argv = (*_own_command(
             "sync", state_dir=self._state.root, repository=self._state.repository, triton_grpc=triton_grpc,
@@ -399,10 +399,10 @@ def hub_folder(environ: Mapping[str, str]) -> dict[str, str]:
     return {"HF_HOME": str(folder)} if folder.is_dir() and os.access(folder, os.W_OK) else {}
 
 
-def is_syncing(status: Path) -> bool:
-    """Return True if model sync works: it touches its status file after each round."""
+def is_syncing(alive: Path) -> bool:
+    """Return True if model sync works: it touches this file after each round."""
     with contextlib.suppress(OSError):
-        return time.time() - status.stat().st_mtime < _SYNC_TIMEOUT_S
+        return time.time() - alive.stat().st_mtime < _SYNC_TIMEOUT_S
     return False
 
 

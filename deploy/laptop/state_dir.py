@@ -57,9 +57,9 @@ class StateDir:
         return self.root / "triton" / "repository"
 
     @property
-    def sync_status(self) -> Path:
-        """The status file of model sync."""
-        return self.root / "sync-status.json"
+    def sync_alive(self) -> Path:
+        """The file that model sync touches after each round."""
+        return self.root / "sync-alive"
 
     @property
     def demo(self) -> Path:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,15 +35,6 @@ _CHANNEL = [
     ("grpc.enable_http_proxy", 0),
     ("grpc.max_receive_message_length", -1),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """One model of Triton's repository index; ``reason`` is Triton's own text when it is not ready."""
-
-    name: str
-    state: ModelState
-    reason: str = ""
 
 
 class AdminClient:
@@ -101,18 +91,17 @@ class AdminClient:
         """Return True if the model can be called now; raises ``BackendUnavailable`` if Triton does not answer."""
         return bool(self._ask("is_model_ready", name))
 
-    def index(self) -> dict[str, IndexEntry]:
+    def index(self) -> dict[str, ModelState]:
         """Return every model that Triton knows. For a model with several versions, the best state counts."""
         reply = self._ask("get_model_repository_index", headers=self._headers())
-        found: dict[str, IndexEntry] = {}
+        found: dict[str, ModelState] = {}
         for model in reply.models:
             # A model that was never loaded, or was unloaded on request, is reported as absent.
             state = _STATES.get(model.state, "absent")
             if state == "failed" and model.reason in ("unloaded", ""):
                 state = "absent"
-            there = found.get(model.name)
-            if there is None or there.state != "ready":
-                found[model.name] = IndexEntry(model.name, state, first_line(model.reason))
+            if found.get(model.name) != "ready":
+                found[model.name] = state
         return found
 
     def load(self, name: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from deploy.sync.client import AdminClient, IndexEntry
+from deploy.sync.client import AdminClient, ModelState
 from deploy.sync.daemon_threads import DaemonPool
 from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
@@ -79,7 +78,7 @@ class ModelSync:
         """Models that Triton can run now."""
         self._cold: dict[str, object] = {}
         """Models that were unloaded because they got no requests, with the gateways' last load request at that time."""
-        self._board = StatusBoard(settings.status_path, wall)
+        self._board = StatusBoard(wall)
         self._reporter = Reporter(
             lambda told: source.reports.write([registry.reports.record(me or settings.triton_grpc, told, at=wall())]),
             clock=clock,
@@ -112,8 +111,8 @@ class ModelSync:
                 except Exception:
                     log.exception("a round of model sync failed; the next one starts from the beginning")
                 self.last_round = self._clock()
-                with contextlib.suppress(OSError):  # a heartbeat file, for supervisors that have no port to ask
-                    os.utime(self._settings.status_path)
+                with contextlib.suppress(OSError):
+                    self._settings.heartbeat.touch()
                 # The loop notices a set stop event within this time. A finished job or a restarted Triton wakes it at
                 # once.
                 for _ in range(10):
@@ -161,7 +160,6 @@ class ModelSync:
                 if name in wanted and any(a.name == name and a.kind == "unload" for a in actions):
                     self._cold[name] = wishes.get(name)
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
-        self._board.publish(self.status())
         told = self._told()
         if self._desired is not None and self._reporter.is_due(told):
             # An unexpected failure is logged by the callback that raises it.
@@ -169,7 +167,7 @@ class ModelSync:
         return actions
 
     def status(self) -> dict[str, Any]:
-        """Return the content of ``sync-status.json``."""
+        """Return what ``/status`` shows, and probes judge."""
         desired = self._desired or Desired()
         return {
             "revision": desired.revision,
@@ -237,7 +235,7 @@ class ModelSync:
 
     def _observe(self, desired: Desired) -> dict[str, Observed]:
         on_disk = self._repository.models()
-        index: dict[str, IndexEntry] = {}
+        index: dict[str, ModelState] = {}
         called: dict[str, float] = {}
         try:
             index = self._triton.index()
@@ -250,20 +248,20 @@ class ModelSync:
             self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
             if self._is_refused:
                 # Triton answers but refuses our key, so nothing can be changed. Its index can be read without a key.
-                index = {name: IndexEntry(name, "ready") for name in desired.targets if self._is_held(name)}
+                index = {name: "ready" for name in desired.targets if self._is_held(name)}
         now = self._clock()
-        ready = {name for name, entry in index.items() if entry.state == "ready" and name not in self._jobs}
+        ready = {name for name, state in index.items() if state == "ready" and name not in self._jobs}
         self._ready_since = {name: self._ready_since.get(name, now) for name in ready}
         damaged = self._damaged(on_disk, index)
-        self._loaded = frozenset(name for name, entry in index.items() if entry.state == "ready") - damaged
+        self._loaded = frozenset(name for name, state in index.items() if state == "ready") - damaged
         seen: dict[str, Observed] = {}
         for name in set(on_disk) | set(desired.targets):
-            disk, entry, last = on_disk.get(name), index.get(name), called.get(name, 0.0)
+            disk, last = on_disk.get(name), called.get(name, 0.0)
             seen[name] = Observed(
                 name=name,
                 url=disk.url if disk else desired.targets[name].wanted.url,
                 recipe=disk.recipe if disk else None,
-                state=entry.state if entry else "absent",
+                state=index.get(name, "absent"),
                 idle_s=self._wall() - last if last else None,
                 quiet_s=min(now - self._ready_since.get(name, now), self._wall() - last),
                 is_damaged=name in damaged,
@@ -275,7 +273,7 @@ class ModelSync:
             return self._triton.is_ready(name)
         return False
 
-    def _damaged(self, on_disk: Mapping[str, OnDisk], index: Mapping[str, IndexEntry]) -> set[str]:
+    def _damaged(self, on_disk: Mapping[str, OnDisk], index: Mapping[str, ModelState]) -> set[str]:
         """Return models that Triton calls ready although fewer processes than configured run them, twice in a row."""
         if self._settings.engine != "python":
             return set()
@@ -283,7 +281,7 @@ class ModelSync:
         self._sees_stubs = self._sees_stubs or bool(running)
         short = {
             name for name, model in on_disk.items()
-            if name in index and index[name].state == "ready" and name not in self._jobs
+            if index.get(name) == "ready" and name not in self._jobs
             and running.get(name, 0) < model.instances
         } if self._sees_stubs else set()  # fmt: skip
         both, self._short_of_stubs = short & self._short_of_stubs, short

@@ -41,9 +41,9 @@ class SyncSettings:
     tuning: Tuning = field(default_factory=lambda: tuning_for(available_cores()))
 
     @property
-    def status_path(self) -> Path:
-        """The file with model sync's status: the gateway's status page and ``doctor`` read it."""
-        return self.state_dir / "sync-status.json"
+    def heartbeat(self) -> Path:
+        """A file that is touched after each round, for supervisors that have no port to ask."""
+        return self.state_dir / "sync-alive"
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after ``failures`` failures in a row."""

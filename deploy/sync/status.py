@@ -1,23 +1,19 @@
-"""What model sync tells of its Triton: a file for this machine, and a report beside the serving Task for all others.
+"""What model sync tells of its Triton: its status, and a report beside the serving Task.
 
-``up`` and people read the file, which is written as a whole, and only if something changed. Gateways
-and the controller read the report (``gateway.registry.reports``): it is sent on change, at most every ten seconds,
-every minute while a model fails, and else hourly.
+Gateways and the controller read the report (``gateway.registry.reports``): it is sent on change, at most every ten
+seconds, every minute while a model fails, and else hourly.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
 from deploy.tools.errors import GatewayError
-from deploy.tools.folders import replace_file
 from gateway import registry
 
 log = logging.getLogger("triton_gateway.sync")
@@ -33,13 +29,11 @@ Told = Sequence[registry.reports.ModelReport]
 class StatusBoard:
     """What is said of every model, by endpoint and name. ``wall`` returns Unix seconds."""
 
-    def __init__(self, path: Path, wall: Callable[[], float]) -> None:
-        self._path = path
+    def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._models: dict[tuple[str, str], tuple[registry.reports.ModelReport, str, str]] = {}
         """What is reported, what is being done about it, and since when both hold."""
         self._lock = threading.Lock()
-        self._published = ""
 
     def set(self, model: registry.reports.ModelReport, doing: str = "") -> bool:
         """Record what is known of one model, and what is being done about it. Return False if nothing changed."""
@@ -72,18 +66,6 @@ class StatusBoard:
             {"url": m.url, "name": m.name, "model": m.model, "state": m.state, "reason": m.reason, "doing": doing,
              "since": since} for m, doing, since in models
         ]  # fmt: skip
-
-    def publish(self, status: Mapping[str, Any]) -> None:
-        """Write the file if its content changed. A failure to write is logged."""
-        text = json.dumps(status, indent=1)
-        if text == self._published:
-            return
-        try:
-            replace_file(self._path, text, mode=0o644)
-        except OSError as error:
-            log.warning("cannot write %s: %s", self._path, error)
-            return
-        self._published = text
 
 
 class Reporter:

@@ -72,7 +72,7 @@ def test_a_killed_server_leaves_nothing_to_the_next(tmp_path, repository):
         with TritonServer(folder, repository.root, ports=first.ports) as again:
             assert [] == regions(prefix)
             until(admin.is_live)
-            assert "absent" == admin.index()["tokens"].state
+            assert "absent" == admin.index()["tokens"]
             admin.load("tokens")
             assert admin.is_ready("tokens")
     until(lambda: not members(again.pid), what="the end of its processes")
@@ -119,7 +119,7 @@ def test_only_who_has_the_key_may_load_models(tmp_path, repository):
         assert [] == open_addresses(server.grpc, server.http)
         # with it, all of that works; inference needs none
         owner.load("tokens")
-        assert "ready" == owner.index()["tokens"].state
+        assert "ready" == owner.index()["tokens"]
         assert stranger.is_ready("tokens")
         assert 200 == ask(server.http, "/v2/repository/index", headers={"triton-gateway-key": key})
         rows = {"inputs": [{"name": n, "shape": [1, 1], "datatype": "INT64", "data": [1]}

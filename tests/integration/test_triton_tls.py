@@ -124,7 +124,7 @@ def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
     admin = secured.admin(secured.tls())
     try:
         admin.load("tokens")
-        assert "ready" == admin.index()["tokens"].state
+        assert "ready" == admin.index()["tokens"]
     finally:
         admin.close()
         repository.close()

@@ -22,12 +22,12 @@ def read_pool(_context: click.Context, _option: click.Parameter, value: str) -> 
 
 @click.command(
     name="sync",
-    epilog="STATE_DIR/sync-status.json records what it did; `triton-gateway status` shows what is in the way.",
+    epilog="`triton-gateway status` shows what is in the way.",
 )
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True,
-    help="Folder for downloaded models, the last working configuration and the status file.",
+    help="Folder for downloaded models and the last working configuration.",
 )  # fmt: skip
 @click.option(
     "--repository", type=click.Path(path_type=Path, file_okay=False), default=None,

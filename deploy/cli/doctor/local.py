@@ -155,7 +155,7 @@ def triton_at(
             yield Finding(f"Triton at {address}", "missing", "does not answer", remedy)
             return
         version = client.version()
-        loaded = [name for name, entry in client.index().items() if entry.state == "ready"]
+        loaded = [name for name, state in client.index().items() if state == "ready"]
         yield Finding(f"Triton at {address}", "ok", f"answers, {len(loaded)} models are ready")
     except GatewayError as error:
         version = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
@@ -11,7 +12,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from deploy.sync.client import IndexEntry
 from deploy.sync.health import Readiness
 from deploy.sync.model_folder import build
 from deploy.sync.model_folder.execution import Execution, encode
@@ -35,6 +35,7 @@ from gateway.registry.cache import SpecStore
 from gateway.spec import ModelRecord, ServingTask
 from tests.fakes import FakeLedger
 from tests.inline import Inline
+from tests.waiting import until
 
 
 class Registry:
@@ -128,7 +129,6 @@ class Triton:
     def __init__(self, root):
         self._root = root
         self.states = {}
-        self.reasons = {}
         self.errors = {}
         self.is_up = True
         self.refuses_key = False
@@ -145,7 +145,7 @@ class Triton:
 
     def index(self):
         self._check()
-        return {n: IndexEntry(n, s, self.reasons.get(n, "")) for n, s in self.states.items()}
+        return dict(self.states)
 
     def load(self, name):
         self._check()
@@ -157,7 +157,7 @@ class Triton:
             self._check()
         errors = [error for part, error in self.errors.items() if part in name]
         if errors:
-            self.states[name], self.reasons[name] = "failed", errors[0].message
+            self.states[name] = "failed"
             raise errors[0]
         self.states[name] = "ready"
 
@@ -231,12 +231,25 @@ def name_of(world, url):
 
 
 def test_a_wanted_model_is_written_loaded_ready_and_published(world):
-    """The whole way, and the file that tells it."""
+    """The whole way."""
     world.registry.add("a/1", "m1")
     assert {"a/1": ("loaded", "")} == world.rounds()
-    status = json.loads(world.settings.status_path.read_text())
+    status = world.sync.status()
     assert ("loaded", "m1", "a/1") == tuple(status["models"][0][k] for k in ("state", "model", "url"))
     assert [("load", status["models"][0]["name"])] == world.triton.calls
+
+
+def test_each_round_touches_the_file_that_a_supervisor_watches(world):
+    """That is how `up` knows that it goes round."""
+    world.registry.add("a/1", "m1")
+    world.rounds(1)
+    world.sync.close()
+    stop = threading.Event()
+    thread = threading.Thread(target=world.sync.run, args=(stop,))
+    thread.start()
+    until(world.settings.heartbeat.exists)
+    stop.set()
+    thread.join()
 
 
 def test_endpoints_of_other_engines_are_not_ours(world):
