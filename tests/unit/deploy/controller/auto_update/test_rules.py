@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from random import Random
 
@@ -327,24 +326,6 @@ def settle(*writers, store):
             changed = writer(store.task()) or changed
 
 
-def test_a_writer_reads_again_before_it_writes():
-    """It is given an old Task, and another controller has just numbered: every number means one model."""
-    store = Store()
-    one, two = (AutoUpdate(store, nothing, clock=lambda: 0.0) for _ in range(2))
-    old = store.task()
-    store.newest = ["a"]
-    assert one(old)
-    first = served(store.task())
-    store.newest = ["b", "a"]
-    assert two(old)
-    settle(one, two, store=store)
-    found = served(store.task())
-    assert {"a", "b"} == set(found.values())
-    assert first.items() <= found.items()
-    settle(AutoUpdate(store, nothing, clock=lambda: 0.0), store=store)
-    assert found == served(store.task()) == copied(store.task())
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_two_that_lead_at_once_for_ten_seconds_number_as_one(seed):
     """Each looks every two seconds, at a Task that it has read a while ago; a model comes every second."""
@@ -392,23 +373,6 @@ def test_a_controller_that_is_killed_at_any_step_is_continued(lost):
                     killed(store.task())
             settle(AutoUpdate(one, nothing, clock=lambda: 0.0), store=one)
     assert served(straight.task()) == served(store.task())
-
-
-def test_a_thousand_versions_in_a_row_leave_small_records():
-    """Each has its own number; the records, which every gateway reads, do not grow."""
-    store, now = Store(), [0.0]
-    auto = AutoUpdate(store, lambda: set(served(store.task()).items()), clock=lambda: now[0], settle_s=0.0)
-    sizes = []
-    for number in range(1, 1001):
-        store.newest = [f"{n:032x}" for n in range(number, max(number - 3, 0), -1)]
-        now[0] += 10
-        auto(store.task())
-        if number in (500, 1000):
-            sizes.append(len(json.dumps(store.ledger.read())))
-    now[0] += 10
-    auto(store.task())
-    assert {f"auto/{n}": f"{n:032x}" for n in (999, 1000)} == served(store.task())
-    assert sizes[1] < sizes[0] + 100 < 10_000
 
 
 def test_the_registry_is_asked_when_it_is_due_or_the_rules_changed():

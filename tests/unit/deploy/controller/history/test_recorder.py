@@ -14,7 +14,7 @@ import pytest
 
 from deploy.controller.history import recorder
 from deploy.controller.history.changes import LOST, STOCK
-from deploy.controller.history.recorder import BLOCK, KEPT, Observer, announced, look, read
+from deploy.controller.history.recorder import Observer, announced, look, read
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.steps import Rollout, after_command, begun
 from gateway.callers import Key, records_of, written
@@ -187,24 +187,6 @@ def test_an_endpoint_that_is_removed_on_purpose_is_not_lost(store: FakeRegistry,
     assert {} == _lost(store)
 
 
-def test_what_changes_there_and_back_is_told_each_time(store: FakeRegistry, clock: Callable[[], float]) -> None:
-    look(store, clock=clock)
-    for model in (B, A, B, A):
-        store.add_endpoint("e", model, version="1")
-        look(store, clock=clock)
-    a, b = f"triton, model {A}", f"triton, model {B}"
-    assert [(a, b), (b, a), (a, b), (b, a)] == [(before, after) for _, _, before, after in _told(store)]
-
-
-def test_changes_while_nobody_looked_are_found_by_the_next_look(
-    store: FakeRegistry, clock: Callable[[], float]
-) -> None:
-    look(store, clock=clock)
-    store.add_endpoint("e", B, version="2")
-    Observer(store, clock=clock)(store.task())  # started after the change
-    assert 1 == len(_told(store))
-
-
 def test_weights_are_told_by_whoever_set_them(store: FakeRegistry) -> None:
     store.add_endpoint("e", B, version="2")
     look(store)
@@ -329,10 +311,6 @@ def test_the_oldest_are_dropped_in_blocks(
     assert 10 <= len(told.entries) < 14
     assert f"triton, model {models[-1]}" == told.entries[-1].after
     assert told.dropped_until < told.entries[0].at
-
-
-def test_kept_numbers_are_those_that_are_documented() -> None:
-    assert (1000, 200) == (KEPT, BLOCK)
 
 
 def test_entries_that_somebody_made_unreadable_are_left_out(store: FakeRegistry, clock: Callable[[], float]) -> None:

@@ -18,7 +18,7 @@ from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from gateway import preview
 from gateway.errors import RegistryUnavailable, SpecFault
 from gateway.registry import Record
-from gateway.spec import ShadowSpec, decode, rollouts
+from gateway.spec import ShadowSpec, rollouts
 from tests.unit.deploy.controller.rollouts.world import ENDPOINTS, Killed, World, fresh
 
 
@@ -164,15 +164,6 @@ def test_a_canary_that_never_has_room_is_rolled_back(world: World, is_answered_b
     assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
 
 
-def test_an_abort_is_carried_out_at_the_next_look(world: World) -> None:
-    """From any machine."""
-    controller = world.begin(fresh())
-    world.ask("abort")
-    done = world.tick(controller)
-    assert ("aborted", 0.0, "requested by ann") == (done.phase, done.weight, done.why)
-    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
-
-
 def test_somebody_elses_weights_are_respected(world: World) -> None:
     """If the stock CLI changes the canary, the rollout and its mirroring end; another one may begin."""
     controller = world.begin(mirrored())
@@ -274,14 +265,6 @@ def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world: Worl
     assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == world.serving().shadows
     world.finish(controller)
     assert ({}, ()) == (world.serving().shadows, world.serving().faults)
-
-
-def test_an_abort_ends_the_mirroring(world: World) -> None:
-    """The end of a rollout also ends its mirroring."""
-    controller = world.begin(mirrored())
-    world.ask("abort")
-    world.tick(controller)
-    assert {} == world.serving().shadows
 
 
 def test_a_shadow_that_somebody_configured_is_left_alone(world: World) -> None:
@@ -544,19 +527,6 @@ def test_what_a_person_writes_while_the_controller_decides_counts(
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
-
-
-def test_each_kind_of_record_survives_an_old_copy_of_the_configuration(world: World) -> None:
-    """After each record, an old copy of the whole configuration is written."""
-    stale = dict(world.sections)
-    world.begin(fresh())
-    world.ask("abort")
-    world.ledger.write([record.shadow("e", ShadowSpec("e", "e/3", 5.0))])
-    world.sections = dict(stale)
-    asked = record.request(world.task(), "e")
-    assert ("e/2", "abort", {"e"}) == (
-        world.rollout().canary, asked and asked.command, set(decode(world.task()).shadows)
-    )  # fmt: skip
 
 
 def test_an_unreadable_record_or_request_is_said_once_and_stops_no_other(

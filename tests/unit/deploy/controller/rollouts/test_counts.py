@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 from deploy.controller.counters import Reading, grown, parse
-from deploy.controller.rollouts import steps
 from deploy.controller.rollouts.counts import Version, between
-from deploy.controller.rollouts.gate import Counts, Gate
-from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.steps import Observation, Rollout, Rules
+from deploy.controller.rollouts.gate import Counts
 
 
 def _reading(text: str) -> Reading:
@@ -60,16 +54,3 @@ def test_what_versions_answer_is_counted_by_value() -> None:
 
     counted = grown(_reading(text(10.0, 1.0)), _reading(text(40.0, 3.0)))
     assert {"good": 30, 'a}, "b': 2} == between(counted, Version("e", "2"), "canary").labels
-
-
-def test_a_version_that_answers_otherwise_is_rolled_back() -> None:
-    """If labels are compared, a shift is rolled back, and the record contains the shares."""
-    rules = Rules(min_requests=50, step_s=1.0)
-    fresh = replace(Rollout("e", "e/2", "e/1", steps=(10.0, 100.0)), rules=rules, gate=Gate(labels=LabelTest(0.1)))
-    rollout = steps.begun(fresh, "r1", 0.0)
-    for _ in range(40):
-        seen = Observation(Counts(10, 0, labels={"A": 2, "B": 8}), Counts(90, 0, labels={"A": 72, "B": 18}))
-        rollout = steps.after_look(rollout, seen, 0.5)
-    assert "rolled_back" == rollout.phase
-    assert {"A": 0.2, "B": 0.8} == rollout.history[-1].evidence["label_shares"]["canary"]
-    assert rules == Rollout.from_json(json.loads(json.dumps(rollout.to_json()))).rules

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -11,8 +10,6 @@ from deploy.controller.rollouts import record
 from deploy.controller.rollouts.carrier import NO_GATEWAYS
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.rollouts.steps import Rules
-from gateway.registry import Record
-from gateway.spec import ShadowSpec
 from tests.unit.deploy.controller.rollouts.world import Killed, World, fresh
 
 UNHURT = {False: [{"e/2": 0.05, "e/1": 0.95}, {"e/2": 0.5, "e/1": 0.5}, None],
@@ -179,14 +176,3 @@ def test_every_rollout_of_a_task_is_carried_out() -> None:
     for _ in range(2):
         world.tick(controller)
     assert ({"e/2": 0.05, "e/1": 0.95}, {"e/3": 0.05, "e/1": 0.95}) == (world.weights(), world.weights("zc"))
-
-
-def test_states_are_as_they_were_written() -> None:
-    """Over the wire, as JSON."""
-    world = World()
-    world.begin(mirrored())
-    state = world.rollout()
-    again = Record("rollout", "e", json.loads(json.dumps(dict(record.stored(state).value))))
-    world.ledger.write([again])
-    assert state == world.rollout()
-    assert {"e/1": ShadowSpec("e/1", "e/2", 5.0, 1.0)} == world.serving().shadows
