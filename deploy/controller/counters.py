@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from deploy.controller.registry import metrics
-from deploy.tools import exposition
 
 catalog = metrics.catalog
 _COUNTERS: Final = (
@@ -30,7 +29,10 @@ LABELS: Final[Mapping[str, tuple[str, ...]]] = {
     BUCKETS: (*catalog.VARIABLE_SCALAR.labels, "le"), SECONDS: (*catalog.REQUEST_SECONDS.labels, "le"),
 }  # fmt: skip
 """The samples that are read, and the labels that name a series of each, in order: endpoint and version come first."""
-_SERIES: Final = re.compile(rf"(\w+){exposition.LABELS}")
+_SERIES: Final = re.compile(r'(\w+)\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\}')
+"""A sample's name and labels, whose values may contain braces, and escaped quotes."""
+_LABEL: Final = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_ESCAPE: Final = re.compile(r"\\(.)")
 _STARTS: Final = tuple(f"{name}{{" for name in LABELS)
 _MAX_KNOWN: Final = 500_000
 
@@ -54,9 +56,16 @@ def parse(text: str, known: dict[str, Series] | None = None) -> dict[Series, flo
             if (key := known.get(written)) is None:
                 if (read := _SERIES.fullmatch(written)) is None:
                     continue
-                key = known[written] = series(read[1], exposition.labels(read["labels"]))
+                key = known[written] = series(read[1], _labels(read["labels"]))
             found[key] = float(value)
     return found
+
+
+def _labels(written: str) -> dict[str, str]:
+    return {
+        name: _ESCAPE.sub(lambda found: {"n": "\n"}.get(found[1], found[1]), value)
+        for name, value in _LABEL.findall(written)
+    }
 
 
 def series(name: str, labels: Mapping[str, str]) -> Series:
