@@ -456,7 +456,7 @@ def _reads_model(code: Path) -> bool:
 def _read_bundle(folder: Path, record: ModelRecord, url: str) -> _Bundle:
     files = list(folder.iterdir())
     # Weights are left out: model sync checks them against the manifest when it writes them for Triton.
-    manifest.check(folder, is_used=lambda name: not manifest.is_weights(name) and not name.startswith("report."))
+    manifest.check(folder, is_used=lambda name: not manifest.is_weights(name))
     own = folder / samples.HOOK
     return _Bundle(
         folder,
