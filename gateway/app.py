@@ -29,7 +29,7 @@ from gateway import logs, pools, workers
 from gateway.admin.feedback import FeedbackRoute
 from gateway.admin.models import ModelRoutes
 from gateway.admin.ops import build_ops, product_version
-from gateway.batching.entries import BatchLimits, Gateways
+from gateway.batching.entries import BatchLimits
 from gateway.batching.pressure import Pressure
 from gateway.callers.access import Access
 from gateway.callers.following import Following as FollowingCallers
@@ -154,7 +154,6 @@ class Gateway:
         self._payloads = payload_log(
             settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)
         )
-        self._gateways = Gateways(settings.gateways)
         self._gate = Gate(access, local_names)
         self._addresses = Addresses(self.table, prefix=self._prefix, max_body_bytes=settings.max_body_bytes)
         statistics = self._statistics = partial(self.publisher.ask, Views.statistics)
@@ -249,7 +248,6 @@ class Gateway:
                 settings.max_batch_tokens,
                 settings.max_batches_in_flight,
                 self.permits.pressure,
-                self._gateways,
             ),
             word_cache_words=settings.word_cache_words,
             hooks=HookBuilder(
@@ -420,9 +418,9 @@ class Gateway:
 
     def _are_gateways(self, number: int) -> None:
         """Take over how many gateways there are, this one included: each with as many workers as this one."""
-        self._gateways.count = number * self._settings.workers
         if self._callers is not None:
-            self._callers.access.quotas.configure(None, 1.0 / self._gateways.count, time.monotonic())
+            share = 1.0 / (number * self._settings.workers)
+            self._callers.access.quotas.configure(None, share, time.monotonic())
 
     async def _sample_waits(self) -> None:
         loop = asyncio.get_running_loop()

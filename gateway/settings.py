@@ -172,8 +172,7 @@ class Settings(BaseSettings):
     replicas: Replicas = Field(
         "1", validation_alias=_names("replicas"),
         description="Number of gateways, this one included: a number, or a host name whose addresses are counted (a "
-        "headless Service). Each worker enforces its share of quotas, and sends Triton its share of the work under "
-        "overload.",
+        "headless Service). Each worker enforces its share of quotas.",
     )  # fmt: skip
     quota_store: str = Field(
         "", validation_alias=_names("quota_store"),
@@ -395,11 +394,6 @@ class Settings(BaseSettings):
     def tls_key(self) -> str:
         """The file of its private key; empty without TLS."""
         return str(Path(self.tls) / "tls.key") if self.tls else ""
-
-    @property
-    def gateways(self) -> int:
-        """Number of processes that send calls to the same Tritons, as far as the settings say."""
-        return self.workers * (int(self.replicas) or 1 if self.replicas.isdecimal() else 1)
 
     def files_rewrites(self) -> dict[str, str]:
         """Return ``files_rewrite`` as a mapping of prefixes."""

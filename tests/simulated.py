@@ -223,50 +223,6 @@ class Server:
         return {"y": np.zeros(len(rows))}
 
 
-class Merging:
-    """Takes one call after the other and merges waiting ones, up to ``MAX_ROWS``, like Triton's dynamic batcher."""
-
-    def __init__(self, loop: SimulatedLoop, price: Price, chance: random.Random) -> None:
-        self._loop = loop
-        self._price = price
-        self._chance = chance
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._is_busy = False
-
-    async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
-        """Serve a call."""
-        del timeout
-        done: asyncio.Future[None] = self._loop.create_future()
-        self._loop.call_later(WIRE_S, self._take, (len(rows), max(row.n_tokens for row in rows), done))
-        await done
-        await asyncio.sleep(WIRE_S)
-        return {"y": np.zeros(len(rows))}
-
-    def _take(self, call: tuple[int, int, asyncio.Future[None]]) -> None:
-        self._waiting.append(call)
-        if not self._is_busy:
-            self._go_on()
-
-    def _go_on(self) -> None:
-        self._is_busy = bool(self._waiting)
-        if not self._waiting:
-            return
-        rows, longest, done = self._waiting.pop(0)
-        together = [done]
-        while self._waiting and rows + self._waiting[0][0] <= MAX_ROWS:
-            more, longer, done = self._waiting.pop(0)
-            rows, longest = rows + more, max(longest, longer)
-            together.append(done)
-        noise = max(self._chance.gauss(1.0, self._price.noise), 0.5)
-        self._loop.call_later(self._price.seconds(rows, longest) * noise, self._end, together)
-
-    def _end(self, together: Sequence[asyncio.Future[None]]) -> None:
-        for done in together:
-            if not done.done():
-                done.set_result(None)
-        self._go_on()
-
-
 class Several:
     """Several servers. Each call goes to the one that the product would choose."""
 

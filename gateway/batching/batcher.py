@@ -30,7 +30,6 @@ import logging
 import math
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
-from dataclasses import replace
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
@@ -68,8 +67,6 @@ _LEARN_EVERY_S: Final = 5e-3
 """Learning takes some microseconds. After the first 64 calls, the batcher learns every 5 ms at most."""
 _PARALLEL_QUEUEING: Final = 1 / 2
 """Below this ``Prices.queueing``, a server works on several calls at a time: a second call need not wait."""
-_MERGED_CALLS: Final = 4
-"""Several gateways before a server that merges calls keep 4 times as many in flight, of a quarter of the rows each."""
 _LEAD_S: Final = 1.2e-3
 """A call leaves 1.2 ms, plus the usual error of the prices, before the call in front ends, but not before half of that
 call's time is over. The event loop may be busy, and the call has to be built and sent by then.
@@ -127,17 +124,11 @@ class Batcher(Generic[R]):
         self.prices = Prices()
         """What calls of this batcher cost, learned from them."""
         self.limits = limits
-        self._quarter = replace(
-            limits, max_rows=max(limits.max_rows // _MERGED_CALLS, 1),
-            max_padded_tokens=max(limits.max_padded_tokens // _MERGED_CALLS, 1),
-        )  # fmt: skip
         self.limit = WorkLimit(self.prices, limits)
         """The limit of work, and what a row and a token count."""
         self.pressure: Pressure = limits.pressure
         """Whether the limit of work is in force."""
         self._was_pressed = self.pressure.is_on
-        self._is_merged = limits.merges_calls and limits.gateways.count > 1
-        """Whether the servers merge this gateway's calls with those of others, by what was known at the last flush."""
         self._queue: list[Entry[R]] = []
         """Oldest first."""
         self._is_mixed = False
@@ -163,8 +154,6 @@ class Batcher(Generic[R]):
         self._shares: Counter[Flow] = Counter()
         """Rows in hand by flow, as last counted; kept only while requests would be refused."""
         self._shares_until = -math.inf
-        self._left = self._took = 0.0
-        """Clock time at which the last call left, and the seconds that it should take."""
         self._others_left = -math.inf
         """Clock time at which the last call with classes other than batch left."""
         self._batch_at = -math.inf
@@ -182,12 +171,8 @@ class Batcher(Generic[R]):
 
     @property
     def _max_work(self) -> float:
-        """Two full calls for each server; one more for each further call that a server works on at the same time.
-
-        Gateways whose calls a server merges have two full calls together.
-        """
-        servers = self._servers.replicas
-        return self.limit.most(2 * servers / self.limits.gateways.count if self._is_merged else servers + self._slots)
+        """Two full calls for each server; one more for each further call that a server works on at the same time."""
+        return self.limit.most(self._servers.replicas + self._slots)
 
     @property
     def active_limit(self) -> float:
@@ -262,7 +247,7 @@ class Batcher(Generic[R]):
         """Return the seconds until so many rows and tokens would be answered, if they leave next."""
         slots, prices, limits = self._slots, self.prices, self.limits
         until_free = 0.0
-        if len(self._calls) >= slots and not self._is_merged:
+        if len(self._calls) >= slots:
             until_free = max(min(call.expected_end(prices) for call in self._calls) - self._clock(), 0.0)
         calls = max(rows / limits.max_rows, tokens / limits.max_padded_tokens, 1.0)
         return until_free + (prices.call * calls + prices.row * rows + prices.token * tokens) / min(slots, calls)
@@ -344,7 +329,6 @@ class Batcher(Generic[R]):
     def _flush(self) -> None:
         """Send the calls that may leave now, and set the alarm for the next one."""
         self._is_flush_scheduled = False
-        self._is_merged = self.limits.merges_calls and self.limits.gateways.count > 1
         now = self._clock()
         if self._queue:
             self._near = self._loop.time() + _NEAR_TIMES * self._wait(*self._queued.up_to(BATCH)) + _NEAR_S
@@ -367,7 +351,7 @@ class Batcher(Generic[R]):
 
     @property
     def _max_calls(self) -> int:
-        return self._servers.replicas * self.limits.max_in_flight * (_MERGED_CALLS if self._is_merged else 1)
+        return self._servers.replicas * self.limits.max_in_flight
 
     def _leave_at(self, now: float) -> float:
         """Return the clock time at which the next call of what is queued may leave; infinite if the end of a call must
@@ -386,8 +370,6 @@ class Batcher(Generic[R]):
         if not running:
             is_waiting = returns.are_usual and self._is_one_call(returns.target - returns.arrived)
             return returns.until if is_waiting else now
-        if self._is_merged:
-            return now if rows >= self._quarter.max_rows else self._left + self._took / _MERGED_CALLS
         # A full call need not wait for the call in front if a slower server that is idle may take it.
         if running < self._slots or (servers > 1 and rows >= self.limits.max_rows):
             return now
@@ -410,7 +392,6 @@ class Batcher(Generic[R]):
             and rows == self._queued.rows[DEFAULT]
             and not self.pressure.is_on
             and self._slots == 1
-            and not self._is_merged
         )
 
     def _too_late(self) -> list[Entry[R]]:
@@ -453,7 +434,7 @@ class Batcher(Generic[R]):
 
     def _take(self) -> list[Entry[R]]:
         """Choose the entries of the next call, and remove them from the queue."""
-        limits, prices = self._quarter if self._is_merged else self.limits, self.prices
+        limits, prices = self.limits, self.prices
         batch = self._order.take(self._queue, limits, prices) if self._is_mixed else cut(self._queue, limits, prices)
         self._batches += 1
         if len(batch) >= _PROBE_MIN_ENTRIES and not self._batches % _PROBE_EVERY and prices.are_guessed:
@@ -470,12 +451,11 @@ class Batcher(Generic[R]):
         rows: list[R] = []
         for entry in batch:
             rows += entry.rows
-        if len(self._calls) >= self._servers.replicas and not self._is_merged:
+        if len(self._calls) >= self._servers.replicas:
             fronts = {other.front for other in self._calls}
             call.front = next(other for other in self._calls if other not in fronts)
         self._calls[call] = None
         first, took = batch[0], self.prices.expect(call.rows, call.padded)
-        self._left, self._took = started, took
         if first.flow.rank == BATCH:
             self._batch_at = started + took / _BATCH_SHARE / self._servers.replicas
         else:
@@ -555,7 +535,7 @@ class Batcher(Generic[R]):
         if now >= self._learn_at or self.prices.calls <= _LEARN_ALL_CALLS:
             self._learn_at = now + _LEARN_EVERY_S
             self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), now - call.started)
-            self.limit.learn(call.padded / call.rows, is_merged=self._is_merged)
+            self.limit.learn(call.padded / call.rows)
         most = self._max_work
         if self.limit.rises(now, held, most) and held >= most:
             self.pressure.press(self._loop.time())

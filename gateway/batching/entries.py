@@ -34,18 +34,6 @@ R = TypeVar("R")
 Outputs = dict[str, NDArray[Any]]
 
 
-class Gateways:
-    """The number of processes that send calls to the same servers, as far as it is known; it may change."""
-
-    __slots__ = ("count",)
-
-    def __init__(self, count: int = 1) -> None:
-        self.count = count
-
-
-ONE_GATEWAY: Final = Gateways()
-
-
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
     """``max_rows`` and ``max_padded_tokens`` (longest × rows) per call; ``max_in_flight`` calls per server."""
@@ -54,9 +42,6 @@ class BatchLimits:
     max_padded_tokens: int = 16_384
     max_in_flight: int = 2
     pressure: Pressure = NO_PRESSURE
-    gateways: Gateways = ONE_GATEWAY
-    merges_calls: bool = False
-    """Whether a server merges calls whatever their lengths, as Triton's dynamic batcher can."""
 
 
 class Entry(Outcome[Any], Generic[R]):

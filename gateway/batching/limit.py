@@ -54,15 +54,12 @@ class WorkLimit:
         """Return the work of ``calls`` full calls: the most that may be in hand."""
         return max(calls * self.full, _MIN_S)
 
-    def learn(self, tokens_per_row: float, *, is_merged: bool = False) -> None:
-        """Take over the prices; ``tokens_per_row``, with padding, are those of the last call.
-
-        ``is_merged``: the server merges calls with those of other gateways, so prices do not tell which are full.
-        """
+    def learn(self, tokens_per_row: float) -> None:
+        """Take over the prices; ``tokens_per_row``, with padding, are those of the last call."""
         prices, limits = self._prices, self._limits
         rows = most = max(min(limits.max_rows, limits.max_padded_tokens / max(tokens_per_row, 1.0)), 1.0)
         by_row = prices.row + prices.token * tokens_per_row
-        if by_row and not (prices.are_guessed or is_merged):
+        if by_row and not prices.are_guessed:
             rows = min(max(prices.call * (1 / _FIXED_SHARE - 1) / by_row, 1.0), most)
         self.per_row, self.per_token = prices.row + prices.call / rows, prices.token
         self.full = prices.call + by_row * rows

@@ -1,4 +1,4 @@
-"""Counts the gateways, so that each admits its share of a quota and makes its share of the calls to Triton."""
+"""Counts the gateways, so that each admits its share of a quota."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def follow_siblings(
             problem = ""
             if found > 0 and found != known:
                 known = found
-                _log.info("quotas and calls to Triton are divided among %d gateways", known)
+                _log.info("quotas are divided among %d gateways", known)
                 tell(known)
         if replicas.isdecimal():
             return

@@ -274,7 +274,7 @@ class Assembler:
 
     def _limits_for(self, info: ModelInfo, config: TaskConfig, pressure: Pressure) -> BatchLimits:
         # Triton refuses calls with more rows than the model's max_batch_size.
-        limits = replace(self._limits, pressure=pressure, merges_calls=info.merges_calls)
+        limits = replace(self._limits, pressure=pressure)
         most = info.max_batch_size
         if most > 0:
             limits = replace(limits, max_rows=min(limits.max_rows, most))

@@ -220,7 +220,6 @@ class GrpcTransport:
             inputs=tuple(_info(t) for t in metadata.inputs),
             outputs=tuple(_info(t) for t in metadata.outputs),
             max_batch_size=config.config.max_batch_size,
-            merges_calls=merges_calls(config.config),
         )
 
     def give_up(self) -> int:
@@ -276,18 +275,6 @@ def _stream_error(message: str, model: str, address: str) -> GatewayError:
     text = message.splitlines()[0][:300]
     error = translate("unavailable", text, model=model, address=address)
     return translate("failed", text, model=model, address=address) if isinstance(error, TransportError) else error
-
-
-def merges_calls(config: Any) -> bool:
-    """Return whether Triton may merge calls of a model with this configuration (``ModelConfig``), of any lengths.
-
-    An ensemble's models may have a dynamic batcher. A model without a batch dimension has one call per request anyway.
-    Inputs of any length must be ragged: otherwise the model gets one tensor, so only calls of equal shape are merged.
-    """
-    is_merging = (
-        config.HasField("dynamic_batching") or config.HasField("ensemble_scheduling") or not config.max_batch_size > 1
-    )
-    return is_merging and all(tensor.allow_ragged_batch or -1 not in tensor.dims for tensor in config.input)
 
 
 def _info(tensor: Any) -> TensorInfo:

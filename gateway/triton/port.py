@@ -37,10 +37,6 @@ class ModelInfo:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     max_batch_size: int
-    merges_calls: bool = True
-    """Whether Triton may merge several calls into one, of any lengths: the model has a dynamic batcher and ragged
-    inputs, or it is not known.
-    """
 
 
 class Servers(Protocol):

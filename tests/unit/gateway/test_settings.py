@@ -95,12 +95,6 @@ def test_file_addresses_are_rewritten_by_prefix() -> None:
     assert {"http://a:8081": "http://b:8081", "http://c": "http://d"} == settings.files_rewrites()
 
 
-@pytest.mark.parametrize(("replicas", "gateways"), [("1", 2), ("3", 6), ("0", 2), ("gateways.internal", 2)])
-def test_the_number_of_workers_and_gateways_that_share_tritons_calls(replicas: str, gateways: int) -> None:
-    """Each worker makes its own calls. A host name instead of a number is resolved later."""
-    assert gateways == Settings(workers=2, replicas=replicas).gateways
-
-
 @pytest.mark.parametrize("replicas", ["-1", "2.5", "", "two gateways", "http://gateways"])
 def test_an_invalid_number_of_gateways_is_refused(replicas: str) -> None:
     """It would be looked up as a host name every five seconds."""

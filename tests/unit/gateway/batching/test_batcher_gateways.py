@@ -1,4 +1,4 @@
-"""Several gateways that send calls to the same servers: simulated time, random arrivals."""
+"""Gateways that send calls to the same server: simulated time, random arrivals."""
 
 from __future__ import annotations
 
@@ -9,37 +9,28 @@ import random
 import pytest
 
 from gateway.batching.batcher import Batcher
-from gateway.batching.entries import BatchLimits, Entry, Gateways
+from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
-from tests.simulated import MAX_ROWS, Merging, Price, Row, Server, SimulatedLoop, begin, simulate
+from tests.simulated import MAX_ROWS, Price, Row, Server, SimulatedLoop, begin, simulate
 
 LARGE = Price("large", 20e-3, 1.5e-3, 0.0)
 CAPACITY = MAX_ROWS / LARGE.seconds(MAX_ROWS, 0)
-STEP_S, SECONDS = 5.0, 20.0
+GATEWAYS, STEP_S, SECONDS = 2, 5.0, 20.0
 
 
-def answered(gateways: int, times: float, *, is_merging: bool = False, skip: float = 0.0) -> list[float]:
-    """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity.
-
-    ``is_merging``: the server puts calls together, and the gateways are told how many they are. The first ``skip``
-    seconds after the step are left out.
-    """
+def answered(times: float) -> list[float]:
+    """Return the times of the answers, in seconds, after the load has risen from three quarters of the capacity."""
 
     async def main(loop: SimulatedLoop) -> list[float]:
         chance = random.Random(1)
-        if is_merging:
-            loop.work = lambda seconds: None  # type: ignore[method-assign]  # each gateway has its own CPU
-        server = (Merging if is_merging else Server)(loop, LARGE, chance)
+        server = Server(loop, LARGE, chance)
         batchers: list[Batcher[Row]] = [
             Batcher(
-                server,
-                limits=BatchLimits(
-                    max_rows=MAX_ROWS, pressure=Pressure("auto"), gateways=Gateways(gateways), merges_calls=is_merging
-                ),
-                on_batch=lambda *_: None, clock=loop.time,
+                server, limits=BatchLimits(max_rows=MAX_ROWS, pressure=Pressure("auto")), on_batch=lambda *_: None,
+                clock=loop.time,
             )
-            for _ in range(gateways)
+            for _ in range(GATEWAYS)
         ]  # fmt: skip
         took: list[float] = []
         due = 0.0
@@ -55,7 +46,7 @@ def answered(gateways: int, times: float, *, is_merging: bool = False, skip: flo
             batcher.pressure.look(loop.time())
 
             def done(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
-                if error is None and sent >= STEP_S + skip:
+                if error is None and sent >= STEP_S:
                     took.append(loop.time() - sent)
 
             if batcher.is_full():
@@ -76,18 +67,7 @@ def answered(gateways: int, times: float, *, is_merging: bool = False, skip: flo
 @pytest.mark.parametrize("times", [2.0, 5.0])
 def test_two_gateways_that_do_not_know_of_each_other_keep_the_goodput(times: float) -> None:
     """Each has two full calls in hand, and answers take at most as long as callers wait."""
-    took = answered(2, times)
+    took = answered(times)
     assert len(took) >= 0.94 * CAPACITY * SECONDS
     assert took[int(0.99 * len(took))] <= 1.5
     assert took[-1] <= 2.0
-
-
-@pytest.mark.parametrize(("gateways", "times"), [(1, 0.8), (2, 0.8), (8, 0.8), (2, 0.9), (2, 2.0), (8, 2.0), (2, 10.0)])
-def test_small_calls_that_a_server_merges_wait_as_one_gateways_calls_do(gateways: int, times: float) -> None:
-    """At any load, they join the next batch of the server, and each gateway holds its share of what keeps it busy."""
-    skip = 5.0 if times > 1 else 0.0
-    alone = answered(1, times, skip=skip)
-    found = answered(gateways, times, is_merging=True, skip=skip)
-    assert len(found) >= min(times, 0.96) * 0.97 * CAPACITY * (SECONDS - skip)
-    assert found[int(0.5 * len(found))] <= (1.2 if times <= 1 else 1.5) * alone[int(0.5 * len(alone))]
-    assert found[int(0.99 * len(found))] <= 1.4 * alone[int(0.99 * len(alone))]
