@@ -19,7 +19,7 @@ from benchmarks.shared.command import parser, tell
 from benchmarks.shared.load import Steady, closed_loop, render
 from deploy.tools import sections
 from gateway import hocon
-from gateway.registry import ClearMLRegistry, section_text
+from gateway.registry import ClearMLRegistry
 from tests import tiny
 from tests.processes import ask, until
 from tests.stack import Small
@@ -43,7 +43,7 @@ def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
     with Small(folder / f"stack-{tritons}", tritons=tritons) as stack, stack.client.here():
         _prepare(stack.client, folder / f"parts-{tritons}")
         store = ClearMLRegistry(stack.client.task)
-        entries = hocon.parse(section_text(store.task(), "endpoints"))
+        entries = hocon.parse(store.task().sections.get("endpoints", ""))
         parts = {name: (entries[name]["model_id"], entries[name]["preprocess_artifact"]) for name in ("a", "b")}
         templates = {name: dict(entries[name]) for name in ("a", "b")}
         store.write({"endpoints": "{}"})

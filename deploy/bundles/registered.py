@@ -23,7 +23,8 @@ def fetch_source(model_id: str, folder: Path) -> Path:
     """
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            return ArtifactCache(folder, ClearMLRegistry()).model_of(model_id)
+            source = ClearMLRegistry()
+            return ArtifactCache(folder, source).model(source.model(model_id))
     except GatewayError as error:
         raise DeployError(
             f"model {model_id} cannot be fetched: {error.message}",

@@ -16,7 +16,6 @@ from gateway.registry.port import (
     RegistryWriter,
     Upload,
     is_id,
-    section_text,
 )
 from gateway.registry.unpack import unpack as unpack_archive
 
@@ -38,6 +37,5 @@ __all__ = [
     "Upload",
     "is_id",
     "reports",
-    "section_text",
     "unpack_archive",
 ]

@@ -90,10 +90,6 @@ class ArtifactCache:
         except OSError as error:
             _log.warning("the download cache %s cannot be tidied: %s", self._root, error.strerror or error)
 
-    def model_of(self, model_id: str) -> Path:
-        """Return the folder with a model's files; see ``model``."""
-        return self.model(self._registry.model(model_id))
-
     def model(self, record: ModelRecord) -> Path:
         """Return the folder with the model's files; downloads and unpacks them on first use.
 

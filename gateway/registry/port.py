@@ -183,11 +183,6 @@ class RegistryWriter(Registry, Protocol):
         ...
 
 
-def section_text(task: ServingTask, name: str) -> str:
-    """Return the text of a Task's configuration section; empty if there is none."""
-    return task.sections.get(name, "")
-
-
 def is_id(text: str) -> bool:
     """Whether ``text`` has the form of a registry id."""
     return _ID.fullmatch(text) is not None

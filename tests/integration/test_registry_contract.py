@@ -21,7 +21,7 @@ from gateway.registry.cache import ArtifactCache
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.clearml.upload import attach
 from gateway.registry.ledger import Record
-from gateway.registry.port import ModelQuery, RegistryWriter, Upload, section_text
+from gateway.registry.port import ModelQuery, RegistryWriter, Upload
 from gateway.spec import decode, records_of
 from tests.control_planes import control_plane
 from tests.fakes import FakeRegistry
@@ -219,11 +219,11 @@ def test_the_newest_models_that_match_are_found(world: World) -> None:
 
 def test_one_section_is_written_and_the_others_stay(world: World) -> None:
     """Together with records of ours, which whoever sees the section sees."""
-    before = section_text(world.registry.task(), "endpoints")
+    before = world.registry.task().sections.get("endpoints", "")
     world.registry.write({"ours": "a = 1"}, [Record("rollout", "r", {"n": 2})])
     task = world.registry.task()
-    assert "a = 1" == section_text(task, "ours")
-    assert before == section_text(task, "endpoints")
+    assert "a = 1" == task.sections.get("ours", "")
+    assert before == task.sections.get("endpoints", "")
     assert {"n": 2} == dict(records_of(task, "rollout")["r"])
     assert decode(task) == world.registry.spec()
     assert task.id == world.registry.followed()

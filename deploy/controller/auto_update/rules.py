@@ -54,9 +54,9 @@ def update(
     answers. Versions of deleted rules are removed.
     """
     try:
-        rules = hocon.parse(registry.section_text(task, RULES) or "{}")
-        written = hocon.parse(registry.section_text(task, SERVED) or "{}")
-        fixed = hocon.parse(registry.section_text(task, "endpoints") or "{}")
+        rules = hocon.parse(task.sections.get(RULES, "") or "{}")
+        written = hocon.parse(task.sections.get(SERVED, "") or "{}")
+        fixed = hocon.parse(task.sections.get("endpoints", "") or "{}")
     except hocon.Unreadable as error:
         return Update(notes=(f"auto-update waits until the serving Task can be read: {error}",))
     serving = spec.decode(task)

@@ -47,8 +47,8 @@ class AutoUpdate:
 
     def __call__(self, task: ServingTask) -> bool:
         """Bring the versions up to date. Return True if something changed and the Task must be read again."""
-        wanted = registry.section_text(task, rules.RULES)
-        if all(len(text.strip()) <= 2 for text in (wanted, registry.section_text(task, rules.SERVED))):
+        wanted = task.sections.get(rules.RULES, "")
+        if all(len(text.strip()) <= 2 for text in (wanted, task.sections.get(rules.SERVED, ""))):
             return False  # there is no rule, and nothing is left over of one
         now = self._clock()
         if wanted == self._rules and now < self._due:

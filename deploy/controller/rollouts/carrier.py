@@ -16,7 +16,7 @@ from typing import Any, Final
 from deploy.controller import default_versions
 from deploy.controller.counters import Reading, grown
 from deploy.controller.gateways import Gateways
-from deploy.controller.registry import ServingTask, default_version, registry, spec
+from deploy.controller.registry import ServingTask, default_version, spec
 from deploy.controller.rollouts import record, steps
 from deploy.controller.rollouts.counts import Version, between, differences
 from deploy.controller.rollouts.steps import Decision, Observation, Rollout
@@ -189,7 +189,7 @@ def _decided(one: Rollout) -> tuple[object, ...]:
 def _seen_of(task: ServingTask, endpoint: str) -> tuple[object, ...]:
     """Return what a decision about ``endpoint`` rests on."""
     asked = spec.records_of(task, spec.ROLLOUT_REQUEST).get(endpoint)
-    return record.raw(task, endpoint), asked, registry.section_text(task, record.CANARY)
+    return record.raw(task, endpoint), asked, task.sections.get(record.CANARY, "")
 
 
 def _chosen_default(task: ServingTask, serving: spec.ServingSpec, rollout: Rollout) -> list[record.Record]:

@@ -176,7 +176,7 @@ def are_equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> b
 def section(task: ServingTask, name: str) -> dict[str, Any]:
     """Return a section of the Task, parsed, to be changed. Raises ``DeployError`` if it cannot be read."""
     try:
-        return hocon.parse(registry.section_text(task, name) or "{}")
+        return hocon.parse(task.sections.get(name, "") or "{}")
     except hocon.Unreadable as error:
         raise DeployError(
             f"the section {name} of the serving Task cannot be read: {error}", hint="repair the section in ClearML"
