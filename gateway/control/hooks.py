@@ -78,6 +78,11 @@ class HookBuilder:
         for name, read in readers.items():
             text = options.pop(f"hook_{name}", None)
             if text is not None:
+                if engine == "triton" and name in ("processes", "memory"):
+                    raise SpecFault(
+                        f"gateway.hook_{name}: code in front of Triton runs in threads of the gateway",
+                        hint="leave it out, or use engine custom, whose code calls the model with self.send_request",
+                    )
                 try:
                     found[name] = read(text)
                 except ValueError as error:

@@ -73,7 +73,7 @@ class Replica(Server):
         self.is_filled = False
         """Whether it has loaded all models that the others have, since it began to answer."""
         self.lacking: frozenset[str] = frozenset()
-        """Models that others have and it does not, without models that are placed on some servers only."""
+        """Models that others have and it does not, without cold ones."""
         self.survey_due, self.survey_s = 0.0, 0.0
 
     async def close(self, *, within: float = 0.0) -> None:

@@ -260,6 +260,16 @@ async def test_invalid_options_are_refused(stack: Any) -> None:
     assert "gateway.hook_memory" in stack.state("h")[1]
 
 
+@pytest.mark.parametrize(("option", "value"), [("hook_memory", "1G"), ("hook_processes", "2")])
+async def test_limits_of_processes_are_refused_in_front_of_triton(make_stack: Any, option: str, value: str) -> None:
+    """Code there runs in threads of the gateway."""
+    stack = make_stack()
+    async with stack.gateway.running(), stack.client:
+        stack.add_hook("h", HOOK, options={option: value})
+        await stack.until(lambda: stack.state("h")[0] == "failed")
+        assert f"gateway.{option}" in stack.state("h")[1]
+
+
 ALONE = """
 import asyncio, sys
 from pathlib import Path
