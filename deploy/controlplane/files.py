@@ -93,14 +93,14 @@ class FileServer:
     def _store(self, source: IO[bytes], target: Path) -> None:
         """Make what was uploaded the content of `target`, on disk before this returns."""
         with NamedTemporaryFile(dir=self._temporary, delete=False) as file:
-            shutil.copyfileobj(source, file, PIECE)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            Path(file.name).replace(target)
-        finally:
-            Path(file.name).unlink(missing_ok=True)
+            try:
+                shutil.copyfileobj(source, file, PIECE)
+                file.flush()
+                os.fsync(file.fileno())
+                target.parent.mkdir(parents=True, exist_ok=True)
+                Path(file.name).replace(target)
+            finally:
+                Path(file.name).unlink(missing_ok=True)  # the disk may be full
         sync(target.parent)
 
     def _target(self, path: str) -> Path:

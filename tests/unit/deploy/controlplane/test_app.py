@@ -2,6 +2,7 @@
 
 # ruff: noqa: D103 - a test's name states its rule
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,19 @@ def test_a_file_where_a_folder_is_and_the_other_way_round_are_refused(server: In
         assert answer.status_code == refused, path
         assert server.http.get(f"/files/{path}", headers=server.bearer).status_code == missing, path
     assert server.download("/files/P/m") == b"1"
+
+
+def test_an_upload_for_which_there_is_no_room_leaves_nothing(
+    server: InProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_source: object, target: Any, *_: object) -> None:
+        target.write(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("deploy.controlplane.files.shutil.copyfileobj", full)
+    answer = server.http.post("/files", files={"P/m": ("m", b"12345678")}, headers=server.bearer)
+    assert (507, True) == (answer.status_code, "No space left" in answer.text)
+    assert not list((tmp_path / "files" / "tmp").iterdir())
 
 
 def test_what_a_crash_left_of_uploads_is_removed_at_the_next_start(tmp_path: Path) -> None:
