@@ -20,6 +20,8 @@ EXPLAINED: Final = {
         "no metrics are served here: tests/cluster/test_autoscaling.py",
     r"FailedScheduling .*(unbound immediate PersistentVolumeClaims|not-ready|unschedulable)":
         "until the volume is bound, and while a node is drained",
+    r"ClusterIPNotAllocated Service/":
+        "the API server's repair of addresses ran while a Service was being made, and mended it",
 }  # fmt: skip
 """Warnings that are as they should be, as patterns, and why."""
 
