@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -20,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tests.callers import Callers
 from tests.integration.text_bundles import Api, code_bundle, packed, text_bundle, text_model
 from tests.processes import free_port
 from tests.stack import Small
@@ -82,45 +82,15 @@ CODE_CASES: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-class Callers:
-    """Asks every endpoint in turn, without ever repeating a request, and remembers what was not a good answer."""
-
-    def __init__(self, url: str, bodies: dict[str, Any]) -> None:
-        self.url, self.bodies = url, bodies
-        self.failed: list[str] = []
-        self.asked = 0
-        self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(i,)) for i in range(2)]
-
-    def ask(self, client: httpx.Client, name: str) -> str:
-        """The model that answered, or what happened instead."""
-        try:
-            reply = client.post(f"{self.url}/serve/{name}", json=self.bodies[name])
-        except httpx.TransportError as error:
-            return repr(error)
-        if reply.status_code != 200 or reply.json()["label"] != "GOOD":
-            return reply.text
-        return reply.headers["x-model-id"]
-
-    def _run(self, offset: int) -> None:
-        with httpx.Client() as client:
-            while not self._stop.is_set():
-                for name in list(self.bodies)[offset::2]:
-                    found = self.ask(client, name)
-                    self.asked += 1
-                    if len(found) != 32:
-                        self.failed.append(f"{name}: {found}")
-                time.sleep(0.02)
-
-    def __enter__(self) -> Callers:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
+def answered_by(client: httpx.Client, url: str, name: str) -> str:
+    """The model that gave an endpoint's good answer, or what happened instead."""
+    try:
+        reply = client.post(f"{url}/serve/{name}", json={"text": "good film"})
+    except httpx.TransportError as error:
+        return repr(error)
+    if reply.status_code != 200 or reply.json()["label"] != "GOOD":
+        return reply.text
+    return reply.headers["x-model-id"]
 
 
 @pytest.fixture
@@ -167,15 +137,20 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
         **entry, "engine_type": "triton", "serving_url": "neighbour", "model_id": good_text,
     }  # fmt: skip
     expected = {name: fields["model_id"] for name, fields in good.items()}
-    bodies = {name: {"text": "good film"} for name in good}
+    names = list(good)
 
     api.endpoints(good)
     stack.until(lambda s: set(good) == {e["url"] for e in s["endpoints"]}, "the good versions being served")
 
     def served() -> dict[str, str]:
         with httpx.Client() as client:
-            asking = Callers(stack.url, bodies)
-            return {name: asking.ask(client, name) for name in bodies}
+            return {name: answered_by(client, stack.url, name) for name in names}
+
+    def wrong(number: int) -> str:
+        """Each endpoint is asked in turn."""
+        name = names[number % len(names)]
+        found = answered_by(asking, stack.url, name)
+        return "" if len(found) == 32 else f"{name}: {found}"
 
     def successors(status: Any) -> dict[str, dict[str, str]]:
         return {e["url"]: e["successor"] for e in status["endpoints"] if e["successor"]}
@@ -189,12 +164,12 @@ def test_a_bad_version_never_costs_the_one_before_it(stack: Small, tmp_path: Pat
 
     assert expected == served()
     _limit_file_size(stack.gateway.process.pid, 2 << 20)
-    with Callers(stack.url, bodies) as callers:
+    with httpx.Client() as asking, Callers(wrong, threads=2, pause=0.001) as callers:
         api.endpoints(bad)
         stack.until(all_failed, "every bad version having failed for its reason")
         assert httpx.get(f"{stack.url}/v2/health/ready").status_code == 200
-    assert [] == callers.failed
-    assert callers.asked > len(bodies)
+    assert [] == callers.failures
+    assert callers.asked > len(names)
     assert expected == served()
 
     # Whoever restarts finds the versions before, and the same reasons.
