@@ -6,8 +6,8 @@ methods, fewer parameters) are resolved here, once, at load. Exceptions of user 
 `KeyboardInterrupt`, become `UserCodeError`; only the cancellation of the task that awaits a hook passes through.
 
 Each load gets its own modules under a unique name: two endpoints with a `utils.py` each do not share it, and code that
-is loaded again is read again. `import utils` beside `preprocess.py` works because the folder's modules get an
-`__import__` that searches the folder first; `sys.path` is not changed.
+is loaded again is read again. A folder is a package, as in clearml-serving: its files import each other relatively.
+`sys.path` is not changed.
 
 Nothing here starts threads, processes or event loops, or limits time; the gateway decides how hooks run.
 """
@@ -15,29 +15,19 @@ Nothing here starts threads, processes or event loops, or limits time; the gatew
 from __future__ import annotations
 
 import asyncio
-import builtins
 import functools
 import importlib
 import importlib.util
 import inspect
 import re
 import sys
-import threading
 import traceback
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import (
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-)
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from types import ModuleType
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
 from preprocessing.errors import InvalidInput, UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
 
@@ -53,12 +43,10 @@ STAGES: Final[tuple[Stage, ...]] = ("preprocess", "process", "postprocess")
 MAX_ERROR_CHARS: Final = 2000
 """Of an exception's text: Python often puts the value that it could not convert into it, and a caller chose that."""
 _CLASS: Final = "Preprocess"
-# sys.meta_path is replaced, not changed in place: another thread that iterates over it would skip a finder.
-_META_PATH_LOCK: Final = threading.Lock()
-_STATE_NAMES: Final = frozenset({"state", "states"})
-_STATISTICS_NAMES: Final = frozenset({
-    "collect_custom_statistics_fn", "collect_custom_statistics_fns", "collect_custom_statistics", "statistics",
-})  # fmt: skip
+_PLACES: Final = {
+    "state": 1, "states": 1, "collect_custom_statistics_fn": 2, "collect_custom_statistics_fns": 2,
+}  # fmt: skip
+"""Where the parameters of a hook with these names stand."""
 _SKELETON: Final = "a file that defines `class Preprocess:` with preprocess, process or postprocess"
 
 
@@ -262,14 +250,7 @@ def _call_load(load: Callable[..., Any], model_path: Path | None) -> Any:
         raise UserCodeLoadError(
             "load is an async function", stage="load", hint="make it a plain one: it runs once, before any request"
         )
-    takes_path = True
-    try:
-        inspect.signature(load).bind(None)
-    except TypeError:
-        takes_path = False
-    except ValueError:
-        pass  # built-in callables have no signature
-    return load(None if model_path is None else str(model_path)) if takes_path else load()
+    return load(None if model_path is None else str(model_path))
 
 
 def _method(instance: object, name: str) -> Callable[..., Any] | None:
@@ -284,50 +265,31 @@ def _is_async(method: Callable[..., Any]) -> bool:
 
 
 def _with_three_arguments(stage: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method as `(data, state, statistics)`; it may take fewer arguments, or the last two by name only."""
+    """Return the method as `(data, state, statistics)`; it may leave out the last ones."""
     try:
-        parameters = list(inspect.signature(method).parameters.values())
+        signature = inspect.signature(method)
     except (TypeError, ValueError):
         return method  # built-in callables have no signature
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    by_name = [p for p in parameters if p.kind == p.KEYWORD_ONLY]
-    variadic = any(p.kind == p.VAR_POSITIONAL for p in parameters)
-    required = [p.name for p in positional[3:] if p.default is p.empty]
-    required += [p.name for p in by_name if p.default is p.empty and _argument(p.name) is None]
-    misplaced = positional[0].name if positional and _argument(positional[0].name) is not None else None
-    if required or misplaced or not (positional or variadic):
-        takes = f"requires {', '.join(required)} too" if required else "takes no body"
-        if misplaced:
-            takes = f"takes {misplaced} where the body comes, as if self were missing"
-        raise UserCodeLoadError(
-            f"{stage} {takes}",
-            stage="load",
-            hint=f"declare it as {stage}(self, body, state, collect_custom_statistics_fn)",
-        )
-    if len(positional) >= 3 or variadic:
-        order = [0, 1, 2]
-    else:
-        order = [0]
-        for place, parameter in enumerate(positional[1:], start=1):
-            argument = _argument(parameter.name)
-            if argument is None and parameter.default is not parameter.empty:
-                break  # a parameter of the user's own, with a default
-            order.append(place if argument is None else argument)
-    keywords = {p.name: argument for p in by_name if (argument := _argument(p.name)) is not None}
-    if order == [0, 1, 2] and not keywords:
-        return method
+    names = list(signature.parameters)[:3]
+    if not any(_PLACES.get(name, place) != place for place, name in enumerate(names)):
+        for count in (3, 2, 1):
+            try:
+                signature.bind(*[None] * count)
+            except TypeError:
+                continue
+            return method if count == 3 else _with_the_first(count, method)
+    raise UserCodeLoadError(
+        f"{stage} cannot be called: its parameters are {', '.join(('self', *names))}",
+        stage="load",
+        hint=f"declare it as {stage}(self, body, state, collect_custom_statistics_fn); the last ones may be left out",
+    )
 
+
+def _with_the_first(count: int, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any) -> Any:
-        return method(*[arguments[i] for i in order], **{name: arguments[i] for name, i in keywords.items()})
+        return method(*arguments[:count])
 
     return call
-
-
-def _argument(name: str) -> int | None:
-    """Return the index of the argument that a parameter of this name takes, or None."""
-    if name in _STATE_NAMES:
-        return 1
-    return 2 if name in _STATISTICS_NAMES else None
 
 
 # --- errors -----------------------------------------------------------------------------------------------------------
@@ -342,8 +304,8 @@ def _guarded(stage: str, modules: _Modules, step: Callable[[], _T]) -> _T:
     except BaseException as error:
         where = modules.where(error)
         hint = None
-        if isinstance(error, ModuleNotFoundError):
-            hint = "install it where the gateway runs, or put it beside the code" if error.name else None
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            hint = f"install it where the gateway runs; a file beside the code: from .{error.name} import …"
         elif isinstance(error, SystemExit):
             hint = "code that is served must not end the process"
         doing = "importing" if stage == "import" else "loading"
@@ -385,29 +347,38 @@ def _text_of(error: BaseException) -> str:
 
 
 class _Modules:
-    """The modules of one load: a package or module with a unique name, found by one finder, dropped together."""
+    """The modules of one load: a module, or a package of a folder's files, with a unique name; dropped together."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.shown = path.name
         self._path = path.resolve()
         self._name = f"_user_code_{re.sub(r'[^0-9a-zA-Z]+', '_', name)}_{uuid.uuid4().hex}"
-        self._finder = _Finder(self._name, self._path)
 
     def candidates(self) -> Iterator[ModuleType]:
         """Yield the modules that may define the class, in order of preference; each is imported when yielded."""
         if not self._path.exists():
             raise UserCodeLoadError(f"{self.shown} does not exist", stage="import", hint=f"expected {_SKELETON}")
         folder = self._path.is_dir()
-        if folder and not (self._path / "__init__.py").is_file() and not (self._path / "preprocess.py").is_file():
+        entries = (self._path / "__init__.py", self._path / "preprocess.py") if folder else (self._path,)
+        files = [file for file in entries if file.is_file()]
+        if not files:
             raise UserCodeLoadError(
                 f"The folder {self.shown} has neither preprocess.py nor __init__.py",
                 stage="import",
                 hint=f"expected {_SKELETON}",
             )
-        with _META_PATH_LOCK:
-            sys.meta_path = [self._finder, *sys.meta_path]
-        yield importlib.import_module(self._name)
-        if folder and (self._path / "preprocess.py").is_file():
+        # A bundle's folder has no files but those of its manifest, and bytecode is not told from that of an older file
+        # of the same second and size.
+        sys.dont_write_bytecode = True
+        importlib.invalidate_caches()  # which files a folder has is remembered, too
+        loader = SourceFileLoader(self._name, str(files[0]))
+        places = [str(self._path)] if folder else None
+        spec = importlib.util.spec_from_file_location(self._name, loader=loader, submodule_search_locations=places)
+        spec = cast("ModuleSpec", spec)  # there is one, because the loader was given
+        sys.modules[self._name] = module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        yield module
+        if len(files) > 1:
             yield importlib.import_module(f"{self._name}.preprocess")
 
     def where(self, error: BaseException) -> str | None:
@@ -421,9 +392,7 @@ class _Modules:
         return found
 
     def forget(self) -> None:
-        """Remove the modules and their finder from the interpreter; objects that use them stay valid."""
-        with _META_PATH_LOCK:
-            sys.meta_path = [finder for finder in sys.meta_path if finder is not self._finder]
+        """Remove the modules from the interpreter; objects that use them stay valid."""
         for module in [name for name in list(sys.modules) if name == self._name or name.startswith(f"{self._name}.")]:
             sys.modules.pop(module, None)
 
@@ -432,92 +401,3 @@ class _Modules:
         if self._path.is_dir():
             return file.relative_to(self._path).as_posix() if file.is_relative_to(self._path) else None
         return file.name if file == self._path else None
-
-
-class _Finder(MetaPathFinder):
-    """Finds the modules of one load by their unique name, and lets them import each other by their plain names."""
-
-    def __init__(self, root: str, path: Path) -> None:
-        self._root = root
-        self._path = path
-        self._siblings = _sibling_names(path)
-        self._builtins = {**vars(builtins), "__import__": self._import}
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,
-        target: ModuleType | None = None,  # noqa: ARG002 the signature of every finder
-    ) -> ModuleSpec | None:
-        """Return specs for the root module and modules below it only."""
-        if fullname == self._root:
-            return self._root_spec()
-        if not fullname.startswith(f"{self._root}."):
-            return None
-        for entry in path or ():
-            loaders = (self._loader, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES)
-            # A new finder each time, because it caches the folder's files, and the folder may have changed.
-            spec = FileFinder(entry, *loaders).find_spec(fullname)  # type: ignore[arg-type] # any callable will do
-            if spec is not None:
-                return spec
-        return None
-
-    def _root_spec(self) -> ModuleSpec | None:
-        file = self._path / "__init__.py" if self._path.is_dir() else self._path
-        if not file.is_file():  # a folder with only preprocess.py is a package without code
-            spec = ModuleSpec(self._root, None, is_package=True)
-            spec.submodule_search_locations = [str(self._path)]
-            return spec
-        places = [str(self._path)] if self._path.is_dir() else None
-        return importlib.util.spec_from_file_location(
-            self._root, file, loader=self._loader(self._root, str(file)), submodule_search_locations=places
-        )
-
-    def _loader(self, fullname: str, path: str) -> _Loader:
-        return _Loader(fullname, path, self._builtins if self._siblings else None)
-
-    def _import(
-        self,
-        name: str,
-        globals: Mapping[str, object] | None = None,  # noqa: A002 the signature of __import__
-        locals: Mapping[str, object] | None = None,  # noqa: A002
-        fromlist: Sequence[str] | None = (),
-        level: int = 0,
-    ) -> ModuleType:
-        top = name.partition(".")[0]
-        if level != 0 or top not in self._siblings:
-            return builtins.__import__(name, globals, locals, fromlist or (), level)
-        module = importlib.import_module(f"{self._root}.{name}")
-        if fromlist:  # the original function also imports submodules that fromlist names
-            return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
-        return sys.modules[f"{self._root}.{top}"]
-
-
-class _Loader(SourceFileLoader):
-    """Compiles the current file. Bytecode files are not used, since their key (second and size) is too coarse."""
-
-    def __init__(self, fullname: str, path: str, own_builtins: dict[str, Any] | None) -> None:
-        super().__init__(fullname, path)
-        self._own_builtins = own_builtins
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """Compile the source."""
-        path = self.get_filename(fullname)
-        code: CodeType = self.source_to_code(self.get_data(path), path)
-        return code
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module, with the folder's `__import__` if it has siblings."""
-        if self._own_builtins is not None:
-            module.__dict__["__builtins__"] = self._own_builtins
-        super().exec_module(module)
-
-
-def _sibling_names(path: Path) -> frozenset[str]:
-    """Return the names that `import x` finds in the folder: modules, and folders with Python files."""
-    if not path.is_dir():
-        return frozenset()
-    suffixes = (*SOURCE_SUFFIXES, *EXTENSION_SUFFIXES)
-    names = {entry.name.partition(".")[0] for entry in path.iterdir() if entry.name.endswith(suffixes)}
-    names |= {entry.name for entry in path.iterdir() if entry.is_dir() and any(entry.glob("*.py"))}
-    return frozenset(name for name in names if name.isidentifier() and name != "__init__")
