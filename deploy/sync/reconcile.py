@@ -12,7 +12,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from typing import Any
 
 from deploy.sync.client import AdminClient, ModelState
 from deploy.sync.daemon_threads import DaemonPool
-from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
+from deploy.sync.errors import EndedWhileLoading, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
 from deploy.sync.model_folder.build import Builder
 from deploy.sync.plan import Action, Observed, Situation, dispensable, plan
@@ -69,6 +69,8 @@ class ModelSync:
         self._registry_failures = 0
         self._last_contact: float | None = None
         self._jobs: dict[str, Future[None]] = {}
+        self._doing: dict[str, str] = {}
+        """What the jobs of models are doing now."""
         self._retries: dict[str, Retry] = {}
         self._hashes: dict[str, Mapping[str, str]] = {}
         """Hashes of the file of each wanted model, as it was downloaded last."""
@@ -154,7 +156,7 @@ class ModelSync:
         self._dispensable_since = {name: self._dispensable_since.get(name, now) for name in gone}
         situation = replace(situation, unwanted_for={n: now - at for n, at in self._dispensable_since.items()})
         actions = plan(wanted, observed, situation)
-        self._note(desired, observed, actions)
+        self._board.replace(self._accounts(desired, observed, actions))
         for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
             if self._may_start(name):
                 if name in wanted and any(a.name == name and a.kind == "unload" for a in actions):
@@ -319,14 +321,13 @@ class ModelSync:
             if self._stopping.is_set():
                 return
             if action.kind == "write" and target is not None:
-                self._set(target, doing="downloading")
+                self._say(name, "downloading")
                 folder = self._cache.model(target.record)
                 files = self._builder.build(name, target.endpoint, target.record, folder)
                 marker = OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances)
                 self._repository.write(marker, files.config, folder, files.linked, files.texts)
             elif action.kind == "load":
-                if target is not None:
-                    self._set(target, doing="loading")
+                self._say(name, "loading")
                 self._load(name)
             elif action.kind == "unload":
                 self._triton.unload(name)
@@ -340,12 +341,16 @@ class ModelSync:
         except errors.BackendUnavailable as error:
             raise EndedWhileLoading(f"Triton exited while loading this model ({error.message})") from error
 
+    def _say(self, name: str, doing: str) -> None:
+        self._doing[name] = doing
+        self._wake.set()
+
     def _finish_jobs(self) -> None:
         for name, job in list(self._jobs.items()):
             if not job.done():
                 continue
             del self._jobs[name]
-            target = self._desired.targets.get(name) if self._desired else None
+            self._doing.pop(name, None)
             error = job.exception()
             if error is None:
                 self._retries.pop(name, None)
@@ -355,66 +360,42 @@ class ModelSync:
             if is_suspect or isinstance(error, errors.BackendUnavailable):
                 self._triton_answers = False
             if isinstance(error, errors.BackendUnavailable):
-                # Triton is away, which is not this model's fault: no back-off once Triton is back.
-                if target is not None:
-                    self._set(target, doing=str(error))
-                continue
+                continue  # Triton is away, which is not this model's fault: no back-off once Triton is back
             if isinstance(error, errors.ContentChanged):
                 self._hashes[name] = {"sha256": error.found}
             elif not isinstance(error, errors.GatewayError) and not is_suspect:
                 log.error("model %s: a step failed unexpectedly", name, exc_info=error)
-            self._failed(name, target, verdict_of(error), is_suspect=is_suspect)
-
-    def _failed(self, name: str, target: Target | None, verdict: Verdict, *, is_suspect: bool = False) -> None:
-        retry = self._retries.setdefault(name, Retry())
-        retry.count += 1
-        retry.is_suspect = is_suspect
-        delay = self._settings.delay(retry.count)
-        retry.at = self._clock() + delay
-        log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)
-        if target is not None:
-            self._set(target, verdict.reason, is_final=verdict.is_final)
+            count = self._retries[name].count + 1 if name in self._retries else 1
+            delay, verdict = self._settings.delay(count), verdict_of(error)
+            self._retries[name] = Retry(count, self._clock() + delay, verdict, is_suspect)
+            log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)
 
     # --- status -------------------------------------------------------------------------------------------------
 
-    def _note(self, desired: Desired, observed: Mapping[str, Observed], actions: tuple[Action, ...]) -> None:
+    def _accounts(
+        self, desired: Desired, observed: Mapping[str, Observed], actions: tuple[Action, ...]
+    ) -> Iterator[tuple[_Report, str]]:
+        """Yield what is known of each model, and what is being done about it."""
+        away = self._triton_error if self._is_refused else "Triton does not answer"
         for name, target in desired.targets.items():
             seen = observed.get(name)
-            if name in self._jobs:
-                continue
-            if (
-                seen is not None
-                and seen.state == "ready"
-                and seen.recipe == target.wanted.recipe
-                and not seen.is_damaged
-            ):
-                self._set(target, phase="loaded")
+            is_current = seen is not None and seen.recipe == target.wanted.recipe and not seen.is_damaged
+            report = _Report(target.wanted.url, target.record.id, name, "loaded")
+            if seen is not None and seen.state == "ready" and is_current:
+                yield report, ""
             elif name in self._cold:
-                self._set(target, phase="loaded", doing="idle; the next request loads it")
+                yield report, "idle; the next request loads it"
+            elif name in self._retries:
+                # It stays failed, with its reason, until a retry succeeds: readers need that reason.
+                why = self._retries[name].verdict
+                yield replace(report, phase="pending", reason=why.reason, is_final=why.is_final), ""
             else:
-                why = self._triton_error if self._is_refused else "Triton does not answer"
-                self._set(target, doing="" if self._triton_answers else why)
-        for url, (model_id, why_not) in desired.unresolved.items():
-            self._publish(_Report(url, model_id, "", "pending", why_not.reason, why_not.is_final))
-        leaving = {a.name: a.reason for a in actions if a.name not in desired.targets}
-        for name, reason in leaving.items():
-            self._publish(_Report(observed[name].url, "", name, "retiring"), reason)
-        current = {(t.wanted.url, n) for n, t in desired.targets.items()}
-        current |= {(url, "") for url in desired.unresolved} | {(observed[n].url, n) for n in leaving}
-        self._board.keep_only(current)
-
-    def _set(
-        self, target: Target, reason: str = "", *, phase: registry.reports.Phase = "pending", doing: str = "",
-        is_final: bool = False,
-    ) -> None:  # fmt: skip
-        wanted = target.wanted
-        if phase == "pending" and not reason and wanted.name in self._retries:
-            return  # a failed model stays failed, with its reason, until a retry succeeds: readers need that reason
-        self._publish(_Report(wanted.url, target.record.id, wanted.name, phase, reason, is_final), doing)
-
-    def _publish(self, model: registry.reports.ModelReport, doing: str = "") -> None:
-        if self._board.set(model, doing):
-            self._wake.set()
+                doing = self._doing.get(name, "" if self._triton_answers else away)
+                yield replace(report, phase="pending"), doing
+        for url, (model_id, why) in desired.unresolved.items():
+            yield _Report(url, model_id, "", "pending", why.reason, why.is_final), ""
+        for name, reason in {a.name: a.reason for a in actions if a.name not in desired.targets}.items():
+            yield _Report(observed[name].url, "", name, "retiring"), reason
 
     def _pause(self) -> float:
         soonest = [self._settings.poll_s, self._settings.observe_s if self._triton_answers else _AWAY_S]

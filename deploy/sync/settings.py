@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sync.client import Tls
+from deploy.sync.errors import Verdict
 from deploy.sync.model_folder.cores import available_cores, tuning_for
 from deploy.sync.model_folder.layout import Engine
 from deploy.sync.model_folder.model_config import Tuning
@@ -52,9 +53,10 @@ class SyncSettings:
 
 @dataclass(slots=True)
 class Retry:
-    """Consecutive failures of one thing, and when it may be tried again."""
+    """Consecutive failures of one model, when it may be tried again, and why it failed last."""
 
-    count: int = 0
-    at: float = 0.0
-    is_suspect: bool = False
+    count: int
+    at: float
+    verdict: Verdict
+    is_suspect: bool
     """True if Triton ended while it loaded this model, perhaps because of it."""

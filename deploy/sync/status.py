@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -27,44 +26,36 @@ Told = Sequence[registry.reports.ModelReport]
 
 
 class StatusBoard:
-    """What is said of every model, by endpoint and name. ``wall`` returns Unix seconds."""
+    """What is said of every model, and since when. ``wall`` returns Unix seconds.
+
+    It is replaced as a whole, so that other threads may read it.
+    """
 
     def __init__(self, wall: Callable[[], float]) -> None:
         self._wall = wall
         self._models: dict[tuple[str, str], tuple[registry.reports.ModelReport, str, str]] = {}
-        """What is reported, what is being done about it, and since when both hold."""
-        self._lock = threading.Lock()
+        """By endpoint and name: what is reported, what is being done about it, and since when both hold."""
 
-    def set(self, model: registry.reports.ModelReport, doing: str = "") -> bool:
-        """Record what is known of one model, and what is being done about it. Return False if nothing changed."""
-        key = (model.url, model.name)
-        with self._lock:
-            old, was_doing, _ = self._models.get(key, (None, "", ""))
-            if (model, doing) == (old, was_doing):
-                return False
-            self._models[key] = model, doing, iso(self._wall())
-        if model.state in ("loaded", "failed", "refused") and (old is None or old.state != model.state):
-            log.info("endpoint %s model %s is %s%s", model.url, model.name or model.model, model.state,
-                     f": {model.reason}" if model.reason else "")  # fmt: skip
-        return True
-
-    def keep_only(self, current: Collection[tuple[str, str]]) -> None:
-        """Forget every other (endpoint, name)."""
-        with self._lock:
-            self._models = {key: model for key, model in self._models.items() if key in current}
+    def replace(self, models: Iterable[tuple[registry.reports.ModelReport, str]]) -> None:
+        """Take what is known of each model, and what is being done about it."""
+        found, now = {}, iso(self._wall())
+        for model, doing in models:
+            old, was_doing, since = self._models.get((model.url, model.name), (None, "", ""))
+            found[model.url, model.name] = model, doing, since if (model, doing) == (old, was_doing) else now
+            if model.state in ("loaded", "failed", "refused") and (old is None or old.state != model.state):
+                log.info("endpoint %s model %s is %s%s", model.url, model.name or model.model, model.state,
+                         f": {model.reason}" if model.reason else "")  # fmt: skip
+        self._models = found
 
     def models(self) -> list[registry.reports.ModelReport]:
         """Return what is reported of each model."""
-        with self._lock:
-            return [model for _, (model, _, _) in sorted(self._models.items())]
+        return [model for _, (model, _, _) in sorted(self._models.items())]
 
     def shown(self) -> list[dict[str, Any]]:
         """Return every model in its published form."""
-        with self._lock:
-            models = [one for _, one in sorted(self._models.items())]
         return [
             {"url": m.url, "name": m.name, "model": m.model, "state": m.state, "reason": m.reason, "doing": doing,
-             "since": since} for m, doing, since in models
+             "since": since} for _, (m, doing, since) in sorted(self._models.items())
         ]  # fmt: skip
 
 
