@@ -10,8 +10,6 @@ from typing import Any, Final
 
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.gate import Gate
-from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.pairs import MirrorTest
 from deploy.controller.rollouts.steps import Rollout, Rules
 from deploy.tools.errors import DeployError
 from gateway import preview, spec
@@ -48,10 +46,7 @@ def planned(
     if mirror is None:
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
         mirror = _MIRRORED_PERCENT if is_ours else 0.0
-    gate = Gate(
-        labels=LabelTest(label_shift / 100) if label_shift else None,
-        pairs=MirrorTest(other_answers / 100) if mirror else None, slower=1 + slower / 100,
-    )  # fmt: skip
+    gate = Gate(1 + slower / 100, label_shift / 100, other_answers / 100 if mirror else 0.0)
     wait_s = step_time * _MIRROR_WAIT_STEPS
     names = renamed(_labels(one), _labels(other))
     rules = Rules(min_requests, step_time, mirror, wait_s, names)

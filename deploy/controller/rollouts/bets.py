@@ -1,65 +1,49 @@
 """The stakes of a sequential test by betting (an e-process), and sums of stakes in logarithms. Pure.
 
-``gate`` explains how the test works and why it may be evaluated at any time. ``labels`` and ``pairs`` use the same
-stakes to compare what versions answer.
+``gate`` explains how the test works and why it may be evaluated at any time; ``wagers`` says what is bet on.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-RATIOS: Final = (2.0, 3.0, 6.0, 15.0, 50.0)
-"""The alternatives that are bet on: how many times the permitted ones the canary's odds of a failure are."""
-_EPOCH: Final = 1000
-"""Canary requests after which a new series of bets starts beside the old ones."""
-_MAX_EPOCHS: Final = 40
-"""At most so many series, to bound the size of the record."""
+_HALVED: Final = 2000
+"""Requests after which half of what was kept aside at first has been bet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bets:
-    """The stakes of one test: for each epoch and ratio, the logarithm of what a stake of 1 has become."""
+    """The stakes of one test, which began with 1: the logarithm of what is kept aside, and of what is on each bet.
 
-    epochs: tuple[tuple[float, ...], ...] = ((0.0,) * len(RATIOS),)
+    A part of what is kept aside is bet with every request, the less the later, so that a canary that turns bad late
+    still meets fresh money.
+    """
+
+    logs: tuple[float, ...]
     seen: int = 0
-    ratios: tuple[float, ...] = RATIOS
-    """The alternative of each bet: how many times the permitted ones the odds of a hit are."""
 
-    def after(self, canary: int, canary_hits: int, stable: int, stable_hits: int, allowed: float = 1.0) -> Bets:
-        """Return the stakes after an interval. Unchanged if one side had no requests.
+    @classmethod
+    def of(cls, bets: int) -> Bets:
+        """Return fresh stakes: one half is kept aside, the other is divided among the bets."""
+        return cls((math.log(0.5), *[math.log(0.5 / bets)] * bets))
 
-        ``allowed``: the permitted ratio of the canary's odds of a hit to stable's.
-        """
-        if not canary or not stable:
-            return self
-        return self.moved(_likelier(canary, canary_hits, stable, stable_hits, np.array(self.ratios), allowed), canary)
-
-    def moved(self, gains: Sequence[float], seen: int) -> Bets:
-        """Return the stakes after ``seen`` more requests. ``gains``: growth of the logarithm of each stake."""
-        epochs = tuple(tuple(log + gain for log, gain in zip(epoch, gains, strict=True)) for epoch in self.epochs)
-        moved = replace(self, epochs=epochs, seen=self.seen + seen)
-        return moved.renewed() if moved.seen >= _EPOCH else moved
-
-    def renewed(self) -> Bets:
-        """Return the stakes with a new epoch started."""
-        if len(self.epochs) >= _MAX_EPOCHS:
-            return replace(self, seen=0)
-        return replace(self, epochs=(*self.epochs, (0.0,) * len(self.ratios)), seen=0)
+    def after(self, gains: Sequence[float], seen: int) -> Bets:
+        """Return the stakes after ``seen`` more requests. ``gains``: growth of the logarithm of each bet."""
+        kept, *bets = self.logs
+        part = seen / (self.seen + seen + _HALVED)
+        more = kept + math.log(part / len(bets))
+        moved = [log_sum((log + gain, more)) for log, gain in zip(bets, gains, strict=True)]
+        return Bets((kept + math.log(1 - part), *moved), self.seen + seen)
 
     @property
     def log_evidence(self) -> float:
-        """The logarithm of the total stake: epochs start with shares 1/2, 1/6, 1/12 …, the rest is not yet bet."""
-        terms = [-math.log(len(self.epochs) + 1)]
-        for index, epoch in enumerate(self.epochs):
-            share = -math.log((index + 1) * (index + 2))
-            terms.append(share + log_mean(epoch))
-        return log_sum(terms)
+        """The logarithm of the total stake."""
+        return log_sum(self.logs)
 
 
 def log_sum(logs: Sequence[float]) -> float:
@@ -73,13 +57,14 @@ def log_mean(logs: Sequence[float]) -> float:
     return log_sum(logs) - math.log(len(logs))
 
 
-def _likelier(
-    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: NDArray[np.float64], allowed: float
+def likelier(
+    canary: int, canary_hits: int, stable: int, stable_hits: int, odds: Sequence[float], allowed: float = 1.0
 ) -> list[float]:
     """Return log likelihood ratios: how much likelier each of ``odds`` (above 1) makes this split of the hits.
 
-    Given the sum of hits, the canary's have Fisher's noncentral hypergeometric distribution. The ratio has a mean of at
-    most 1 if the canary's odds of a hit are at most ``allowed`` times stable's.
+    ``allowed``: the permitted ratio of the canary's odds of a hit to stable's. Given the sum of hits, the canary's have
+    Fisher's noncentral hypergeometric distribution. The ratio has a mean of at most 1 if the canary's odds of a hit are
+    at most ``allowed`` times stable's.
     """
     total = canary_hits + stable_hits
     least, most = max(0, total - stable), min(canary, total)
@@ -88,7 +73,7 @@ def _likelier(
     hits = np.arange(least, most + 1, dtype=np.float64)
     steps = np.log((canary - hits[:-1]) * (total - hits[:-1]) / (hits[1:] * (stable - total + hits[1:])))
     weights = np.concatenate(([0.0], np.cumsum(steps)))
-    terms = weights + np.log(np.concatenate(([1.0], odds)) * allowed)[:, None] * hits
+    terms = weights + np.log(np.array([1.0, *odds]) * allowed)[:, None] * hits
     largest = terms.max(axis=1)
     totals = largest + np.log(np.exp(terms - largest[:, None]).sum(axis=1))
     return [float(gain) for gain in canary_hits * np.log(odds) - (totals[1:] - totals[0])]

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from deploy.controller.counters import SECONDS, Numbers
-from deploy.controller.rollouts.gate import Counts
 from gateway import errors, metrics
+
+T = TypeVar("T")
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that count as failures of the version; callers' mistakes and overloaded gateways do not."""
@@ -25,6 +26,39 @@ _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
 _VARIABLE: Final = metrics.catalog.VARIABLE_ENUM.name
 _SHADOWS: Final = metrics.catalog.SHADOWS.name
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counters of one version in one interval, or in several: requests, failures, and answers by latency bucket.
+
+    ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
+    ``labels``: value → answers with this label. ``pairs``: mirrored requests with the same
+    answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
+    ``refused``: requests that the version had no capacity for; ``requests`` does not include them, nor mirrored ones.
+    """
+
+    requests: int = 0
+    failures: int = 0
+    timed: int = 0
+    slower: Mapping[float, int] = field(default_factory=dict)
+    labels: Mapping[str, int] = field(default_factory=dict)
+    pairs: tuple[int, int] = (0, 0)
+    refused: int = 0
+    mirror_failures: int = 0
+
+    def plus(self, more: Counts) -> Counts:
+        """Return the counts of both intervals."""
+        return Counts(
+            self.requests + more.requests, self.failures + more.failures, self.timed + more.timed,
+            _added(self.slower, more.slower), _added(self.labels, more.labels),
+            (self.pairs[0] + more.pairs[0], self.pairs[1] + more.pairs[1]), self.refused + more.refused,
+            self.mirror_failures + more.mirror_failures,
+        )  # fmt: skip
+
+
+def _added(one: Mapping[T, int], other: Mapping[T, int]) -> dict[T, int]:
+    return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ with counts.
 How it works. In one interval the canary answered ``n`` requests and stable ``m``, and some of them failed. If the
 canary is not worse, the canary's share of the failures is hypergeometric. Only this split of the failures counts, so an
 outage of everything, or a change of weights, proves nothing. A bet that the canary's odds of a failure are ``k`` times
-stable's multiplies its stake by the likelihood ratio of the split. The mean over several ``k`` is the evidence. For a
+stable's multiplies its stake by the likelihood ratio of the split. The sum over several ``k`` is the evidence. For a
 canary that is not worse its expectation never grows. It therefore exceeds 100 with probability 1 % at most, however
-often it is evaluated (Ville's inequality). New bets are started from time to time, each with a share of the stake, to
-find a canary that turns bad late. Errors, latency, labels and mirrored answers are averaged, not added: the 1 % holds
+often it is evaluated (Ville's inequality). A part of the stake is kept aside and bet little by little, to find a canary
+that turns bad late. Errors, latency, labels and mirrored answers (``wagers``) are averaged, not added: the 1 % holds
 for all of them together.
 
 Latency is compared at one bucket bound near stable's median and at three near its slow end: how often each side is
@@ -22,28 +22,19 @@ histogram.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from deploy.controller.rollouts import sensitivity
+from deploy.controller.rollouts import sensitivity, wagers
 from deploy.controller.rollouts.bets import Bets, log_mean
-from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.wagers import PLACES, Bound, Wager
 
 THRESHOLD: Final = 100.0
 """Evidence at which a canary is rolled back: at most 1 % of the canaries that are not worse reach it."""
 DOUBT: Final = 10.0
 """Evidence between this and ``THRESHOLD`` is inconclusive: too much to continue, too little to roll back."""
-
-LATENCY_QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
-"""Quantiles of stable's latency near which both sides are compared."""
-SLOWER: Final = 1.1
-"""Permitted ratio of the canary's latency to stable's."""
-_LEAST_ALLOWED: Final = (1.2, 1.25, 1.35, 1.5)
-"""Smallest permitted ratio of odds at these quantiles: few slow requests make stable's histogram uncertain there."""
-_LATENCY_RATIOS: Final = (1.15, 1.4, 2.0, 4.0, 12.0)
-"""The alternatives that are bet on: ratios of the canary's odds of a slow answer to the permitted ones."""
 _LATENCY_SAMPLE: Final = 200
 """Requests of stable that are seen before the latency bounds are chosen."""
 _LATENCY_AGAIN: Final = 1000
@@ -53,92 +44,54 @@ compare at bounds that nothing exceeds later.
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
-    """The counters of one version in one interval: requests, failures, and answers by latency bucket.
-
-    ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
-    ``labels``: value → answers with this label. ``pairs``: mirrored requests with the same
-    answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
-    ``refused``: requests that the version had no capacity for; ``requests`` does not include them, nor mirrored ones.
-    """
-
-    requests: int = 0
-    failures: int = 0
-    timed: int = 0
-    slower: Mapping[float, int] = field(default_factory=dict)
-    labels: Mapping[str, int] = field(default_factory=dict)
-    pairs: tuple[int, int] = (0, 0)
-    refused: int = 0
-    mirror_failures: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A latency at which both sides are compared, in seconds.
-
-    ``allowed``: the permitted ratio of the canary's odds of being slower to stable's.
-    """
-
-    seconds: float
-    allowed: float
-
-
-@dataclass(frozen=True, slots=True)
 class Gate:
-    """All tests of one rollout with their counts. ``bounds``: latency bounds, chosen from stable's latencies."""
+    """All tests of one rollout, with what both sides have counted.
 
-    errors: Bets = field(default_factory=Bets)
-    latency: tuple[Bets, ...] = ()
+    ``slower``: permitted ratio of the canary's latency to stable's. ``label_shift``: by how much the share of a label
+    may differ; 0: labels are not compared. ``other_answers``: share of the mirrored requests that may be answered
+    differently; 0: nothing is mirrored.
+    """
+
+    slower: float = 1.1
+    label_shift: float = 0.0
+    other_answers: float = 0.0
+    canary: Counts = field(default_factory=Counts)
+    stable: Counts = field(default_factory=Counts)
+    recent: Counts = field(default_factory=Counts)
+    """Stable's since the latency bounds were chosen."""
     bounds: tuple[Bound, ...] = ()
-    stable_seen: Counts = field(default_factory=Counts)
-    canary_requests: int = 0
-    canary_failures: int = 0
-    stable_requests: int = 0
-    stable_failures: int = 0
-    labels: LabelTest | None = None
-    """Compares how often each label occurs; None if labels are not compared."""
-    pairs: MirrorTest | None = None
-    """Compares both answers to mirrored requests; None if nothing is mirrored."""
-    slower: float = SLOWER
+    bets: Mapping[str, Mapping[str, Bets]] = field(default_factory=dict)
+    """Test → place → stakes."""
 
     def after(self, canary: Counts, stable: Counts) -> Gate:
         """Return the gate after one interval of concurrent traffic."""
-        # A bound that one side's histogram does not have cannot be compared.
-        latency = tuple(
-            bets.after(
-                canary.timed, canary.slower[at.seconds], stable.timed, stable.slower[at.seconds], at.allowed
-            ) if at.seconds in canary.slower and at.seconds in stable.slower else bets
-            for bets, at in zip(self.latency, self.bounds, strict=True)
-        )  # fmt: skip
-        known, bounds = _added(self.stable_seen, stable), self.bounds
-        if known.timed >= (_LATENCY_AGAIN if bounds else _LATENCY_SAMPLE) and (chosen := _bounds(known, self.slower)):
+        known = {**self.stable.labels, **self.canary.labels}
+        canary, stable = (
+            replace(one, labels=wagers.gathered(one.labels, known, other.labels))
+            for one, other in ((canary, stable), (stable, canary))
+        )
+        bets = {test: dict(places) for test, places in self.bets.items()}
+        for test, place, gains, seen in self._wagers(canary, stable):
+            places = bets.setdefault(test, {})
+            places[place] = places.get(place, Bets.of(len(gains))).after(gains, seen)
+        recent, bounds = self.recent.plus(stable), self.bounds
+        enough = _LATENCY_AGAIN if bounds else _LATENCY_SAMPLE
+        if recent.timed >= enough and (chosen := wagers.bounds(recent, self.slower)):
             # Bounds chosen from past intervals are used from the next one on. The bets therefore stay fair, even if
             # the bets on one latency continue on another.
-            latency = latency or (Bets(((0.0,) * len(_LATENCY_RATIOS),), 0, _LATENCY_RATIOS),) * len(LATENCY_QUANTILES)
-            bounds = tuple(chosen[min(i, len(chosen) - 1)] for i in range(len(latency)))
-            known = Counts()
+            recent, bounds = Counts(), chosen
         return replace(
-            self,
-            # Stable has answered every mirrored request, so a failure there is the canary's alone.
-            errors=self.errors.after(
-                canary.requests + sum(canary.pairs), canary.failures + canary.mirror_failures, stable.requests,
-                stable.failures,
-            ),
-            latency=latency, bounds=bounds, stable_seen=known,
-            canary_requests=self.canary_requests + canary.requests,
-            canary_failures=self.canary_failures + canary.failures,
-            stable_requests=self.stable_requests + stable.requests,
-            stable_failures=self.stable_failures + stable.failures,
-            labels=self.labels and self.labels.after(canary.labels, stable.labels),
-            pairs=self.pairs and self.pairs.after(*canary.pairs, canary.mirror_failures),
+            self, canary=self.canary.plus(canary), stable=self.stable.plus(stable), recent=recent, bounds=bounds,
+            bets=bets,
         )  # fmt: skip
 
-    def renewed(self) -> Gate:
-        """Return the gate with new epochs started: in a new step the past counts less."""
-        return replace(
-            self, errors=self.errors.renewed(), latency=tuple(bets.renewed() for bets in self.latency),
-            labels=self.labels and self.labels.renewed(), pairs=self.pairs and self.pairs.renewed(),
-        )  # fmt: skip
+    def _wagers(self, canary: Counts, stable: Counts) -> Iterator[Wager]:
+        yield from wagers.errors(canary, stable)
+        yield from wagers.latency(canary, stable, self.bounds)
+        if self.label_shift:
+            yield from wagers.labels(canary, stable, self.stable.labels, self.label_shift)
+        if self.other_answers:
+            yield from wagers.pairs(canary, self.other_answers)
 
     @property
     def evidence(self) -> float:
@@ -150,31 +103,33 @@ class Gate:
         """True if the evidence is enough to roll back."""
         return self.evidence >= THRESHOLD
 
+    @property
+    def compared_pairs(self) -> int:
+        """How many answers to mirrored requests were compared."""
+        return sum(self.canary.pairs)
+
     def reason(self) -> str:
         """Return a phrase that names the strongest evidence against the canary, with its numbers."""
         found = self._logs()
         strongest = max(found, key=lambda name: found[name])
+        mirrored, failed = self.compared_pairs, self.canary.mirror_failures
         if strongest == "errors":
-            failed = (
-                f"{self.canary_failures} of {self.canary_requests} requests failed, compared with "
-                f"{self.stable_failures} of {self.stable_requests} for stable"
+            also = f"; it also failed {failed} of {mirrored} that stable had answered" if failed else ""
+            return (
+                f"{self.canary.failures} of {self.canary.requests} requests failed, compared with "
+                f"{self.stable.failures} of {self.stable.requests} for stable{also}"
             )
-            if self.pairs is None or not self.pairs.failed:
-                return failed
-            return f"{failed}; it also failed {self.pairs.failed} of {self.pairs.compared} that stable had answered"
         if strongest == "latency":
             return f"it is slower by more than the permitted {self.slower - 1:.0%} (--slower)"
-        if strongest == "labels" and self.labels is not None:
-            shares = self.labels.describe()
+        if strongest == "labels":
             return (
-                f"the shares of its labels are {_listed(shares['canary'])}, stable's are {_listed(shares['stable'])}; "
-                f"a share may differ by {100 * self.labels.most:.0f} percentage points and not vanish (--label-shift)"
+                f"the shares of its labels are {_listed(self.canary)}, stable's are {_listed(self.stable)}; a share "
+                f"may differ by {100 * self.label_shift:.0f} percentage points and not vanish (--label-shift)"
             )
-        assert self.pairs is not None  # noqa: S101 - nothing else is left
-        differed, compared = self.pairs.differed, self.pairs.compared
+        differed = self.canary.pairs[1]
         return (
-            f"it answered {differed} of {compared} mirrored requests ({differed / max(compared, 1):.1%}) differently "
-            f"from stable; {self.pairs.most:.1%} are permitted (--other-answers)"
+            f"it answered {differed} of {mirrored} mirrored requests ({differed / max(mirrored, 1):.1%}) differently "
+            f"from stable; {self.other_answers:.1%} are permitted (--other-answers)"
         )
 
     def could_see(self) -> dict[str, float | None]:
@@ -183,95 +138,69 @@ class Gate:
         ``errors``: of failures, ``labels``: by which that of the most frequent label changed, ``pairs``: of different
         answers. None: no fault of this kind, so far.
         """
-        n, m, tests = self.canary_requests, self.stable_requests, len(self._logs())
-        mirrored = self.pairs.compared if self.pairs is not None else 0
-        found = {"errors": sensitivity.smallest((self.stable_failures + 0.5) / (m + 1), n + mirrored, m, tests)}
-        if self.labels is not None:
-            found["labels"] = sensitivity.change_of_labels(self.labels, tests)
-        if self.pairs is not None:
-            found["pairs"] = sensitivity.smallest(self.pairs.most, mirrored, math.inf, tests)
+        n, m, tests, mirrored = self.canary.requests, self.stable.requests, len(self._logs()), self.compared_pairs
+        found = {"errors": sensitivity.smallest((self.stable.failures + 0.5) / (m + 1), n + mirrored, m, tests)}
+        if self.label_shift:
+            found["labels"] = sensitivity.change_of_labels(
+                self.canary.labels, self.stable.labels, self.label_shift, tests
+            )
+        if self.other_answers:
+            found["pairs"] = sensitivity.smallest(self.other_answers, mirrored, math.inf, tests)
         return found
 
     @property
     def enough_pairs(self) -> int:
         """Mirrored answers needed to detect what ``sensitivity.enough_pairs`` says; 0 if nothing is mirrored."""
-        return 0 if self.pairs is None else sensitivity.enough_pairs(self.pairs.most, len(self._logs()))
+        return sensitivity.enough_pairs(self.other_answers, len(self._logs())) if self.other_answers else 0
 
     @property
     def lacks_pairs(self) -> bool:
         """True if fewer than ``enough_pairs`` mirrored answers were compared."""
-        return self.pairs is not None and self.pairs.compared < self.enough_pairs
+        return self.compared_pairs < self.enough_pairs
 
     def describe(self) -> dict[str, Any]:
         """Return the evidence as it is recorded with every decision."""
-        return {
+        found: dict[str, Any] = {
             "evidence": _rounded(self.evidence),
             **{name: _rounded(_fortune(log)) for name, log in self._logs().items()},
             "latency_bounds_s": sorted({at.seconds for at in self.bounds}),
-            "canary": [self.canary_requests, self.canary_failures],
-            "stable": [self.stable_requests, self.stable_failures],
-            **({} if self.labels is None else {"label_shares": self.labels.describe()}),
-            **({} if self.pairs is None else {"mirrored": {**self.pairs.describe(), "enough": self.enough_pairs}}),
+            "canary": [self.canary.requests, self.canary.failures],
+            "stable": [self.stable.requests, self.stable.failures],
             "could_see": {name: least and _rounded(least) for name, least in self.could_see().items()},
         }
-
-    def _logs(self) -> dict[str, float]:
-        """Return the logarithm of the stake of each test."""
-        found = {"errors": self.errors.log_evidence}
-        found["latency"] = log_mean([bets.log_evidence for bets in self.latency]) if self.latency else 0.0
-        if self.labels is not None:
-            found["labels"] = self.labels.log_evidence
-        if self.pairs is not None:
-            found["pairs"] = self.pairs.log_evidence
+        if self.label_shift:
+            found["label_shares"] = {"canary": _shares(self.canary), "stable": _shares(self.stable)}
+        if self.other_answers:
+            differed, compared = self.canary.pairs[1], self.compared_pairs
+            found["mirrored"] = {
+                "compared": compared, "differed": differed, "failed": self.canary.mirror_failures,
+                "share": round(differed / compared, 4) if compared else None, "permitted": self.other_answers,
+                "enough": self.enough_pairs,
+            }  # fmt: skip
         return found
 
-
-def _bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:
-    """Return the bucket bounds nearest to stable's quantiles; empty if all requests were in one bucket."""
-    inside = [bound for bound in sorted(seen.slower) if 0 < seen.slower[bound] < seen.timed]
-    found: dict[float, Bound] = {}
-    for quantile, least in zip(LATENCY_QUANTILES, _LEAST_ALLOWED, strict=True):
-        if not inside:
-            break
-        wanted = _log_odds(1 - quantile)
-        bound = min(inside, key=lambda one: abs(_log_odds(seen.slower[one] / seen.timed) - wanted))
-        now, then = seen.slower[bound] / seen.timed, _share_above(seen, bound / slower)
-        found.setdefault(bound, Bound(bound, max(least, math.exp(_log_odds(then) - _log_odds(now)))))
-    return tuple(found.values())
-
-
-def _share_above(seen: Counts, seconds: float) -> float:
-    """Return the share of requests that took longer than ``seconds``, interpolated within its bucket.
-
-    Where latencies get rare, a straight line overestimates and a falling exponential underestimates: it is their mean.
-    """
-    before, share_before = 0.0, 1.0
-    for bound in sorted(seen.slower):
-        share = seen.slower[bound] / seen.timed
-        if bound >= seconds:
-            part = (seconds - before) / (bound - before) if bound > before else 1.0
-            straight = share_before + (share - share_before) * part
-            return (straight + math.pow(share_before, 1 - part) * math.pow(share, part)) / 2
-        before, share_before = bound, share
-    return share_before
-
-
-def _log_odds(share: float) -> float:
-    share = min(max(share, 1e-4), 1 - 1e-4)
-    return math.log(share / (1 - share))
+    def _logs(self) -> dict[str, float]:
+        """Return the logarithm of the stake of each test; places without bets keep theirs."""
+        are_on = {"labels": self.label_shift, "pairs": self.other_answers}
+        found = {}
+        for test, places in PLACES.items():
+            if are_on.get(test, True):
+                logs = [one.log_evidence for one in self.bets.get(test, {}).values()]
+                found[test] = log_mean([*logs, *[0.0] * (places - len(logs))])
+        return found
 
 
 def _fortune(log: float) -> float:
     return math.exp(min(log, 700.0))
 
 
-def _listed(shares: Mapping[str, float]) -> str:
-    return ", ".join(f"{value} {share:.0%}" for value, share in shares.items()) or "none"
+def _shares(counts: Counts) -> dict[str, float]:
+    total = sum(counts.labels.values())
+    return {label: round(count / total, 3) for label, count in counts.labels.items()}
 
 
-def _added(one: Counts, other: Counts) -> Counts:
-    slower = {bound: one.slower.get(bound, 0) + other.slower.get(bound, 0) for bound in {*one.slower, *other.slower}}
-    return Counts(one.requests + other.requests, one.failures + other.failures, one.timed + other.timed, slower)
+def _listed(counts: Counts) -> str:
+    return ", ".join(f"{label} {share:.0%}" for label, share in _shares(counts).items()) or "none"
 
 
 def _rounded(value: float) -> float:

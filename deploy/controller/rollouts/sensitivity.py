@@ -8,16 +8,17 @@ average. This is an estimate for people; only ``enough_pairs`` is used in a deci
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Final
 
-from deploy.controller.rollouts.labels import PLACES, LabelTest
+from deploy.controller.rollouts.wagers import PLACES
 
 _NEEDED: Final = math.log(100.0)
 """Logarithm of the evidence that rolls a canary back (``gate.THRESHOLD``)."""
 _MAX_BAD_LUCK: Final = 1.645
 """Standard deviations below the mean; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
-"""Five bets share the stake, and half of it is kept for later epochs."""
+"""Five bets share the stake, and half of it is kept aside."""
 
 
 def smallest(base: float, canary: float, stable: float, tests: int) -> float | None:
@@ -41,12 +42,14 @@ def smallest(base: float, canary: float, stable: float, tests: int) -> float | N
     return high
 
 
-def change_of_labels(test: LabelTest, tests: int) -> float | None:
-    """Return the smallest change of the most frequent label's share that would have been found."""
-    canary, stable = sum(test.canary.values()), sum(test.stable.values())
-    share = max(test.stable.values(), default=0) / max(stable, 1)
+def change_of_labels(canary: Mapping[str, int], stable: Mapping[str, int], most: float, tests: int) -> float | None:
+    """Return the smallest change of the most frequent label's share that would have been found, if ``most`` is
+    permitted.
+    """
+    answers = sum(stable.values())
+    share = max(stable.values(), default=0) / max(answers, 1)
     share = min(share, 1 - share)  # that it gets rarer is that all others get more frequent
-    least = smallest(min(share + test.most, 0.998), canary, stable, PLACES * tests)
+    least = smallest(min(share + most, 0.998), sum(canary.values()), answers, PLACES["labels"] * tests)
     return None if least is None else least - share
 
 

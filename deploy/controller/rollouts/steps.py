@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 from deploy.controller.plain import plain, read
 from deploy.controller.registry import spec
 from deploy.controller.rollouts import sensitivity
-from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Counts, Gate
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Gate
 
 Phase = Literal["running", "promoted", "rolled_back", "aborted", "taken_over", "refused"]
 State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
@@ -226,7 +227,7 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
     )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
-    grown = replace(rollout, index=rollout.index + 1, since=now, compared=(0, 0), gate=gate.renewed(), state="waiting",
+    grown = replace(rollout, index=rollout.index + 1, since=now, compared=(0, 0), state="waiting",
                     why="")  # fmt: skip
     return _decided(grown, now, "step", why)
 
@@ -293,10 +294,9 @@ def _undetectable(gate: Gate) -> str:
 
 
 def _too_few_pairs(gate: Gate) -> str:
-    assert gate.pairs is not None  # noqa: S101 - callers have checked that pairs are compared
-    most = gate.pairs.most
+    most = gate.other_answers
     return (
-        f"only {gate.pairs.compared} mirrored answers were compared; {gate.enough_pairs} are needed to tell "
+        f"only {gate.compared_pairs} mirrored answers were compared; {gate.enough_pairs} are needed to tell "
         f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}"
     )
 

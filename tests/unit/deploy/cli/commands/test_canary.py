@@ -36,23 +36,21 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
 def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
     """This is the default, because a version with exchanged labels is the most expensive fault."""
     rollout = planned(CLASSIFIER, CLASSIFIER)
-    assert rollout.gate.labels is not None
-    assert rollout.gate.pairs is not None
-    assert 10.0 == rollout.rules.mirror
+    assert (0.1, 0.1, 10.0) == (rollout.gate.label_shift, rollout.gate.other_answers, rollout.rules.mirror)
 
 
 def test_of_embeddings_what_is_near_what_is_compared() -> None:
     """Ordinary retrained models pass (docs/versions.md); one with other neighbours is permitted by an option."""
     rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
-    assert (10.0, 0.1) == (rollout.rules.mirror, rollout.gate.pairs and rollout.gate.pairs.most)
+    assert (10.0, 0.1) == (rollout.rules.mirror, rollout.gate.other_answers)
 
 
 @pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
 def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(details: Mapping[str, Any]) -> None:
     """Users' code may have side effects, and other tasks may vary their answers; there, mirroring needs an option."""
-    assert planned(details, details).gate.pairs is None
+    assert 0.0 == planned(details, details).gate.other_answers
     assert 0.0 == planned(details, details).rules.mirror
-    assert planned(details, details, mirror=2.0).gate.pairs is not None
+    assert 0.1 == planned(details, details, mirror=2.0).gate.other_answers
 
 
 def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers() -> None:
@@ -65,7 +63,7 @@ def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers() -> None
 def test_what_is_switched_off_is_not_compared() -> None:
     """0 points or 0 percent turns a comparison off."""
     rollout = planned(CLASSIFIER, CLASSIFIER, label_shift=0.0, mirror=0.0)
-    assert (None, None) == (rollout.gate.labels, rollout.gate.pairs)
+    assert (0.0, 0.0) == (rollout.gate.label_shift, rollout.gate.other_answers)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +78,7 @@ def test_labels_of_another_name_or_order_are_refused_before_any_traffic(labels: 
     new = {**CLASSIFIER, "labels": labels}
     with pytest.raises(DeployError, match=message):
         planned(CLASSIFIER, new)
-    assert planned(CLASSIFIER, new, new_labels=True).gate.pairs is not None
+    assert planned(CLASSIFIER, new, new_labels=True).gate.other_answers
 
 
 def test_new_names_of_labels_are_compared_as_what_they_mean() -> None:

@@ -12,8 +12,6 @@ from deploy.controller import default_versions
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.carrier import GUARDED_S
 from deploy.controller.rollouts.gate import Gate
-from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.pairs import MirrorTest
 from deploy.controller.rollouts.steps import Command, Rollout, Rules
 from gateway import preview
 from gateway.errors import RegistryUnavailable, SpecFault
@@ -210,7 +208,7 @@ def test_a_look_that_lacks_a_gateway_loses_none_of_its_requests(world: World) ->
     world.tick(controller, requests=10)
     world.now += GUARDED_S
     controller(world.task())
-    assert 9 * 2 * 10 == world.rollout().gate.canary_requests
+    assert 9 * 2 * 10 == world.rollout().gate.canary.requests
 
 
 def test_a_registry_outage_decides_nothing_and_loses_nothing(world: World) -> None:
@@ -224,7 +222,7 @@ def test_a_registry_outage_decides_nothing_and_loses_nothing(world: World) -> No
         controller(task)
     world.is_up = True
     assert 50.0 == world.tick(controller).weight
-    assert 4 * 200 == world.rollout().gate.canary_requests
+    assert 4 * 200 == world.rollout().gate.canary.requests
 
 
 @pytest.mark.parametrize(
@@ -250,7 +248,7 @@ def test_weights_a_gateway_could_not_use_are_refused_at_once(
 
 def mirrored() -> Rollout:
     """A rollout that compares what both versions answer to the same requests."""
-    return replace(fresh(gate=Gate(pairs=MirrorTest(0.1))), rules=Rules(200, 10.0, mirror=5.0))
+    return replace(fresh(gate=Gate(other_answers=0.1)), rules=Rules(200, 10.0, mirror=5.0))
 
 
 def mirror(world: World, **outcomes: int) -> None:
@@ -324,7 +322,7 @@ def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world:
     """Renamed labels would otherwise look like a version that never gives stable's labels."""
     names = {"bad": "NEGATIVE", "good": "POSITIVE"}
     rules = Rules(200, 10.0, names=names)
-    controller = world.begin(replace(fresh(gate=Gate(labels=LabelTest(0.1))), rules=rules))
+    controller = world.begin(replace(fresh(gate=Gate(label_shift=0.1)), rules=rules))
     for _ in range(12):
         for version, values in (("1", ("NEGATIVE", "POSITIVE")), ("2", ("bad", "good"))):
             for value in values:

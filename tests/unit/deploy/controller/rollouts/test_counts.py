@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from deploy.controller.counters import Reading, grown, parse
-from deploy.controller.rollouts.counts import Version, between
-from deploy.controller.rollouts.gate import Counts
+from deploy.controller.rollouts.counts import Counts, Version, between
 
 
 def _reading(text: str) -> Reading:

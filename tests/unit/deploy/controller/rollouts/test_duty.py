@@ -104,7 +104,7 @@ def test_two_that_lead_at_once_for_ten_seconds_decide_as_one(bad: bool, begins: 
     run(world, [first], bad)
     assert END[bad] == ended(world)
     assert UNHURT[bad] == [one for n, one in enumerate(world.wrote) if n == 0 or one != world.wrote[n - 1]]
-    counted = world.rollout().gate.canary_requests
+    counted = world.rollout().gate.canary.requests
     assert counted <= sum(n for key, n in world.counters["g1"].items() if 'version="2"' in key) * 2
 
 

@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deploy.controller.plain import plain, read
-from deploy.controller.rollouts.bets import Bets
-from deploy.controller.rollouts.gate import DOUBT, Counts, Gate
-from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.gate import DOUBT, Gate
 from gateway.metrics.catalog import LATENCY_BUCKETS
 
 BASE_ERRORS = 0.003
@@ -47,10 +45,10 @@ class Traffic:
 def canary_requests_until_bad(traffic, most):
     """Return the canary requests until the gate rolls back; None if it does not within ``most``."""
     gate = Gate()
-    while gate.canary_requests < most:
+    while gate.canary.requests < most:
         gate = gate.after(*traffic.interval())
         if gate.is_bad:
-            return gate.canary_requests
+            return gate.canary.requests
     return None
 
 
@@ -96,13 +94,13 @@ def test_a_canary_that_turns_bad_late_is_found():
     found = []
     for seed in range(20):
         gate, traffic = Gate(), Traffic(seed, weight=0.25, batch=200)
-        while gate.canary_requests < 20_000:
+        while gate.canary.requests < 20_000:
             gate = gate.after(*traffic.interval())
         traffic.errors = 0.05
-        start = gate.canary_requests
+        start = gate.canary.requests
         while not gate.is_bad:
             gate = gate.after(*traffic.interval())
-        found.append(gate.canary_requests - start)
+        found.append(gate.canary.requests - start)
     assert median(found) <= 600
 
 
@@ -125,8 +123,8 @@ def test_one_failure_among_few_requests_is_no_evidence():
 
 
 def test_without_stable_traffic_nothing_is_concluded():
-    """Without stable's requests nothing can be compared."""
-    assert Bets() == Bets().after(100, 100, 0, 0)
+    """Nor without mirrored requests: nothing can be compared."""
+    assert 1 == Gate(other_answers=0.1).after(Counts(100, 100), Counts()).evidence
 
 
 def test_latency_is_compared_at_stables_own_quantiles():
@@ -163,11 +161,11 @@ def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(sl
 
     def until_found(seed):
         gate, traffic = Gate(), Traffic(seed, weight=0.25, batch=100)
-        while gate.canary_requests < 5_000 and not gate.is_bad:
-            now = slow if gate.stable_requests < 1000 else 1.0
+        while gate.canary.requests < 5_000 and not gate.is_bad:
+            now = slow if gate.stable.requests < 1000 else 1.0
             n = int(traffic.random.binomial(100, 0.25))
             gate = gate.after(traffic._counts(n, BASE_ERRORS, 1.3 * now), traffic._counts(100 - n, BASE_ERRORS, now))
-        return gate.canary_requests if gate.is_bad else 5_000
+        return gate.canary.requests if gate.is_bad else 5_000
 
     found = [until_found(seed) for seed in range(20)]
     assert max(found) <= (2_000 if slow == 1.0 else 3_000), found
@@ -175,7 +173,7 @@ def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(sl
 
 def test_a_verdict_says_what_speaks_most_against_the_canary():
     """The reason names the strongest test (errors, latency, labels or mirrored answers) with its numbers."""
-    fresh = Gate(labels=LabelTest(0.1), pairs=MirrorTest(0.1))
+    fresh = Gate(label_shift=0.1, other_answers=0.1)
     assert (
         "40 of 100 requests failed, compared with 3 of 900 for stable"
         in fresh.after(Counts(100, 40), Counts(900, 3)).reason()
@@ -195,7 +193,7 @@ def test_a_verdict_says_what_speaks_most_against_the_canary():
 
 def test_with_more_requests_smaller_faults_would_have_been_seen():
     """The smallest detectable fault shrinks as requests are compared; at first no fault is detectable."""
-    gate, traffic = Gate(labels=LabelTest(0.1), pairs=MirrorTest(0.1)), Traffic(1, weight=0.25)
+    gate, traffic = Gate(label_shift=0.1, other_answers=0.1), Traffic(1, weight=0.25)
     assert {None} == {*gate.could_see().values()}
     found = []
     for number in range(1, 401):
@@ -212,12 +210,12 @@ def test_with_more_requests_smaller_faults_would_have_been_seen():
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 300), st.integers(0, 9), st.integers(0, 9)), max_size=30))
 def test_the_gate_survives_being_stored(intervals):
     """The stored gate contains all evidence, of every test; without a test of labels or pairs, there is none again."""
-    gate = Gate(labels=LabelTest(0.1), pairs=MirrorTest(0.1))
+    gate = Gate(label_shift=0.1, other_answers=0.1)
     for canary, stable, canary_failures, stable_failures in intervals:
         gate = gate.after(
             Counts(canary, min(canary, canary_failures), labels={"A": canary}, pairs=(8, canary_failures)),
             Counts(stable, min(stable, stable_failures), labels={"A": stable, "B": stable_failures}),
-        ).renewed()
+        )
     again = read(Gate, json.loads(json.dumps(plain(gate))))
     assert gate.evidence == pytest.approx(again.evidence, rel=1e-2)
     for counted in ("canary", "stable", "label_shares", "mirrored", "could_see"):

@@ -7,8 +7,8 @@ from statistics import median
 import numpy as np
 import pytest
 
-from deploy.controller.rollouts.gate import Counts, Gate
-from deploy.controller.rollouts.labels import LabelTest
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.gate import Gate
 
 MOST = 0.1
 
@@ -17,7 +17,7 @@ def run(seed, *, weight, stable, canary, max_requests, batch=40):
     """Canary requests until the gate rolls back; None when it does not within ``max_requests``. Everything else is
     healthy: 0.3 % errors on both sides."""
     random = np.random.default_rng(seed)
-    gate = Gate(labels=LabelTest(MOST))
+    gate = Gate(label_shift=MOST)
     names = [f"L{i}" for i in range(len(stable))]
 
     def side(requests, shares):
@@ -25,11 +25,11 @@ def run(seed, *, weight, stable, canary, max_requests, batch=40):
         found = random.multinomial(requests - failures, shares)
         return Counts(requests, failures, labels=dict(zip(names, map(int, found), strict=True)))
 
-    while gate.canary_requests < max_requests:
+    while gate.canary.requests < max_requests:
         n = int(random.binomial(batch, weight))
         gate = gate.after(side(n, canary), side(batch - n, stable))
         if gate.is_bad:
-            return gate.canary_requests
+            return gate.canary.requests
     return None
 
 
@@ -75,7 +75,7 @@ def test_shifted_labels_are_found(name, stable, canary, weight, within):
 def test_what_everybody_is_asked_now_is_no_shift():
     """The mix of requests is reversed for both sides at the same time."""
     random = np.random.default_rng(5)
-    gate = Gate(labels=LabelTest(MOST))
+    gate = Gate(label_shift=MOST)
     for number in range(300):
         share = 0.8 if number < 150 else 0.2
         canary, stable = (int(random.binomial(n, share)) for n in (10, 30))

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from deploy.controller.rollouts import sensitivity
-from deploy.controller.rollouts.gate import DOUBT, Counts, Gate
-from deploy.controller.rollouts.labels import LabelTest
-from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.gate import DOUBT, Gate
 
 
 @pytest.mark.parametrize(("canary", "stable"), [(500, 4_500), (2_000, 6_000)])
@@ -35,12 +34,12 @@ def test_nothing_is_seen_on_one_side_alone():
     """Without stable's requests there is no test, and so no estimate."""
     assert sensitivity.smallest(0.003, 1_000, 0, 2) is None
     assert sensitivity.smallest(0.003, 0, 1_000, 2) is None
-    assert sensitivity.change_of_labels(LabelTest(0.1), 2) is None
+    assert sensitivity.change_of_labels({}, {}, 0.1, 2) is None
 
 
 def mirrored(most, agreed=0):
     """A gate that has compared answers which all agreed."""
-    gate = Gate(pairs=MirrorTest(most))
+    gate = Gate(other_answers=most)
     return gate.after(Counts(pairs=(agreed, 0)), Counts()) if agreed else gate
 
 
@@ -80,5 +79,5 @@ def test_a_change_of_the_most_frequent_label_is_seen_with_more_answers(share):
     found = []
     for answers in (500, 5_000):
         counts = {"A": round(share * answers), "B": answers - round(share * answers)}
-        found.append(sensitivity.change_of_labels(LabelTest(0.1, canary=counts, stable=counts), 2))
+        found.append(sensitivity.change_of_labels(counts, counts, 0.1, 2))
     assert 0.1 < found[1] < found[0] < 0.4

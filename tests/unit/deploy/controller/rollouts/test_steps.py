@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from deploy.controller.rollouts.gate import Counts, Gate
-from deploy.controller.rollouts.pairs import MirrorTest
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.gate import Gate
 from deploy.controller.rollouts.steps import Observation, Rollout, Rules, after_command, after_look, begun
 
 ROLLOUT = Rollout("e", "e/2", "e/1", steps=(5.0, 25.0, 100.0), rules=Rules(min_requests=100, step_s=60.0))
@@ -149,7 +149,7 @@ def compared(pairs, differed=0):
 
 def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
     """Requests and time alone prove little: with few pairs, one different answer in ten is not detected."""
-    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=MirrorTest(0.1))), compared(60, 6), 11.0)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(other_answers=0.1)), compared(60, 6), 11.0)
     assert ("waiting", 5.0) == (rollout.state, rollout.weight)
     assert (
         "only 60 mirrored answers were compared; 430 are needed to tell 20.0% different ones from the permitted 10.0%"
@@ -164,7 +164,7 @@ def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
 
 def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdict_says_so():
     """Little traffic must not block a rollout for ever, and the verdict must say what it lacks."""
-    rollout = after_look(start(rules=MIRRORED, gate=Gate(pairs=MirrorTest(0.1))), compared(5), 100.0)
+    rollout = after_look(start(rules=MIRRORED, gate=Gate(other_answers=0.1)), compared(5), 100.0)
     assert 25.0 == rollout.weight
     rollout = after_look(rollout, compared(5), 111.0)
     assert "promoted" == rollout.phase
@@ -176,5 +176,5 @@ def test_what_is_not_mirrored_is_not_waited_for():
     rollout = after_look(start(rules=MIRRORED), healthy(), 11.0)
     assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
     rules = replace(MIRRORED, mirror_wait_s=0.0)
-    hasty = start(rules=rules, gate=Gate(pairs=MirrorTest(0.1)))
+    hasty = start(rules=rules, gate=Gate(other_answers=0.1))
     assert 25.0 == after_look(hasty, compared(5), 11.0).weight
