@@ -255,7 +255,6 @@ class Gateway:
                 threads,
                 processes=settings.max_hook_processes,
                 start=settings.ready_timeout,
-                rows=settings.max_batch_rows,
             ),
             ready_timeout=settings.ready_timeout,
             threads=threads,

@@ -90,7 +90,7 @@ async def run(trial: Trial) -> Report:
             loading = time.monotonic() - began
             if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
                 raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
-            handler = HookHandler(ProcessExecutor(pool), call=None, default=None, threads=threads, max_rows=1)
+            handler = HookHandler(ProcessExecutor(pool), call=None, default=None, threads=threads)
             trace = Trace("trial")
             try:
                 trace.deadline = asyncio.get_running_loop().time() + trial.timeout
@@ -120,6 +120,6 @@ def _guess_engine(trial: Trial) -> str:
         return _SUFFIXES[trial.bundle.suffix]
     files = [trial.code] if trial.code.is_file() else trial.code.glob("*.py")
     source = "".join(path.read_text("utf-8", "replace") for path in files)
-    if re.search(r"^\s+(async )?def process(_batch)?\(", source, re.M):
+    if re.search(r"^\s+(async )?def process\(", source, re.M):
         return "custom_async" if "async def" in source else "custom"
     return "triton"

@@ -29,23 +29,20 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
-from preprocessing.errors import InvalidInput, UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
+from preprocessing.errors import InvalidInput, UserCodeFailed, UserCodeLoadError, UserCodeRefused
 
 _T = TypeVar("_T")
 
 Stage: TypeAlias = Literal["preprocess", "process", "postprocess"]
 Statistics: TypeAlias = Callable[[dict[str, Any]], None]
 Hook: TypeAlias = Callable[[Any, MutableMapping[str, Any], Statistics | None], Any]
-BatchHook: TypeAlias = Callable[[list[Any], list[MutableMapping[str, Any]], list[Statistics | None]], Any]
 
 STAGES: Final[tuple[Stage, ...]] = ("preprocess", "process", "postprocess")
 
 MAX_ERROR_CHARS: Final = 2000
 """Of an exception's text: Python often puts the value that it could not convert into it, and a caller chose that."""
 _CLASS: Final = "Preprocess"
-_PLACES: Final = {
-    "state": 1, "states": 1, "collect_custom_statistics_fn": 2, "collect_custom_statistics_fns": 2,
-}  # fmt: skip
+_PLACES: Final = {"state": 1, "collect_custom_statistics_fn": 2}
 """Where the parameters of a hook with these names stand."""
 _SKELETON: Final = "a file that defines `class Preprocess:` with preprocess, process or postprocess"
 
@@ -56,10 +53,6 @@ class UserCode:
     A missing hook returns its data unchanged, as in clearml-serving. If `is_async(stage)`, the hook returns an
     awaitable. Otherwise it blocks while the user's code runs; it may still return an awaitable, if a plain method
     returns a coroutine, which must then be awaited.
-
-    `batch_hooks` has, for each stage with a method `<stage>_batch`, a hook over several requests:
-    `hook(bodies, states, statistics)` returns one value per request; a `UserCodeError` among them is that request's
-    failure.
     """
 
     def __init__(self, name: str, instance: object, modules: _Modules) -> None:
@@ -70,11 +63,8 @@ class UserCode:
         self._modules = modules
         self._methods = {stage: method for stage in STAGES if (method := _method(instance, stage)) is not None}
         self._async = frozenset(stage for stage, method in self._methods.items() if _is_async(method))
-        self._batch = {stage: m for stage in STAGES if (m := _method(instance, f"{stage}_batch")) is not None}
-        self._async_batch = frozenset(stage for stage, method in self._batch.items() if _is_async(method))
-        self.stages: list[Stage] = [stage for stage in STAGES if stage in self._methods or stage in self._batch]
+        self.stages: list[Stage] = [stage for stage in STAGES if stage in self._methods]
         """The stages that the class has, in order. With `process`, no backend is needed."""
-        self.batch_hooks: dict[Stage, BatchHook] = {stage: self._batch_hook(stage) for stage in self._batch}
         self.preprocess: Hook = self._hook("preprocess")
         self.process: Hook = self._hook("process")
         self.postprocess: Hook = self._hook("postprocess")
@@ -110,11 +100,7 @@ class UserCode:
 
     def is_async(self, stage: Stage) -> bool:
         """Whether the hook is a coroutine function, which is awaited instead of run in a thread."""
-        return stage in self._async or (stage not in self._methods and stage in self._async_batch)
-
-    def is_batch_async(self, stage: Stage) -> bool:
-        """Whether `<stage>_batch` is a coroutine function."""
-        return stage in self._async_batch
+        return stage in self._async
 
     def unload(self) -> None:
         """Call the class's own `unload`, if it has one, and drop its modules. Further calls do nothing.
@@ -139,7 +125,7 @@ class UserCode:
     def _hook(self, stage: Stage) -> Hook:
         method = self._methods.get(stage)
         if method is None:
-            return self._hook_from_batch(stage) if stage in self._batch else _unchanged
+            return _unchanged
         call = _with_three_arguments(stage, method)
         modules = self._modules
 
@@ -151,51 +137,6 @@ class UserCode:
             return _awaited(stage, result, modules) if inspect.isawaitable(result) else result
 
         return hook
-
-    def _hook_from_batch(self, stage: Stage) -> Hook:
-        def hook(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:
-            results = self.batch_hooks[stage]([data], [state], [statistics])
-            return _first_of(results) if inspect.isawaitable(results) else _value(results[0])
-
-        return hook
-
-    def _batch_hook(self, stage: Stage) -> BatchHook:
-        name = f"{stage}_batch"
-        call = _with_three_arguments(name, self._batch[stage])
-        modules = self._modules
-
-        def outcomes(results: Any, wanted: int) -> list[Any]:
-            try:
-                found = list(results)
-            except TypeError:
-                found = []
-            if len(found) != wanted:
-                message = f"{name} must return a list of {wanted} values, one per request, and returned "
-                message += f"{len(found)}" if found else f"a {type(results).__name__}"
-                raise UserCodeFailed(message, stage=name, original=ValueError(message))
-            return [_stage_error(name, one, modules) if isinstance(one, BaseException) else one for one in found]
-
-        async def wait(awaitable: Awaitable[Any], wanted: int) -> list[Any]:
-            return outcomes(await _awaited(name, awaitable, modules), wanted)
-
-        def hook(data: list[Any], states: list[MutableMapping[str, Any]], statistics: list[Statistics | None]) -> Any:
-            try:
-                results = call(data, states, statistics)
-            except BaseException as error:
-                raise _stage_error(name, error, modules) from error
-            return wait(results, len(data)) if inspect.isawaitable(results) else outcomes(results, len(data))
-
-        return hook
-
-
-async def _first_of(results: Awaitable[list[Any]]) -> Any:
-    return _value((await results)[0])
-
-
-def _value(outcome: Any) -> Any:
-    if isinstance(outcome, UserCodeError):
-        raise outcome
-    return outcome
 
 
 def _unchanged(data: Any, state: MutableMapping[str, Any], statistics: Statistics | None = None) -> Any:  # noqa: ARG001 the shape of every hook

@@ -1,4 +1,4 @@
-"""Puts concurrent entries of one endpoint version into few calls: text rows, tensors, or a hook's requests.
+"""Puts concurrent entries of one endpoint version into few calls: text rows, or tensors.
 
 One ``Batcher`` belongs to one endpoint version and one event loop. An entry is what one request contributes to a call:
 rows, a deadline, and a callback for the outcome. The life of an entry:
@@ -18,7 +18,7 @@ The code below follows that life: ``add`` → ``_flush`` → ``_start`` → ``_r
   class and tenant if several are queued (``order``).
 - **Class batch.** A call of nothing but batch work leaves for a tenth of the time while other classes are active.
 
-If a call fails and one of its entries may be the reason (``ROW_FAULTS``), each half of it is called again, until only
+If a call fails and one of its entries may be the reason (``ROW_FAULT``), each half of it is called again, until only
 the guilty entry fails. An entry that ends early gives up its place at once. A call whose entries have all ended is
 cancelled.
 """
@@ -46,7 +46,6 @@ from gateway.errors import (
     BackendRefused,
     DeadlineExceeded,
     GatewayError,
-    HookFailed,
     ModelNotReady,
     Overloaded,
 )
@@ -56,8 +55,8 @@ from gateway.triton.port import Servers
 from preprocessing.collate import split_rows
 from preprocessing.errors import InvalidOutput
 
-ROW_FAULTS: Final = (BackendRefused, HookFailed)
-"""Failures of a whole call that one of its entries may have caused. A lost connection is not one of them."""
+ROW_FAULT: Final = BackendRefused
+"""The failure of a whole call that one of its entries may have caused. A lost connection is not one."""
 
 _PROBE_EVERY: Final = 16
 _PROBE_MIN_ENTRIES: Final = 8
@@ -94,7 +93,7 @@ class Batcher(Generic[R]):
     ``run(rows, timeout)`` makes one call with the rows of all its entries, in order, within ``timeout`` seconds.
     ``share(result, counts)`` cuts its result into one output for each entry; ``counts`` are the rows of each. The
     default takes a mapping of names to arrays of any dtype whose first dimension is the rows, [sum(counts), …], and
-    gives each entry the same names with arrays [count, …]. An output that is an exception is the error of its entry.
+    gives each entry the same names with arrays [count, …].
     ``InvalidOutput`` is the backend's fault: every entry fails with ``BackendGarbage``.
     ``size(row)`` returns the cost of a row without padding, normally its tokens; ``limits.max_padded_tokens`` bounds
     longest × rows. ``on_batch(rows, padded_tokens, tokens)`` is called for every call.
@@ -516,7 +515,7 @@ class Batcher(Generic[R]):
                 error = failure
         elif isinstance(error, asyncio.CancelledError):
             error = ModelNotReady("this version is being closed", retry_after=0)
-        elif isinstance(error, ROW_FAULTS):
+        elif isinstance(error, ROW_FAULT):
             live = [entry for entry in call.entries if not entry.is_over]
             if len(live) > 1:
                 self._halve(live, now)
@@ -610,10 +609,7 @@ def _end_all(call: CallInFlight, now: float, outputs: Sequence[Any], error: Base
         return
     for entry, output in zip(call.entries, outputs, strict=True):
         entry.infer_ns = took
-        if isinstance(output, Exception):
-            entry.end(None, output)
-        else:
-            entry.end(output, None)
+        entry.end(output, None)
 
 
 async def _closed(_rows: object, _timeout: float) -> Any:

@@ -49,7 +49,7 @@ class HookParts:
     info: ModelInfo | None
     default: TextProcessor | None
     on_call: Callable[[int], None] | None = None
-    """Gets the rows of each call to the model, if a request that waits can wait only for the model."""
+    """Gets the rows of each call to the model."""
 
 
 class HookBuilder:
@@ -60,11 +60,10 @@ class HookBuilder:
 
     def __init__(
         self, send_request: Callable[[str, str | None, Any], Coroutine[Any, Any, Any]], threads: ThreadPoolExecutor,
-        *, processes: int = 32, start: float = 300.0, rows: int = 64,
+        *, processes: int = 32, start: float = 300.0,
     ) -> None:  # fmt: skip
-        """``processes``: the most of a worker. ``start``: seconds to load code. ``rows``: most requests in one run."""
+        """``processes``: the most of a worker. ``start``: seconds to load code."""
         self._start = start
-        self._rows = rows
         self._send_request = send_request
         self._threads = threads
         self._bound = ProcessBound(processes)
@@ -100,9 +99,7 @@ class HookBuilder:
             lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=parts.model)
         )
         executor = ThreadExecutor(code, threads=limits.threads, timeout=limits.timeout)
-        # With batches of its own, code is waited for too: that wait must not ask for Tritons.
-        handler = self._handler(executor, parts, None if executor.batches else parts.on_call)
-        return handler, _details(parts.spec, executor, {})
+        return self._handler(executor, parts), _details(parts.spec, executor, {})
 
     def _sender(self) -> Callable[..., Any]:
         """Return ``send_request`` for hooks: it blocks in threads, and is awaited on the event loop."""
@@ -145,20 +142,17 @@ class HookBuilder:
             await pool.close()
             raise
 
-    def _handler(
-        self, executor: Executor, parts: HookParts, on_call: Callable[[int], None] | None = None
-    ) -> HookHandler:
+    def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
         return HookHandler(
-            executor, call=parts.call, default=parts.default, threads=self._threads, max_rows=self._rows,
-            model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=on_call,
+            executor, call=parts.call, default=parts.default, threads=self._threads,
+            model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=parts.on_call,
         )  # fmt: skip
 
 
 def _details(spec: EndpointSpec, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:
     task = f"{spec.engine} model" if spec.engine in ENGINES else "preprocess code"
     stages = [stage for stage in STAGES if stage in executor.stages]
-    batches = sorted(executor.batches)
-    return {"task": task, "stages": stages, **({"batches": batches} if batches else {}), **more}
+    return {"task": task, "stages": stages, **more}
 
 
 def _count(text: str) -> int:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import orjson
@@ -16,7 +16,6 @@ import orjson
 from gateway.errors import GatewayError, HookFailed, InputRefused
 from gateway.hooks.wire import Buffer
 
-_MAX_ANSWER: Final = 256 << 20
 _MAX_TEXT: Final = 10_000
 _MAX_HEADERS: Final = 100
 _MAX_HEADER_BYTES: Final = 32 << 10
@@ -72,38 +71,23 @@ class HookResponse:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one request in the process."""
+    """The result of one request in the process, and the nanoseconds of each stage."""
 
     answer: object
     error: GatewayError | None
-    statistics: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class HookReply:
-    """The outcomes of one call, and its nanoseconds: waiting, then each stage."""
-
-    outcomes: list[Outcome]
-    queue_ns: int
+    statistics: Mapping[str, Any]
     stage_ns: tuple[int, int, int]
 
 
-def read_outcomes(head: Mapping[str, Any], payload: Buffer, count: int) -> list[Outcome]:
-    """Return the outcomes of ``count`` requests. Raises ``ValueError`` for an invalid answer."""
-    jobs = _of(list, head.get("jobs"))
-    if len(jobs) != count:
-        raise ValueError(f"{len(jobs)} answers to {count} requests")
-    parts = _parts(payload, _of(list, head.get("sizes")))
-    found = [_outcome(_of(dict, job), parts) for job in jobs]
-    if next(parts, None) is not None:
-        raise ValueError("there are more parts than answers")
-    return found
-
-
-def read_times(head: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Return the nanoseconds of each stage. Raises ``ValueError``."""
+def read_outcome(head: Mapping[str, Any], payload: Buffer) -> Outcome:
+    """Return the outcome of a request. Raises ``ValueError`` for an invalid one."""
+    statistics = _of(dict, head.get("statistics"))
     first, second, third = _of(list, head.get("ns"))
-    return whole(first), whole(second), whole(third)
+    stage_ns = whole(first), whole(second), whole(third)
+    try:
+        return Outcome(_answer(head, payload), None, statistics, stage_ns)
+    except GatewayError as error:
+        return Outcome(None, error, statistics, stage_ns)
 
 
 def whole(value: object) -> int:
@@ -123,60 +107,31 @@ def hook_failed(head: Mapping[str, Any]) -> HookFailed:
     return HookFailed(text(head.get("message")), hint=text(head.get("hint")))
 
 
-def _outcome(job: Mapping[str, Any], parts: Iterator[memoryview]) -> Outcome:
-    statistics = _of(dict, job.get("statistics"))
-    kind = job.get("is")
-    if kind in ("json", "large_json"):
-        part = _next(parts)
-        if len(part) > _MAX_ANSWER:
-            too_large = HookFailed(
-                f"the answer has {len(part) >> 20} MiB of JSON, at most {_MAX_ANSWER >> 20}", hint="return bytes"
-            )
-            return Outcome(None, too_large, statistics)
-        return Outcome(orjson.loads(part) if kind == "json" else _large_json(part), None, statistics)
-    if kind == "bytes":
-        return Outcome(bytes(_next(parts)), None, statistics)
-    if kind == "response":
-        body = bytes(_next(parts))
-        pairs = [(text(n).encode("latin-1"), text(v).encode("latin-1")) for n, v in _of(list, job.get("headers"))]
-        try:
-            return Outcome(HookResponse.checked(body, job.get("status"), pairs), None, statistics)
-        except HookFailed as error:
-            return Outcome(None, error, statistics)
-    if kind == "refused":
-        return Outcome(None, InputRefused(text(job.get("message")), hint=text(job.get("hint"))), statistics)
-    if kind == "failed":
-        return Outcome(None, hook_failed(job), statistics)
+def _answer(head: Mapping[str, Any], payload: Buffer) -> object:
+    """Return the answer. Raises the request's ``GatewayError``, or ``ValueError`` for what is no outcome."""
+    match head.get("is"):
+        case "json":
+            return orjson.loads(payload)
+        case "large_json":
+            return _large_json(payload)
+        case "bytes":
+            return bytes(payload)
+        case "response":
+            pairs = [(text(n).encode("latin-1"), text(v).encode("latin-1")) for n, v in _of(list, head.get("headers"))]
+            return HookResponse.checked(bytes(payload), head.get("status"), pairs)
+        case "refused":
+            raise InputRefused(text(head.get("message")), hint=text(head.get("hint")))
+        case "failed":
+            raise hook_failed(head)
     raise ValueError("an outcome was expected")
 
 
-def _large_json(part: memoryview) -> object:
+def _large_json(payload: Buffer) -> object:
     """Return the values of JSON with integers beyond 64 bits, which orjson would read as floats."""
     try:
-        return json.loads(bytes(part))
+        return json.loads(bytes(payload))
     except RecursionError:
         raise ValueError("the answer is nested too deep") from None
-
-
-def _parts(payload: Buffer, sizes: list[object]) -> Iterator[memoryview]:
-    """Yield the parts of a payload by the sizes in its head; raise ``ValueError`` if bytes are missing or left over."""
-    view = memoryview(payload)
-    place = 0
-    for size in sizes:
-        end = place + whole(size)
-        if end > len(view):
-            raise ValueError("the payload is cut short")
-        yield view[place:end]
-        place = end
-    if place != len(view):
-        raise ValueError("the payload is longer than its parts")
-
-
-def _next(parts: Iterator[memoryview]) -> memoryview:
-    part = next(parts, None)
-    if part is None:
-        raise ValueError("there are fewer parts than answers")
-    return part
 
 
 def _of(kind: type, value: object) -> Any:

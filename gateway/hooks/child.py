@@ -24,7 +24,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from time import perf_counter_ns
@@ -35,7 +35,6 @@ import orjson
 
 from gateway.hooks import engines
 from gateway.hooks.json_form import to_json, write
-from gateway.hooks.stages import Job, run_stage
 from gateway.hooks.wire import MAX_PAYLOAD, Buffer, FrameReader, pack
 from gateway.parent_death import end_with_parent
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
@@ -77,7 +76,7 @@ class _Process:
             return
         _limit_memory(int(head["memory"]))
         code = self._code
-        is_async = code is not None and any(code.is_async(stage) or code.is_batch_async(stage) for stage in STAGES)
+        is_async = code is not None and any(map(code.is_async, STAGES))
         self._send({"k": "loaded", "is_async": is_async, **self._describe()})
         if is_async:
             with asyncio.Runner() as runner:
@@ -115,8 +114,8 @@ class _Process:
         code = self._code
         if code is None:
             example = engines.example(self._engine, self._model)
-            return {"stages": [], "batches": [], "details": {} if example is None else {"example": example}}
-        return {"stages": code.stages, "batches": sorted(code.batch_hooks), "details": {}}
+            return {"stages": [], "details": {} if example is None else {"example": example}}
+        return {"stages": code.stages, "details": {}}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -171,52 +170,37 @@ class _Process:
             self._send({"k": "done", "id": head["id"], "broken": f"{type(error).__name__}: {error}"})
 
     async def _work(self, head: dict[str, Any], payload: Buffer, call: Callable[..., Any]) -> None:
-        collected: list[dict[str, Any]] = []
-        jobs = []
-        is_spent = False
-        place = 0
-        bodies = memoryview(payload)
-        for is_json, size in zip(head["json"], head["sizes"], strict=True):
-            body = bodies[place : place + size]
-            place += size
-            collected.append({})
-            statistics = functools.partial(_collect, collected[-1])
-            jobs.append(Job(orjson.loads(body) if is_json else bytes(body), {}, statistics))
+        data: Any = orjson.loads(payload) if head["json"] else bytes(payload)
+        state: dict[str, Any] = {}
+        collected: dict[str, Any] = {}
+        statistics = functools.partial(_collect, collected)
         spent = [0, 0, 0]
+        failure: UserCodeError | None = None
         # A class for a model in Triton runs here only to be tried out (``gateway.trial``), without the model.
-        for stage in STAGES[:1] if self._engine == "triton" else STAGES:
+        for number, stage in enumerate(STAGES[:1] if self._engine == "triton" else STAGES):
+            is_model = stage == "process" and self._engine in engines.ENGINES
+            code: Any = self._predictor if is_model else self._code
+            if code is None:
+                continue
             started = perf_counter_ns()
-            if stage == "process" and self._engine in engines.ENGINES:
-                await run_stage(self._predictor, stage, jobs, call)  # type: ignore[arg-type] # has the methods used
-            elif self._code is not None:
-                await run_stage(self._code, stage, jobs, call)
-            spent[STAGES.index(stage)] = perf_counter_ns() - started
+            try:
+                data = await call(getattr(code, stage), code.is_async(stage), data, state, statistics)
+            except UserCodeError as error:
+                failure = error
+                break
+            finally:
+                spent[number] = perf_counter_ns() - started
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that a hook left running: the original process answers
-        outcomes: list[dict[str, Any]] = []
-        parts: list[bytes] = []
-        for job, found in zip(jobs, collected, strict=True):
-            outcome, part = self._outcome(job)
-            is_spent = is_spent or _has_no_memory(job.error)
-            outcomes.append({**outcome, "statistics": found})
-            parts += part
-        sizes = [len(part) for part in parts]
-        told = {"k": "done", "id": head["id"], "ns": spent, "jobs": outcomes, "sizes": sizes, "is_spent": is_spent}
-        self._send(told, parts)
-
-    def _outcome(self, job: Job) -> tuple[dict[str, Any], list[bytes]]:
-        error = job.error
-        if error is None:
-            try:
-                form, answer = _answer_form(job.data)
-            except (TypeError, ValueError, RecursionError, AttributeError) as unfit:
-                what = f"the answer cannot be written as JSON: {unfit}"
-                error = UserCodeFailed(what, stage="postprocess", original=unfit)
-                error.hint = "return dicts, lists, strings, numbers or arrays"
-            else:
-                return form, [answer]
-        kind = "refused" if isinstance(error, UserCodeRefused) else "failed"
-        return {"is": kind, "message": error.message, "hint": error.hint or ""}, []
+        outcome, part = _outcome(data, failure)
+        told = {
+            "k": "done",
+            "id": head["id"],
+            "ns": spent,
+            "statistics": collected,
+            "is_spent": _has_no_memory(failure),
+        }
+        self._send(told | outcome, part)
 
     def _send_request(self, endpoint: str, version: str | None = None, data: Any = None) -> Any:
         """The hook's ``self.send_request``, answered by the gateway.
@@ -227,7 +211,7 @@ class _Process:
         answer: Future[Any] = Future()
         self._calls[number] = answer
         payload = to_json(data)
-        self._send({"k": "call", "id": number, "endpoint": endpoint, "version": version}, [payload])
+        self._send({"k": "call", "id": number, "endpoint": endpoint, "version": version}, payload)
         if self._engine == "custom_async" or self._is_on_loop():
             return _wrapped(answer)
         return answer.result()
@@ -240,11 +224,11 @@ class _Process:
 
     # --- the socket ---------------------------------------------------------------------------------------------------
 
-    def _send(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
+    def _send(self, head: Mapping[str, Any], payload: bytes = b"") -> None:
         with self._sending, contextlib.suppress(OSError):  # the gateway is gone: `_read` ends the process
-            if (size := sum(map(len, payload))) > MAX_PAYLOAD:
-                reason = f"its result has {size >> 20} MiB, at most {MAX_PAYLOAD >> 20} are allowed"
-                head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, ()
+            if len(payload) > MAX_PAYLOAD:
+                reason = f"its result has {len(payload) >> 20} MiB, at most {MAX_PAYLOAD >> 20} are allowed"
+                head, payload = {"k": head["k"], "id": head["id"], "broken": reason}, b""
             self._connection.sendall(pack(head, payload))
 
     def _read(self) -> None:
@@ -279,8 +263,6 @@ class _Process:
 class _Predictor:
     """Gives an engine's model the interface of a ``Preprocess`` class with only ``process``."""
 
-    batch_hooks: Final[dict[str, Any]] = {}
-
     def __init__(self, engine: str, model: Any, *, is_body: bool) -> None:
         self._engine = engine
         self._model = model
@@ -298,6 +280,18 @@ class _Predictor:
         except BaseException as error:
             text = f"predict raised {type(error).__name__}: {str(error)[:MAX_ERROR_CHARS]}"
             raise UserCodeFailed(text, stage="process", original=error) from error
+
+
+def _outcome(answer: Any, error: UserCodeError | None) -> tuple[dict[str, Any], bytes]:
+    if error is None:
+        try:
+            return _answer_form(answer)
+        except (TypeError, ValueError, RecursionError, AttributeError) as unfit:
+            what = f"the answer cannot be written as JSON: {unfit}"
+            error = UserCodeFailed(what, stage="postprocess", original=unfit)
+            error.hint = "return dicts, lists, strings, numbers or arrays"
+    kind = "refused" if isinstance(error, UserCodeRefused) else "failed"
+    return {"is": kind, "message": error.message, "hint": error.hint or ""}, b""
 
 
 async def _call_here(hook: Callable[..., Any], _is_async: bool, *arguments: Any) -> Any:

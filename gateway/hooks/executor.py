@@ -1,7 +1,6 @@
-"""Runs the stages of users' code for one or several requests, in threads of the worker or in hook processes.
+"""Runs the stages of users' code for a request, in threads of the worker or in hook processes.
 
-``handlers.hook.HookHandler`` uses an ``Executor`` and does not know which of the two it is. It passes ``Work``: data,
-the state between stages, and an error if there is one.
+``handlers.hook.HookHandler`` uses an ``Executor`` and does not know which of the two it is.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import inspect
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from time import perf_counter_ns
 from types import GeneratorType
 from typing import Any, Final, TypeAlias
 
-from gateway.errors import DeadlineExceeded, GatewayError, HookFailed, InputRefused
+from gateway.errors import DeadlineExceeded, HookFailed, InputRefused
 from gateway.hooks.answers import HookResponse
 from gateway.hooks.pool import HookPool
-from gateway.hooks.stages import Job, run_stage
 from gateway.own_thread import in_own_thread
 from gateway.trace import Trace
 from preprocessing.errors import UserCodeError, UserCodeRefused
@@ -27,19 +24,7 @@ from preprocessing.user_code import STAGES, Stage, UserCode
 
 _log = logging.getLogger("triton_gateway.hooks")
 
-_THREAD_BATCHES: Final = 2
 _UNLOAD_S: Final = 10.0
-
-
-@dataclass(slots=True, eq=False)
-class Work:
-    """One request between stages. ``state`` is the dict that the stages share; ``deadline`` is in the loop's time."""
-
-    data: Any
-    trace: Trace
-    deadline: float
-    state: dict[str, Any] = field(default_factory=dict)
-    error: GatewayError | None = None
 
 
 class ProcessExecutor:
@@ -49,29 +34,21 @@ class ProcessExecutor:
         self._pool = pool
         self.stages = frozenset(pool.loaded.stages)
         """The stages that the code has."""
-        self.batches = frozenset(pool.loaded.batches)
-        """The stages that take several requests in one call."""
 
-    @property
-    def concurrency(self) -> int:
-        """The number of calls that can run at once."""
-        return self._pool.concurrency
+    async def run(self, _stages: Sequence[Stage], data: Any, _state: dict[str, Any], ask: Trace) -> Any:
+        """Run the stages on a request's ``data``, and return what they make of it. Raises ``GatewayError``.
 
-    async def run(self, _stages: Sequence[Stage], works: Sequence[Work]) -> None:
-        """Run the stages on the works: each gets new ``data``, or an ``error``.
-
-        Raises ``GatewayError`` if all works failed with the same error. The works are then unchanged, so parts of them
-        may be retried.
+        ``state`` is the dict that the stages share.
         """
-        reply = await self._pool.run([w.data for w in works], max([w.deadline for w in works]))
-        for work, outcome in zip(works, reply.outcomes, strict=True):
-            work.data, work.error = outcome.answer, outcome.error
-            work.trace.queue_ns += reply.queue_ns
-            for stage, spent in zip(STAGES, reply.stage_ns, strict=True):
-                if spent:
-                    _spend(work.trace, stage, spent)
-            if outcome.statistics:
-                work.trace.collect(outcome.statistics)
+        outcome, queued = await self._pool.run(data, ask.deadline)
+        ask.queue_ns += queued
+        for stage, spent in zip(STAGES, outcome.stage_ns, strict=True):
+            _spend(ask, stage, spent)
+        if outcome.statistics:
+            ask.collect(outcome.statistics)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.answer
 
     async def close(self) -> None:
         """Unload the code and release everything."""
@@ -85,50 +62,35 @@ class ThreadExecutor:
     stage, 0 for no limit.
     """
 
-    concurrency = _THREAD_BATCHES
-
     def __init__(self, code: UserCode, *, threads: int, timeout: float = 0.0) -> None:
         self._code = code
         self._loop = asyncio.get_running_loop()
         self._timeout = timeout or None
-        self.batches: frozenset[str] = frozenset(code.batch_hooks)
         self.stages: frozenset[str] = frozenset(code.stages)
         self._threads = ThreadPoolExecutor(threads, f"hook-{code.name}"[:40])
         self._free = asyncio.Semaphore(threads)
 
-    async def run(self, stages: Sequence[Stage], works: Sequence[Work]) -> None:
+    async def run(self, stages: Sequence[Stage], data: Any, state: dict[str, Any], ask: Trace) -> Any:
         """See ``ProcessExecutor.run``; if Triton comes between, ``stages`` are those before or after it."""
-        jobs = [Job(w.data, w.state, w.trace.collect) for w in works]
+        code = self._code
         for stage in stages:
             if stage not in self.stages:
                 continue
             started = perf_counter_ns()
             try:
-                if self._timeout is None:
-                    await run_stage(self._code, stage, jobs, self._call)
-                else:
-                    async with asyncio.timeout(self._timeout):
-                        await run_stage(self._code, stage, jobs, self._call)
+                async with asyncio.timeout(self._timeout):
+                    data = await self._call(getattr(code, stage), code.is_async(stage), data, state, ask.collect)
             except TimeoutError:
-                late = DeadlineExceeded(
+                raise DeadlineExceeded(
                     f"{stage} took longer than the {self._timeout:g} s that gateway.hook_timeout allows",
                     hint="it still runs: code that may hang belongs in a process (engine custom)",
-                )
-                for work in works:
-                    work.error = late
-                return
-            spent = perf_counter_ns() - started
-            for work in works:
-                _spend(work.trace, stage, spent)
-        for work, job in zip(works, jobs, strict=True):
-            work.data = job.data
-            if job.error is not None:
-                work.error = _gateway_error(job.error)
-            elif "postprocess" in stages:  # it is for the caller, not for Triton
-                try:
-                    work.data = HookResponse.of(job.data)
-                except HookFailed as error:
-                    work.error = error
+                ) from None
+            except UserCodeError as error:
+                kind = InputRefused if isinstance(error, UserCodeRefused) else HookFailed
+                raise kind(error.message, hint=error.hint or "") from error
+            finally:
+                _spend(ask, stage, perf_counter_ns() - started)
+        return HookResponse.of(data) if "postprocess" in stages else data  # else it is for Triton, not for the caller
 
     async def close(self) -> None:
         """See ``ProcessExecutor.close``; ``unload`` gets ten seconds in a thread of its own."""
@@ -163,11 +125,6 @@ def _listing(hook: Callable[..., Any], *arguments: Any) -> Any:
     if type(result) is dict and any(isinstance(value, GeneratorType) for value in result.values()):
         return {name: list(value) if isinstance(value, GeneratorType) else value for name, value in result.items()}
     return result
-
-
-def _gateway_error(error: UserCodeError) -> GatewayError:
-    kind = InputRefused if isinstance(error, UserCodeRefused) else HookFailed
-    return kind(error.message, hint=error.hint or "")
 
 
 def _spend(trace: Trace, stage: Stage, spent: int) -> None:

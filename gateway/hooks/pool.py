@@ -23,7 +23,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import DeadlineExceeded, GatewayError, HookFailed
-from gateway.hooks.answers import HookReply
+from gateway.hooks.answers import Outcome
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.json_form import to_json
 from gateway.hooks.process import (
@@ -75,7 +75,7 @@ class HookPool:
     ) -> None:
         self.name = program.name
         self.is_async = False
-        self.loaded = Loaded(is_async=False, stages=[], batches=[], details={})
+        self.loaded = Loaded(is_async=False, stages=[], details={})
         """The description that the code gave when it was loaded."""
         self.processes: list[HookProcess] = []
         self._program = program
@@ -94,11 +94,6 @@ class HookPool:
     def pids(self) -> list[int]:
         """Ids of the running processes, oldest first."""
         return [p.pid for p in self.processes]
-
-    @property
-    def concurrency(self) -> int:
-        """The most requests that all processes together run at once."""
-        return self._limits.processes * (ASYNC_CONCURRENCY if self.is_async else self._limits.threads)
 
     @property
     def has_waiting(self) -> bool:
@@ -130,15 +125,15 @@ class HookPool:
         self._has_started = True
         self.dispatch_waiting()
 
-    async def run(self, bodies: Sequence[object], deadline: float) -> HookReply:
-        """Run all stages on the ``bodies`` of several requests, in one process.
+    async def run(self, body: object, deadline: float) -> tuple[Outcome, int]:
+        """Run all stages on the body of a request; return the outcome, and the nanoseconds until a process took it.
 
         They must end before ``deadline`` (the event loop's time), or within the pool's own time-out if that is sooner.
         Raises ``HookFailed`` if the process ends or cannot be started, and ``DeadlineExceeded``.
         """
         loop = asyncio.get_running_loop()
         now = time.perf_counter_ns()
-        pending = self._pending_call(bodies, deadline)
+        pending = _pending_call(body, deadline)
         if self._broken is not None and not self.processes and loop.time() < self._retry_at:
             raise self._broken
         free = self._free_process() if not self._waiting else None
@@ -150,7 +145,7 @@ class HookPool:
         if pending.process is None:
             pending.timer = loop.call_at(deadline, self._time_out_waiting, pending)
         try:
-            outcomes, stage_ns = await pending.answer
+            return await pending.answer, pending.sent_ns - now
         except asyncio.CancelledError:
             if pending.process is not None:
                 pending.process.cancel(pending)
@@ -158,7 +153,6 @@ class HookPool:
         finally:
             if pending.process is None and pending.timer is not None:
                 pending.timer.cancel()
-        return HookReply(outcomes, pending.sent_ns - now, stage_ns)
 
     async def close(self) -> None:
         """Unload the code in every process and end it; processes that still run after ten seconds are killed."""
@@ -231,19 +225,6 @@ class HookPool:
             self._bound.pools.discard(self)
 
     # --- requests -----------------------------------------------------------------------------------------------------
-
-    def _pending_call(self, bodies: Sequence[object], deadline: float) -> PendingCall:
-        try:
-            pieces = [body if type(body) is bytes else to_json(body) for body in bodies]
-        except (TypeError, ValueError, RecursionError) as error:
-            raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
-        sizes = [len(piece) for piece in pieces]
-        if sum(sizes) > MAX_PAYLOAD:
-            raise HookFailed(
-                f"the input of the endpoint's code is {sum(sizes) >> 20} MiB: at most {MAX_PAYLOAD >> 20} can be sent"
-            )
-        head = {"json": [type(body) is not bytes for body in bodies], "sizes": sizes}
-        return PendingCall(head, pieces, len(bodies), deadline, asyncio.get_running_loop().create_future())
 
     def _dispatch(self, pending: PendingCall, process: HookProcess) -> None:
         if pending.answer.done():  # its caller has left
@@ -337,6 +318,18 @@ class HookPool:
         if not task.cancelled() and task.exception() is not None:
             _log.error("%s: starting a hook process failed", self.name, exc_info=task.exception())
         self.dispatch_waiting()
+
+
+def _pending_call(body: object, deadline: float) -> PendingCall:
+    try:
+        sent = body if type(body) is bytes else to_json(body)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise HookFailed(f"the input of the endpoint's code cannot be sent to its process: {error}") from error
+    if len(sent) > MAX_PAYLOAD:
+        raise HookFailed(
+            f"the input of the endpoint's code is {len(sent) >> 20} MiB: at most {MAX_PAYLOAD >> 20} can be sent"
+        )
+    return PendingCall(sent, type(body) is not bytes, deadline, asyncio.get_running_loop().create_future())
 
 
 async def _have_ended(processes: Sequence[HookProcess], within: float) -> None:

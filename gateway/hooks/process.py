@@ -16,14 +16,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import preprocessing
 from gateway.errors import DeadlineExceeded, HookFailed
-from gateway.hooks.answers import Outcome, hook_failed, read_outcomes, read_times, text, whole
+from gateway.hooks.answers import Outcome, hook_failed, read_outcome, text, whole
 from gateway.hooks.wire import Buffer, FrameReader, pack
 from preprocessing.user_code import STAGES
 
@@ -63,27 +63,21 @@ class Loaded:
 
     is_async: bool
     stages: list[str]
-    batches: list[str]
     details: dict[str, Any]
     """What the status shows of it: an example of a body, if the engine knows one."""
 
 
-Done = tuple[list[Outcome], tuple[int, int, int]]
-"""The outcomes of a call, and the nanoseconds of each stage."""
-
-
 @dataclass(slots=True, eq=False)
 class PendingCall:
-    """One call (a frame) that waits for a process or runs in one. A cancelled call runs on until its process answers.
+    """One request that waits for a process or runs in one. If it is cancelled, it runs on until its process answers.
 
     ``deadline`` is in the event loop's time.
     """
 
-    head: Mapping[str, Any]
-    payload: Sequence[Buffer]
-    count: int
+    body: bytes
+    is_json: bool
     deadline: float
-    answer: asyncio.Future[Done]
+    answer: asyncio.Future[Outcome]
     timer: asyncio.TimerHandle | None = None
     process: HookProcess | None = None
     number: int = 0
@@ -193,7 +187,7 @@ class HookProcess(asyncio.Protocol):
         pending.process, pending.number, pending.sent_ns = self, self._number, time.perf_counter_ns()
         self.running[self._number] = pending
         pending.timer = self._loop.call_at(limit, self._too_late, pending)
-        self._write({"k": "run", "id": self._number, **pending.head}, pending.payload)
+        self._write({"k": "run", "id": self._number, "json": pending.is_json}, pending.body)
 
     def cancel(self, pending: PendingCall) -> None:
         """Cancel a call that nobody waits for any more; a hook that is not async runs on until its limit."""
@@ -313,15 +307,15 @@ class HookProcess(asyncio.Protocol):
         if "broken" in head:
             pending.fail(HookFailed(f"the process of the endpoint's code could not answer: {text(head['broken'])}"))
             return
-        found = read_outcomes(head, payload, pending.count), read_times(head)
+        outcome = read_outcome(head, payload)
         if not pending.answer.done():
-            pending.answer.set_result(found)
+            pending.answer.set_result(outcome)
 
     def reply(self, number: int, payload: bytes) -> None:
         """Send the hook the answer to its call of ``send_request``; empty for None."""
-        self._write({"k": "reply", "id": number}, [payload])
+        self._write({"k": "reply", "id": number}, payload)
 
-    def _write(self, head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> None:
+    def _write(self, head: Mapping[str, Any], payload: bytes = b"") -> None:
         if self._transport is None or self._transport.is_closing():
             return
         self._transport.write(pack(head, payload))
@@ -369,11 +363,10 @@ def too_late() -> DeadlineExceeded:
 
 
 def _loaded(head: Mapping[str, Any]) -> Loaded:
-    is_async, details = head["is_async"], head["details"]
-    stages, batches = ([text(name) for name in head[key]] for key in ("stages", "batches"))
-    if type(is_async) is not bool or type(details) is not dict or not {*stages, *batches} <= {*STAGES}:
+    is_async, details, stages = head["is_async"], head["details"], [text(name) for name in head["stages"]]
+    if type(is_async) is not bool or type(details) is not dict or not {*stages} <= {*STAGES}:
         raise ValueError("its description of the code is malformed")
-    return Loaded(is_async, stages, batches, details)
+    return Loaded(is_async, stages, details)
 
 
 def _read_exception(future: asyncio.Future[Any]) -> None:

@@ -1,13 +1,13 @@
 """The protocol between a gateway and a hook process over a UNIX socket.
 
-A frame is two lengths, a head (small, JSON) and a payload: the bodies or answers of several requests, as JSON or bytes
-one behind the other. Nothing that can execute crosses it. Both sides import this module; it imports neither.
+A frame is two lengths, a head (small, JSON) and a payload: the body or the answer of a request, as JSON or bytes.
+Nothing that can execute crosses it. Both sides import this module; it imports neither.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import orjson
@@ -22,10 +22,10 @@ MAX_PAYLOAD: Final = 256 << 20
 """The most bytes of a frame's payload."""
 
 
-def pack(head: Mapping[str, Any], payload: Sequence[Buffer] = ()) -> bytes:
-    """Return a frame; ``payload`` is in pieces. ``head`` may hold only JSON values."""
+def pack(head: Mapping[str, Any], payload: Buffer = b"") -> bytes:
+    """Return a frame. ``head`` may hold only JSON values."""
     text = orjson.dumps(head, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-    return b"".join((_LENGTHS.pack(len(text), sum(map(len, payload))), text, *payload))
+    return b"".join((_LENGTHS.pack(len(text), len(payload)), text, payload))
 
 
 class FrameReader:

@@ -14,7 +14,6 @@ from tokenizers import Tokenizer, models
 
 from preprocessing import config
 from preprocessing.config import TaskConfig
-from preprocessing.errors import UserCodeRefused
 from preprocessing.heads import HEADS, head_for
 from preprocessing.user_code import UserCode
 from tests.docs.blocks import ROOT, blocks
@@ -41,12 +40,8 @@ def test_every_class_of_the_page_runs(text: str, tmp_path: Path) -> None:
     if code.is_async("process"):
         assert asyncio.run(code.process(body, state, seen.update))
     elif "postprocess" in code.stages:
-        is_array = code.batch_hooks or "unit" in state
-        data = np.array(data, np.float32) if is_array else data
+        data = np.array(data, np.float32) if "unit" in state else data
         assert code.postprocess(data, state, seen.update)
-    if not state and code.batch_hooks:
-        with pytest.raises(UserCodeRefused):
-            code.preprocess({}, {}, None)
     code.unload()
 
 

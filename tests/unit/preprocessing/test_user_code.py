@@ -263,42 +263,6 @@ async def test_a_hooks_own_cancellation_is_its_failure(write: Write, load: Load)
         code.postprocess({}, {}, None)
 
 
-BATCH = """
-class Preprocess:
-    def preprocess_batch(self, bodies, states):
-        self.seen = len(bodies)
-        for body, state in zip(bodies, states):
-            state["n"] = body["n"]
-        return [ValueError("odd") if b["n"] % 2 else b["n"] for b in bodies]
-    def process(self, data, state, s=None):
-        return data * 10
-    async def postprocess_batch(self, data, states, collect_custom_statistics_fns):
-        for collect, value in zip(collect_custom_statistics_fns, data):
-            collect({"value": value})
-        return [{"y": d, "n": s["n"], "together": len(data)} for d, s in zip(data, states)]
-"""
-
-
-def test_batch_methods_take_one_request_too(write: Write, load: Load) -> None:
-    """A class with nothing but batch methods serves single requests."""
-    code = load(write(BATCH))
-    state: dict[str, Any] = {}
-    seen: dict[str, Any] = {}
-    assert ["preprocess", "process", "postprocess"] == code.stages
-    assert 4 == code.preprocess({"n": 4}, state)
-    assert {"y": 40, "n": 4, "together": 1} == asyncio.run(code.postprocess(40, state, seen.update))
-    assert {"value": 40} == seen
-    with pytest.raises(UserCodeRefused, match="odd"):
-        code.preprocess({"n": 3}, {})
-
-
-def test_batch_that_returns_the_wrong_number_fails_with_both_numbers(write: Write, load: Load) -> None:
-    """The assignment of answers to requests would be a guess."""
-    code = load(write("class Preprocess:\n    def process_batch(self, data, states):\n        return data[:1]\n"))
-    with pytest.raises(UserCodeFailed, match="list of 2 values, one per request, and returned 1"):
-        code.batch_hooks["process"]([1, 2], [{}, {}], [None, None])
-
-
 def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
     """Many calls of one object at a time, with imports inside hooks."""
     path = write(

@@ -19,7 +19,6 @@ from gateway.errors import (
     BackendRefused,
     BackendUnavailable,
     DeadlineExceeded,
-    HookFailed,
     ModelNotReady,
 )
 from gateway.prices import Prices
@@ -352,20 +351,6 @@ async def test_one_row_with_a_count_of_three_counts_as_three_rows() -> None:
     found = await asyncio.gather(*(batcher.submit([Row(1, v)], deadline, count=3) for v in range(4)))
     assert [[v] * 3 for v in range(4)] == [outputs["y"].tolist() for outputs, _, _ in found]
     assert [2, 2] == seen
-
-
-async def test_an_output_that_is_an_exception_is_the_error_of_its_entry() -> None:
-    """The other entries of the call get their outputs."""
-
-    async def run(rows: Sequence[Row], timeout: float) -> list[Any]:
-        return [HookFailed("mine") if row.value == 1 else row.value for row in rows]
-
-    batcher = Batcher(
-        run, limits=BatchLimits(), on_batch=lambda *_: None, size=lambda _: 1, share=lambda found, _: found
-    )
-    one, two = await _outcomes(batcher, 1, 2)
-    assert isinstance(one, HookFailed)
-    assert two == 2
 
 
 async def _outcomes(batcher: Any, *values: int, timeout: float = LIMIT_S) -> list[Any]:

@@ -189,22 +189,11 @@ async def test_a_models_place_is_given_back_with_its_version(tmp_path: Path, is_
 
 
 EACH = "class Preprocess:\n    def preprocess(self, body, state, s=None):\n        return body['x']\n"
-TOGETHER = (
-    "class Preprocess:\n    def preprocess_batch(self, bodies, states):\n        return [b['x'] for b in bodies]\n"
-)
 
 
-@pytest.mark.parametrize(
-    ("code", "counted"), [("", {("t", ""): (2, 4)}), (EACH, {("t", ""): (2, 4)}), (TOGETHER, {})],
-    ids=["tensors", "hook", "hook-with-batches"],
-)  # fmt: skip
-async def test_calls_that_requests_wait_for_are_counted(
-    tmp_path: Path, code: str, counted: dict[tuple[str, ...], tuple[int, int]]
-) -> None:
-    """Autoscalers read the waits of versions whose calls are counted: without, their load asks for no Triton.
-
-    Requests that also wait for code with batches are left out: more Tritons would not help them.
-    """
+@pytest.mark.parametrize("code", ["", EACH], ids=["tensors", "hook"])
+async def test_calls_that_requests_wait_for_are_counted(tmp_path: Path, code: str) -> None:
+    """Autoscalers read the waits of versions whose calls are counted: without, their load asks for no Triton."""
     registry, backend = FakeRegistry(), FakeBackend()
     with zipfile.ZipFile(tmp_path / "m.zip", "w") as packed:
         packed.writestr("model.onnx", b"weights")
@@ -227,7 +216,7 @@ async def test_calls_that_requests_wait_for_are_counted(
         for (metric, labels, _), numbers in assembler._observer.snapshot().distributed()
         if metric == catalog.BATCH_ROWS.name
     }
-    assert counted == found
+    assert {("t", ""): (2, 4)} == found
     await endpoint.retire()
 
 

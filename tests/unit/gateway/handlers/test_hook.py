@@ -26,7 +26,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 @pytest.fixture
 def make(threads: ThreadPoolExecutor) -> Callable[..., HookHandler]:
     """Return a function that makes a handler without a model."""
-    return lambda executor: HookHandler(executor, call=None, default=None, threads=threads, max_rows=8)
+    return lambda executor: HookHandler(executor, call=None, default=None, threads=threads)
 
 
 async def ask(handler: HookHandler, body: Any) -> Any:

@@ -273,24 +273,18 @@ async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any
     assert "preprocess code" in stack.state("bare")[1]
 
 
-BATCH = """
-import time
-from pathlib import Path
+ROWS = """
 class Preprocess:
-    def preprocess_batch(self, bodies, states):
-        for state in states:
-            state["together"] = len(bodies)
-        while not Path(GATE).exists():
-            time.sleep(0.01)
-        return [ValueError("x is missing") if "x" not in b else [[b["x"]]] * b.get("rows", 1) for b in bodies]
-    def postprocess_batch(self, data, states):
-        return [{"y": d.ravel().tolist(), "together": s["together"]} for d, s in zip(data, states)]
+    def preprocess(self, body, state, s=None):
+        state["n"] = body["x"]
+        return [[body["x"]]] * body["rows"]
+    def postprocess(self, data, state, s=None):
+        return {"y": data.ravel().tolist(), "n": state["n"]}
 """
 
 
-async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(stack: Any, tmp_path: Path) -> None:
+async def test_concurrent_requests_share_calls_to_triton(stack: Any) -> None:
     """Each gets its own rows. Only the request at fault is refused: a refused call is split."""
-    gate = tmp_path / "gate"
 
     def run(inputs: Any) -> Any:
         if (inputs["x"] == 13).any():
@@ -298,19 +292,18 @@ async def test_concurrent_requests_share_batch_hooks_and_one_call_to_triton(stac
         return {"y": inputs["x"] * 2}
 
     stack.add_text_model("m1")
-    source = BATCH.replace("GATE", repr(str(gate)))
-    stack.add_hook("t", source, model_id="m1", engine="triton", options={"hook_threads": "1"})
+    stack.add_hook("t", ROWS, model_id="m1", engine="triton")
     stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, run)
     await stack.served("t")
-    bodies = [{"x": n, "rows": n % 3 + 1} for n in range(10)] + [{}, {"x": 13}]
+    stack.backend.hold = asyncio.Event()  # what comes while calls run waits together
+    bodies = [{"x": n, "rows": n % 3 + 1} for n in range(14)]
     asked = [asyncio.create_task(stack.client.post("/serve/t", json=body)) for body in bodies]
-    # The first runs hold all executors until the gate opens. What comes meanwhile waits together.
-    await stack.until(lambda: stack.gateway.permits.in_flight == len(bodies))
-    gate.touch()
+    batcher = stack.gateway.table.current.endpoints["t"].batcher
+    await stack.until(lambda: batcher.queued_rows > 3)
+    stack.backend.hold.set()
     replies = await asyncio.gather(*asked)
-    assert [[2.0 * n] * (n % 3 + 1) for n in range(10)] == [r.json()["y"] for r in replies[:10]]
-    assert [422, 422] == [r.status_code for r in replies[10:]]
-    assert max(r.json()["together"] for r in replies[:10]) > 1
+    assert [{"y": [2.0 * n] * (n % 3 + 1), "n": n} for n in range(13)] == [r.json() for r in replies[:13]]
+    assert 422 == replies[13].status_code
     assert max(rows for _, rows in stack.backend.calls) > 3
 
 

@@ -63,9 +63,9 @@ async def opened(
 
 
 async def ask(pool: HookPool, body: Any, within: float = LIMIT_S) -> Any:
-    """Return the only outcome of one request."""
-    reply = await pool.run([body], asyncio.get_running_loop().time() + within)
-    return reply.outcomes[0]
+    """Return the outcome of one request."""
+    outcome, _ = await pool.run(body, asyncio.get_running_loop().time() + within)
+    return outcome
 
 
 async def test_a_pool_whose_process_has_ended_starts_one_for_the_next_request(code: Path) -> None:
@@ -157,8 +157,8 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    reply = await pool.run([{}], loop.time() + 300)
-    forked = Path(f"/proc/{reply.outcomes[0].answer['child']}")
+    outcome, _ = await pool.run({}, loop.time() + 300)
+    forked = Path(f"/proc/{outcome.answer['child']}")
     assert forked.exists()
     await pool.close()
     while forked.exists():

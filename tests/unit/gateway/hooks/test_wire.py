@@ -16,7 +16,7 @@ FRAMES = st.lists(
 @given(FRAMES, st.integers(1, 40))
 def test_frames_are_read_from_any_pieces_of_the_stream(frames: list[tuple[dict[str, int], bytes]], step: int) -> None:
     """The stream may be cut anywhere."""
-    stream = b"".join(pack(head, [payload]) for head, payload in frames)
+    stream = b"".join(pack(head, payload) for head, payload in frames)
     reader = FrameReader()
     found = [f for i in range(0, len(stream), step) for f in reader.feed(stream[i : i + step])]
     assert frames == found
