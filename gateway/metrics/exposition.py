@@ -5,19 +5,21 @@ Pure except for ``process_metrics``. Runs in a thread beside the requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, GCCollector, ProcessCollector, generate_latest
 from prometheus_client import Metric as Family
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Exemplar, Sample
+from prometheus_client.samples import Exemplar as Marked
+from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from gateway.metrics.accumulator import Series, Snapshot
+from gateway.metrics.accumulator import Exemplar, Gauge, Histogram, Series, Snapshot, Value, exemplar_of
 from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
@@ -43,41 +45,37 @@ class Numbers(Collector):
 
     def collect(self) -> Iterator[Family]:
         """See prometheus_client's ``Collector``."""
-        single: dict[str, list[tuple[Series, float]]] = {metric.name: [] for metric in CATALOG}
-        histograms: dict[str, list[tuple[Series, Sequence[float]]]] = {metric.name: [] for metric in CATALOG}
-        for series, value in chain(self._snapshot.counts, self._snapshot.shown()):
-            single[series.metric].append((series, value))
-        for series, numbers in self._snapshot.distributed():
-            histograms[series.metric].append((series, numbers))
+        found: dict[str, list[tuple[Series, Value]]] = defaultdict(list)
+        for series, value in self._snapshot.items():
+            found[series.metric].append((series, value))
         for metric in CATALOG:
             family = Family(metric.name.removesuffix("_total"), metric.help, metric.type)
-            family.samples = _Samples(partial(self._samples, single[metric.name], histograms[metric.name]))
+            family.samples = _Samples(partial(self._samples, found[metric.name]))
             yield family
         if self._others is not None:
             yield from self._others.collect()
 
-    def _samples(
-        self, single: Iterable[tuple[Series, float]], histograms: Iterable[tuple[Series, Sequence[float]]]
-    ) -> Iterator[Sample]:
-        for series, value in single:
-            yield Sample(series.metric, _labels(series), value)
-        for series, numbers in histograms:
-            yield from self._histogram(series, numbers)
+    def _samples(self, found: Iterable[tuple[Series, Value]]) -> Iterator[Sample]:
+        for series, value in found:
+            if isinstance(value, Histogram):
+                yield from self._histogram(series, value)
+            elif not isinstance(value, Exemplar):
+                yield Sample(series.metric, _labels(series), value.value if isinstance(value, Gauge) else value)
 
-    def _histogram(self, series: Series, numbers: Sequence[float]) -> Iterator[Sample]:
+    def _histogram(self, series: Series, histogram: Histogram) -> Iterator[Sample]:
         name, labels = series.metric, _labels(series)
-        *counts, total = numbers
-        last = 0.0
+        counts, total = histogram.read()
         if _METRICS[name].type == "histogram":
-            for number, (bound, last) in enumerate(zip(_bounds(series.bounds), accumulate(counts), strict=True)):
-                seen = None
+            for number, (bound, last) in enumerate(zip(_bounds(histogram.bounds), accumulate(counts), strict=True)):
+                exemplar = None
                 if name == REQUEST_SECONDS.name:
-                    endpoint, version, route = labels.values()
-                    seen = self._snapshot.exemplars.get((endpoint, version, route, number))
-                exemplar = Exemplar({"trace_id": seen[0]}, seen[1], seen[2]) if seen else None
+                    seen = self._snapshot.get(exemplar_of(series.labels, number))
+                    if isinstance(seen, Exemplar):
+                        exemplar = Marked({"trace_id": seen.trace_id}, seen.seconds, seen.at)
                 yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
         yield Sample(f"{name}_count", labels, sum(counts))
-        if not series.bounds or series.bounds[0] >= 0:  # a sum that can fall would look like a restart to Prometheus
+        # A sum that can fall would look like a restart to Prometheus.
+        if not histogram.bounds or histogram.bounds[0] >= 0:
             yield Sample(f"{name}_sum", labels, total)
 
 

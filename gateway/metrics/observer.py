@@ -171,7 +171,7 @@ class Observer:
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""
         self.settle()
-        self._numbers.gauge(catalog.IN_FLIGHT).value = self._begun - self._ended
+        self._numbers.set(catalog.IN_FLIGHT, self._begun - self._ended)
         return self._numbers.snapshot()
 
     @_harmless
@@ -187,7 +187,7 @@ class Observer:
     @_harmless
     def publish(self, metric: Metric, value: float, *labels: str) -> None:
         """Set a gauge."""
-        self._numbers.gauge(metric, *labels).set(value)
+        self._numbers.set(metric, value, *labels)
 
     @_harmless
     def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:

@@ -11,11 +11,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any, Final
 
 from gateway.metrics import catalog
-from gateway.metrics.accumulator import Snapshot
+from gateway.metrics.accumulator import Gauge, Histogram, Snapshot, Value
 from gateway.metrics.drift import MISSING, Counts, Shares, bin_of, in_order
 from gateway.trace import CANARY, FALLBACK
 
@@ -29,10 +29,16 @@ STAGES: Final = ("prepare", "queue", "infer", "finish")
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _CURVES: Final = ("rate", "failed", *QUANTILES, *STAGES)
 
-_Numbers = dict[tuple[str, tuple[str, ...], str], tuple[float, ...]]
-"""Counts by metric, labels (endpoint, version, route) and outcome or stage. Of histograms whose mean is enough, the sum
-and the number of values.
-"""
+_OF_REQUESTS: Final = frozenset(
+    metric.name
+    for metric in (
+        catalog.REQUESTS, catalog.FALLBACKS, catalog.REQUEST_SECONDS, catalog.STAGE_SECONDS, catalog.ROWS,
+        catalog.BATCH_ROWS,
+    )
+)  # fmt: skip
+_OF_VARIABLES: Final = frozenset(
+    metric.name for metric in (catalog.VARIABLE_ENUM, catalog.VARIABLE_IGNORED, catalog.VARIABLE_SCALAR)
+)
 _Point = tuple[float | None, ...]
 """The values of ``_CURVES``: per second, a share, seconds."""
 Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
@@ -40,17 +46,19 @@ Judged = Mapping[tuple[str, ...], Mapping[str, Any]]
 
 
 @dataclass(slots=True)
-class _Seen:
+class Seen:
     """What happened to some requests between two snapshots. Requests that fell back are failures of the canary."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     fallbacks: Counter[str] = field(default_factory=Counter)
-    times: tuple[float, ...] = ()
-    means: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Sum and number of values by stage, and of the rows of calls (``catalog.BATCH_ROWS``)."""
+    times: list[float] = field(default_factory=list)
+    """How many requests there were in each bucket of ``catalog.REQUEST_SECONDS``."""
+    sums: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Sum and number of values, by stage, or by the histogram's name."""
 
     @property
     def asked(self) -> float:
+        """Number of requests."""
         return self.outcomes.total() + self.fallbacks.total()
 
     def failures(self, kinds: Collection[str]) -> Counter[str]:
@@ -59,21 +67,28 @@ class _Seen:
         return Counter({kind: count / self.asked for kind, count in found.items()})
 
     def quantiles(self) -> dict[str, float | None]:
+        """Return the times of answers that some shares of them keep."""
         return {name: quantile(share, catalog.REQUEST_SECONDS.buckets, self.times) for name, share in QUANTILES.items()}
 
     def mean(self, of: str) -> float | None:
-        total, number = self.means.get(of, (0.0, 0.0))
+        """Return the mean of a stage or histogram; None without values."""
+        total, number = self.sums.get(of, (0.0, 0.0))
         return total / number if number else None
 
-    def add(self, metric: str, of: str, values: tuple[float, ...]) -> None:
-        if metric == catalog.REQUESTS.name:
-            self.outcomes[of] += values[0]  # type: ignore[assignment]  # counts of several workers are floats
-        elif metric == catalog.FALLBACKS.name:
-            self.fallbacks[of] += values[0]  # type: ignore[assignment]
-        elif metric == catalog.REQUEST_SECONDS.name:
-            self.times = _sum(self.times, values)
-        else:
-            self.means[of] = _sum(self.means.get(of, ()), values)
+    def add(self, metric: str, of: str, now: Value, before: Value | None) -> None:
+        """Add what came in one series, which is that of the outcome or stage ``of``."""
+        if isinstance(now, Histogram):
+            counts, total = now.read()
+            if isinstance(before, Histogram):
+                then, less = before.read()
+                counts, total = [new - old for new, old in zip(counts, then, strict=True)], total - less
+            if metric == catalog.REQUEST_SECONDS.name:
+                self.times = [a + b for a, b in zip_longest(counts, self.times, fillvalue=0.0)]
+            known, number = self.sums.get(of, (0.0, 0.0))
+            self.sums[of] = known + total, number + sum(counts)
+        elif isinstance(now, float):
+            counted = self.fallbacks if metric == catalog.FALLBACKS.name else self.outcomes
+            counted[of] += now - (before if isinstance(before, float) else 0.0)  # type: ignore[assignment]  # no ints
 
 
 class Recent:
@@ -84,19 +99,18 @@ class Recent:
 
     def __init__(self, failures: Collection[str]) -> None:
         self._failures = frozenset(failures)
-        self._seen: deque[tuple[float, _Numbers]] = deque(maxlen=_STEPS + 1)
+        self._seen: deque[tuple[float, Snapshot]] = deque(maxlen=_STEPS + 1)
         self._points: deque[tuple[float, dict[tuple[str, ...], _Point]]] = deque(maxlen=_POINTS)
         self._bins_seen: deque[tuple[float, Counts]] = deque()
 
     def sample(self, now: float, snapshot: Snapshot) -> None:
         """Remember the counts at time ``now``."""
-        current = _counted(snapshot)
         if self._seen:
             began, before = self._seen[-1]
-            versions = _between(before, current, 2)
+            versions = between(before, snapshot, 2)
             points = {of: self._point(seen, (now - began) or 1.0) for of, seen in versions.items() if seen.asked}
             self._points.append((now, points))
-        self._seen.append((now, current))
+        self._seen.append((now, snapshot))
         if not self._bins_seen or now - self._bins_seen[-1][0] >= _BINS_STEP_S:
             self._bins_seen.append((now, _variables(snapshot, references(snapshot))))
             while len(self._bins_seen) > 1 and self._bins_seen[1][0] <= now - BINS_S:
@@ -114,9 +128,8 @@ class Recent:
             return []
         began, before = self._seen[0]
         seconds = max(now - began, 1.0)
-        current = _counted(snapshot)
-        versions = _between(before, current, 2)
-        routes = {key: seen for key, seen in _between(before, current, 3).items() if seen.asked}
+        versions = between(before, snapshot, 2)
+        routes = {key: seen for key, seen in between(before, snapshot, 3).items() if seen.asked}
         totals: Counter[str] = Counter()
         for (endpoint, *_), seen in routes.items():
             totals[endpoint] += seen.outcomes.total()
@@ -169,7 +182,7 @@ class Recent:
             })  # fmt: skip
         return found
 
-    def _point(self, seen: _Seen, seconds: float) -> _Point:
+    def _point(self, seen: Seen, seconds: float) -> _Point:
         values = (
             seen.asked / seconds, sum(seen.failures(self._failures).values()), *seen.quantiles().values(),
             *map(seen.mean, STAGES),
@@ -180,61 +193,42 @@ class Recent:
 def _variables(snapshot: Snapshot, wanted: Collection[tuple[str, str, str]]) -> Counts:
     """Return the counts of variables by bin."""
     found: Counts = {key: {MISSING: 0.0} for key in wanted}
-    for (name, labels, _), count in snapshot.counts:
-        if name in (catalog.VARIABLE_ENUM.name, catalog.VARIABLE_IGNORED.name):
-            endpoint, version, variable, value = labels
-            if (of := found.get((endpoint, version, variable))) is not None:
-                value = value if name == catalog.VARIABLE_ENUM.name else MISSING
-                of[value] = of.get(value, 0.0) + count
-    for (name, labels, bounds), numbers in snapshot.distributed():
-        if name == catalog.VARIABLE_SCALAR.name:
-            endpoint, version, variable = labels
-            if (of := found.get((endpoint, version, variable))) is not None:
-                of |= dict(zip(map(bin_of, (*bounds, math.inf)), numbers[:-1], strict=True))
+    for (name, labels), value in snapshot.items():
+        if name not in _OF_VARIABLES:
+            continue
+        endpoint, version, variable, *more = labels
+        if (of := found.get((endpoint, version, variable))) is None:
+            continue
+        if isinstance(value, Histogram):
+            of |= dict(zip(map(bin_of, (*value.bounds, math.inf)), value.read()[0], strict=True))
+        elif isinstance(value, float):
+            bin_name = more[0] if name == catalog.VARIABLE_ENUM.name else MISSING
+            of[bin_name] = of.get(bin_name, 0.0) + value
     return found
 
 
 def references(snapshot: Snapshot) -> Counts:
     """Return the references in use, by endpoint, version and variable."""
     found: Counts = {}
-    for (name, labels, _), count in snapshot.shown():
-        if name == catalog.DRIFT_REFERENCE.name and count >= 0:  # NaN if it is gone
+    for (name, labels), count in snapshot.items():
+        # NaN if it is gone.
+        if name == catalog.DRIFT_REFERENCE.name and isinstance(count, Gauge) and count.value >= 0:
             endpoint, version, variable, bin_name = labels
-            found.setdefault((endpoint, version, variable), {})[bin_name] = count
+            found.setdefault((endpoint, version, variable), {})[bin_name] = count.value
     return {key: in_order(bins) for key, bins in found.items()}
 
 
-def _counted(snapshot: Snapshot) -> _Numbers:
-    """Return what is counted of requests."""
-    found: _Numbers = {}
-    for (name, labels, _), value in snapshot.counts:
-        if name == catalog.REQUESTS.name:
-            found[name, labels[:3], labels[3]] = (value,)
-        elif name == catalog.FALLBACKS.name:
-            found[name, (*labels[:2], CANARY), labels[2]] = (value,)
-    for (name, labels, _), numbers in snapshot.distributed():
-        if name == catalog.REQUEST_SECONDS.name:
-            found[name, labels, ""] = (*numbers[:-1],)
-        elif name in (catalog.STAGE_SECONDS.name, catalog.BATCH_ROWS.name):
-            of = labels[3] if name == catalog.STAGE_SECONDS.name else name
-            found[name, labels[:3], of] = (numbers[-1], sum(numbers[:-1]))
+def between(before: Snapshot, now: Snapshot, width: int) -> dict[tuple[str, ...], Seen]:
+    """Return what came between two snapshots, by the first ``width`` labels; what is new counts from 0."""
+    found: dict[tuple[str, ...], Seen] = {}
+    for series, value in now.items():
+        name, labels = series
+        if name in _OF_REQUESTS and (old := before.get(series)) != value:
+            if name == catalog.FALLBACKS.name:
+                labels = (*labels[:2], CANARY, labels[2])
+            of = labels[3] if len(labels) > 3 else name
+            found.setdefault(labels[:width], Seen()).add(name, of, value, old)
     return found
-
-
-def _between(before: _Numbers, now: _Numbers, width: int) -> dict[tuple[str, ...], _Seen]:
-    """Return what came between two looks, by the first ``width`` labels; what was not there before counts from 0."""
-    found: dict[tuple[str, ...], _Seen] = {}
-    for key, values in now.items():
-        old = before.get(key)
-        more = values if old is None else tuple(a - b for a, b in zip(values, old, strict=True))
-        if any(more):
-            metric, labels, of = key
-            found.setdefault(labels[:width], _Seen()).add(metric, of, more)
-    return found
-
-
-def _sum(one: tuple[float, ...], other: tuple[float, ...]) -> tuple[float, ...]:
-    return tuple(a + b for a, b in zip(one, other, strict=True)) if one else other
 
 
 def quantile(share: float, bounds: Sequence[float], counts: Sequence[float]) -> float | None:

@@ -71,8 +71,7 @@ class Variable:
             spelled = {spelled_as_a_value(one): one for one in map(str, buckets)}
             self._spelled = {other: one for other, one in spelled.items() if other not in self._categories}
         elif kind == "value":
-            last = numbers.gauge(catalog.VARIABLE_VALUE, *self._of)
-            self.take = lambda values: last.set(values[-1])
+            self.take = lambda values: numbers.set(catalog.VARIABLE_VALUE, values[-1], *self._of)
         else:
             self.take = self._add
             self._add(())
@@ -111,9 +110,9 @@ class Variable:
 
     def _observe(self, numbers: Sequence[float]) -> None:
         if self._seen is None:
-            self._seen = self._numbers.distribution(catalog.VARIABLE_SCALAR, *self._of, bounds=self.bounds or ())
-            if self._anew:
-                self._seen.begin()
+            self._seen = self._numbers.distribution(
+                catalog.VARIABLE_SCALAR, *self._of, bounds=self.bounds or (), anew=self._anew
+            )
         self._seen.observe(numbers)
 
     def _count(self, categories: Sequence[str]) -> None:

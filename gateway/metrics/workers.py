@@ -1,10 +1,10 @@
-"""The numbers of several workers: each reports what it has counted to its parent, which adds up, and shows the sum.
+"""The numbers of several workers: each reports its own to its parent, which adds them up, and shows the sum.
 
 A worker and its parent have a pair of Unix sockets. A message is a word and a number, and may come with an open file
-that has no name and holds the content, so that no message is ever sent or read in part. A worker reports what has
-changed about once a second, and when it is asked. A worker that is asked for ``/metrics`` reports and passes the
-question on; the parent lets the others report, and answers when all have, or after ``WAIT_S``. Whatever was shown was
-reported before, so no counter falls.
+that has no name and holds the content, so that no message is ever sent or read in part. A worker reports the numbers
+that have changed about once a second, and when it is asked. A worker that is asked for ``/metrics`` reports and passes
+the question on; the parent lets the others report, and answers when all have, or after ``WAIT_S``. Whatever was shown
+was reported before, so no counter falls.
 
 Counts of ended workers stay in the sum; their gauges (such as requests in flight) do not. Of a killed worker, what it
 counted after its last report is lost.
@@ -27,11 +27,10 @@ from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import IO, Any, Final
 
 from gateway.errors import InternalError
-from gateway.metrics.accumulator import Series, Snapshot
+from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
 from gateway.metrics.catalog import IN_FLIGHT
 from gateway.metrics.recent import STEP_S
 from gateway.metrics.views import Views
@@ -48,24 +47,18 @@ _LAST_S: Final = 10.0
 _log = logging.getLogger("triton_gateway.metrics")
 
 
-def added(now: Snapshot, before: Snapshot) -> Snapshot:
-    """Return the series that are new or differ: counts and histograms by what was added, gauges as they are."""
-    return Snapshot(
-        [
-            (new[0], new[1] - old[1] if old else new[1])
-            for new, old in zip_longest(now.counts, before.counts) if old is None or new[1] != old[1]
-        ],
-        [new for new, old in zip_longest(now.gauges, before.gauges) if new != old],
-        [
-            (new[0], new[1], _each(operator.sub, new[2], old[2]) if old else new[2])
-            for new, old in zip_longest(now.histograms, before.histograms) if new != old
-        ],
-        {bucket: seen for bucket, seen in now.exemplars.items() if before.exemplars.get(bucket) != seen},
-    )  # fmt: skip
+def together(series: Series, one: Any, other: Any) -> Any:
+    """Return two workers' values of a series as one: their sum, or of gauges and exemplars the newest.
 
-
-def _each(call: Callable[[float, float], float], numbers: bytes, others: bytes) -> bytes:
-    return array("d", map(call, array("d", numbers), array("d", others))).tobytes()
+    Of histograms whose bounds differ, the newest is used: its worker has the newest declaration.
+    """
+    if isinstance(one, float):
+        return one + other
+    if isinstance(one, Histogram) and one.bounds == other.bounds:
+        numbers = array("d", map(operator.add, array("d", one.numbers), array("d", other.numbers)))
+        return Histogram(one.bounds, max(one.at, other.at), numbers.tobytes())
+    newest = max(one, other, key=lambda value: float(value.at))
+    return newest._replace(value=one.value + other.value) if series.metric == IN_FLIGHT.name else newest
 
 
 @dataclass
@@ -86,18 +79,16 @@ class Totals:
         self._views = views
         self._sample_at = -math.inf
         self._clock = clock
-        self._counts: dict[Series, float] = {}
-        self._gauges: dict[socket.socket, dict[Series, tuple[float, float]]] = {}
-        """Of each living worker."""
-        self._histograms: dict[Series, tuple[float, bytes]] = {}
-        self._exemplars: dict[tuple[str, str, str, int], tuple[str, float, float]] = {}
+        self._living: dict[socket.socket, dict[Series, Value]] = {}
+        self._ended: dict[Series, Value] = {}
+        """The sum of the workers that have ended, without their gauges."""
         self._numbers = itertools.count(1)
         self._asked: dict[int, _Question] = {}
 
     def add(self, worker: socket.socket) -> None:
         """Listen to a new worker."""
         worker.setblocking(False)
-        self._gauges[worker] = {}
+        self._living[worker] = {}
 
     def hear(self, worker: socket.socket) -> list[str]:
         """Take what a worker has said, and answer; return the words."""
@@ -107,29 +98,17 @@ class Totals:
             words.append(word)
             if word == "asks":
                 asked = pickle.loads(content)  # noqa: S301 - of a child that has this process's rights anyway
-                others, mine = self._gauges.keys() - {worker}, next(self._numbers)
+                others, mine = self._living.keys() - {worker}, next(self._numbers)
                 awaited = {other for other in others if _send(other, "report", mine)}
                 self._asked[mine] = _Question(worker, number, asked, self._clock() + WAIT_S, awaited)
             elif word == "reports":
                 if content:
-                    self._count(worker, pickle.loads(content))  # noqa: S301 - as above
+                    self._living[worker] |= pickle.loads(content)  # noqa: S301 - as above
                 if number in self._asked:
                     self._asked[number].awaited.discard(worker)
         if words:
             self.answer()
         return words
-
-    def _count(self, worker: socket.socket, report: Snapshot) -> None:
-        for series, more in report.counts:
-            self._counts[series] = self._counts.get(series, 0.0) + more
-        self._gauges[worker] |= {series: (value, at) for series, value, at in report.gauges}
-        for series, since, numbers in report.histograms:
-            known = self._histograms.get(series)
-            self._histograms[series] = (
-                (since, numbers) if known is None else (max(since, known[0]), _each(operator.add, known[1], numbers))
-            )
-        for bucket, seen in report.exemplars.items():
-            self._exemplars[bucket] = max(seen, self._exemplars.get(bucket, seen), key=lambda one: one[2])
 
     def answer(self) -> float:
         """Answer whoever has waited enough; return the seconds until this must be called again."""
@@ -152,23 +131,13 @@ class Totals:
 
     def sum(self) -> Snapshot:
         """Return the sum of what all workers have reported."""
-        gauges: dict[Series, tuple[float, float]] = {}
-        for of in self._gauges.values():
-            for series, (value, at) in of.items():
-                known = gauges.get(series)
-                if known is not None and series.metric == IN_FLIGHT.name:
-                    gauges[series] = known[0] + value, at
-                elif known is None or at > known[1]:
-                    gauges[series] = value, at
-        return Snapshot(
-            [*self._counts.items()], [(series, *seen) for series, seen in gauges.items()],
-            [(series, *seen) for series, seen in self._histograms.items()], self._exemplars,
-        )  # fmt: skip
+        return _sum(self._ended, *self._living.values())
 
     def end(self, worker: socket.socket) -> None:
         """Keep the counts of a worker that has ended."""
         self.hear(worker)
-        del self._gauges[worker]
+        counted = {key: value for key, value in self._living.pop(worker).items() if not isinstance(value, Gauge)}
+        self._ended = _sum(self._ended, counted)
         self._asked = {number: one for number, one in self._asked.items() if one.worker is not worker}
         for one in self._asked.values():
             one.awaited.discard(worker)
@@ -181,7 +150,7 @@ class Parent:
         link.setblocking(False)
         self._link = link
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="metrics-report")
-        self._reported = Snapshot()
+        self._reported: Snapshot = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         """The loop that listens to the parent."""
         self._numbers = itertools.count(1)
@@ -236,13 +205,21 @@ class Parent:
         return self._write(own, 0) and _send(self._link, "asks", number, pickle.dumps(question))
 
     def _write(self, own: Snapshot, number: int) -> bool:
-        report = added(own, self._reported)
-        is_new = report.counts or report.gauges or report.histograms or report.exemplars
-        content = pickle.dumps(report) if is_new else b""
-        is_sent = not (is_new or number) or _send(self._link, "reports", number, content)
+        before = self._reported
+        report = {series: value for series, value in own.items() if before.get(series) != value}
+        content = pickle.dumps(report) if report else b""
+        is_sent = not (report or number) or _send(self._link, "reports", number, content)
         if is_sent:
             self._reported = own
         return is_sent
+
+
+def _sum(first: Snapshot, *others: Snapshot) -> dict[Series, Value]:
+    found = dict(first)
+    for other in others:
+        for series, value in other.items():
+            found[series] = together(series, found[series], value) if series in found else value
+    return found
 
 
 def _send(to: socket.socket, word: str, number: int, content: bytes = b"") -> bool:

@@ -1,11 +1,12 @@
-"""The sum of several workers' numbers, for tests."""
+"""The sum of several workers' numbers, and what a snapshot holds, for tests."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
 
-from gateway.metrics.accumulator import Snapshot
+from gateway.metrics import catalog
+from gateway.metrics.accumulator import Gauge, Histogram, Snapshot
 from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent, Totals
 
@@ -27,3 +28,18 @@ def summed(*living: Snapshot, ended: Sequence[Snapshot] = ()) -> Snapshot:
         for one in pair:
             one.close()
     return merged
+
+
+def counted(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
+    """Return the counters or gauges of one metric by labels."""
+    return {
+        series.labels: value.value if isinstance(value, Gauge) else value
+        for series, value in snapshot.items()
+        if series.metric == metric.name and isinstance(value, float | Gauge)
+    }
+
+
+def histograms(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[tuple[float, ...], list[float]]]:
+    """Return bounds and numbers of every histogram by labels."""
+    found = {series.labels: value for series, value in snapshot.items() if isinstance(value, Histogram)}
+    return {labels: (one.bounds, [*one.read()[0], one.read()[1]]) for labels, one in found.items()}

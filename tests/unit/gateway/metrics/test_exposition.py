@@ -48,7 +48,7 @@ def test_exposition_is_that_of_prometheus_clients_classes(accept: str, theirs: C
                     numbers.count(metric, *labels).value += value
                 elif metric.type == "gauge":
                     of.set(math.nan if value == 1.0 else value)
-                    numbers.gauge(metric, *labels).set(math.nan if value == 1.0 else value)
+                    numbers.set(metric, math.nan if value == 1.0 else value, *labels)
                 else:
                     of.observe(value)
                     numbers.distribution(metric, *labels).observe((value,))

@@ -5,11 +5,7 @@ from __future__ import annotations
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts, Labelled
-
-
-def counted(numbers: Accumulator, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
-    """Return the counts of one metric."""
-    return {series.labels: n for series, n in numbers.snapshot().counts if series.metric == metric.name}
+from tests.unit.gateway.metrics.summed import counted
 
 
 def test_an_answer_counts_by_predicted_and_true_label() -> None:
@@ -19,7 +15,9 @@ def test_an_answer_counts_by_predicted_and_true_label() -> None:
     counts.add(Labelled("e", "1", "GOOD", "BAD"))
     for _ in range(2):
         counts.add(Labelled("e", "1", "GOOD", "GOOD"))
-    assert {("e", "1", "GOOD", "BAD"): 1, ("e", "1", "GOOD", "GOOD"): 2} == counted(numbers, catalog.FEEDBACK)
+    assert {("e", "1", "GOOD", "BAD"): 1, ("e", "1", "GOOD", "GOOD"): 2} == counted(
+        numbers.snapshot(), catalog.FEEDBACK
+    )
 
 
 def test_labels_beyond_the_first_are_counted_together() -> None:
@@ -30,7 +28,7 @@ def test_labels_beyond_the_first_are_counted_together() -> None:
         counts.add(Labelled("e", "1", f"l{n}", f"l{n}", known=("a", "b")))
         counts.add(Labelled("e", "1", f"l{n}", "a", known=("a", "b")))
         counts.add(Labelled("e", "1", f"l{n}", f"l{n + 1}", known=("a", "b")))
-    pairs = counted(numbers, catalog.FEEDBACK)
+    pairs = counted(numbers.snapshot(), catalog.FEEDBACK)
     assert len({value for _, _, *pair in pairs for value in pair}) <= MAX_LABELS + 2
     right = sum(n for (_, _, predicted, label), n in pairs.items() if predicted == label)
     assert (100, 300) == (right, sum(pairs.values()))
@@ -44,6 +42,6 @@ def test_versions_beyond_the_first_are_counted_together() -> None:
         for n in range(3 * MAX_VERSIONS):
             counts.add(Labelled(endpoint, str(n), "a", "a"))
     counts.add(Labelled("e", "3", "a", "a"))
-    found = counted(numbers, catalog.FEEDBACK)
+    found = counted(numbers.snapshot(), catalog.FEEDBACK)
     assert 2 * (MAX_VERSIONS + 1) == len(found)
     assert (2, 2 * MAX_VERSIONS) == (found["e", "3", "a", "a"], found["e", "other", "a", "a"])

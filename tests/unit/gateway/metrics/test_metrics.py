@@ -162,7 +162,7 @@ def test_what_cannot_be_counted_costs_no_answer(
     def fail(*_: object) -> None:
         raise MemoryError
 
-    for kind in ("count", "gauge", "distribution"):
+    for kind in ("count", "set", "distribution"):
         monkeypatch.setattr(observer._numbers, kind, fail)
     for _ in range(3):
         observer.started()

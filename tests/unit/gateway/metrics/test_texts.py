@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metrics import drift, texts
+from gateway.metrics import catalog, drift, texts
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Draws, UsualWords
 from gateway.metrics.variable_counts import Served
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
 from tests import expositions
+from tests.unit.gateway.metrics.summed import counted
 
 SENTENCES = {
     "The weather was fine and we went to the lake.": "en",
@@ -191,9 +192,9 @@ def test_a_worker_looks_at_twenty_texts_a_second_shared_by_the_versions_that_hav
 
     def looked_at() -> Counter[str]:
         found = Counter[str]()
-        for series, value in observer.snapshot().counts:
-            if series.metric == "gateway_variable_enum_total" and series.labels[2] == "letter_case":
-                found[series.labels[0]] += int(value)
+        for labels, value in counted(observer.snapshot(), catalog.VARIABLE_ENUM).items():
+            if labels[2] == "letter_case":
+                found[labels[0]] += int(value)
         return found
 
     for step in range(300):

@@ -322,7 +322,7 @@ def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
 
 def is_declared(stack: Any) -> bool:
     """Whether a variable of type counter is counted."""
-    return any(one.metric == catalog.VARIABLE_COUNTER.name for one, _ in stack.gateway.observer.snapshot().counts)
+    return any(one.metric == catalog.VARIABLE_COUNTER.name for one in stack.gateway.observer.snapshot())
 
 
 async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import InternalError
 from gateway.metrics import catalog, workers
-from gateway.metrics.accumulator import Accumulator, Snapshot
+from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
 from gateway.metrics.views import Views
@@ -21,23 +21,8 @@ from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from tests import expositions
-from tests.unit.gateway.metrics.summed import summed
+from tests.unit.gateway.metrics.summed import counted, histograms, summed
 from tests.waiting import LIMIT_S, soon
-
-
-def counts(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
-    """Return the counters of one metric by labels."""
-    return {series.labels: value for series, value in snapshot.counts if series.metric == metric.name}
-
-
-def gauges(snapshot: Snapshot, metric: catalog.Metric) -> dict[tuple[str, ...], float]:
-    """Return the gauges of one metric by labels."""
-    return {series.labels: value for series, value in snapshot.shown() if series.metric == metric.name}
-
-
-def histograms(snapshot: Snapshot) -> dict[tuple[str, ...], tuple[tuple[float, ...], list[float]]]:
-    """Return bounds and numbers of every histogram by labels."""
-    return {series.labels: (series.bounds, [*numbers]) for series, numbers in snapshot.distributed()}
 
 
 class Family:
@@ -135,26 +120,26 @@ def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str,
         family.of[name][1].close(part.snapshot())
         family.totals.hear(family.of[name][0])
     merged, expected = family.totals.sum(), alone.snapshot()
-    assert {k: v for k, v in counts(merged, catalog.BUILDS).items() if v} == {
-        k: v for k, v in counts(expected, catalog.BUILDS).items() if v
+    assert {k: v for k, v in counted(merged, catalog.BUILDS).items() if v} == {
+        k: v for k, v in counted(expected, catalog.BUILDS).items() if v
     }
     assert histograms(merged) == histograms(expected)
     for name in parts:
         family.end(name)
-    assert counts(family.totals.sum(), catalog.BUILDS) == counts(merged, catalog.BUILDS)
+    assert counted(family.totals.sum(), catalog.BUILDS) == counted(merged, catalog.BUILDS)
 
 
 def test_requests_in_flight_add_up_over_running_workers() -> None:
     """For other gauges the newest value is used; one that only an ended worker has set is dropped."""
     living, ended, own = Accumulator(), Accumulator(), Accumulator()
     for numbers, value in ((own, 1.0), (living, 2.0), (ended, 4.0)):
-        numbers.gauge(catalog.IN_FLIGHT).value = value
-        numbers.gauge(catalog.POLL).set(value)
-    ended.gauge(catalog.BACKEND_UP, "gone", "p").set(1)
-    living.gauge(catalog.BACKEND_UP, "there", "p").set(1)
+        numbers.set(catalog.IN_FLIGHT, value)
+        numbers.set(catalog.POLL, value)
+    ended.set(catalog.BACKEND_UP, 1, "gone", "p")
+    living.set(catalog.BACKEND_UP, 1, "there", "p")
     merged = summed(own.snapshot(), living.snapshot(), ended=[ended.snapshot()])
-    assert ({(): 3.0}, {(): 2.0}) == (gauges(merged, catalog.IN_FLIGHT), gauges(merged, catalog.POLL))
-    assert {("there", "p"): 1.0} == gauges(merged, catalog.BACKEND_UP)
+    assert ({(): 3.0}, {(): 2.0}) == (counted(merged, catalog.IN_FLIGHT), counted(merged, catalog.POLL))
+    assert {("there", "p"): 1.0} == counted(merged, catalog.BACKEND_UP)
 
 
 async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,7 +153,7 @@ async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytes
                 observer.count(catalog.BUILDS, "ok")
             ways = family.of["one"][1], family.of["two"][1]
             answers = await asyncio.gather(*map(asked, ways, (one, two)))
-            expected = sum(counts(of.snapshot(), catalog.BUILDS)["ok",] for of in (one, two, three))
+            expected = sum(counted(of.snapshot(), catalog.BUILDS)["ok",] for of in (one, two, three))
             assert [expected, expected] == answers
         asyncio.get_running_loop().remove_reader(family.of["three"][2])
         asyncio.get_running_loop().remove_reader(family.of["three"][0])
@@ -181,11 +166,11 @@ async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> N
     one, two = built(1), built(10)
     family = Family()
     async with family.listening(one=one, two=two):
-        await soon(lambda: counts(family.totals.sum(), catalog.BUILDS) == {("ok",): 11.0})
+        await soon(lambda: counted(family.totals.sum(), catalog.BUILDS) == {("ok",): 11.0})
         asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
         two.count(catalog.BUILDS, "ok")
         assert await asked(family.of["one"][1], one) in (11.0, 12.0)
-        await soon(lambda: counts(family.totals.sum(), catalog.BUILDS) == {("ok",): 12.0})
+        await soon(lambda: counted(family.totals.sum(), catalog.BUILDS) == {("ok",): 12.0})
 
 
 async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,10 +244,10 @@ def test_the_newest_value_of_a_variable_is_shown() -> None:
     early, late = Declared("value"), Declared("value")
     early.see(1.0)
     late.see(2.0)
-    assert {("e", "1", "x"): 2.0} == gauges(
+    assert {("e", "1", "x"): 2.0} == counted(
         summed(late.observer.snapshot(), early.observer.snapshot()), catalog.VARIABLE_VALUE
     )
     early.see(3.0)
-    assert {("e", "1", "x"): 3.0} == gauges(
+    assert {("e", "1", "x"): 3.0} == counted(
         summed(late.observer.snapshot(), early.observer.snapshot()), catalog.VARIABLE_VALUE
     )
