@@ -28,7 +28,7 @@ _COMMANDS = {
     "controlplane": "Run only the embedded ClearML-compatible server.",
     "status": "Show what is served and what is not; wait until a change is live.",
     "lineage": "Show where a served model comes from.",
-    "doctor": "Check this machine or a cluster for missing parts.",
+    "doctor": "Check this machine for missing parts.",
     "deploy": "Serve a model as an endpoint: export, register, wait, ask.",
     "optimize": "Make the fastest bundle that still answers correctly.",
     "keys": "Create, list and revoke API keys, and set quotas.",

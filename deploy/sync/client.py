@@ -18,8 +18,6 @@ from gateway import errors, triton
 
 Tls = triton.tls.TritonTls
 """Files and name for TLS to Triton."""
-tls_in_environment = triton.tls.in_environment
-"""Returns the TLS that the ``TRITON_TLS`` variables name, or None."""
 
 ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
 

@@ -1,18 +1,14 @@
 """Checks whether anybody can load models into a Triton, by trying without a key and without changing anything.
 
-``doctor`` calls ``open_addresses``. ``doctor --kube`` runs ``python -m deploy.sync.open_addresses GRPC HTTP`` in model
-sync's container, next to the Triton, with that container's ``TRITON_TLS`` variables. It tries to read the repository
-index, which Triton protects together with loading.
+Called by ``doctor``. It tries to read the repository index, which Triton protects together with loading.
 """
 
 from __future__ import annotations
 
 import http.client
-import os
-import sys
 from typing import Final
 
-from deploy.sync.client import AdminClient, Tls, tls_in_environment
+from deploy.sync.client import AdminClient, Tls
 from deploy.tools.errors import GatewayError
 
 _PATIENCE_S: Final = 10.0
@@ -47,25 +43,3 @@ def _index_over_http(address: str) -> bool:
         return False
     finally:
         connection.close()
-
-
-def main(grpc: str, http_address: str = "") -> str:
-    """Print each open address. Return why nothing could be checked; empty if the check was possible.
-
-    A Triton that does not answer has no open address, which says nothing about it once it answers.
-    """
-    tls = tls_in_environment(os.environ)
-    found = open_addresses(grpc, http_address, tls)
-    for address in found:
-        print(address)  # noqa: T201 - read by `doctor --kube`
-    if found:
-        return ""
-    client = AdminClient(grpc, tls=tls)
-    try:
-        return "" if client.is_live(timeout_s=_PATIENCE_S) else f"no Triton answers at {grpc}"
-    finally:
-        client.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]) or 0)

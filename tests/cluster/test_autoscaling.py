@@ -14,11 +14,9 @@ from typing import Final
 
 import pytest
 
-from deploy.cli.doctor.kube import Kubectl, autoscalers
 from tests.cluster.played import Trial
 from tests.cluster.trials import Stage, scenarios, stage
 from tests.cluster.world import Capacity
-from tests.kube_tools import unpacked
 
 pytestmark = pytest.mark.xdist_group("autoscaling")
 SCENARIOS: Final = ("step", "stall", "lost target", "idle")
@@ -66,14 +64,16 @@ def seen() -> Iterator[Seen]:
 
 
 def scalers(on: Stage, namespace: str) -> list[str]:
-    """What the doctor finds wrong with the autoscalers of a release."""
-    program = on.cluster.folder / "doctors-kubectl"
-    program.write_text(f'#!/bin/sh\nexport KUBECONFIG={on.cluster.kubeconfig}\nexec {unpacked("kubectl")} "$@"\n')
-    program.chmod(0o755)
-    kubectl = Kubectl(namespace, program=str(program))
-    found = [*autoscalers(kubectl)]
+    """What the autoscalers of a release say is wrong with themselves."""
+    kinds = ("horizontalpodautoscalers", "scaledobjects.keda.sh")
+    found = [one for kind in kinds for one in on.cluster.get(kind, "--namespace", namespace)["items"]]
     assert len(found) >= 2, found
-    return [f"{each.subject}: {each.detail}" for each in found if each.state != "ok"]
+    bad = {"AbleToScale": "False", "ScalingActive": "False", "Ready": "False", "Fallback": "True"}
+    return [
+        f"{one['metadata']['name']}: {said['type']} is {said['status']}: {said.get('message', '')}"
+        for one in found for said in one.get("status", {}).get("conditions") or ()
+        if said["status"] == bad.get(said["type"]) and said.get("reason") != "ScalingDisabled"
+    ]  # fmt: skip
 
 
 def replicas(on: Stage, trials: Mapping[str, Trial]) -> dict[str, int]:

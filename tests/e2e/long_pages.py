@@ -34,7 +34,7 @@ UNTYPED: Final = {
     r"^python -m benchmarks": "minutes to hours, on a machine without other work",
     r"triton-gateway (up|serve|sync|controlplane|optimize)\b": "stays in front, or takes minutes",
     r"canary abort": "needs a rollout that runs",
-    r"canary run (?!--endpoint mood)|drift (capt|rep)|doctor --kube|boards push": "takes traffic, or a server",
+    r"canary run (?!--endpoint mood)|drift (capt|rep)|boards push": "takes traffic, or a server",
     r"--registry|TRITON_GATEWAY_KEYS_FILE|tgk_": "a gateway that knows its callers: tests/unit/gateway/http",
     r"optimized/|distilbert/": "needs a network, or torch",
     r"auto-update": "goes on with every model that is published: tests/integration/test_who_writes.py",

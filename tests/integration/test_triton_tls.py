@@ -20,7 +20,7 @@ import pytest
 import trustme
 from numpy.typing import NDArray
 
-from deploy.cli.doctor.local import triton_at
+from deploy.cli.doctor import triton_at
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.open_addresses import main as look_for_open_addresses

@@ -1,4 +1,4 @@
-"""``triton-gateway doctor``: check this machine or a cluster for missing parts."""
+"""``triton-gateway doctor``: check this machine for missing parts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ import click
     name="doctor",
     epilog="It changes nothing. The exit code is 1 if something is missing; notes alone give 0.",
 )
-@click.option("--kube", is_flag=True, help="Check a Kubernetes cluster through kubectl instead of this machine.")
-@click.option("--namespace", default="triton-gateway", show_default=True, envvar="TRITON_GATEWAY_NAMESPACE",
-              show_envvar=True, help="Namespace of the deployment.")  # fmt: skip
-@click.option("--context", default="", help="kubectl context to use.  [default: the current one]")
 @click.option(
     "--state-dir", type=click.Path(path_type=Path, file_okay=False), default=Path(".triton-gateway"),
     show_default=True, envvar="TRITON_GATEWAY_STATE_DIR", show_envvar=True, help="Folder that `up` writes to.",
@@ -29,24 +25,20 @@ import click
     "--serving-task-id", default="", envvar=["TRITON_GATEWAY_SERVING_TASK_ID", "CLEARML_SERVING_TASK_ID"],
     show_envvar=True, help="Id of the serving Task.  [default: the only running one]",
 )  # fmt: skip
-def command(
-    kube: bool, namespace: str, context: str, state_dir: Path, triton_grpc: str, serving_task_id: str
-) -> int:  # fmt: skip
-    """Check this machine: Triton and registry. With --kube, check a cluster instead: autoscalers, who may load models.
+def command(state_dir: Path, triton_grpc: str, serving_task_id: str) -> int:
+    """Check this machine: the registry, the serving Task, Triton and who may load models into it.
+
+    On Kubernetes, run it in model sync's container.
 
     \b
     Examples:
       triton-gateway doctor
       triton-gateway doctor --triton-grpc triton:8001
-      triton-gateway doctor --kube --namespace triton-gateway
     """
-    from deploy.cli.doctor import kube as cluster
-    from deploy.cli.doctor import local
+    from deploy.cli import doctor
 
-    checks = cluster.check(cluster.Kubectl(namespace, context)) if kube else local.check(
-        state_dir, triton_grpc, serving_task_id, os.environ)  # fmt: skip
     missing = 0
-    for each in checks:
+    for each in doctor.check(state_dir, triton_grpc, serving_task_id, os.environ):
         click.echo(each)
         missing += each.state == "missing"
     click.echo(f"{missing} missing" if missing else "nothing is missing")

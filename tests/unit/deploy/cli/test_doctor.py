@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from deploy.cli.doctor import Finding, local
+from deploy.cli import doctor
+from deploy.cli.doctor import Finding
 from deploy.cli.main import main
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from tests.fakes import FakeRegistry
@@ -20,10 +21,10 @@ def states(findings: Any) -> dict[str, str]:
 
 def test_libraries_that_the_linker_does_not_find_are_named(tmp_path: Path) -> None:
     """Without libpython the python backend hangs at its first model; a complete program has no finding."""
-    assert [] == local.missing_libraries(Path("/bin/ls"))
-    assert [] == local.missing_libraries(tmp_path / "nothing")
+    assert [] == doctor.missing_libraries(Path("/bin/ls"))
+    assert [] == doctor.missing_libraries(tmp_path / "nothing")
     text = "\tlibpython3.11.so.1.0 => not found\n\tlibc.so.6 => /lib/libc.so.6 (0x1)\n"
-    assert ["libpython3.11.so.1.0"] == local._MISSING_LIBRARY.findall(text)
+    assert ["libpython3.11.so.1.0"] == doctor._MISSING_LIBRARY.findall(text)
 
 
 @pytest.mark.parametrize(
@@ -42,24 +43,24 @@ def test_the_registry_is_looked_at(error: Exception, seen: dict[str, str]) -> No
         def task(self) -> Any:
             raise error
 
-    assert seen == states(local.clearml("", {}, connect=lambda _id: Broken()))
+    assert seen == states(doctor.clearml("", {}, connect=lambda _id: Broken()))
 
 
 def test_the_serving_task_is_read_and_its_faults_shown() -> None:
     """The faults are those of `status --plan`."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m0", engine="custom")
-    assert {"ClearML": "ok", "serving Task": "ok"} == states(local.clearml("", {}, connect=lambda _id: registry))
+    assert {"ClearML": "ok", "serving Task": "ok"} == states(doctor.clearml("", {}, connect=lambda _id: registry))
     registry.add_endpoint("f", "m1", engine="nonsense")
-    found = {f.subject: f for f in local.clearml("", {}, connect=lambda _id: registry)}["serving Task"]
+    found = {f.subject: f for f in doctor.clearml("", {}, connect=lambda _id: registry)}["serving Task"]
     assert ("missing", True) == (found.state, "endpoint f engine" in found.detail)
     registry.sections["endpoints"] = "not json"
-    assert "missing" == states(local.clearml("", {}, connect=lambda _id: registry))["serving Task"]
+    assert "missing" == states(doctor.clearml("", {}, connect=lambda _id: registry))["serving Task"]
 
 
 def test_a_triton_that_does_not_answer_is_missing() -> None:
     """The finding comes within seconds."""
-    assert ["missing"] == [each.state for each in local.triton_at("127.0.0.1:1")]
+    assert ["missing"] == [each.state for each in doctor.triton_at("127.0.0.1:1")]
 
 
 def test_the_command_looks_at_this_machine(

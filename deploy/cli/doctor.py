@@ -1,4 +1,8 @@
-"""Checks of this machine: the embedded Triton's needs, the serving Task, Triton."""
+"""The checks of ``triton-gateway doctor``: the embedded Triton's needs, the serving Task, Triton.
+
+Called by the command ``doctor``. A check changes nothing and never raises: something that cannot be read is a finding
+too, with a remedy.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,11 @@ import re
 import subprocess
 import sysconfig
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from deploy.cli.doctor import Finding
 from deploy.laptop.state_dir import StateDir
 from deploy.sync.client import AdminClient
 from deploy.sync.open_addresses import REMEDY, open_addresses
@@ -20,6 +24,24 @@ from deploy.tritonserver.launcher import PathServer, Wheel, detect_server
 from gateway import preview, registry, triton
 
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
+
+State = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check. ``missing``: something does not work; ``note``: an optional part is limited."""
+
+    subject: str
+    state: State
+    detail: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        """Return it as text, with its remedy below it."""
+        mark = {"ok": "ok     ", "note": "note   ", "missing": "MISSING"}[self.state]
+        fix = f"\n         → {self.remedy}" if self.remedy and self.state != "ok" else ""
+        return f"{mark}  {self.subject}: {self.detail}{fix}"
 
 
 def check(state_dir: Path, triton_grpc: str, task_id: str, environ: Mapping[str, str]) -> Iterator[Finding]:
