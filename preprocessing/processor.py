@@ -24,7 +24,9 @@ from preprocessing.windows import Windower
 
 _ROW_CHARS: Final = 8
 """Overhead of a row, expressed in characters."""
-_OFFLOAD_WORK: Final = 2000
+_ANSWER_BYTES: Final = 64 << 10
+_OUTPUT_BYTES: Final = 4 << 20
+"""The largest answer, and the largest outputs, that are made and read in less than about two milliseconds."""
 _GROWTH: Final = 4
 """How many times as long texts may become when they are normalized. Hangul becomes three times as long."""
 _OF_LENGTH: Final = frozenset({"truncate", "truncation_direction", "max_length"})
@@ -71,9 +73,6 @@ class TextProcessor:
         self.text_fields = tuple(head.text_fields)
         """The fields of a body that hold texts."""
         self._dtypes = dict(input_dtypes or {})
-        row = head.row_cost
-        self._is_light = row is not None and row.answer_bytes <= config.max_answer_bytes and row.work <= _OFFLOAD_WORK
-        """Whether one row's answer is always cheap enough, so that its cost need not be estimated."""
         self._output_sizes: tuple[int, float] | None = None
         """Bytes of the model's outputs per row and per padded token, measured on its first answer."""
         self.chat: ChatTemplate | None = None
@@ -173,8 +172,7 @@ class TextProcessor:
             self._refuse_truncated(rows, request)
         if self._may_be_empty:
             self._refuse_empty(rows)
-        prepared = Prepared(rows, request)
-        return prepared if self._is_light and len(rows) == 1 else self._weighed(prepared)
+        return self._weighed(Prepared(rows, request))
 
     def prepare(self, body: object) -> Prepared:
         """Do `parse` and `encode`."""
@@ -229,10 +227,6 @@ class TextProcessor:
         for i, ids in enumerate(rows):
             self._refuse_unknown_ids(ids, f"ids[{i}]")
         return self.tokenizer.decode_batch(rows, skip_special_tokens=skip_special_tokens)
-
-    def finishes_off_loop(self, prepared: Prepared) -> bool:
-        """Return whether `finish` takes milliseconds, according to the head's estimate."""
-        return prepared.finish_work > _OFFLOAD_WORK
 
     def prepare_prompt(self, body: Chat | TokenPrompts) -> Prepared:
         """Return a conversation rendered by the model's template, or prompts of token ids. Raises InvalidInput."""
@@ -314,7 +308,7 @@ class TextProcessor:
         )
 
     def _weighed(self, prepared: Prepared) -> Prepared:
-        """Add the estimated work of the answer. Raises InvalidInput if it exceeds the endpoint's limits."""
+        """Say whether the answer is much work. Raises InvalidInput if it exceeds the endpoint's limits."""
         config, rows, output_bytes = self.config, prepared.rows, 0
         if self._output_sizes is not None:
             per_row, per_token = self._output_sizes
@@ -328,7 +322,8 @@ class TextProcessor:
                 field=self.text_fields[-1],
                 hint="send several requests; the endpoint's option max_output_bytes sets the limit",
             )
-        answer_bytes, prepared.finish_work = self.head.cost(prepared, output_bytes)
+        answer_bytes = self.head.answer_bytes(prepared, output_bytes)
+        prepared.finishes_off_loop = answer_bytes > _ANSWER_BYTES or output_bytes > _OUTPUT_BYTES
         if answer_bytes > config.max_answer_bytes:
             raise InvalidInput(
                 f"The answer to this request has about {answer_bytes} bytes, at most {config.max_answer_bytes} are "

@@ -153,8 +153,8 @@ class Prepared:
     """The results without the request's parameters, if the parameters changed them; set by the head. Drift is measured
     on these, so that a caller's choice of form does not look like drift.
     """
-    finish_work: int = 0
-    """Estimated time in microseconds for making the answer; long work is done off the event loop."""
+    finishes_off_loop: bool = False
+    """Whether making the answer takes milliseconds, so that it should run off the event loop."""
 
     @property
     def is_batch(self) -> bool:

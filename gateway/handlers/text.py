@@ -91,7 +91,7 @@ class TextHandler:
                 ask.outputs, ask.queue_ns, ask.infer_ns = await batcher.submit(
                     rows, ask.deadline, flow=ask.flow, parent=ask.traceparent
                 )
-            if processor.finishes_off_loop(prepared):
+            if prepared.finishes_off_loop:
                 return await in_thread(threads, self._decode_and_write, ask, prepared)
             ask.finishes_ns = perf_counter_ns()
             return processor.finish(ask.outputs or {}, prepared)

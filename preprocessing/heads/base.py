@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +26,6 @@ _T = TypeVar("_T", bound=str)
 _FIELDS: Final = ("text", "text_pair", "parameters")
 _OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
 _EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
-
-
-class Cost(NamedTuple):
-    """The estimated cost of an answer, computed before the model is called; never much too low."""
-
-    answer_bytes: int
-    """Size of the answer as JSON."""
-    work: int
-    """Microseconds to make it from the model's outputs."""
 
 
 class Vocabulary(Protocol):
@@ -77,8 +68,6 @@ class Head:
     """The fields of the body that hold texts."""
     needs_windows = False
     """Whether `parse` asks for windows."""
-    row_cost: Cost | None = None
-    """The cost of one row's answer if it is the same for all rows and requests; otherwise None."""
     outputs: Sequence[str] = ("logits",)
     """Names of the output that answers the task, the best first."""
 
@@ -86,8 +75,11 @@ class Head:
         """Check a decoded request body. Raises InvalidInput with what to send."""
         raise NotImplementedError
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Estimate the answer's cost; `output_bytes` is the size of the model's outputs for these rows."""
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
+        """Estimate the size of the answer as JSON before the model is called; never much too low.
+
+        `output_bytes` is the size of the model's outputs for these rows.
+        """
         raise NotImplementedError
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> Results:

@@ -21,7 +21,6 @@ from preprocessing.config import EMBEDDINGS, TaskConfig
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
     NUMBER_BYTES,
-    Cost,
     Head,
     Results,
     Vocabulary,
@@ -52,7 +51,6 @@ class SentenceEmbedding(Head):
         self._config = config
         self._vocabulary = None if config.pools_prompt else vocabulary
         self._parameters = ("normalize", "truncate_dim", *(("prompt_name",) if config.prompts else ()))
-        self._numbers = self._size() or _USUAL_SIZE
 
     def parse(self, body: object) -> ParsedRequest:
         """Return single texts as in sentence-transformers: stripped, lower-cased if configured, with prompt."""
@@ -76,10 +74,10 @@ class SentenceEmbedding(Head):
             options["truncate_dim"] = size
         return ParsedRequest(texts, is_batch, options)
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
-        """Estimate: all components of all vectors; pooling reads every output once."""
-        rows, size = len(prepared.rows), self._numbers
-        return Cost(rows * size * NUMBER_BYTES, rows * 8 + rows * size // 20 + (output_bytes >> 11))
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
+        """Estimate: all components of all vectors."""
+        del output_bytes
+        return len(prepared.rows) * (self._size() or _USUAL_SIZE) * NUMBER_BYTES
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
         """Return [texts, size]: rank 2 outputs are pooled already, rank 3 ones are pooled over each text's tokens."""

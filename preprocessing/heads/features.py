@@ -15,7 +15,6 @@ import numpy as np
 from preprocessing.config import FEATURES, TaskConfig
 from preprocessing.heads.base import (
     NUMBER_BYTES,
-    Cost,
     Head,
     own_tokens,
     parse_texts,
@@ -40,10 +39,10 @@ class FeatureExtraction(Head):
         refuse_unknown_parameters(parameters, ())
         return ParsedRequest(texts, is_batch)
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: all numbers of the output."""
-        numbers = output_bytes // 4
-        return Cost(numbers * NUMBER_BYTES, len(prepared.rows) * 10 + numbers // 20)
+        del prepared
+        return output_bytes // 4 * NUMBER_BYTES
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return the vectors of each text's own tokens, without padding."""

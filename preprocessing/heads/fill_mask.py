@@ -18,7 +18,6 @@ from preprocessing.activations import softmax
 from preprocessing.config import FILL_MASK, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads.base import (
-    Cost,
     Head,
     Vocabulary,
     count_of,
@@ -69,18 +68,17 @@ class FillMask(Head):
                 raise InvalidInput(f"{field} has no {self._mask}", field=field, hint="put it where a word is missing")
         return request
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: each prediction repeats its text, so masks × predictions × tokens."""
         del output_bytes
         targets = prepared.request.options.get("targets")
         known = self._config.vocab_size or prepared.request.options["top_k"]
         wanted = min(prepared.request.options["top_k"], known if targets is None else len(targets))
-        answer_bytes = work = 0
+        answer_bytes = 0
         for row in prepared.rows:
             predictions = row.packed_ids.count(self._packed_mask) * wanted
             answer_bytes += predictions * (_PREDICTION_BYTES + row.n_tokens * _TOKEN_BYTES)
-            work += 60 + predictions * (4 + row.n_tokens // 20)
-        return Cost(answer_bytes, work)
+        return answer_bytes
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return the best tokens for each mask, with probabilities over the whole vocabulary."""

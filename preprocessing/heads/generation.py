@@ -17,7 +17,6 @@ from typing import Any, Final
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, TooLong
 from preprocessing.heads.base import (
-    Cost,
     Head,
     count_of,
     flag_of,
@@ -74,10 +73,10 @@ class TextGeneration(Head):
             )
         return ("token_ids", "finish_reason")
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: limited by `max_new_tokens`, and made token by token."""
         del prepared, output_bytes
-        return Cost(0, 0)
+        return 0
 
     def describe(self) -> dict[str, object]:
         """Return the model's own sampling parameters and an example."""

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from preprocessing.config import QUESTION_ANSWERING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
-    Cost,
     WindowedHead,
     count_of,
     flag_of,
@@ -110,17 +109,16 @@ class QuestionAnswering(WindowedHead):
             )
         return _OUTPUTS
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: all candidate answers of every window, of at most `max_answer_len` tokens."""
         del output_bytes
         options = prepared.request.options
-        answer_bytes = work = 0
+        answer_bytes = 0
         for row in prepared.rows:
             longest = min(options["max_answer_len"], row.n_tokens)
             spans = min(_spans_wanted(options), longest * row.n_tokens)
             answer_bytes += spans * (_ANSWER_BYTES + longest * _TOKEN_BYTES)
-            work += 100 + spans * 12 + longest * row.n_tokens // 100
-        return Cost(answer_bytes, work)
+        return answer_bytes
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return each question's best answers over all windows."""

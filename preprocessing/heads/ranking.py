@@ -19,7 +19,6 @@ from preprocessing.activations import sigmoid
 from preprocessing.config import RANKING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
-    Cost,
     Head,
     choice_of,
     count_of,
@@ -87,12 +86,12 @@ class Ranking(Head):
             row -= size
         return "documents"
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: a score per document, and the documents if requested."""
         del output_bytes
         pairs = cast("Sequence[tuple[str, str]]", prepared.request.texts)
         chars = sum(len(document) for _, document in pairs) if prepared.request.options["return_documents"] else 0
-        return Cost(len(pairs) * 50 + chars, 30 + len(pairs) * 2 + chars // 2000)
+        return len(pairs) * 50 + chars
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return each query's documents, best first; equal scores in the request's order."""

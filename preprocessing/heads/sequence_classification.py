@@ -17,14 +17,11 @@ from math import exp, isfinite
 from operator import itemgetter
 from typing import Any, Final
 
-import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.activations import sigmoid, softmax
 from preprocessing.config import ACTIVATIONS, CLASSIFICATION, Activation, TaskConfig
 from preprocessing.errors import InvalidOutput
 from preprocessing.heads.base import (
-    Cost,
     Head,
     choice_of,
     count_of,
@@ -32,10 +29,9 @@ from preprocessing.heads.base import (
     refuse_non_finite,
     refuse_unknown_parameters,
 )
-from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
+from preprocessing.types import ParsedRequest, Prepared, Tensors
 
 _PARAMETERS: Final = ("top_k", "function_to_apply")
-_FEW_LABELS: Final = 16
 _score: Final = itemgetter(1)
 
 
@@ -44,12 +40,10 @@ class SequenceClassification(Head):
 
     task = CLASSIFICATION
     text_fields = ("text", "text_pair")
-    row_cost: Cost
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
-        result_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
-        self.row_cost = Cost(result_bytes, len(config.labels) + 4)
+        self._row_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
 
     def parse(self, body: object) -> ParsedRequest:
         """Return texts or pairs, and the number of labels to list."""
@@ -63,11 +57,10 @@ class SequenceClassification(Head):
         }
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: every label of every row."""
         del output_bytes
-        rows = len(prepared.rows)
-        return Cost(rows * self.row_cost.answer_bytes, rows * self.row_cost.work)
+        return len(prepared.rows) * self._row_bytes
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return scores in descending order; equal scores in the order of the model's labels."""
@@ -78,27 +71,14 @@ class SequenceClassification(Head):
                 f"Output {name} has shape {list(logits.shape)}, expected {[len(prepared.rows), len(labels)]}",
                 hint="rows × labels of config.json's id2label",
             )
-        decode = self._decode_few if len(labels) <= _FEW_LABELS else self._decode_many
-        results = decode(name, logits, options)
+        results = self._decode(name, logits, options)
         if options:
-            prepared.unaltered = decode(name, logits, {})
+            prepared.unaltered = self._decode(name, logits, {})
         return results
 
-    def _decode_many(self, name: str, logits: NDArray[Any], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        labels = self._config.labels
-        refuse_non_finite(name, logits)
-        scores = _apply(options.get("function_to_apply", self._config.activation), logits)
-        order = np.argsort(-scores, axis=1, kind="stable")[:, : options.get("top_k", self._config.top_k)]
-        sorted_scores = np.take_along_axis(scores, order, axis=1)
-        return [
-            _result([labels[i] for i in indices], values)
-            for indices, values in zip(order.tolist(), sorted_scores.tolist(), strict=True)
-        ]
-
-    def _decode_few(self, name: str, logits: NDArray[Any], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        # For a few numbers, numpy costs many times more than plain floats. The number of labels decides, not the number
-        # of rows: a text's scores must not depend on the other texts of its batch.
-        activate = _PLAIN[options.get("function_to_apply", self._config.activation)]
+    def _decode(self, name: str, logits: NDArray[Any], options: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        # For the few labels that models have, numpy costs many times more than plain floats.
+        activate = _ACTIVATE[options.get("function_to_apply", self._config.activation)]
         top_k = options.get("top_k", self._config.top_k)
         labels = self._config.labels
         results: list[Mapping[str, Any]] = []
@@ -121,35 +101,19 @@ class SequenceClassification(Head):
         }
 
 
-def _plain_softmax(row: list[float]) -> list[float]:
+def _softmax(row: list[float]) -> list[float]:
     highest = max(row)
     exponentials = [exp(x - highest) for x in row]
     total = sum(exponentials)
     return [x / total for x in exponentials]
 
 
-def _plain_sigmoid(row: list[float]) -> list[float]:
+def _sigmoid(row: list[float]) -> list[float]:
     return [1 / (1 + exp(-x)) if x >= 0 else exp(x) / (1 + exp(x)) for x in row]
 
 
-def _plain_none(row: list[float]) -> list[float]:
-    return row
-
-
-_PLAIN: Final[Mapping[Activation, Callable[[list[float]], list[float]]]] = {
-    "softmax": _plain_softmax,
-    "sigmoid": _plain_sigmoid,
-    "none": _plain_none,
+_ACTIVATE: Final[Mapping[Activation, Callable[[list[float]], list[float]]]] = {
+    "softmax": _softmax,
+    "sigmoid": _sigmoid,
+    "none": list,
 }
-
-
-def _result(labels: list[str], scores: list[float]) -> dict[str, Any]:
-    return {"label": labels[0], "score": scores[0], "scores": dict(zip(labels, scores, strict=True))}
-
-
-def _apply(function: Activation, logits: NDArray[Any]) -> FloatArray:
-    if function == "softmax":
-        return softmax(logits)
-    if function == "sigmoid":
-        return sigmoid(logits)
-    return logits.astype(np.float32, copy=False)

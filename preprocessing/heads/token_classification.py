@@ -26,7 +26,6 @@ from preprocessing.activations import softmax
 from preprocessing.config import AGGREGATIONS, TOKENS, Aggregation, TaskConfig
 from preprocessing.errors import InvalidInput
 from preprocessing.heads.base import (
-    Cost,
     Vocabulary,
     WindowedHead,
     choice_of,
@@ -84,11 +83,10 @@ class TokenClassification(WindowedHead):
         windows = Windows(self._stride if stride is None else stride, keeps_all=config.long_texts == "window")
         return ParsedRequest(texts, is_batch, options, windows)
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: every token may be an entity."""
         del output_bytes
-        tokens = prepared.n_tokens
-        return Cost(tokens * _ENTITY_BYTES, len(prepared.rows) * 60 + tokens * 3)
+        return prepared.n_tokens * _ENTITY_BYTES
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return each text's entities, in order."""

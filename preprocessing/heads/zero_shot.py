@@ -19,7 +19,6 @@ from preprocessing.activations import softmax
 from preprocessing.config import ZERO_SHOT, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, InvalidOutput
 from preprocessing.heads.base import (
-    Cost,
     Head,
     flag_of,
     group_counts,
@@ -86,12 +85,12 @@ class ZeroShot(Head):
         """Return the text's name, whichever label the row has."""
         return text_field(request, row // len(request.options["labels"]))
 
-    def cost(self, prepared: Prepared, output_bytes: int) -> Cost:
+    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
         """Estimate: every label for every text."""
         del output_bytes
         labels = prepared.request.options["labels"]
         texts = len(prepared.rows) // len(labels)
-        return Cost(texts * (60 + sum(len(label) + 28 for label in labels)), 40 + len(prepared.rows) * 2)
+        return texts * (60 + sum(len(label) + 28 for label in labels))
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Softmax of entailment over labels, or (`multi_label`, or one label) of entailment against contradiction."""

@@ -213,8 +213,8 @@ def test_every_token_for_every_mask_is_refused_with_the_limit(fill_mask: Path) -
     body = {"text": "[MASK] " * 60, "parameters": {"top_k": 30_522}}
     with pytest.raises(InvalidInput, match=r"answer .* at most 134217728 are written .*max_answer_bytes"):
         processor.prepare(body)
-    assert not processor.finishes_off_loop(processor.prepare({"text": "[MASK] a"}))
-    assert processor.finishes_off_loop(processor.prepare({"text": "[MASK] a", "parameters": {"top_k": 5000}}))
+    assert not processor.prepare({"text": "[MASK] a"}).finishes_off_loop
+    assert processor.prepare({"text": "[MASK] a", "parameters": {"top_k": 5000}}).finishes_off_loop
     raised = TextProcessor.from_folder(fill_mask, options={"max_answer_bytes": 1 << 30})
     assert isinstance(raised.prepare(body), Prepared)
 
@@ -227,7 +227,7 @@ def test_the_estimated_answer_size_is_near_the_real_one(fill_mask: Path) -> None
     prepared = processor.prepare({"text": "[MASK] a b [MASK] good film", "parameters": {"top_k": 500}})
     logits = np.random.default_rng(0).normal(size=(1, prepared.rows[0].n_tokens, len(MANY))).astype(np.float32)
     written = len(orjson.dumps(processor.finish({"logits": logits}, prepared)))
-    estimate = processor.head.cost(prepared, logits.nbytes).answer_bytes
+    estimate = processor.head.answer_bytes(prepared, logits.nbytes)
     assert written / 2 < estimate < written * 4
 
 
