@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
-from preprocessing import tokenizer_settings
 from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
 from preprocessing.model_files import read_json
 
@@ -95,7 +94,7 @@ class TaskConfig:
     """Rows of the model's embedding table; all token ids must be smaller."""
 
     tokenizer_settings: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of tokenizer_config.json with which transformers changes what it has read from tokenizer.json."""
+    """tokenizer_config.json: with some of its settings transformers changes what it has read from tokenizer.json."""
     splits_special_tokens: bool = False
     """Whether special tokens that are written out in a text are read as text (`split_special_tokens`)."""
     special_tokens: Mapping[str, str] = field(default_factory=dict)
@@ -165,7 +164,7 @@ class TaskConfig:
             "model_type": model.get("model_type") if isinstance(model.get("model_type"), str) else None,
             **_token_limits(folder, model, tokenizer, modules, chosen, task),
             **_padding(model, tokenizer),
-            "tokenizer_settings": {name: tokenizer[name] for name in tokenizer_settings.READ if name in tokenizer},
+            "tokenizer_settings": tokenizer,
             "splits_special_tokens": tokenizer.get("split_special_tokens") is True,
             "special_tokens": _special_tokens(folder, tokenizer),
             "cleans_up": tokenizer.get("clean_up_tokenization_spaces") is True,

@@ -26,7 +26,7 @@ from preprocessing.config import Side, TaskConfig
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
 from preprocessing.framing import Framing
-from preprocessing.tokenizer_settings import Stated, refuse_contradictions
+from preprocessing.tokenizer_settings import refuse_contradictions
 from preprocessing.types import Encoded, Texts, pack
 from preprocessing.windows import Windower
 from preprocessing.words.cache import DEFAULT_MAX_WORDS, WordCache
@@ -62,7 +62,6 @@ class TextTokenizer:
         truncation_side: Side = "right",
         growth: int = 1,
         is_slow: bool = False,
-        stated: Stated | None = None,
     ) -> None:
         """`word_cache` is the most words to keep: True for the default number, False or 0 for none."""
         self._tokenizer = tokenizer
@@ -74,8 +73,6 @@ class TextTokenizer:
         """How many characters the normalizer may make of one."""
         self.is_slow = is_slow
         """Whether even a short text may take long: an expression may try many ways to match."""
-        self.stated = stated
-        """What tokenizer.json says of matters of which tokenizer_config.json may say otherwise; None without a file."""
         self._framing: Framing | None = None
         self.words: WordCache | None = None
         """The cached words; None if there is no cache."""
@@ -102,8 +99,7 @@ class TextTokenizer:
             found = cls._load(content, config, word_cache=word_cache)
             with _loading:  # another thread may have loaded it meanwhile
                 found = _loaded.setdefault(key, found)
-        if found.stated is not None:
-            refuse_contradictions(config.tokenizer_settings, config.model_type, found.stated)
+        found.check_settings(config)
         return found
 
     @classmethod
@@ -138,8 +134,11 @@ class TextTokenizer:
             truncation_side=config.truncation_side,
             growth=file.growth,
             is_slow=not file.patterns <= KNOWN_PATTERNS,
-            stated=file.stated,
         )
+
+    def check_settings(self, config: TaskConfig) -> None:
+        """Raise InvalidBundle if tokenizer_config.json contradicts this tokenizer."""
+        refuse_contradictions(config.tokenizer_settings, config.model_type, self._tokenizer)
 
     @cached_property
     def vocab_size(self) -> int:

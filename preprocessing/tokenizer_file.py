@@ -19,7 +19,6 @@ import orjson
 
 from preprocessing.errors import InvalidBundle
 from preprocessing.model_files import MAX_TOKENIZER_BYTES, read_limited
-from preprocessing.tokenizer_settings import Stated
 
 _MAX_GROWTH: Final = 256
 """Most characters that steps with a text of their own may make of one. Those of known tokenizers stay below 20."""
@@ -53,7 +52,6 @@ class TokenizerFile:
     """The unknown token of a Unigram model, which the library does not tell."""
     patterns: frozenset[str]
     """The regular expressions of the normalizer and the pre-tokenizer."""
-    stated: Stated
 
 
 def read(path: Path) -> bytes:
@@ -103,7 +101,6 @@ def examine(content: bytes) -> TokenizerFile:
         math.prod(_growth(step) for step in steps["normalizer"]),
         unknown if isinstance(unknown, int) else None,
         frozenset(_patterns([*steps["normalizer"], *steps["pre_tokenizer"]])),
-        Stated.of(found),
     )
 
 
