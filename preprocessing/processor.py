@@ -176,7 +176,7 @@ class TextProcessor:
 
     def prepare(self, body: object) -> Prepared:
         """Do `parse` and `encode`."""
-        return self.encode(self.head.parse(body))
+        return self.encode(self.parse(body))
 
     def prepare_ids(self, rows: Sequence[Sequence[int]], parameters: Mapping[str, object] | None = None) -> Prepared:
         """Return a request of texts given as token ids, including special tokens. Raises InvalidInput.

@@ -23,7 +23,8 @@ Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
 NUMBER_BYTES: Final = 12
 """Size of a float32 number in JSON, with its comma."""
 _T = TypeVar("_T", bound=str)
-_FIELDS: Final = ("text", "text_pair", "parameters")
+_FIELDS: Final = ("text", "text_pair")
+_REQUIRED: Final = ("text",)
 _OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
 _EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
 
@@ -168,12 +169,16 @@ def read_body(
         raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=example)
     for name in body:
         if name not in fields and name != "parameters":
-            raise _unknown_field(name, (*fields, "parameters"))
+            is_text = "text" in fields and "text" not in body and name in _OTHER_NAMES
+            hint = "rename it to text" if is_text else f"known are {', '.join((*fields, 'parameters'))}"
+            raise InvalidInput(f"Unknown field {_shown(name)}", field=_shown(name), hint=hint)
     for name in required:
         if body.get(name) is None:
             raise InvalidInput(f"The field {name} is missing", field=name, hint=example)
     parameters = body.get("parameters")
-    return body, {} if parameters is None else _checked_parameters(parameters)
+    if parameters is not None and not isinstance(parameters, dict):
+        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
+    return body, parameters or {}
 
 
 def text_field(request: ParsedRequest, row: int) -> str:
@@ -197,17 +202,8 @@ def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts
     Forms: `{"text": "a"}` and `{"text": ["a", "b"]}`; with pairs also `{"text": "a", "text_pair": "b"}`, and both as
     lists of one length. `text_pair` and `parameters` may be null.
     """
-    # As `read_body` does; a call less for every request.
-    if not isinstance(body, dict):
-        raise InvalidInput(f"The request body must be an object, not {_kind(body)}", hint=_EXAMPLE)
-    for name in body:
-        if name not in _FIELDS:
-            raise _unknown_field(name, _FIELDS, renames="text" not in body and name in _OTHER_NAMES)
-    if "text" not in body:
-        raise InvalidInput("The field text is missing", field="text", hint=_EXAMPLE)
-    parameters = body.get("parameters")
-    parameters = {} if parameters is None else _checked_parameters(parameters)
-    text, pair = body["text"], body.get("text_pair")
+    found, parameters = read_body(body, _FIELDS, _REQUIRED, _EXAMPLE)
+    text, pair = found["text"], found.get("text_pair")
     if pair is not None and not pairs:
         raise InvalidInput("This task takes single texts", field="text_pair", hint="leave text_pair out")
     if isinstance(text, list):
@@ -320,12 +316,7 @@ def refuse_half_pairs(value: str, field: str) -> None:
 def _list(items: list[object], pair: object, config: TaskConfig) -> Texts:
     if not items:
         raise InvalidInput("text is an empty list", field="text", hint="send at least one text")
-    if len(items) > config.max_rows:
-        raise InvalidInput(
-            f"text has {len(items)} items, at most {config.max_rows} are taken at once",
-            field="text",
-            hint="send several requests",
-        )
+    refuse_many(len(items), config, "text")
     if pair is not None:
         if not isinstance(pair, list) or len(pair) != len(items):
             raise InvalidInput("text is a list, so text_pair must be a list of the same length", field="text_pair")
@@ -366,17 +357,6 @@ def prompt_of(config: TaskConfig, name: object, field: str) -> str:
         known = f"it has {', '.join(sorted(config.prompts))}" if config.prompts else "it has none"
         raise InvalidInput("This model has no prompt of that name", field=field, hint=known)
     return config.prompts[name]
-
-
-def _checked_parameters(parameters: object) -> Mapping[str, object]:
-    if not isinstance(parameters, dict):
-        raise InvalidInput(f"parameters must be an object, not {_kind(parameters)}", field="parameters")
-    return parameters
-
-
-def _unknown_field(name: object, known: Sequence[str], *, renames: bool = False) -> InvalidInput:
-    hint = "rename it to text" if renames else f"known are {', '.join(known)}"
-    return InvalidInput(f"Unknown field {_shown(name)}", field=_shown(name), hint=hint)
 
 
 def _shown(name: object) -> str:

@@ -62,7 +62,7 @@ def test_forms_of_a_request(body: object, texts: list[Any], is_batch: bool) -> N
         # a quoted name cannot break or bloat a log line
         ({"text": "a", "\n" * 1000: 1}, "Unknown field " + "\\n" * 20 + " ("),
         ({"text": []}, "text is an empty list"),
-        ({"text": ["a"] * 4}, "text has 4 items, at most 3 are taken at once"),
+        ({"text": ["a"] * 4}, "The request makes 4 rows, at most 3 are taken at once"),
         ({"text": "x" * 11}, "text has 11 characters, at most 10 are taken"),
         # the tokenizers library's form is a common first try
         ({"text": [["a", "b"]]}, "text_pair"),
