@@ -1,10 +1,9 @@
-"""The ways in which the chart is installed: by Helm, and rendered by `helm template` by both kinds of apply."""
+"""The chart as it is installed, with each file of values."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,6 @@ from tests.waiting import until
 
 VALUES: Final = ("trial", "default", *sorted(path.stem for path in (CHART / "values").glob("*.yaml")))
 """Files of values; ``default`` is none, and ``trial`` the one value that makes a trial of it."""
-FORMS: Final = tuple(f"{name}-{way}" for name in VALUES for way in ("client", "server", "helm"))
 
 _CHANGED: Final = {
     "gateway": {"resources": {"requests": {"cpu": "150m", "memory": "700Mi"}, "limits": {"memory": "700Mi"}}}
@@ -33,24 +31,14 @@ _WARNING: Final = re.compile(r"^W\w* ?.*|^Warning:.*", re.MULTILINE)
 
 @dataclass
 class Install:
-    """One form of the product in the namespace; ``form`` is one of ``FORMS``."""
+    """A release in its namespace; ``name`` is one of ``VALUES``."""
 
     cluster: Cluster
-    form: str
+    name: str
     work: Path
     before: frozenset[str] = frozenset()
     warnings: list[str] = field(default_factory=list)
-    """What kubectl and helm warned of."""
-
-    @property
-    def name(self) -> str:
-        """The values file's."""
-        return self.form.rpartition("-")[0]
-
-    @property
-    def way(self) -> str:
-        """client, server or helm."""
-        return self.form.rpartition("-")[2]
+    """What helm warned of."""
 
     @property
     def namespace(self) -> str:
@@ -65,7 +53,6 @@ class Install:
             _secret(
                 self.namespace, "clearml-credentials", CLEARML_API_ACCESS_KEY="k" * 20, CLEARML_API_SECRET_KEY="s" * 40
             ),
-            _secret(self.namespace, "triton-key", key="0" * 64),
         ]
         if self.name in ("dev", "trial"):
             objects.append(_volume("controlplane", "20Gi"))
@@ -74,38 +61,23 @@ class Install:
         self.cluster.apply(*objects)
         self.before = self.objects()
 
-    def apply(self, *, changed: bool = False) -> str:
-        """Install or upgrade; returns what was said of every object."""
-        if self.way == "helm":
-            done = self.cluster.helm(
-                "upgrade", "--install", *self._chart(changed), "--reset-values"
-            )  # fmt: skip
-        else:
-            done = self._kubectl("apply", *self._how(), changed=changed)
+    def apply(self, *, changed: bool = False) -> None:
+        """Install or upgrade."""
+        done = self.cluster.helm("upgrade", "--install", *self._chart(changed), "--reset-values")
         self.warnings += _WARNING.findall(done.stderr)
-        return done.stdout
 
-    def difference(self, *, changed: bool = False) -> str:
+    def difference(self) -> str:
         """Return what kubectl diff says: nothing, if the API has what was applied."""
-        if self.way == "helm":
-            manifest = self.cluster.helm("get", "manifest", "triton-gateway", "--namespace", self.namespace).stdout
-            done = self.cluster.kubectl(
-                "diff", "--namespace", self.namespace, "--filename", "-", given=manifest, ok=(0, 1)
-            )
-        else:
-            done = self._kubectl("diff", *self._how(), changed=changed, ok=(0, 1))
-        return done.stdout
+        manifest = self.cluster.helm("get", "manifest", "triton-gateway", "--namespace", self.namespace).stdout
+        return self.cluster.kubectl(
+            "diff", "--namespace", self.namespace, "--filename", "-", given=manifest, ok=(0, 1)
+        ).stdout
 
     def go_back(self) -> None:
         """Undo an upgrade."""
-        if self.way == "helm":
-            first = self.cluster.helm(
-                "history", "triton-gateway", "--namespace", self.namespace, "--output", "yaml"
-            ).stdout
-            revision = yaml.safe_load(first)[-2]["revision"]
-            self.cluster.helm("rollback", "triton-gateway", str(revision), "--namespace", self.namespace)
-        else:
-            self.apply()
+        first = self.cluster.helm("history", "triton-gateway", "--namespace", self.namespace, "--output", "yaml").stdout
+        revision = yaml.safe_load(first)[-2]["revision"]
+        self.cluster.helm("rollback", "triton-gateway", str(revision), "--namespace", self.namespace)
 
     def settle(self) -> None:
         """Wait until every Deployment has the least that its autoscaler wants, and is as it should be."""
@@ -125,10 +97,7 @@ class Install:
 
     def remove(self) -> None:
         """Uninstall."""
-        if self.way == "helm":
-            self.cluster.helm("uninstall", "triton-gateway", "--namespace", self.namespace, "--wait")
-        else:
-            self._kubectl("delete", "--wait")
+        self.cluster.helm("uninstall", "triton-gateway", "--namespace", self.namespace, "--wait")
 
     def objects(self) -> frozenset[str]:
         """Return what is in the namespace, as kind/name: everything but events, and what comes with a namespace."""
@@ -171,28 +140,10 @@ class Install:
             for one in items
         })  # fmt: skip
 
-    def _how(self) -> tuple[str, ...]:
-        return ("--server-side",) if self.way == "server" else ()
-
-    def _kubectl(
-        self, verb: str, *options: str, changed: bool = False, ok: Sequence[int] = (0,)
-    ) -> subprocess.CompletedProcess[str]:
-        """Give kubectl what `helm template` renders, as people without Helm in their cluster do it."""
-        return self.cluster.kubectl(
-            verb, *options, "--namespace", self.namespace, "--filename", "-", given=self.rendered(changed=changed),
-            ok=ok,
-        )  # fmt: skip
-
-    def rendered(self, *, changed: bool = False) -> str:
-        """Return the objects as text."""
-        return self.cluster.helm("template", *self._chart(changed)).stdout
-
     def _chart(self, changed: bool) -> tuple[str, ...]:
         file = CHART / "values" / f"{self.name}.yaml"
         values = ["--values", str(file)] if file.exists() else []
         values += ["--set=controlplane.enabled=true"] if self.name in ("dev", "trial") else YOURS
-        if self.way != "helm":  # `helm template` would make new keys each time
-            values += ["--set=triton.keySecret=triton-key", *YOURS]
         if changed:
             self.work.mkdir(exist_ok=True)
             path = self.work / "changed.yaml"
@@ -206,9 +157,9 @@ def _condition(pod: Mapping[str, Any], kind: str) -> dict[str, str]:
 
 
 @contextmanager
-def applied(cluster: Cluster, form: str, work: Path) -> Iterator[Install]:
-    """One form, applied once; at the end the namespace goes. ``work`` is a folder for values of ours."""
-    made = Install(cluster, form, work / "values")
+def applied(cluster: Cluster, name: str, work: Path) -> Iterator[Install]:
+    """One release, applied once; at the end the namespace goes. ``work`` is a folder for values of ours."""
+    made = Install(cluster, name, work / "values")
     made.prepare()
     try:
         made.apply()
