@@ -1,5 +1,5 @@
 """From a model's files to an endpoint that answers, in one command: `up --model` and `deploy`, with models that need no
-export. What is exported is deployed by `.ci/run models` (tests/integration/optimize/long_folders.py).
+export. What is exported first: tests/integration/optimize/test_command.py.
 """
 
 from __future__ import annotations

@@ -13,13 +13,15 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
+from safetensors.torch import load_file
 from sentencepiece import sentencepiece_model_pb2
 
 from deploy.bundles.sentences import SENTENCES
+from deploy.laptop.demo.minilm import packaged_model
 
 from . import tiny
 
@@ -276,6 +278,91 @@ FAMILIES: Mapping[str, Family] = {
     "BERT QA": Family("BertForQuestionAnswering", NARROW, words()),
     "T5 generation": Family("T5ForConditionalGeneration", T5, T5_TOKENS),
 }
+
+
+def changed(place: Path, **how: Any) -> Path:
+    """A classifier saved in another way."""
+    tiny.make("Bert", place, seed=12)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(place)
+    (place / "model.safetensors").unlink()
+    if how.pop("half", False):
+        model = model.half()
+    model.save_pretrained(place, **how)
+    (shard, *others) = sorted(place.glob("*.safetensors"))
+    assert bool(others) == ("max_shard_size" in how)
+    assert {model.dtype} == {one.dtype for one in load_file(shard).values()}
+    return place
+
+
+OWN_CODE = """
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import SequenceClassifierOutput
+
+
+class OwnConfig(PretrainedConfig):
+    model_type = "own-words"
+
+    def __init__(self, vocab_size=600, hidden_size=16, **kwargs):
+        super().__init__(**kwargs)
+        self.vocab_size, self.hidden_size = vocab_size, hidden_size
+
+
+class OwnForSequenceClassification(PreTrainedModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.words = torch.nn.Embedding(config.vocab_size, config.hidden_size)
+        self.head = torch.nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    def forward(self, input_ids, attention_mask=None, **kwargs):
+        mask = attention_mask.unsqueeze(-1).to(self.words.weight.dtype)
+        mean = (self.words(input_ids) * mask).sum(1) / mask.sum(1)
+        return SequenceClassifierOutput(logits=self.head(mean))
+"""
+
+
+def own_code(place: Path) -> Path:
+    """A model that only its own Python code can run."""
+    tiny.make("DistilBert", place, seed=13)
+    (place / "modeling_own.py").write_text(OWN_CODE)
+    config = {
+        "model_type": "own-words", "architectures": ["OwnForSequenceClassification"], "vocab_size": 600,
+        "hidden_size": 16, "max_position_embeddings": 128,
+        "id2label": dict(enumerate(tiny.LABELS)), "label2id": {label: i for i, label in enumerate(tiny.LABELS)},
+        "auto_map": {"AutoConfig": "modeling_own.OwnConfig",
+                     "AutoModelForSequenceClassification": "modeling_own.OwnForSequenceClassification"},
+    }  # fmt: skip
+    (place / "config.json").write_text(json.dumps(config))
+    torch.manual_seed(13)
+    scope: dict[str, Any] = {"__name__": "modeling_own"}
+    exec(OWN_CODE, scope)
+    made = scope["OwnForSequenceClassification"](scope["OwnConfig"](num_labels=3))
+    transformers.modeling_utils.PreTrainedModel.save_pretrained(made, place / "weights")
+    (place / "weights" / "model.safetensors").replace(place / "model.safetensors")
+    for left in (place / "weights").iterdir():
+        left.unlink()
+    (place / "weights").rmdir()
+    return place
+
+
+def sentence_transformer(place: Path) -> Path:
+    """The real weights of all-MiniLM-L6-v2, as its package holds them."""
+    place.symlink_to(packaged_model())
+    return place
+
+
+OWN: Final = "with code of its own"
+FOLDERS: Mapping[str, Callable[[Path], Path]] = {
+    **{name: functools.partial(make, family) for name, family in FAMILIES.items()},
+    "sentence-transformers": sentence_transformer,
+    "fp16": lambda place: changed(place, half=True),
+    "sharded": lambda place: changed(place, max_shard_size="40KB"),
+    OWN: own_code,
+}
+"""What makes a folder of each family, and of models that are saved in another way."""
 
 _SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
 _LENGTH = "its code computes with the length in plain Python, so the graph would accept only a length of"

@@ -101,6 +101,18 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
     assert ("train tiny", "training") == (told["task"]["name"], told["task"]["type"])
 
 
+@pytest.mark.long
+def test_a_model_that_is_deployed_is_exported_first(server: RunningControlPlane, place: Path) -> None:
+    """One command from a folder as transformers saves it to an endpoint."""
+    client = Client(server, place)
+    client.create("deploy")
+    deploy({**client.environment, "CLEARML_SERVING_TASK_ID": client.task}, place, place / "model", "exported")
+    with client.here():
+        registry = ClearMLRegistry(client.task)
+        model = registry.model(str(registry.spec().endpoints["exported/1"].model_id))
+        assert "model.onnx" in manifest.hashes(ArtifactCache(place / "cache", registry).model(model))
+
+
 ENDLESS = (
     "import signal; from deploy.bundles.export import original; original.Original.export = lambda *_: signal.pause();"
 )

@@ -1,5 +1,6 @@
-"""Every text architecture of transformers, tiny: it becomes a bundle that answers as its pipeline does, or is refused
-with the reason in one sentence. ``.ci/run long`` does a few of them, ``.ci/run models`` the whole table.
+"""Every text architecture of transformers, tiny, and models saved in every way: each becomes a bundle that answers as
+its pipeline does, or is refused with the reason in one sentence. ``.ci/run long`` does a few of them, ``.ci/run
+models`` the whole table.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
 from deploy.bundles.judge import parity
@@ -39,14 +41,17 @@ TEXTS = (
 FEW = ("DeBERTa-v2 of transformers 4", "BART", "XLM-R, .bpe.model only", "Longformer", "BigBird, sparse", "ConvBERT")
 
 
-@pytest.mark.parametrize("name", list(families.FAMILIES) if tiny.IS_ALL else FEW)
+@pytest.mark.parametrize("name", list(families.FOLDERS) if tiny.IS_ALL else FEW)
 def test_a_family_is_deployed_or_refused_with_its_reason(name: str, tmp_path: Path) -> None:
     """What is deployed was judged against PyTorch; a classifier's scores are the pipeline's."""
-    folder = families.make(families.FAMILIES[name], tmp_path / "model")
+    folder = families.FOLDERS[name](tmp_path / "model")
     texts = tmp_path / "texts.txt"
     # where a mask is put behind a text, it must not be cut off with it
     texts.write_text("\n".join(text.strip() for text in (TEXTS[:4] if "mask" in name else TEXTS)))
-    options = Options(str(folder), tmp_path / "out", target="gpu", candidate="gpu-fp32", samples=texts)
+    options = Options(
+        str(folder), tmp_path / "out", target="gpu", candidate="gpu-fp32", samples=texts,
+        trusts_code=name == families.OWN,
+    )  # fmt: skip
     if name in families.REFUSED:
         with pytest.raises(DeployError) as caught:
             optimize(options, str, str)
@@ -56,7 +61,7 @@ def test_a_family_is_deployed_or_refused_with_its_reason(name: str, tmp_path: Pa
     outcome = optimize(options, str, str)
     if TextProcessor.from_folder(outcome.bundle).config.task == CLASSIFICATION:
         answers = bundle_scores(outcome.bundle)
-        for ours, theirs in zip(answers, pipeline_scores(folder), strict=True):
+        for ours, theirs in zip(answers, pipeline_scores(folder, trusts=options.trusts_code), strict=True):
             assert ours == pytest.approx(theirs, abs=1e-3)
 
 
@@ -75,9 +80,12 @@ def bundle_scores(bundle: Path) -> list[dict[str, float]]:
     return [dict(one["scores"]) for one in found]
 
 
-def pipeline_scores(folder: Path) -> list[dict[str, float]]:
+def pipeline_scores(folder: Path, *, trusts: bool) -> list[dict[str, float]]:
     """Every text's scores by transformers' own pipeline, one text at a time."""
-    classify = transformers.pipeline("text-classification", model=str(folder), device="cpu", top_k=None)
+    classify = transformers.pipeline(
+        "text-classification", model=str(folder), device="cpu", top_k=None, dtype=torch.float32,
+        trust_remote_code=trusts,
+    )  # fmt: skip
     found = [classify(text, truncation=True, max_length=128) for text in TEXTS]
     return [{one["label"]: one["score"] for one in (rows[0] if isinstance(rows[0], list) else rows)} for rows in found]
 

@@ -111,15 +111,3 @@ def make(
         json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128, **specials})
     )
     return folder
-
-
-def without_tokenizer_json(folder: Path) -> Path:
-    """Leave a WordPiece tokenizer as old models have it: ``vocab.txt`` alone."""
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    words = sorted(tokenizer.get_vocab(), key=tokenizer.token_to_id)
-    (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
-    (folder / "tokenizer.json").unlink()
-    (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 128})
-    )
-    return folder
