@@ -234,14 +234,20 @@ def test_printed_curl_works_as_it_stands(up: Up) -> None:
     assert len(json.loads(done.stdout)["embedding"]) == 384
 
 
-def test_vector_equals_pytorch_with_the_same_weights(up: Up) -> None:
-    """Through tokenizer, Triton and gateway nothing moves by more than 1e-4."""
+def test_vectors_equal_pytorch_with_the_same_weights(up: Up) -> None:
+    """Through tokenizer, batches of every length, Triton and gateway nothing moves by more than 1e-4."""
     source = packaged_model()
-    tokens = AutoTokenizer.from_pretrained(source)(SENTENCE, return_tensors="pt")
-    with torch.no_grad():
-        model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
-        hidden = model(**tokens).last_hidden_state[0].mean(0)
-    assert embed(up, SENTENCE) == pytest.approx((hidden / hidden.norm()).tolist(), abs=1e-4)
+    texts = [SENTENCE, "hi", *(f"{number} {SENTENCE} " * number for number in range(1, 12, 3))]
+    tokenizer, vectors = AutoTokenizer.from_pretrained(source), []
+    model = AutoModel.from_pretrained(source, dtype=torch.float32).eval()
+    for text in texts:
+        with torch.no_grad():
+            hidden = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        vectors.append((hidden / hidden.norm()).tolist())
+    together = post(f"{up.gateway}/serve/minilm", {"text": texts})["embeddings"]
+    for text, vector, beside in zip(texts, vectors, together, strict=True):
+        assert embed(up, text) == pytest.approx(vector, abs=1e-4)
+        assert beside == pytest.approx(vector, abs=1e-4)
 
 
 def test_status_tells_what_is_served(up: Up) -> None:
