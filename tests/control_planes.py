@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import urllib.parse
@@ -18,7 +19,7 @@ from deploy.controlplane.app import build
 from deploy.controlplane.credentials import Credentials, environment
 from deploy.controlplane.server import read_endpoint
 from deploy.controlplane.store import Store
-from tests.processes import free_port
+from tests.processes import Server, free_port
 from tests.waiting import LIMIT_S, until
 
 # the address at which the server in this process claims to be
@@ -82,28 +83,23 @@ def control_plane(state_dir: Path, *, port: int = 0) -> Iterator[RunningControlP
     """A started control plane on a port, 0 takes a free one; stopped when the block ends, killed if it does not stop.
 
     No connection is given that port, so that it can be started there again. Its state folder is made when missing.
-    Raises RuntimeError if it did not start; its own message is on stderr.
+    Raises RuntimeError with the end of its log if it did not start.
     """
     root = Path(__file__).resolve().parents[1]
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(state_dir), str(port or free_port()), str(root)])
+    argv = [sys.executable, "-c", _PROGRAM, str(state_dir), str(port or free_port()), str(root)]
+    server = Server("control plane", argv, env=os.environ, log=state_dir.with_name(f"{state_dir.name}.log"))
     try:
 
         def told() -> dict[str, str] | None:
-            if process.poll() is not None:
-                raise RuntimeError(f"the control plane did not start (exit code {process.returncode})")
+            if not server.is_running():
+                raise RuntimeError(f"the control plane did not start: {server.last_lines()}")
             found = read_endpoint(state_dir)
-            return found if found is not None and found["pid"] == str(process.pid) else None
+            return found if found is not None and found["pid"] == str(server.pid) else None
 
         endpoint = until(told, pause=0.02, what="the control plane's start")
-        yield RunningControlPlane(url=endpoint["api"], state_dir=state_dir, process=process)
+        yield RunningControlPlane(url=endpoint["api"], state_dir=state_dir, process=server.process)
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(LIMIT_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        process.wait()
+        server.stop()
 
 
 class InProcess:

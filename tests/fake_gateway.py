@@ -10,9 +10,7 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,15 +21,13 @@ import numpy as np
 
 from gateway import app, default_version
 from gateway.__main__ import main
-from gateway.parent_death import ending_with_parent
 from gateway.registry.ledger import Record
 from gateway.spec import decode, triton_model_name
 from tests.fakes import FakeBackend, FakeRegistry
-from tests.processes import free_port
+from tests.processes import ROOT, Server, free_port
 from tests.waiting import until
 from tests.words import text_bundle
 
-ROOT = Path(__file__).parents[1]
 URLS = (*(f"e{number}" for number in range(12)), "v/1", "v/2")
 NAMES = (*URLS, "v", "c")
 BODY = {"text": "good"}
@@ -39,12 +35,11 @@ _LONG_S = 60.0
 """A connection that a worker took which was then killed or stopped may never be answered: it is given up."""
 
 
-class FakeGateway:
-    """One such process on a free port or on ``port``; killed with the block. ``settings`` are its variables."""
+class FakeGateway(Server):
+    """One such process on a free port. ``settings`` are its variables."""
 
-    def __init__(self, folder: Path, *, port: int = 0, **settings: Any) -> None:
-        self.folder = folder
-        self.port = port or free_port()
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.folder, self.port = folder, free_port()
         if not (folder / "m.zip").exists():
             bundle = text_bundle(folder / "bundle", max_position_embeddings=32)
             shutil.make_archive(str(folder / "m"), "zip", bundle)
@@ -52,28 +47,13 @@ class FakeGateway:
         environ = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_GATEWAY_")}
         environ |= {f"TRITON_GATEWAY_{name.upper()}": str(value) for name, value in given.items()}
         environ["CLEARML_SERVING_POLL_FREQ"] = "1s"
-        self.log_file = folder / "gateway.log"
-        with self.log_file.open("a") as log:
-            self.process = subprocess.Popen(
-                ending_with_parent([sys.executable, "-m", "tests.fake_gateway", str(folder)]),
-                env=environ, cwd=ROOT, stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        argv = [sys.executable, "-m", "tests.fake_gateway", str(folder)]
+        super().__init__("gateway", argv, env=environ, cwd=ROOT, log=folder / "gateway.log")
         self.url = f"http://127.0.0.1:{self.port}"
 
-    def __enter__(self) -> FakeGateway:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pid in (self.process.pid, *self.workers()):
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
-        self.process.wait()
-
-    def log(self) -> str:
+    def logged(self) -> str:
         """Return what the process and its workers have logged."""
-        return self.log_file.read_text()
+        return self.log.read_text()
 
     def hold(self, *, held: bool) -> None:
         """Let new workers wait for their models, or no longer."""
@@ -115,7 +95,7 @@ class FakeGateway:
 
     def served(self, count: int = 2) -> None:
         """Wait until as many workers listen, and every name is answered several times in a row."""
-        until(lambda: len(self.workers()) == count and self.log().count("accepts connections") >= count)
+        until(lambda: len(self.workers()) == count and self.logged().count("accepts connections") >= count)
         until(lambda: all(self.ask(name) == 200 for name in NAMES * 3))
 
 

@@ -12,9 +12,9 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from gateway.parent_death import ending_with_parent
 from tests.waiting import LIMIT_S
@@ -57,27 +57,33 @@ def on_cores(argv: Sequence[str], cores: Iterable[int]) -> list[str]:
 
 
 class Server:
-    """One child process with its own log."""
+    """One child process with its own log and its own group, which ends with the block, at the latest with the tests."""
 
-    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cores: Iterable[int], log: Path,
-                 cwd: Path | None = None) -> None:  # fmt: skip
-        self.name = name
-        self._log = log
+    def __init__(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], log: Path,
+                 cores: Iterable[int] | None = None, cwd: Path | None = None) -> None:  # fmt: skip
+        self.name, self.log = name, log
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("wb") as out:
-            self._process = subprocess.Popen(
-                on_cores(argv, cores), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                env={**env, "PYTHONUNBUFFERED": "1"}, cwd=cwd, start_new_session=True,
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                ending_with_parent(argv) if cores is None else on_cores(argv, cores), stdin=subprocess.DEVNULL,
+                stdout=out, stderr=subprocess.STDOUT, env={**env, "PYTHONUNBUFFERED": "1"}, cwd=cwd,
+                start_new_session=True,
             )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
     @property
     def pid(self) -> int:
         """The child's process id."""
-        return self._process.pid
+        return self.process.pid
 
     def is_running(self) -> bool:
         """True until it has ended."""
-        return self._process.poll() is None
+        return self.process.poll() is None
 
     def wait_for(self, url: str, body: bytes | None = None, *, timeout_s: float = LIMIT_S, key: str = "") -> bytes:
         """Send requests until one is answered with 200; return that answer. ``key``: an API key.
@@ -88,7 +94,7 @@ class Server:
         reason = ""
         while time.monotonic() < until:
             if not self.is_running():
-                raise ServerFailed(f"{self.name} ended with {self._process.returncode}: {self.last_lines()}")
+                raise ServerFailed(f"{self.name} ended with {self.process.returncode}: {self.last_lines()}")
             try:
                 return ask(url, body, key=key)
             except OSError as error:
@@ -98,29 +104,32 @@ class Server:
 
     def last_lines(self, count: int = 4) -> str:
         """Return the end of the log in one line."""
-        lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         return " | ".join(lines[-count:])[-600:]
 
     def end(self, *, within_s: float = LIMIT_S) -> int:
         """Send SIGTERM and wait for it to end by itself; returns its exit code. Raises ``ServerFailed``."""
-        self._process.terminate()
+        self.process.terminate()
         try:
-            code = self._process.wait(within_s)
+            return self.process.wait(within_s)
         except subprocess.TimeoutExpired:
-            self.stop()
             raise ServerFailed(f"{self.name} did not end within {within_s:.0f} s: {self.last_lines()}") from None
-        self.stop()
-        return code
+        finally:
+            self.kill()
 
     def stop(self) -> None:
         """Ask it to end, wait, kill what is left of its group."""
         if self.is_running():
-            self._process.terminate()
+            self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                self._process.wait(8)
+                self.process.wait(8)
+        self.kill()
+
+    def kill(self) -> None:
+        """Kill what is left of its group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            os.killpg(self.pid, signal.SIGKILL)
+        self.process.wait()
 
 
 class Child:
@@ -159,16 +168,6 @@ class Child:
         """End it."""
         self._process.kill()
         self._process.communicate()
-
-
-def until(holds: Callable[[], object], what: str, *, within: float = LIMIT_S, pause: float = 0.1) -> float:
-    """Wait until ``holds()``; return the seconds it took. Raises ``ServerFailed`` after ``within`` seconds."""
-    began = time.monotonic()
-    while not holds():
-        if time.monotonic() - began > within:
-            raise ServerFailed(f"{what}: not within {within:.0f} s")
-        time.sleep(pause)
-    return time.monotonic() - began
 
 
 def ask(url: str, body: bytes | None = None, *, timeout: float = 60.0, key: str = "") -> bytes:

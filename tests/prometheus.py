@@ -1,27 +1,17 @@
-"""A real Prometheus for tests: scrapes addresses and evaluates rules every second, answers queries."""
+"""A real Prometheus for tests: scrapes addresses and evaluates rules every second."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
-import subprocess
 from pathlib import Path
 
-import httpx
-
-from tests.processes import free_port
-from tests.waiting import LIMIT_S
-
-
-def program(name: str) -> str:
-    """`prometheus` or `promtool`; a test that needs it fails without it, it is never skipped."""
-    found = shutil.which(name)
-    assert found, f"{name} is not on PATH: install Debian's prometheus, or leave these tests out: -m 'not prometheus'"
-    return found
+from tests.processes import Server, free_port
 
 
 class Prometheus:
-    """One process, from the beginning of the block to its end; its data is in ``folder/tsdb`` and may be there.
+    """One process, from the beginning of the block to its end.
 
     ``targets`` are gateways, ``others`` one more target for each job; ``rules`` is a pattern of files.
     """
@@ -39,29 +29,14 @@ class Prometheus:
         }))  # fmt: skip
 
     def __enter__(self) -> Prometheus:
-        with (self._folder / "prometheus.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [program("prometheus"), f"--config.file={self._folder / 'prometheus.yml'}",
-                 f"--storage.tsdb.path={self._folder / 'tsdb'}", "--storage.tsdb.retention.time=10y",
-                 "--enable-feature=exemplar-storage",
-                 f"--web.listen-address={self.url.removeprefix('http://')}"], stdout=log, stderr=log,
-            )  # fmt: skip
+        found = shutil.which("prometheus")
+        assert found, "prometheus is not on PATH: install Debian's, or leave these tests out: -m 'not prometheus'"
+        argv = [
+            found, f"--config.file={self._folder / 'prometheus.yml'}", f"--storage.tsdb.path={self._folder / 'tsdb'}",
+            "--enable-feature=exemplar-storage", f"--web.listen-address={self.url.removeprefix('http://')}",
+        ]  # fmt: skip
+        self._server = Server("prometheus", argv, env=os.environ, log=self._folder / "prometheus.log")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait(LIMIT_S)
-
-    def series(self, expr: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series of an instant query; none while nobody answers."""
-        try:
-            found = httpx.get(f"{self.url}/api/v1/query", params={"query": expr}, timeout=LIMIT_S).json()
-        except httpx.TransportError:
-            return []
-        assert "data" in found, found
-        return [(one["metric"], float(one["value"][1])) for one in found["data"]["result"]]
-
-    def value(self, expr: str) -> float | None:
-        """The one value of an instant query; None if there is none, or nobody answers yet."""
-        found = self.series(expr)
-        return found[0][1] if found else None
+        self._server.kill()

@@ -6,7 +6,6 @@ Everything is a real process on loopback, configured by the serving Task.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -75,6 +74,6 @@ class Small:
             "--poll-frequency", "500ms", *([] if number else ["--controller"]),
         ]  # fmt: skip
         env = {**self.client.environment, "CLEARML_SERVING_TASK_ID": self.client.task}
-        made = processes.Server("sync", argv, env=env, cores=os.sched_getaffinity(0), log=folder / "sync.log")
+        made = processes.Server("sync", argv, env=env, log=folder / "sync.log")
         self._open.callback(made.stop)
         return made

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
-from gateway.parent_death import ending_with_parent
-from tests.processes import free_port
+from tests.processes import Server, free_port
 from tests.waiting import until
 
 
@@ -35,12 +34,8 @@ class RedisServer:
     def start(self) -> None:
         """Start it, and wait until it answers."""
         password = ["--requirepass", self._password] if self._password else []
-        with (self._folder / "redis.log").open("a") as log:
-            self._process = subprocess.Popen(
-                ending_with_parent([
-                    self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *password
-                ]), stdout=log, stderr=log, cwd=self._folder,
-            )  # fmt: skip
+        argv = [self._program, "--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *password]
+        self._server = Server("redis", argv, env=os.environ, log=self._folder / "redis.log", cwd=self._folder)
         until(self._answers)
 
     def _answers(self) -> bool:
@@ -53,13 +48,12 @@ class RedisServer:
 
     def freeze(self) -> None:
         """Let it stand still: connections stay open, and nothing is answered."""
-        self._process.send_signal(signal.SIGSTOP)
+        self._server.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let it go on."""
-        self._process.send_signal(signal.SIGCONT)
+        self._server.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill it; all it knew is lost."""
-        self._process.kill()
-        self._process.wait()
+        self._server.kill()

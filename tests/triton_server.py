@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
 
 from deploy.tritonserver.launcher import Ports, ServerChoice, detect_server, prepared, remove_shared_memory
 from tests.processes import LOOPBACK, Server, free_ports
@@ -27,16 +25,12 @@ class TritonServer(Server):
             server or detect_server(), state_dir=folder, repository=repository, ports=self.ports, host=host, key=key,
             extra_arguments=("--exit-timeout-secs=1", *arguments),
         )  # fmt: skip
-        self.log = folder / "logs" / "triton.log"
-        super().__init__("triton", argv, env=env, cores=os.sched_getaffinity(0), log=self.log, cwd=cwd)
+        super().__init__("triton", argv, env=env, log=folder / "logs" / "triton.log", cwd=cwd)
         try:
             self.wait_for(f"http://{self.http}/v2/health/live")
         except BaseException:
             self.stop()
             raise
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()

@@ -21,9 +21,10 @@ from deploy.tools import sections
 from gateway import hocon
 from gateway.registry import ClearMLRegistry
 from tests import tiny
-from tests.processes import ask, until
+from tests.processes import ask
 from tests.stack import Small
 from tests.stock import Client
+from tests.waiting import until
 
 TAKES = "4 minutes"
 SAVES = ""
@@ -62,7 +63,7 @@ def trial(folder: Path, *, tritons: int, swaps: int) -> dict[str, Any]:
                 except OSError:
                     return False
 
-            until(is_live, f"the swap to {model}, {code}", pause=0.05)
+            until(is_live, what=f"the swap to {model}, {code}")
             return time.monotonic() - began
 
         swap("a", "a")

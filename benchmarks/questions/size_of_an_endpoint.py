@@ -22,6 +22,7 @@ from benchmarks.shared.results import DOCS, facts_of, put, save, table
 from deploy.laptop.demo.minilm import WEIGHTS, bundle
 from tests import processes
 from tests.stack import Small
+from tests.waiting import until
 
 TAKES = "two minutes"
 SAVES = "results/endpoint.json, docs/kubernetes.md"
@@ -130,4 +131,4 @@ def _served(url: str) -> None:
         except OSError:
             return False
 
-    processes.until(is_served, f"{url} is served", within=300, pause=0.2)
+    until(is_served, pause=0.2, what=f"an answer of {url}")

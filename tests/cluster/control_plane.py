@@ -10,10 +10,8 @@ import base64
 import contextlib
 import json
 import os
-import signal
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,15 +21,13 @@ from typing import Any, Final
 
 import yaml
 
-from gateway.parent_death import ending_with_parent
 from tests import kube_tools
 from tests.cluster import programs
 from tests.cluster.certificates import Authority
 from tests.cluster.nodes import Machines, Played, stages
-from tests.processes import free_port
+from tests.processes import Server, free_port
+from tests.waiting import until
 
-_START: Final = 120.0
-"""Seconds within which a part has to answer; a machine with other work to do needs some of them."""
 _COMMAND: Final = 330.0
 """Seconds within which kubectl or helm has to end: more than helm's own 300, which tests give to kubectl too."""
 
@@ -40,7 +36,7 @@ _PLAYED: Final = Played()
 
 
 class NotStarted(RuntimeError):
-    """A part of the cluster ended, or did not answer in time; the message has the end of its log."""
+    """A part of the cluster ended; the message has the end of its log."""
 
 
 @dataclass
@@ -51,7 +47,7 @@ class Cluster:
     authority: Authority
     server: str
     paths: Mapping[str, Path]
-    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    processes: dict[str, Server] = field(default_factory=dict)
     ports: dict[str, int] = field(default_factory=dict)
     """Ports that a part keeps when it is started again."""
 
@@ -124,32 +120,21 @@ class Cluster:
 
     def run(self, name: str, *command: str | Path, env: Mapping[str, str] | None = None) -> None:
         """Start a process; what it says goes to ``NAME.log`` in the folder."""
-        with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                ending_with_parent([str(each) for each in command]), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                cwd=self.folder, env=os.environ | (env or {}), start_new_session=True,
-            )  # fmt: skip
+        self.processes[name] = Server(
+            name, [str(each) for each in command], env=os.environ | (env or {}), log=self.folder / f"{name}.log",
+            cwd=self.folder,
+        )  # fmt: skip
 
-    def end(self, name: str, number: int = signal.SIGTERM) -> None:
+    def end(self, name: str) -> None:
         """End a process and wait until it is gone."""
-        process = self.processes.pop(name)
-        process.send_signal(number)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        self.processes.pop(name).stop()
 
-    def wait(self, name: str, fact: Callable[[], object], within: float = _START) -> None:
-        """Wait until ``fact()`` is true; NotStarted if the process ends before, or if it takes too long."""
-        deadline = time.monotonic() + within
-        while not fact():
-            ended = self.processes[name].poll()
-            if ended is not None or time.monotonic() > deadline:
-                said = (self.folder / f"{name}.log").read_text(errors="replace").splitlines()[-15:]
-                how = f"ended with {ended}" if ended is not None else f"did not answer within {within:.0f} s"
-                raise NotStarted("\n".join([f"{name} {how}; the end of its log:", *said]))
-            time.sleep(0.1)
+    def wait(self, name: str, fact: Callable[[], object]) -> None:
+        """Wait until ``fact()`` is true; NotStarted if the process ends before."""
+        server = self.processes[name]
+        until(lambda: fact() or not server.is_running(), pause=0.1, what=f"the start of {name} ({server.log})")
+        if not server.is_running():
+            raise NotStarted(f"{name} ended: {server.last_lines(15)}")
 
     def answers(self, address: str) -> bool:
         """Whether an address answers 200 to the administrator."""
@@ -202,8 +187,8 @@ def started(
         _start_nodes(cluster, machines, played)
         yield cluster
     finally:
-        for name in reversed([*cluster.processes]):
-            cluster.end(name, signal.SIGKILL)  # its state is thrown away: no reason to wait for a shutdown
+        for server in reversed([*cluster.processes.values()]):
+            server.kill()  # its state is thrown away: no reason to wait for a shutdown
 
 
 def _start_api(cluster: Cluster) -> None:

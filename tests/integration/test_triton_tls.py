@@ -8,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,13 +23,12 @@ from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.open_addresses import main as look_for_open_addresses
 from deploy.sync.repository import ModelRepository
-from deploy.tools import ports
 from gateway.errors import BackendRefused, BackendUnavailable
-from gateway.parent_death import ending_with_parent
 from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.tls import TritonTls
 from tests.integration.conftest import place
+from tests.processes import Server, free_port, free_ports
 from tests.waiting import LIMIT_S, until
 
 pytestmark = pytest.mark.integration
@@ -83,10 +80,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     write(folder / "client", authority, "gateway")
     (folder / "key").write_text(KEY)
     (folder / "models").mkdir()
-    free: list[int] = []
-    for _ in range(3):
-        free.append(ports.choose("127.0.0.1", 0, remembered=0, avoid=set(free)))
-    grpc, http, metrics = free
+    grpc, http, metrics = free_ports(3)
     command = [
         sys.executable, "-m", "deploy.cli.main", "triton", "--state-dir", str(folder / "state"), "--repository",
         str(folder / "models"), "--key-file", str(folder / "key"), "--grpc-port", str(grpc), "--http-port", str(http),
@@ -95,20 +89,10 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             ("server-cert", "tls.crt"), ("server-key", "tls.key"), ("root-cert", "ca.crt"),
         )),
     ]  # fmt: skip
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log)
-    try:
-        found = Secured(f"127.0.0.1:{grpc}", f"127.0.0.1:{http}", folder / "key", folder, authority)
-
-        def is_live() -> bool:
-            assert process.poll() is None, (folder / "log").read_text()
-            return not ports.is_free("127.0.0.1", grpc)
-
-        until(is_live)
-        yield found
-    finally:
-        process.terminate()
-        process.wait(LIMIT_S)
+    with Server("triton", command, env=os.environ, log=folder / "log") as server:
+        server.wait_for(f"http://127.0.0.1:{http}/v2/health/live")
+        yield Secured(f"127.0.0.1:{grpc}", f"127.0.0.1:{http}", folder / "key", folder, authority)
+        server.stop()
 
 
 def test_model_sync_loads_and_a_gateway_calls_a_model_over_tls(
@@ -190,7 +174,7 @@ def test_doctor_looks_through_tls(
 
 def test_model_sync_takes_tls_from_its_variables(secured: Secured, tmp_path: Path) -> None:
     """Those that gateways have. It sees its Triton although no registry answers."""
-    port = ports.choose("127.0.0.1", 0, remembered=0, avoid=set())
+    port = free_port()
     environ = os.environ | secured.environ() | {
         "TRITON_GATEWAY_TRITON_KEY_FILE": str(secured.key_file), "CLEARML_API_HOST": "http://127.0.0.1:9",
         "CLEARML_API_ACCESS_KEY": "a", "CLEARML_API_SECRET_KEY": "b",
@@ -199,19 +183,9 @@ def test_model_sync_takes_tls_from_its_variables(secured: Secured, tmp_path: Pat
         sys.executable, "-m", "deploy.cli.main", "sync", "--state-dir", str(tmp_path), "--repository",
         str(tmp_path / "models"), "--triton-grpc", secured.grpc, "--health-port", str(port), "--poll-frequency", "1s",
     ]  # fmt: skip
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(ending_with_parent(command), stdout=log, stderr=log, env=environ)
-    try:
+    with Server("sync", command, env=environ, log=tmp_path / "log") as server:
 
         def answers() -> bool:
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=LIMIT_S) as reply:
-                    return bool(json.load(reply)["triton"]["answers"])
-            except OSError:
-                return False
+            return bool(json.loads(server.wait_for(f"http://127.0.0.1:{port}/status"))["triton"]["answers"])
 
         until(answers, what="an answer of Triton to model sync")
-    finally:
-        process.terminate()
-        process.wait(LIMIT_S)

@@ -41,7 +41,7 @@ def test_a_replaced_worker_takes_no_requests_before_it_can_answer_them(gateway: 
     def has_told() -> bool:
         answers.extend(gateway.ask(name) for name in NAMES)
         assert {200} == set(answers)
-        return "leaves requests to the other workers, because it still lacks e0, e1" in gateway.log()
+        return "leaves requests to the other workers, because it still lacks e0, e1" in gateway.logged()
 
     until(has_told)
     gateway.hold(held=False)
@@ -105,10 +105,10 @@ def test_a_worker_that_starts_ends_with_its_parent(gateway: FakeGateway) -> None
     gateway.hold(held=True)
     for pid in sorted(gateway.workers())[:1]:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: "leaves requests to the other workers" in gateway.log())
+    until(lambda: "leaves requests to the other workers" in gateway.logged())
     gateway.process.kill()
     until(lambda: not gateway.workers() and not gateway.is_listening())
-    assert "takes requests from now on" not in gateway.log()
+    assert "takes requests from now on" not in gateway.logged()
 
 
 def test_counts_of_workers_that_ended_stay(gateway: FakeGateway) -> None:
