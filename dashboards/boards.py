@@ -159,7 +159,7 @@ OVERVIEW: Final = Board(
                    by(("outcome",), f"increase({catalog.BUILDS.name}[{_W}])"), "{{outcome}}"),
             _lines("Faults of the configuration", "Parts of the serving Task that cannot be used; `triton-gateway "
                    "status` says why.",
-                   by(("kind",), catalog.CONFIGURATION_FAULTS.name, "max"), "{{kind}}", thresholds=((1.0, _RED),)),
+                   f"max({catalog.CONFIGURATION_FAULTS.name})", "faults", thresholds=((1.0, _RED),)),
         )),
         Section("Feedback: true labels", (
             _lines("Accuracy", "How often a version is right by all its true labels, with a 95 % interval.",

@@ -336,7 +336,7 @@ class Reconciler:
             self._health.first_sync_done = True
             versions.begin_wait(STARTUP_WAIT_S)
         self._health.note()
-        self._observer.faults(fault.subject for fault in plan.faults)
+        self._observer.publish(catalog.CONFIGURATION_FAULTS, len(plan.faults))
         ready: dict[tuple[str, ...], bool] = {
             (one.spec.endpoint, one.spec.version): False for one in plan.endpoints.values()
         }

@@ -229,25 +229,9 @@ BUILDS: Final = Metric(
     "gateway_endpoint_builds_total", "counter", "Endpoint versions built, by outcome: ok or the kind of error.",
     ("outcome",),
 )  # fmt: skip
-FAULT_KINDS: Final = (
-    "section",
-    "endpoint",
-    "model",
-    "canary",
-    "auto-update",
-    "metrics",
-    "shadow",
-    "pool",
-    "objective",
-    "records",
-    "other",
-)
-"""First words of what a fault of the configuration is about."""
 CONFIGURATION_FAULTS: Final = Metric(
     "gateway_configuration_faults", "gauge",
-    "Faults of the serving Task as last read, by kind: section, endpoint, model, canary, auto-update, metrics, "
-    "shadow, pool, objective, records, other.",
-    ("kind",),
+    "Faults of the serving Task as last read; `triton-gateway status` says which and why.",
 )  # fmt: skip
 ENDPOINT_READY: Final = Metric(
     "gateway_endpoint_ready", "gauge",

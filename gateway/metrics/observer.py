@@ -257,16 +257,6 @@ class Observer:
             self._tenants.add(tenant)
         return tenant
 
-    @_harmless
-    def faults(self, subjects: Iterable[str]) -> None:
-        """Publish the number of configuration faults by kind; a subject is like ``canary sentiment``."""
-        counts = dict.fromkeys(catalog.FAULT_KINDS, 0)
-        for subject in subjects:
-            kind = subject.partition(" ")[0]
-            counts[kind if kind in counts else "other"] += 1
-        for kind, count in counts.items():
-            self.publish(catalog.CONFIGURATION_FAULTS, count, kind)
-
 
 class _Later:
     """Calls a function after some seconds; at once if no loop runs."""
