@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictSt
 
 from deploy.cli import objective
 from deploy.controller import default_versions
+from deploy.controller.history.changes import KEY_FIELD, NAMED, SECTIONS, entries, said
 from deploy.controller.history.recorder import announced
 from deploy.controller.rollouts import record
 from deploy.tools import folders, sections
@@ -31,15 +32,8 @@ from gateway import registry, spec, version_numbers
 
 KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
 """Parts of a document; each one needs only those before it."""
-_SECTIONS: Final = {
-    "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
-}  # fmt: skip
 _VERSIONS: Final = "model_monitoring_eps"
 _WHY: Final = "applied from a file"
-_NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canaries": "canary", "metrics": "metrics",
-                 "defaults": "default", "objectives": "objective"}  # fmt: skip
-_KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
-                     "metrics": "endpoint"}  # fmt: skip
 _HINT: Final = "`triton-gateway export` writes such a file"
 _SHOWN: Final = 80
 """Characters of a value that are shown in a line."""
@@ -118,20 +112,9 @@ Change = tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]
 
 def document_of(store: Store, task: spec.ServingTask) -> Document:
     """Return the document of ``task``. Raises ``DeployError`` if the Task cannot be read completely."""
-    found: Document = {kind: _entries(task, kind) for kind in _SECTIONS}
+    found: Document = {kind: entries(task, kind) for kind in SECTIONS}
     serving = spec.decode(task)
-
-    @functools.cache
-    def code(key: str) -> dict[str, str]:
-        ref = task.artifacts.get(key)
-        return {} if ref is None else _code(store, ref, key)
-
-    for kind in ("endpoints", "auto_update"):
-        for fields in found[kind].values():
-            if key := fields.pop("preprocess_artifact", None):
-                fields["code"] = code(str(key))
-            if model_id := fields.pop("model_id", None):
-                fields["model"] = {"id": str(model_id)}
+    _resolve_stock_fields(store, task, found)
     for one in serving.endpoints.values():
         if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
             found["auto_update"][one.endpoint].setdefault("versions", {})[one.version] = {"id": one.model_id}
@@ -168,7 +151,7 @@ def parsed(text: str, name: str) -> Document:
     document: Document = {kind: found.get(kind) or {} for kind in KINDS}
     document["defaults"] = {key: {"version": url} for key, url in (found.get("defaults") or {}).items()}
     for kind in KINDS:
-        document[kind] = {key: _fields(fields) for key, fields in document[kind].items()}
+        document[kind] = {key: said(fields) for key, fields in document[kind].items()}
     for key, fields in document["endpoints"].items():
         if "version" in fields and not key.endswith(f"/{fields['version']}"):
             raise DeployError(f"{name}: endpoint {key} must be named after its version: …/{fields['version']}")
@@ -243,17 +226,26 @@ def compared(store: Store, document: Document, *, prune: bool) -> Planned:
     A default is never removed, and not written for a name that something answers itself (a canary, or an endpoint
     without a version). The versions of an auto-update rule belong to the rule: they are written if the Task has none.
     """
-    said = resolved(store, document)
     task = store.task()
+    wanted = copy.deepcopy(document)
+    _resolve_stock_fields(store, task, wanted)
+    for kind in ("endpoints", "auto_update"):
+        for name, fields in wanted[kind].items():
+            if fields.get("code") == {}:
+                raise DeployError(
+                    f"{NAMED[kind]} {name}: the serving Task does not have its code any more",
+                    hint="add it again with clearml-serving, with its --preprocess file",
+                )
+    asked = resolved(store, wanted)
     now = document_of(store, task)
-    wanted = said if prune else {kind: {**now[kind], **said[kind]} for kind in KINDS}
+    wanted = asked if prune else {kind: {**now[kind], **asked[kind]} for kind in KINDS}
     answering = {*wanted["canaries"], *wanted["endpoints"]}
-    defaults = {name: url for name, url in said["defaults"].items() if name not in answering}
+    defaults = {name: url for name, url in asked["defaults"].items() if name not in answering}
     wanted["defaults"] = {**now["defaults"], **defaults}
     for key, rule in wanted["auto_update"].items():
         if made := now["auto_update"].get(key, {}).get("versions"):
             rule["versions"] = made
-    kept = 0 if prune else sum(len(now[kind].keys() - said[kind].keys()) for kind in KINDS if kind != "defaults")
+    kept = 0 if prune else sum(len(now[kind].keys() - asked[kind].keys()) for kind in KINDS if kind != "defaults")
     return Planned(task, now, wanted, kept)
 
 
@@ -261,10 +253,10 @@ def described(change: Change) -> str:
     """Return a change as a line: + added, ~ changed, - removed."""
     kind, key, now, then = change
     if now is None or then is None:
-        return f"{'+' if now is None else '-'} {_NAMED[kind]} {key}"
+        return f"{'+' if now is None else '-'} {NAMED[kind]} {key}"
     fields = [name for name in sorted({*now, *then}) if now.get(name) != then.get(name)]
     parts = (f"{name}: {_shown(name, now.get(name))} → {_shown(name, then.get(name))}" for name in fields)
-    return f"~ {_NAMED[kind]} {key}  {'; '.join(parts)}"
+    return f"~ {NAMED[kind]} {key}  {'; '.join(parts)}"
 
 
 # --- changes to the Task ----------------------------------------------------------------------------------------------
@@ -309,8 +301,7 @@ def apply(store: Store, plan: Planned, *, by: str) -> None:
     """
     task, writes = plan.task, _writes(plan, by)
     texts = _texts(writes)
-    suffixes = {"endpoints": "", "canaries": "", "auto_update": " (auto-update rule)"}
-    changed = [f"{key}{suffixes[kind]}" for kind, key, _, _ in plan.changes() if kind in suffixes]
+    changed = [key for kind, key, _, _ in plan.changes() if kind in SECTIONS]
     with announced(store, changed, by=by, why=_WHY):
         for key, files in writes.code.items():
             _attach(store, key, files)
@@ -332,7 +323,7 @@ def _writes(plan: Planned, by: str) -> _Writes:
         if kind == "objectives":
             found.records.append(objective.stated(key, then or {}, now=time_now, by=by))
             continue
-        section = found.sections.setdefault(_SECTIONS[kind], record.section(plan.task, _SECTIONS[kind]))
+        section = found.sections.setdefault(SECTIONS[kind], record.section(plan.task, SECTIONS[kind]))
         raw = next((name for name in section if name.strip("/") == key), key)
         if then is None:
             del section[raw]
@@ -354,7 +345,7 @@ def _stock(kind: str, key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
     name = key
     if kind == "endpoints" and found.get("version"):
         name = key.removesuffix(f"/{found['version']}")
-    found = {_KEY_FIELD[kind]: name, **found}
+    found = {KEY_FIELD[kind]: name, **found}
     if "model" in fields:
         found["model_id"] = fields["model"]["id"]
     if "code" in fields:
@@ -379,20 +370,20 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _entries(task: spec.ServingTask, kind: str) -> dict[str, dict[str, Any]]:
-    found = {}
-    for key, fields in sorted(record.section(task, _SECTIONS[kind]).items()):
-        if isinstance(fields, Mapping):
-            found[key.strip("/")] = _fields({
-                name: value for name, value in fields.items() if name != _KEY_FIELD[kind]
-            })  # fmt: skip
-    return found
+def _resolve_stock_fields(store: Store, task: spec.ServingTask, document: Document) -> None:
+    """Give the entries of a document that name their model and code as ClearML does our fields for them."""
 
+    @functools.cache
+    def code(key: str) -> dict[str, str]:
+        ref = task.artifacts.get(key)
+        return {} if ref is None else _code(store, ref, key)
 
-def _fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are not empty; a version becomes text, even if it was written as a number."""
-    said = {str(name): value for name, value in fields.items() if value not in (None, "", [], {})}
-    return {name: str(value) if name == "version" else value for name, value in said.items()}
+    for kind in ("endpoints", "auto_update"):
+        for fields in document[kind].values():
+            if key := fields.pop("preprocess_artifact", None):
+                fields["code"] = code(str(key))
+            if model_id := fields.pop("model_id", None):
+                fields["model"] = {"id": str(model_id)}
 
 
 def _code(store: Store, ref: spec.ArtifactRef, key: str) -> dict[str, str]:
@@ -423,9 +414,9 @@ def _places(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
     for kind in ("endpoints", "auto_update"):
         for name, fields in document[kind].items():
             if "model" in fields:
-                yield f"{_NAMED[kind]} {name}", fields, "model"
+                yield f"{NAMED[kind]} {name}", fields, "model"
             for number in fields.get("versions", {}):
-                yield f"{_NAMED[kind]} {name}", fields["versions"], number
+                yield f"{NAMED[kind]} {name}", fields["versions"], number
 
 
 def _name_models(store: Store, document: Document) -> None:
@@ -435,7 +426,7 @@ def _name_models(store: Store, document: Document) -> None:
     project = functools.cache(store.project_name)
     for _, holder, key in places:
         if model := known.get(holder[key]["id"]):
-            holder[key] = _fields({
+            holder[key] = said({
                 **holder[key], "name": model.name, "project": project(model.project) if model.project else ""
             })  # fmt: skip
 

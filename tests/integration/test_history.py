@@ -37,10 +37,9 @@ def test_the_command_that_is_told_for_a_lost_endpoint_restores_it(client: Client
 
     (told,) = (one for one in json.loads(client.ours("history", "--json"))["entries"] if one["restore"])
     assert told["subject"] == "lost/2"
-    program, *words = shlex.split(told["restore"].replace("CODE", "p.py", 1), comments=True)
-    assert program == "clearml-serving"
-    assert words[:2] == ["--id", client.task]
-    client.stock(*words[2:])
+    printed, _, command = told["restore"].rpartition(" | ")
+    assert command == "triton-gateway apply -f -"
+    client.ours("apply", "-f", _file(client, "lost.json", shlex.split(printed)[2]))
     restored = registry.task()
     wanted, found = (spec.decode(task).endpoints["lost/2"] for task in (added, restored))
     assert wanted.preprocess is not None
@@ -50,7 +49,7 @@ def test_the_command_that_is_told_for_a_lost_endpoint_restores_it(client: Client
     assert "lost" not in registry.reports.read().get("leader", {})
 
 
-def _file(client: Client, name: str) -> str:
+def _file(client: Client, name: str, text: str = "class Preprocess:\n    pass\n") -> str:
     path = client.folder / name
-    path.write_text("class Preprocess:\n    pass\n")
+    path.write_text(text)
     return str(path)

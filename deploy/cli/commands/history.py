@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,26 +34,22 @@ def command(endpoint: str | None, since: float | None, as_json: bool, open_regis
     Changes by `clearml-serving` or in ClearML's web pages carry no name. They are noticed at the controller's next
     check, and shown as "seen", with the ClearML user who last changed the serving Task.
 
-    The kind `default` covers the service's settings (`clearml-serving config`), metrics, and the version chosen for a
-    name without a version (`triton-gateway default`).
+    The kinds: canary (weights), shadow, endpoint, auto-update (rules), metrics, setting (`clearml-serving config`),
+    default (the version chosen for a name without a version), objective, key.
 
     \b
     Examples:
       triton-gateway history
       triton-gateway history --endpoint sentiment --since 48h
-      triton-gateway history --json | jq -r '.entries[] | select(.kind == "weight") | [.at, .by, .after] | @tsv'
+      triton-gateway history --json | jq -c '.entries[] | select(.kind == "canary") | [.at, .by, .after]'
     """
     from deploy.controller.history import changes, recorder
 
     history, named = recorder.read(open_registry()), (endpoint or "").strip("/")
     oldest = time.time() - since if since is not None else 0.0
     shown = [entry for entry in history.entries if entry.at >= oldest and (not named or changes.concerns(entry, named))]
-    until = history.dropped_until
     if as_json:
-        content = {
-            "since": history.since or None, "dropped_until": _time_of(until) if until else None,
-            "entries": [_json(entry) for entry in shown],
-        }  # fmt: skip
+        content = {"since": history.since or None, "entries": [_json(entry) for entry in shown]}
         click.echo(json.dumps(content, indent=1, ensure_ascii=False))
     else:
         for entry in shown:
@@ -67,22 +63,28 @@ def describe(entry: Entry) -> list[str]:
     """Return an entry as text lines."""
     when = f"{_time_of(entry.at)}{' seen' if entry.is_seen else ''}"
     why = f" ({entry.why})" if entry.why else ""
-    if not entry.before:
-        what = f"new: {entry.after}"
-    elif not entry.after:
-        what = f"removed; was: {entry.before}"
+    names = [name for name in sorted({*entry.before, *entry.after}) if entry.before.get(name) != entry.after.get(name)]
+    if entry.before and entry.after:
+        what = [f"{name}: {_value(entry.before, name)} → {_value(entry.after, name)}" for name in names]
     else:
-        what = f"{entry.before}\n      → {entry.after}"
+        one = entry.after or entry.before
+        what = [f"{'new' if entry.after else 'removed'}: {', '.join(f'{name} {_value(one, name)}' for name in names)}"]
     restore = [f"      to restore it: {entry.restore}"] if entry.restore else []
-    return [f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}", *f"      {what}".splitlines(), *restore]
+    return [
+        f"{when}  {entry.kind} {entry.subject}  by {entry.by}{why}",
+        *(f"      {line}" for line in what),
+        *restore,
+    ]
+
+
+def _value(fields: Mapping[str, Any], name: str) -> str:
+    value = fields.get(name, "–")
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _summary(shown: Sequence[Entry], history: History) -> str:
     text = f"{len(shown) or 'no'} {'change' if len(shown) == 1 else 'changes'}"
-    if history.since:
-        text += f"; recorded since {_time_of(history.since)}"
-    until = history.dropped_until
-    return text + (f"; older changes, made until {_time_of(until)}, were dropped" if until else "")
+    return text + (f"; recorded since {_time_of(history.since)}" if history.since else "")
 
 
 def _json(entry: Entry) -> dict[str, Any]:

@@ -1,28 +1,39 @@
-"""The facts of the serving Task that can change, and the entries that record their changes. Pure."""
+"""What the serving Task says, as entries with fields, and the history's entries of what has changed in it. Pure.
+
+The same entries are what ``export`` writes and ``apply`` reads: an endpoint that a stale write has lost is restored by
+applying its last fields.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
 
-from deploy.controller.history import stock_command
-from deploy.controller.plain import plain
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError
 from gateway import callers, default_version, registry, spec
 
-ENDPOINT: Final = "endpoint"
-WEIGHT: Final = "weight"
-DEFAULT: Final = "default"
-KEY_: Final = "key"
-KINDS: Final = (WEIGHT, ENDPOINT, DEFAULT, KEY_)
+SECTIONS: Final = {
+    "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
+}  # fmt: skip
+"""Kind of entry → the section of the serving Task that holds it."""
+KEY_FIELD: Final = {"endpoints": "serving_url", "auto_update": "base_serving_url", "canaries": "endpoint",
+                    "metrics": "endpoint"}  # fmt: skip
+"""The field of such an entry that names it."""
+NAMED: Final = {"endpoints": "endpoint", "auto_update": "auto-update", "canaries": "canary", "metrics": "metrics",
+                "defaults": "default", "objectives": "objective"}  # fmt: skip
+"""Each kind of entry, as people are told of one."""
+_BY_STOCK_TOOLS: Final = ("canary", "endpoint", "auto-update", "metrics", "setting")
+KINDS: Final = (*_BY_STOCK_TOOLS, "shadow", "default", "objective", "key")
+"""Kinds of what can change, in the order in which changes are told that were found together."""
 
 STOCK: Final = "clearml-serving or ClearML's pages"
 AUTO: Final = "the controller, by the auto-update rule"
-
 LOST: Final = "another ClearML client wrote back a copy of the Task that it had read before"
 
 _FRESH_S: Final = 300.0
@@ -37,21 +48,22 @@ Record = registry.Record
 Store = registry.RegistryWriter
 """The registry in which changes are recorded."""
 ServingTask = spec.ServingTask
+Fields = Mapping[str, Any]
 Thing = tuple[str, str]
-"""Kind and name of something that can change: ``("weight", "sentiment")``."""
+"""Kind and name of something that can change: ``("canary", "sentiment")``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """The value of a thing, now or as it was recorded last; empty: there is none. ``by``: who set it, if recorded.
-    ``at``: when (Unix seconds); 0 if unknown. ``command``: the command that adds it, for what a stock command adds.
+    """The fields of a thing, now or as they were recorded last; empty: there is none.
+
+    ``by``: who set it, if recorded. ``at``: when (Unix seconds); 0 if unknown.
     """
 
-    says: str = ""
+    fields: Fields = field(default_factory=dict)
     by: str = ""
     at: float = 0.0
     why: str = ""
-    command: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +72,8 @@ class Entry:
 
     kind: str
     subject: str
-    before: str
-    after: str
+    before: Fields
+    after: Fields
     at: float
     """When the change was made, or seen if its time is not recorded (Unix seconds)."""
     by: str
@@ -93,28 +105,50 @@ class Doing:
     until: float
 
 
+def entries(task: ServingTask, kind: str) -> dict[str, dict[str, Any]]:
+    """Return the entries of one of ``SECTIONS`` by name. Raises ``DeployError`` if the section cannot be read."""
+    return {
+        key.strip("/"): said({name: value for name, value in fields.items() if name != KEY_FIELD[kind]})
+        for key, fields in sorted(record.section(task, SECTIONS[kind]).items()) if isinstance(fields, Mapping)
+    }  # fmt: skip
+
+
+def said(fields: Fields) -> dict[str, Any]:
+    """Return the fields that are not empty; a version becomes text, even if it was written as a number."""
+    found = {str(name): value for name, value in fields.items() if value not in (None, "", [], {})}
+    return {name: str(value) if name == "version" else value for name, value in found.items()}
+
+
 def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
     """Return the facts of the serving Task and of our records beside it; None if a part cannot be read."""
     serving = spec.decode(task)
     if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
         return None
-    found: dict[Thing, Fact] = dict(_endpoints(serving))
-    found |= _weights(task, serving)
-    for name, value in serving.settings.items():
-        found[DEFAULT, name] = Fact(_short(value))
-    for name, metrics in serving.metrics.items():
-        declared = ", ".join(f"{variable.name} {variable.type}" for variable in metrics.variables)
-        frequency = f"{metrics.log_frequency:g}" if metrics.log_frequency is not None else "default"
-        found[DEFAULT, f"{name} (metrics)"] = Fact(_short(f"{declared or 'none'}; frequency {frequency}"))
-    for name, one in default_version.read(spec.records_of(task, default_version.KIND)).items():
-        if one.by:  # a default that nobody chose follows from the endpoints
-            found[DEFAULT, f"{name} (bare name)"] = Fact(one.url, one.by, one.at, _short(one.why))
+    found: dict[Thing, Fact] = {}
+    for kind in SECTIONS:
+        for name, fields in entries(task, kind).items():
+            code = task.artifacts.get(str(fields.get("preprocess_artifact")))
+            found[NAMED[kind], name] = Fact(
+                fields if code is None else {**fields, "code": _hash(code.sha256 or code.uri)}
+            )
+    found |= {("canary", name): Fact(_shares(route)) for name, route in serving.canaries.items()}
+    for url, one in serving.endpoints.items():
+        if one.is_auto:
+            found["endpoint", url] = Fact({"model_id": one.model_id}, AUTO)
+    found |= {("setting", name): Fact({"value": value}) for name, value in serving.settings.items()}
+    for name, choice in default_version.read(spec.records_of(task, default_version.KIND)).items():
+        if choice.by:  # a default that nobody chose follows from the endpoints
+            found["default", name] = Fact({"version": choice.url}, choice.by, choice.at, choice.why)
     for name, stated in spec.records_of(task, spec.OBJECTIVES).items():
-        parts = [f"{part}={stated[part]}" for part in spec.OBJECTIVE if stated.get(part)]
-        says = _short(", ".join(parts) or "the default")
-        found[DEFAULT, f"{name} (objective)"] = Fact(says, str(stated.get("by", "")), float(stated.get("at") or 0))
-    found |= _keys(task)
-    return {thing: fact for thing, fact in found.items() if fact.says}
+        parts = spec.objective_parts(stated)
+        found["objective", name] = Fact(parts, str(stated.get("by", "")), float(stated.get("at") or 0))
+    for name, stated in spec.records_of(task, spec.SHADOW).items():
+        shadow = serving.shadows.get(name)
+        fields = {"to": shadow.to, "percent": shadow.percent} if shadow is not None else {}
+        found["shadow", name] = Fact(fields, str(stated.get("by", "")))
+    for name, fact in _decided_weights(task, serving).items():
+        found["canary", name] = replace(fact, fields=found.get(("canary", name), Fact()).fields)
+    return found | _keys(task)
 
 
 def changed(
@@ -132,7 +166,7 @@ def changed(
     for thing in sorted({*known, *facts}, key=lambda one: (KINDS.index(one[0]), one[1])):
         kind, subject = thing
         last, fact = known.get(thing, Fact()), facts.get(thing, Fact())
-        if last.says == fact.says:
+        if last.fields == fact.fields:
             continue
         by, why, at = "", "", now
         under_way = doing.get(subject)
@@ -140,11 +174,13 @@ def changed(
             by, why = fact.by, fact.why
             at = round(fact.at, 3)  # as entries store it: two of one millisecond would have one key
             at = at if latest < at < now else now
-        elif under_way is not None and kind in (ENDPOINT, WEIGHT) and now < under_way.until:
+        elif under_way is not None and kind in _BY_STOCK_TOOLS and now < under_way.until:
             by, why = under_way.by, under_way.why
-        elif not fact.says and last.by == AUTO:
+        elif not fact.fields and last.by == AUTO:
             by = AUTO
-        found.append(Entry(kind, subject, last.says, fact.says, round(at, 3), by or stock, why, not by, len(found)))
+        found.append(Entry(
+            kind, subject, last.fields, fact.fields, round(at, 3), by or stock, why, not by, len(found)
+        ))  # fmt: skip
     return [_lost(one, known, found, now) for one in found]
 
 
@@ -155,85 +191,43 @@ def _lost(entry: Entry, known: Mapping[Thing, Fact], found: Iterable[Entry], now
     away together with its own change.
     """
     last = known.get((entry.kind, entry.subject), Fact())
-    if entry.after or not last.command or not entry.is_seen or now - last.at >= _FRESH_S:
+    kind = next((kind for kind in ("endpoints", "auto_update") if NAMED[kind] == entry.kind), "")
+    if not kind or entry.after or not entry.is_seen or now - last.at >= _FRESH_S:
         return entry
     others = (one for one in found if one is not entry and one.by not in (AUTO, record.CONTROLLER))
-    is_alone = not any(one.kind in (ENDPOINT, WEIGHT) or (one.is_seen and one.kind == DEFAULT) for one in others)
-    return entry if is_alone else replace(entry, why=LOST, restore=last.command)
+    if not any(one.kind in _BY_STOCK_TOOLS for one in others):
+        return entry
+    fields = {name: value for name, value in entry.before.items() if name != "code"}
+    document = json.dumps({"version": 1, kind: {entry.subject: fields}}, ensure_ascii=False)
+    return replace(entry, why=LOST, restore=f"printf %s {shlex.quote(document)} | triton-gateway apply -f -")
 
 
 def concerns(entry: Entry, endpoint: str) -> bool:
     """Return True if an entry is about ``endpoint``: itself, its versions, its route, its rule or its shadow."""
-    subject = entry.subject.partition(" (")[0]
-    return entry.kind in (ENDPOINT, WEIGHT, DEFAULT) and (subject == endpoint or subject.startswith(f"{endpoint}/"))
+    is_one = entry.kind not in ("setting", "key")
+    return is_one and (entry.subject == endpoint or entry.subject.startswith(f"{endpoint}/"))
 
 
-def _endpoints(serving: spec.ServingSpec) -> Iterator[tuple[Thing, Fact]]:
-    for url, endpoint in serving.endpoints.items():
-        command = "" if endpoint.is_auto else stock_command.adding(serving.task_id, endpoint)
-        yield (ENDPOINT, url), Fact(_endpoint(endpoint), AUTO if endpoint.is_auto else "", command=command)
-    for name, rule in serving.monitoring.items():
-        command = stock_command.adding_rule(serving.task_id, rule)
-        yield (ENDPOINT, f"{name} (auto-update rule)"), Fact(_rule(rule), command=command)
-    for fault in serving.faults:
-        subject = fault.subject.removeprefix("endpoint ").strip("/")
-        if subject != fault.subject and subject not in serving.endpoints:
-            yield (ENDPOINT, subject), Fact(_short(f"cannot be used: {fault.message}"))
+def _shares(route: spec.CanarySpec) -> dict[str, str]:
+    """Return the normalised shares of a route by url, without zeros, so that equal routes have equal fields."""
+    total = sum(route.weights)
+    if not total > 0 or route.prefix:
+        return {"weights": spec.described_weights(route)}
+    shares = sorted((url, weight / total) for url, weight in zip(route.load_endpoints, route.weights, strict=False))
+    return {url: f"{round(100 * share, 2):g} %" for url, share in shares if share}
 
 
-def _endpoint(one: spec.EndpointSpec) -> str:
-    parts = [one.engine]
-    if one.model_id:
-        parts.append(f"model {one.model_id}")
-    if one.preprocess is not None:
-        parts.append(f"code {(one.preprocess.sha256 or _hash(one.preprocess.uri))[:8]}")
-    if one.inputs or one.outputs:
-        parts.append(f"{_tensors(one.inputs)} → {_tensors(one.outputs)}")
-    if one.auxiliary_pbtxt or one.auxiliary_json not in ("", "{}"):
-        parts.append(f"configuration {_hash(one.auxiliary_pbtxt + one.auxiliary_json)[:8]}")
-    parts += [f"{name}={value}" for name, value in one.options]
-    return _short(", ".join(parts))
-
-
-def _tensors(tensors: Iterable[spec.TensorSpec]) -> str:
-    return " ".join(f"{one.name}:{one.dtype}{list(one.shape)}".replace(", ", ",") for one in tensors) or "?"
-
-
-def _rule(rule: spec.MonitoringSpec) -> str:
-    asked = {"project": rule.project, "name": rule.name, "tags": ",".join(rule.tags), "versions": rule.max_versions}
-    parts = [f"{name} {value}" for name, value in asked.items() if value]
-    parts += ["only published"] if rule.only_published else []
-    return _short(f"{', '.join(parts)}; each as {_endpoint(rule.template)}")
-
-
-def _weights(task: ServingTask, serving: spec.ServingSpec) -> dict[Thing, Fact]:
-    found: dict[Thing, Fact] = {}
-    found |= {(WEIGHT, name): Fact(_route(route)) for name, route in serving.canaries.items()}
+def _decided_weights(task: ServingTask, serving: spec.ServingSpec) -> dict[str, Fact]:
+    """Return the routes whose weights are those of a rollout, with its last decision."""
+    found = {}
     for name in spec.records_of(task, spec.ROLLOUT):
         with contextlib.suppress(DeployError):
             if (rollout := record.read(task, name)) is None or not rollout.history:
                 continue
             wanted, last = record.wanted_weights(serving, rollout), rollout.history[-1]
             if wanted is not None and record.are_equal(wanted, record.weights(serving, name)):
-                says = found.get((WEIGHT, name), Fact("nothing")).says
-                found[WEIGHT, name] = Fact(says, record.CONTROLLER, last.at, _short(f"{last.what}: {last.why}"))
-    stored = spec.records_of(task, spec.SHADOW)
-    for name, value in stored.items():
-        shadow, by = serving.shadows.get(name), str(value.get("by", ""))
-        if shadow is not None:
-            found[WEIGHT, f"{name} (shadow)"] = Fact(f"{shadow.percent:g} % to {shadow.to}", by)
-        elif by:
-            found[WEIGHT, f"{name} (shadow)"] = Fact("nothing", by)
+                found[name] = Fact({}, record.CONTROLLER, last.at, f"{last.what}: {last.why}")
     return found
-
-
-def _route(route: spec.CanarySpec) -> str:
-    """Return the normalised shares of a route, sorted and without zeros, so that equal routes have equal texts."""
-    total = sum(route.weights)
-    if not total > 0 or route.prefix:
-        return _short(spec.described_weights(route))
-    shares = sorted((url, weight / total) for url, weight in zip(route.load_endpoints, route.weights, strict=False))
-    return _short(", ".join(f"{url} {round(100 * share, 2):g} %" for url, share in shares if share))
 
 
 def _keys(task: ServingTask) -> dict[Thing, Fact]:
@@ -245,28 +239,29 @@ def _keys(task: ServingTask) -> dict[Thing, Fact]:
             (key,) = callers.keys_in({callers.KEY: {name: value}, callers.END: end})
         except ValueError:
             continue  # the key is unusable; gateways report it
-        text = f"{key.tenant} ({key.priority}): {','.join(key.operations)} on {','.join(key.endpoints)}"
-        text += f" until {key.expires}" if key.expires else ""
+        fields = {"tenant": key.tenant, "priority": key.priority, "operations": ",".join(key.operations),
+                  "endpoints": ",".join(key.endpoints), "expires": key.expires}  # fmt: skip
         by = str((ends.get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
-        found[KEY_, key.id] = Fact("revoked" if key.revoked else _short(text), by or key.by)
+        found["key", key.id] = Fact({} if key.revoked else said(fields), by or key.by)
     return found
 
 
 def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _short(text: str) -> str:
-    """Return a text of limited length. A shortened text ends in a hash, so different texts stay different."""
-    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 20]}… ({_hash(text)[:12]})"
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def record_of(entry: Entry) -> registry.Record:
-    """Return the record of an entry."""
-    return registry.Record("history", entry.key, plain(entry))
+    """Return the record of an entry. It shortens what is long; the command that restores it has all."""
+    before, after = ({name: _short(value) for name, value in one.items()} for one in (entry.before, entry.after))
+    return registry.Record("history", entry.key, asdict(replace(entry, before=before, after=after)))
+
+
+def _short(value: Any) -> Any:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return value if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}… ({len(text)} characters)"
 
 
 def lost(entries: Iterable[Entry]) -> dict[str, Entry]:
     """Return the last entry of each endpoint that a stale write has lost and that is still away."""
-    last = {one.subject: one for one in sorted(entries, key=lambda one: one.order) if one.kind == ENDPOINT}
-    return {subject: one for subject, one in last.items() if one.restore}
+    last = {(one.kind, one.subject): one for one in sorted(entries, key=lambda one: one.order)}
+    return {one.subject: one for one in last.values() if one.restore}

@@ -10,12 +10,11 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
 from deploy.controller.history import changes
 from deploy.controller.history.changes import Doing, Entry, Fact, Thing
-from deploy.controller.plain import plain
 from deploy.controller.plain import read as read_plain
 from deploy.tools.errors import GatewayError
 
@@ -37,14 +36,10 @@ _Records = Mapping[str, Mapping[str, Mapping[str, Any]]]
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The entries, the oldest first; since when changes are recorded, and until when older ones were dropped.
-
-    Times in Unix seconds; 0: none.
-    """
+    """The entries, the oldest first, and since when all changes are among them (Unix seconds; 0: not yet)."""
 
     entries: tuple[Entry, ...] = ()
     since: float = 0.0
-    dropped_until: float = 0.0
 
 
 def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dict[str, Entry]:
@@ -60,28 +55,22 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dic
     lost = changes.lost([*_entries(recorded), *found])
     if facts is None:
         return lost
+    known = {(one.kind, one.subject): Fact(one.after, one.by, one.at) for one in found}
+    if not (since := _since(recorded)):
+        since, known = now, {thing: replace(fact, by="", at=now) for thing, fact in facts.items()}
+    stored = recorded.get("history", {})
+    oldest = sorted(stored)[:BLOCK] if len(stored) + len(found) >= KEPT + BLOCK else []
+    since = max((one.at for one in _entries({"history": {key: stored[key] for key in oldest}})), default=since)
     records = [changes.record_of(entry) for entry in found]
-    now_known = {}
-    for entry in found:
-        thing = entry.kind, entry.subject
-        now_known[thing] = Fact(entry.after, entry.by, entry.at, command=facts.get(thing, Fact()).command)
-    begun = recorded.get("history_begun", {}).get(_BEGUN)
-    if begun is None:
-        now_known = {thing: replace(fact, by="", at=now) for thing, fact in facts.items()}
-        records.append(changes.Record("history_begun", _BEGUN, {"at": round(now, 3)}))
-    records += [changes.Record("history_now", " ".join(thing), plain(fact)) for thing, fact in now_known.items()]
+    records += [changes.Record("history_now", " ".join(thing), asdict(fact)) for thing, fact in known.items()]
+    if since != _since(recorded):
+        records.append(changes.Record("history_begun", _BEGUN, {"at": round(since, 3)}))
     if records:
         store.history.write(records)
-    over = [url for url, doing in _doing(recorded).items() if doing.until < now]
-    store.history.remove("history_doing", over)
-    stored = recorded.get("history", {})
-    if begun is not None and len(stored) + len(found) >= KEPT + BLOCK:
-        oldest = sorted(stored)[:BLOCK]
-        until = max((entry.at for entry in _entries({"history": {key: stored[key] for key in oldest}})), default=0.0)
-        value = {**begun, "dropped_until": until}
-        store.history.write([changes.Record("history_begun", _BEGUN, value)])
+    store.history.remove("history_doing", [url for url, doing in _doing(recorded).items() if doing.until < now])
+    if oldest:
         store.history.remove("history", oldest)
-        gone = [" ".join(thing) for thing, one in _known(recorded).items() if not one.says and one.at <= until]
+        gone = [" ".join(thing) for thing, one in _known(recorded).items() if not one.fields and one.at <= since]
         store.history.remove("history_now", gone)
     return lost
 
@@ -89,11 +78,7 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dic
 def read(store: changes.Store, *, clock: Callable[[], float] = time.time) -> History:
     """Return the recorded history, and what has changed since. Raises the registry's errors."""
     recorded = store.history.read()
-    begun = recorded.get("history_begun", {}).get(_BEGUN, {})
-    entries = _entries(recorded)
-    if begun:
-        entries += _changes(store, recorded, clock())[1]
-    return History(tuple(entries), float(begun.get("at", 0.0)), float(begun.get("dropped_until", 0.0)))
+    return History((*_entries(recorded), *_changes(store, recorded, clock())[1]), _since(recorded))
 
 
 @contextlib.contextmanager
@@ -105,7 +90,7 @@ def announced(store: changes.Store, endpoints: Iterable[str], *, by: str, why: s
 
     def note(until: float) -> None:
         try:
-            value = plain(Doing(by, why, until))
+            value = asdict(Doing(by, why, until))
             store.history.write([changes.Record("history_doing", url, value) for url in endpoints])
         except GatewayError as error:
             _log.warning("`triton-gateway history` will not know who made this change: %s", error.message)
@@ -127,7 +112,7 @@ class Observer:
         self._store = store
         self._clock = clock
         self._task: changes.ServingTask | None = None
-        self._said: dict[Thing, str] | None = None
+        self._said: dict[Thing, changes.Fields] | None = None
         self._lost: dict[str, Mapping[str, Any]] | None = None
         self._problem = ""
 
@@ -136,7 +121,7 @@ class Observer:
         if task is self._task:
             return False
         facts = changes.facts_of(task)
-        says = None if facts is None else {thing: fact.says for thing, fact in facts.items()}
+        says = None if facts is None else _said(facts)
         if says is not None and says != self._said:
             try:
                 self._tell(look(self._store, clock=self._clock))
@@ -172,14 +157,21 @@ def _changes(
     """
     task = store.task()
     facts = changes.facts_of(task)
-    if facts is None or _BEGUN not in recorded.get("history_begun", {}):
+    if facts is None or not _since(recorded):
         return facts, []
     known = _known(recorded)
     user = task.changed_by
-    has_changed = {thing: fact.says for thing, fact in facts.items()} != {t: one.says for t, one in known.items()}
-    user = store.user_name(user) if user and has_changed else user
+    user = store.user_name(user) if user and _said(facts) != _said(known) else user
     latest = max((entry.at for entry in _entries(recorded)), default=0.0)
     return facts, changes.changed(known, facts, _doing(recorded), now=now, latest=latest, user=user)
+
+
+def _said(facts: Mapping[Thing, Fact]) -> dict[Thing, changes.Fields]:
+    return {thing: fact.fields for thing, fact in facts.items() if fact.fields}
+
+
+def _since(recorded: _Records) -> float:
+    return float(recorded.get("history_begun", {}).get(_BEGUN, {}).get("at", 0.0))
 
 
 def _known(recorded: _Records) -> dict[Thing, Fact]:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from deploy.cli import state_file
-from deploy.controller.history import recorder
+from deploy.controller.history import changes, recorder
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway.errors import ArtifactCorrupt
@@ -252,3 +252,19 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     document = yaml.safe_load(state_file.written(state_file.document_of(store, store.task()), "t"))
     assert exported(store) == state_file.parsed(json.dumps(document), "state.json")
+
+
+def test_an_entry_may_name_model_and_code_as_clearml_does(tmp_path: Path) -> None:
+    """So the fields that the history kept of a lost endpoint restore it, if its code is still attached to the Task."""
+    store = make_store(tmp_path)
+    before = decode(store.task()).endpoints["team/hook"]
+    entries = changes.entries(store.task(), "endpoints")
+    del store.endpoints["team/hook"]
+    text = json.dumps({"version": 1, "endpoints": {"team/hook": entries["team/hook"]}})
+    lost = state_file.parsed(text, "lost.json")
+    state_file.apply(store, state_file.compared(store, lost, prune=False), by="me")
+    found = decode(store.task()).endpoints["team/hook"]
+    assert (before.engine, CODE) == (found.engine, exported(store)["endpoints"]["team/hook"]["code"]["preprocess.py"])
+    store.artifacts.clear()
+    with pytest.raises(DeployError, match="endpoint team/hook: the serving Task does not have its code any more"):
+        state_file.compared(store, lost, prune=False)

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -39,7 +41,11 @@ def store() -> FakeRegistry:
 
 
 def _told(store: FakeRegistry) -> list[tuple[str, str, str, str]]:
-    return [(one.kind, one.subject, one.before, one.after) for one in read(store).entries]
+    return [(one.kind, one.subject, _of(one.before), _of(one.after)) for one in read(store).entries]
+
+
+def _of(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in fields.items() if name not in ("engine_type", "version"))
 
 
 def _set(store: FakeRegistry, *weights: float, by: str = "") -> None:
@@ -64,9 +70,9 @@ def test_what_stock_tools_change_is_told_once_with_what_it_was(store: FakeRegist
     look(store, clock=clock)
     del store.endpoints["e/2"]
     look(store, clock=clock)
-    a, b = f"triton, model {A}", f"triton, model {B}"
+    a, b = f"model_id {A}", f"model_id {B}"
     assert [
-        ("endpoint", "e/2", "", b), ("default", "metric_logging_freq", "", "1.0"),
+        ("endpoint", "e/2", "", b), ("setting", "metric_logging_freq", "", "value 1.0"),
         ("endpoint", "e/2", b, a), ("endpoint", "e/2", a, ""),
     ] == _told(store)  # fmt: skip
     assert {("clearml-serving or ClearML's pages", True)} == {(one.by, one.is_seen) for one in read(store).entries}
@@ -92,10 +98,10 @@ def test_what_the_controller_has_not_noticed_yet_is_shown_and_not_written(
     look(store, clock=clock)
     store.add_endpoint("e", B, version="2")
     writes = store.history.writes
-    assert [("endpoint", "e/2", "", f"triton, model {B}")] == _told(store)
+    assert [("endpoint", "e/2", "", f"model_id {B}")] == _told(store)
     assert writes == store.history.writes
     look(store, clock=clock)
-    assert [("endpoint", "e/2", "", f"triton, model {B}")] == _told(store)
+    assert [("endpoint", "e/2", "", f"model_id {B}")] == _told(store)
 
 
 def test_an_observer_with_an_old_task_takes_nothing_for_changed_back(
@@ -152,13 +158,14 @@ def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_
     else:
         store.settings["metric_logging_freq"] = "1.0"
     observer(store.task())
-    command = (
-        f"clearml-serving --id {store.task_id} model add --engine triton --endpoint lost --version 3 --model-id {A} "
-        "--input-name x --input-type float32 --input-size '[4]'"
-    )
-    assert {"lost/3": command} == _lost(store)
+    fields = {"engine_type": "triton", "version": "3", "model_id": A, "input_name": ["x"], "input_type": ["float32"],
+              "input_size": [[4]]}  # fmt: skip
+    command = _lost(store)["lost/3"]
+    document = shlex.split(command)[2]
+    assert f"printf %s {shlex.quote(document)} | triton-gateway apply -f -" == command
+    assert {"version": 1, "endpoints": {"lost/3": fields}} == json.loads(document)
     (entry,) = (one for one in read(store).entries if one.restore)
-    assert ("lost/3", "", LOST, command) == (entry.subject, entry.after, entry.why, entry.restore)
+    assert ("lost/3", {}, LOST, command) == (entry.subject, entry.after, entry.why, entry.restore)
     Observer(store, clock=lambda: now[0])(store.task())
     assert {"lost/3": command} == _lost(store), "the next controller goes on saying so"
 
@@ -183,7 +190,7 @@ def test_an_endpoint_that_is_removed_on_purpose_is_not_lost(store: FakeRegistry,
         store.add_endpoint("new", B)
     with by:
         observer(store.task())
-    assert ("gone", "") in [(one.subject, one.after) for one in read(store).entries]
+    assert ("gone", {}) in [(one.subject, one.after) for one in read(store).entries]
     assert {} == _lost(store)
 
 
@@ -194,7 +201,7 @@ def test_weights_are_told_by_whoever_set_them(store: FakeRegistry) -> None:
         _set(store, *weights, by=by)
         Observer(store)(store.task())
     ten, half = "e/1 90 %, e/2 10 %", "e/1 50 %, e/2 50 %"
-    assert [("weight", "e", "", ten), ("weight", "e", ten, half)] == _told(store)
+    assert [("canary", "e", "", ten), ("canary", "e", ten, half)] == _told(store)
     assert [("canary set", False)] * 2 == [(one.why, one.is_seen) for one in read(store).entries]
     assert ["ann@laptop", "bob"] == [one.by for one in read(store).entries]
 
@@ -210,7 +217,7 @@ def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry, cloc
         store.write(record.with_weights(store.task(), "e", shares), [record.stored(one)])
         look(store, clock=clock)
     five = "e/1 95 %, e/2 5 %"
-    assert [("weight", "e", "", five), ("weight", "e", five, "nothing")] == _told(store)
+    assert [("canary", "e", "", five), ("canary", "e", five, "")] == _told(store)
     assert [("the controller", "start: e/2 beside e/1"), ("the controller", "promote: requested by ann")] == [
         (one.by, one.why) for one in read(store).entries
     ]
@@ -233,8 +240,8 @@ def test_keys_are_told_by_whoever_made_and_ended_them_and_never_shown(store: Fak
     for before, after, by in (([], [key], "ann"), ([key], [ended], "bob")):
         store.ledger.write(records_of(before, after, by))
         look(store)
-    says = "acme (default): infer,metadata on *"
-    assert [("key", "k1", "", says), ("key", "k1", says, "revoked")] == _told(store)
+    says = "tenant acme, priority default, operations infer,metadata, endpoints *"
+    assert [("key", "k1", "", says), ("key", "k1", says, "")] == _told(store)
     assert ["ann", "bob"] == [one.by for one in read(store).entries]
     assert "0" * 64 not in json.dumps(store.history.read())
 
@@ -245,7 +252,7 @@ def test_a_shadow_is_told_when_it_begins_and_ends(store: FakeRegistry) -> None:
     for wanted in (ShadowSpec("e", "e/2", 5.0), None):
         store.write({}, [record.shadow("e", wanted, "ann")])
         look(store)
-    assert [("5 % to e/2", "ann"), ("nothing", "ann")] == [(one.after, one.by) for one in read(store).entries]
+    assert [("to e/2, percent 5.0", "ann"), ("", "ann")] == [(_of(one.after), one.by) for one in read(store).entries]
 
 
 @pytest.mark.parametrize("is_noticed", ["within", "after"])
@@ -292,7 +299,7 @@ def test_a_registry_that_is_away_neither_stops_a_change_nor_loses_it(store: Fake
     assert observer(task) is False
     store.history.is_up = True
     observer(task)
-    assert [("weight", STOCK), ("endpoint", STOCK)] == [
+    assert [("canary", STOCK), ("endpoint", STOCK)] == [
         (one.kind, one.by) for one in sorted(read(store).entries, key=lambda one: one.place)
     ]
 
@@ -309,13 +316,13 @@ def test_the_oldest_are_dropped_in_blocks(
         look(store, clock=clock)
     told = read(store, clock=clock)
     assert 10 <= len(told.entries) < 14
-    assert f"triton, model {models[-1]}" == told.entries[-1].after
-    assert told.dropped_until < told.entries[0].at
+    assert models[-1] == told.entries[-1].after["model_id"]
+    assert 1000.0 < told.since < told.entries[0].at
 
 
 def test_entries_that_somebody_made_unreadable_are_left_out(store: FakeRegistry, clock: Callable[[], float]) -> None:
     look(store, clock=clock)
-    store.history.write([Record("history", "x", {"kind": 1}), Record("history_now", "y", {"kind": "weight"})])
+    store.history.write([Record("history", "x", {"kind": 1}), Record("history_now", "y", {"kind": "canary"})])
     store.add_endpoint("e", B, version="2")
     look(store, clock=clock)
     assert 1 == len(_told(store))
