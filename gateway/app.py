@@ -39,7 +39,6 @@ from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookBuilder
 from gateway.control.reconcile import FollowSettings, Reconciler
-from gateway.control.records import ModelRecords
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
@@ -232,7 +231,6 @@ class Gateway:
         self.observer.publish(catalog.BUILD_INFO, 1, product_version())
         self.health.waits_for_tritons = settings.cold_start_timeout > 0
         state_dir = settings.state_dir
-        records = ModelRecords(self._registry)
         threads = ThreadPoolExecutor(8, thread_name_prefix="work")
         control = self._control = ControlThreads()
         self._reports = Reports(self._registry.reports, control.registry)
@@ -270,7 +268,6 @@ class Gateway:
             ),
             registry=self._registry,
             store=SpecStore(state_dir / "gateway"),
-            records=records,
             cache=cache,
             assembler=assembler,
             table=self.table,

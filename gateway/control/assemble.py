@@ -174,7 +174,7 @@ class Assembler:
                 details = {**new.details, **await validate.example(new.plain, stored, new.details, runs=runs)}
             opened.pop_all()
         identity = Identity(
-            url=spec.url, endpoint=spec.endpoint, version=spec.version, fingerprint=plan.fingerprint,
+            url=spec.url, endpoint=spec.endpoint, version=spec.version,
             model_id=record.id if record else "", model_name=record.name if record else "",
             triton_name=triton_name, pool=plan.pool, details=MappingProxyType({"engine": spec.engine, **details}),
             reference=bundle.reference if bundle is not None else Reference(),

@@ -24,7 +24,6 @@ from gateway.callers import registry_keys
 from gateway.control.assemble import Assembler, assemble_snapshot, refusals
 from gateway.control.builds import Builds
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
-from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import TritonProbe, Tritons
 from gateway.control.version import PendingName, Version, Versions
@@ -41,7 +40,7 @@ from gateway.path.routing.table import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.registry.port import Registry
-from gateway.spec import Fault, ServingSpec, ServingTask, decode, guarded_until, rollouts
+from gateway.spec import Fault, ModelRecord, ServingSpec, ServingTask, decode, guarded_until, rollouts
 
 _log = logging.getLogger("triton_gateway.control")
 
@@ -93,7 +92,6 @@ class Reconciler:
         *,
         registry: Registry,
         store: SpecStore,
-        records: ModelRecords,
         cache: ArtifactCache,
         assembler: Assembler,
         table: RoutingTable,
@@ -110,7 +108,6 @@ class Reconciler:
         self._settings = settings
         self._registry = registry
         self._store = store
-        self._records = records
         self._cache = cache
         self._table = table
         self._health = health
@@ -128,6 +125,8 @@ class Reconciler:
         self._newest: ServingTask | None = None
         """The serving Task as it was read last."""
         self._marker: str | None = None
+        self._models: Mapping[str, ModelRecord] = {}
+        """By id, as last read; replaced by each change, as threads read it. A deleted model may still be served."""
         self._records_due = 0.0
         self._answered = False
         self._saved: Saved | None = None
@@ -150,7 +149,7 @@ class Reconciler:
             if self._learn is not None:
                 await self._learn(saved.task)
             # A model that has been deleted from the registry is still served from the cache.
-            self._records.learn(saved.models)
+            self._models = saved.models
             self.versions.refused |= saved.refused
             self._builds.begin(self.versions.restore(_decode(saved.former), saved.served))
         try:
@@ -217,7 +216,7 @@ class Reconciler:
             return "unchanged"
         spec = await self._local(decode, task)
         # Model sync reads the records by the same rule: a model's name in Triton is derived from its record.
-        await self._remote(self._records.refresh, spec.model_ids)
+        self._models = {**self._models, **await self._remote(self._registry.records, spec.model_ids)}
         await self._local(self._cache.learn, task)
         self._records_due = now + self._settings.records_period
         plan = await self._local(self._compile, spec)
@@ -264,7 +263,7 @@ class Reconciler:
             spec,
             default_triton=self._settings.default_triton,
             pools=self._settings.pools,
-            models=self._records.known(),
+            models=self._models,
         )
 
     async def _local(self, call: Callable[..., Result], *args: Any) -> Result:
@@ -342,7 +341,7 @@ class Reconciler:
         }
         served = [endpoint.identity for endpoint in versions.endpoints().values()]
         self._observer.show(catalog.ENDPOINT_READY, ready | {(one.endpoint, one.version): True for one in served})
-        links = {model_id: record.link for model_id, record in self._records.known().items()}
+        links = {model_id: record.link for model_id, record in self._models.items()}
         self._observer.show(catalog.MODEL_INFO, {
             (i.endpoint, i.version, i.model_id, i.model_name, links.get(i.model_id, ""), i.pool): 1 for i in served
         })  # fmt: skip
@@ -395,7 +394,7 @@ class Reconciler:
         if task is None:
             return
         served = frozenset({*(versions.previously_served or ()), *versions.served()})
-        saved = Saved(task, dict(self._records.known()), versions.former(), served, dict(versions.refused))
+        saved = Saved(task, dict(self._models), versions.former(), served, dict(versions.refused))
         try:
             await self._local(self._store.save, saved)
         except OSError as error:
@@ -505,9 +504,7 @@ def _shown_versions(
             "url": url, "endpoint": identity.endpoint, "version": identity.version,
             "state": _LACKING if url in lacking else "serving",
             "model_id": identity.model_id, "model_name": identity.model_name, "triton_model": identity.triton_name,
-            "pool": identity.pool,
-            "fingerprint": identity.fingerprint, "details": dict(identity.details), "since": version.since,
-            "prices": version.endpoint.prices,
+            "pool": identity.pool, "details": dict(identity.details), "prices": version.endpoint.prices,
             "successor": successor.shown() if successor else None,
         })  # fmt: skip
     waiting: dict[str, PendingName | Version] = {

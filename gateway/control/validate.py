@@ -25,7 +25,7 @@ _SHOWN_ITEMS: Final = 4
 """A list of more than twice this many items is cut to this many in an example."""
 TIMEOUT_S: Final = 60.0
 """Deadline of one validation request."""
-_NOBODY: Final = Identity("", "", "", "")
+_NOBODY: Final = Identity("", "", "")
 
 
 async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:

@@ -37,15 +37,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What an endpoint is, for headers, metrics, logs and the status page.
-
-    ``fingerprint`` covers everything that is served: endpoints with equal fingerprints are interchangeable.
-    """
+    """What an endpoint is, for headers, metrics, logs and the status page."""
 
     url: str
     endpoint: str
     version: str
-    fingerprint: str
     model_id: str = ""
     model_name: str = ""
     triton_name: str = ""

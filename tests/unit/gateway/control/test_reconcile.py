@@ -18,7 +18,6 @@ from gateway.control import reconcile
 from gateway.control.builds import pause, recent_bodies
 from gateway.control.compile import EndpointPlan
 from gateway.control.reconcile import FollowSettings, Reconciler
-from gateway.control.records import ModelRecords
 from gateway.control.threads import ControlThreads
 from gateway.control.tritons import Tritons
 from gateway.control.version import Phase, Progress, Versions
@@ -76,7 +75,7 @@ class FakeAssembler:
             raise self.fails[url]
         validating()
         self.made.append(Handler())
-        identity = Identity(url, plan.spec.endpoint, plan.spec.version, plan.fingerprint)
+        identity = Identity(url, plan.spec.endpoint, plan.spec.version)
         return Endpoint(identity, cast("Any", self.made[-1]))
 
 
@@ -92,7 +91,7 @@ class World:
         observer = Observer()
         self.follower = Reconciler(
             FollowSettings(default_triton="t:8001", poll_period=0.5),
-            registry=self.registry, store=SpecStore(folder), records=ModelRecords(self.registry),
+            registry=self.registry, store=SpecStore(folder),
             cache=ArtifactCache(folder / "cache", self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
@@ -216,7 +215,7 @@ async def test_an_endpoint_that_is_ready_too_late_is_closed(world: World) -> Non
         await world.until(lambda: "a" in world.table.current.endpoints)
         [version] = world.follower.versions
         late = Handler()
-        endpoint = Endpoint(Identity("a", "a", "", "other"), cast("Any", late))
+        endpoint = Endpoint(Identity("a", "a", ""), cast("Any", late))
         begun = world.follower.versions.configure({"a": _plan("a", "other")}, {})
         world.follower._finish(begun[0], endpoint)
         world.follower.versions.configure({"a": cast("EndpointPlan", version.plan)}, {})

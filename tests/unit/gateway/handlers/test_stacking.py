@@ -115,7 +115,7 @@ async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_th
 ) -> None:
     """Two requests of one tick make one call. ``/v1/status`` then has the prices."""
     info = await backend.describe("m")
-    endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    endpoint = Endpoint(Identity("e", "e", ""), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
     assert endpoint.prices is None
     asks = await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
     assert [[[2.0]], [[4.0]]] == [ask.reply["y"].tolist() for ask in asks]
@@ -129,7 +129,7 @@ async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: Fake
     info = await backend.describe("m")
     rows: list[int] = []
     handler = TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info), rows.append)
-    endpoint = Endpoint(Identity("e", "e", "", "f"), handler)
+    endpoint = Endpoint(Identity("e", "e", ""), handler)
     await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
     await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, LIMIT_S)
     assert [2, 3] == rows
@@ -138,7 +138,7 @@ async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: Fake
 async def test_a_number_beyond_the_range_of_an_input_is_refused_by_name(backend: FakeBackend) -> None:
     """1e308 is no float32: the caller is told the input and its type. 1e30 is one."""
     info = await backend.describe("m")
-    endpoint = Endpoint(Identity("e", "e", "", "f"), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    endpoint = Endpoint(Identity("e", "e", ""), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
     assert [[np.float32(2e30)]] == (await ask_version(endpoint, {"x": [[1e30]]}, LIMIT_S)).reply["y"].tolist()
     with pytest.raises(InputRefused, match="input x does not fit FP32"):
         await ask_version(endpoint, {"x": [[1e308]]}, LIMIT_S)

@@ -77,7 +77,7 @@ class Counted(Endpoint):
     __slots__ = ("leased", "released")
 
     def __init__(self, handler: Any, url: str = "e") -> None:
-        super().__init__(Identity(url, url, "", url), handler)
+        super().__init__(Identity(url, url, ""), handler)
         self.leased = self.released = 0
 
     def lease(self) -> None:

@@ -114,7 +114,7 @@ def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any]
     floats = st.floats(-50, 50, width=32)
     numbers = draw(st.lists(floats, min_size=len(prepared.rows) * width, max_size=len(prepared.rows) * width))
     outputs = {head.select_outputs(["logits"])[0]: np.array(numbers, np.float32).reshape(len(prepared.rows), width)}
-    identity = Identity("n/1", draw(_LABEL), draw(st.sampled_from(["", "1", "%b"])), "")
+    identity = Identity("n/1", draw(_LABEL), draw(st.sampled_from(["", "1", "%b"])))
     handler = SimpleNamespace(processor=SimpleNamespace(config=config, text_fields=head.text_fields))
     endpoint = SimpleNamespace(identity=identity, task=config.task, text=handler)
     trace = Trace("r")
