@@ -15,6 +15,7 @@ from typing import Any, Final
 import grpc
 from numpy.typing import NDArray
 from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
 
 from gateway.errors import BackendGarbage, GatewayError
 from gateway.triton.errors import BackendError, TransportError, lost, translate
@@ -23,7 +24,6 @@ from gateway.triton.tensors import FROM_TRITON, pack, unpack
 from gateway.triton.tls import TritonTls
 from gateway.triton.waiting import within_running_time
 
-_SERVICE: Final = "/inference.GRPCInferenceService/"
 _ALIVE_S: Final = 2.0
 """Time-out of a question about a server, in seconds. A caller's short time-out would say nothing about Triton."""
 _READ_ON_S: Final = 60.0
@@ -79,29 +79,14 @@ class GrpcTransport:
             credentials = grpc.ssl_channel_credentials(*tls.read())
             channel = grpc.aio.secure_channel(address, credentials, options=list(settings.items()))
         self._channel = channel
-
-        def method(name: str, request: Any, response: Any) -> Any:
-            return channel.unary_unary(
-                _SERVICE + name, request_serializer=request.SerializeToString, response_deserializer=response.FromString
-            )
-
-        self._infer = method("ModelInfer", pb.ModelInferRequest, pb.ModelInferResponse)
-        self._live = method("ServerLive", pb.ServerLiveRequest, pb.ServerLiveResponse)
-        self._metadata = method("ModelMetadata", pb.ModelMetadataRequest, pb.ModelMetadataResponse)
-        self._config = method("ModelConfig", pb.ModelConfigRequest, pb.ModelConfigResponse)
-        self._statistics = method("ModelStatistics", pb.ModelStatisticsRequest, pb.ModelStatisticsResponse)
-        self._stream = channel.stream_stream(
-            _SERVICE + "ModelStreamInfer",
-            request_serializer=pb.ModelInferRequest.SerializeToString,
-            response_deserializer=pb.ModelStreamInferResponse.FromString,
-        )
+        self._triton = service_pb2_grpc.GRPCInferenceServiceStub(channel)
 
     async def infer(
         self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str
     ) -> dict[str, NDArray[Any]]:
         """Run one inference, as ``Backend.infer``; ``parent`` is the ``traceparent``. Raises ``TransportError`` too."""
         request = _request(model, inputs, outputs, request_id)
-        call = self._infer(request, timeout=timeout, metadata=_trace(parent))
+        call = self._triton.ModelInfer(request, timeout=timeout, metadata=_trace(parent))
         with self._under_way(call, model):
             return _unpack(await call)
 
@@ -127,7 +112,7 @@ class GrpcTransport:
         request.parameters["triton_enable_empty_final_response"].bool_param = True
         received: asyncio.Queue[Any] = asyncio.Queue()
         until = asyncio.get_running_loop().time() + timeout
-        call = self._stream(timeout=max(timeout, 0.0) + _READ_ON_S, metadata=_trace(parent))
+        call = self._triton.ModelStreamInfer(timeout=max(timeout, 0.0) + _READ_ON_S, metadata=_trace(parent))
         reader = asyncio.create_task(self._read(call, request, model, received))
         ended = begin()
         reader.add_done_callback(lambda _: ended())
@@ -190,7 +175,7 @@ class GrpcTransport:
     async def is_live(self) -> bool:
         """Return whether the server answers. Never raises."""
         try:
-            return bool((await _ask(self._live, pb.ServerLiveRequest())).live)
+            return bool((await _ask(self._triton.ServerLive, pb.ServerLiveRequest())).live)
         except (grpc.RpcError, TimeoutError) as error:
             self.is_hung = isinstance(error, TimeoutError)
             return False
@@ -201,7 +186,7 @@ class GrpcTransport:
         The statistics name them. The repository index would need the key with which models are loaded.
         """
         try:
-            told = await _ask(self._statistics, pb.ModelStatisticsRequest())
+            told = await _ask(self._triton.ModelStatistics, pb.ModelStatisticsRequest())
         except (grpc.RpcError, TimeoutError):
             return None
         return frozenset(model.name for model in told.model_stats)
@@ -209,8 +194,8 @@ class GrpcTransport:
     async def describe(self, model: str) -> ModelInfo:
         """See ``Backend.describe``."""
         try:
-            metadata = await _ask(self._metadata, pb.ModelMetadataRequest(name=model))
-            config = await _ask(self._config, pb.ModelConfigRequest(name=model))
+            metadata = await _ask(self._triton.ModelMetadata, pb.ModelMetadataRequest(name=model))
+            config = await _ask(self._triton.ModelConfig, pb.ModelConfigRequest(name=model))
         except TimeoutError as error:
             raise lost(self._address) from error
         except grpc.RpcError as error:

@@ -3,24 +3,20 @@
 For calls of the size the batcher makes it takes a fifth to a third of the CPU
 time of ``grpc.aio`` here, two thirds of it in Triton, and half the latency of a single call.
 
-A connection carries one call at a time. A call takes an idle connection, or waits for the next free or new one. Opening
-a connection has its own time-out, independent of callers: a caller with little time left only leaves the queue.
+A connection carries one call at a time. A call takes an idle connection, or opens one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import Sequence
-from math import inf
 from typing import Any, Final
 
 import httptools
 import orjson
 from numpy.typing import NDArray
 
-from gateway.earliest_deadline import TIMER_S, EarliestDeadline
 from gateway.errors import BackendGarbage, DeadlineExceeded
 from gateway.triton import tensors
 from gateway.triton.addresses import HttpAddress
@@ -48,30 +44,30 @@ Answer = asyncio.Future[tuple[int, int, bytes]]
 class _Connection(asyncio.Protocol):
     """One keep-alive connection. It carries one request at a time and returns whole answers."""
 
-    __slots__ = ("_body", "_is_answered", "_json_length", "_parser", "_server", "_transport", "answer", "is_open")
+    __slots__ = ("_body", "_json_length", "_name", "_parser", "_transport", "answer", "is_open")
 
-    def __init__(self, server: HttpTransport) -> None:
-        self._server = server
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._parser = httptools.HttpResponseParser(self)
         self._transport: Any = None
         self._body: list[bytes] = []
         self._json_length = 0
-        self._is_answered = False
         self.answer: Answer | None = None
         """The future of the call in flight."""
         self.is_open = False
 
-    def send(self, parts: Sequence[bytes], answer: Answer) -> None:
-        """Write a request."""
-        self.answer = answer
+    def send(self, parts: Sequence[bytes]) -> Answer:
+        """Write a request, and return its answer."""
+        answer = self.answer = asyncio.get_running_loop().create_future()
         self._transport.write(b"".join(parts))
+        return answer
 
     def end(self, error: Exception | None = None) -> None:
         """Close at once. The call in flight fails with ``error``, by default that the connection was closed."""
         self.is_open = False
         answer, self.answer = self.answer, None
         if answer is not None and not answer.done():
-            answer.set_exception(error or lost(self._server.name, "the connection was closed"))
+            answer.set_exception(error or lost(self._name, "the connection was closed"))
         if self._transport is not None:
             self._transport.abort()
 
@@ -84,17 +80,13 @@ class _Connection(asyncio.Protocol):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.end(lost(self._server.name, str(exc or "the connection was closed")))
+        self.end(lost(self._name, str(exc or "the connection was closed")))
 
     def data_received(self, data: bytes) -> None:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
             self.end(BackendGarbage(f"Triton's answer is not HTTP: {error}"))
-            return
-        if self._is_answered:
-            self._is_answered = False
-            self._server.give_back(self)
 
     def on_message_begin(self) -> None:
         if self.answer is None:  # no call is in flight: the answer could be taken for the next call's
@@ -116,7 +108,6 @@ class _Connection(asyncio.Protocol):
         if not self._parser.should_keep_alive():
             self.is_open = False
             self._transport.close()
-        self._is_answered = True
         if not answer.done():
             answer.set_result((self._parser.get_status_code(), json_length, body))
 
@@ -130,13 +121,8 @@ class HttpTransport:
         self.is_open = False
         """Whether the last health check succeeded, and no call has failed since."""
         self._idle: list[_Connection] = []
-        self._busy: dict[Answer, _Connection] = {}
-        self._line: deque[tuple[Sequence[bytes], Answer]] = deque()
-        """Calls that wait for a connection, the oldest first."""
-        self._opening: set[asyncio.Task[None]] = set()
-        self._deadlines: dict[Answer, float] = {}
-        """The deadlines of all calls, in loop time."""
-        self._expiry = EarliestDeadline()
+        self._busy: set[_Connection] = set()
+        self._opening = asyncio.Semaphore(_MAX_OPENING)
 
     @property
     def is_shut(self) -> bool:
@@ -150,69 +136,50 @@ class HttpTransport:
 
         A call that is cancelled or late closes its connection, because the answer may still come there.
         """
-        loop = asyncio.get_running_loop()
-        answer: Answer = loop.create_future()
-        deadline = self._deadlines[answer] = loop.time() + max(timeout, 0)
-        if deadline < self._expiry.at:
-            self._expiry.add(deadline, loop, self._expire)
+        connection: _Connection | None = None
         try:
-            self._send(_request(model, inputs, outputs, request_id, parent), answer)
-            status, json_length, body = await answer
+            async with asyncio.timeout(max(timeout, 0)):
+                connection = self._free() or await self._opened()
+                self._busy.add(connection)
+                status, json_length, body = await connection.send(_request(model, inputs, outputs, request_id, parent))
+        except TimeoutError:
+            raise DeadlineExceeded("Triton did not answer within the request's time") from None
         finally:
-            del self._deadlines[answer]
-            connection = self._busy.pop(answer, None)
-            if connection is not None and connection.answer is answer:
-                connection.end()
+            if connection is not None:
+                self._busy.discard(connection)
+                self._keep(connection)
         if status == 200:
             return _read(body, json_length)
         raise self._error(status, body, model)
 
-    def _expire(self, now: float) -> float:
-        """Fail the calls that are late, and return the earliest deadline of the others."""
-        now += TIMER_S
-        earliest = inf
-        for answer, deadline in self._deadlines.items():
-            if deadline > now:
-                earliest = min(earliest, deadline)
-            elif not answer.done():
-                answer.set_exception(DeadlineExceeded("Triton did not answer within the request's time"))
-        return earliest
-
-    def _send(self, parts: Sequence[bytes], answer: Answer) -> None:
+    def _free(self) -> _Connection | None:
         while self._idle:
             connection = self._idle.pop()
             if connection.is_open:
-                self._busy[answer] = connection
-                connection.send(parts, answer)
-                return
-        self._line.append((parts, answer))
-        self._open_more()
+                return connection
+        return None
 
-    def _open_more(self, done: asyncio.Task[None] | None = None) -> None:
-        if done is not None:
-            self._opening.discard(done)
-        while len(self._opening) < min(len(self._line), _MAX_OPENING):
-            task = asyncio.get_running_loop().create_task(self._open())
-            self._opening.add(task)
-            task.add_done_callback(self._open_more)
-
-    async def _open(self) -> None:
-        try:
-            self.give_back(await self._connect())
-        except OSError as error:  # a TimeoutError is one too
-            # The other waiting calls would fail in the same way, one after another.
-            self._refuse(str(error) or "it does not accept connections")
-
-    def _refuse(self, why: str) -> None:
-        line, self._line = self._line, deque()
-        for _, answer in line:
-            if not answer.done():
-                answer.set_exception(lost(self.name, why))
+    async def _opened(self) -> _Connection:
+        """Return a new connection, or one that has become free meanwhile. Raises ``TransportError``."""
+        async with self._opening:
+            connection = self._free()
+            if connection is not None:
+                return connection
+            try:
+                # After one failure, those that wait would fail in the same way, one after another.
+                connection = await self._connect() if self.is_open else None
+            except OSError as error:  # a TimeoutError is one too
+                raise lost(self.name, str(error) or "it does not accept connections") from error
+        if connection is None or not self.is_open:
+            if connection is not None:
+                connection.end()
+            raise lost(self.name)
+        return connection
 
     async def _connect(self) -> _Connection:
         if self.address is None:
             raise OSError("it has no HTTP address")
-        connection = _Connection(self)
+        connection = _Connection(self.name)
         opening = asyncio.get_running_loop().create_connection(lambda: connection, *self.address)
         try:
             await within_running_time(opening, _CONNECT_S)
@@ -221,17 +188,8 @@ class HttpTransport:
             raise
         return connection
 
-    def give_back(self, connection: _Connection) -> None:
-        """Use a free connection for the oldest waiting call, or else keep it."""
-        if not connection.is_open:
-            return
-        while self._line:
-            parts, answer = self._line.popleft()
-            if not answer.done():  # its caller has not left
-                self._busy[answer] = connection
-                connection.send(parts, answer)
-                return
-        if len(self._idle) < _MAX_IDLE:
+    def _keep(self, connection: _Connection) -> None:
+        if connection.is_open and connection.answer is None and self.is_open and len(self._idle) < _MAX_IDLE:
             self._idle.append(connection)
         else:
             connection.end()
@@ -251,18 +209,15 @@ class HttpTransport:
         status = 0
         try:
             connection = await self._connect()
-            answer: Answer = asyncio.get_running_loop().create_future()
-            connection.send((_ALIVE,), answer)
-            status, _, _ = await within_running_time(answer, _CONNECT_S * 2)
+            status, _, _ = await within_running_time(connection.send((_ALIVE,)), _CONNECT_S * 2)
         except (OSError, TransportError, BackendGarbage):
             pass
-        finally:
-            if connection is not None and status != 200:
-                connection.end()
         if status == 200:
             self.is_open = True
         else:
             self.shut()
+        if connection is not None:
+            self._keep(connection)
         return self.is_open
 
     def shut(self) -> None:
@@ -274,20 +229,13 @@ class HttpTransport:
     def give_up(self) -> int:
         """End the calls in flight with ``TransportError`` because the server is not alive. Return their number."""
         self.shut()
-        given_up = [*self._busy.values()]
-        for connection in given_up:
+        for connection in self._busy:
             connection.end(lost(self.name, "no sign of life"))
-        return len(given_up)
+        return len(self._busy)
 
     async def close(self) -> None:
         """Close all connections. Calls in flight end with ``TransportError``."""
-        self._refuse("closed")
-        opening = [*self._opening]
-        for task in opening:
-            task.cancel()
-        await asyncio.gather(*opening, return_exceptions=True)
         self.give_up()
-        self._expiry.cancel()
 
 
 def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str, parent: str) -> tuple[bytes, ...]:
