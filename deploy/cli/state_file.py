@@ -1,8 +1,8 @@
 """The state of a serving Task as a document: made from a Task, compared with one, and applied to one.
 
-Used by ``export``, ``diff`` and ``apply``. A document contains what people decide: endpoints with their code,
-auto-update rules with the version numbers they have assigned, canaries, metrics, defaults, objectives. Fields have
-ClearML's names; empty ones are left out. Models are named by id and, for use on another server, by project and name.
+Used by ``export``, ``diff`` and ``apply``. A document has what people decide: entries with the fields that the serving
+Task has (``history/changes``); the code that these name; the numbers that auto-update has given; defaults, objectives.
+Models are named by id and, for use on another server, by project and name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, StrictStr, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, StrictStr, ValidationError
 
 from deploy.cli import objective
 from deploy.controller import default_versions
@@ -30,23 +30,25 @@ from deploy.tools import folders, sections
 from deploy.tools.errors import DeployError
 from gateway import registry, spec, version_numbers
 
-KINDS: Final = ("endpoints", "auto_update", "canaries", "metrics", "defaults", "objectives")
-"""Parts of a document; each one needs only those before it."""
-_VERSIONS: Final = "model_monitoring_eps"
+KINDS: Final = ("code", *SECTIONS, "versions", "defaults", "objectives")
+"""Parts of a document that are compared; each one needs only those before it."""
+_ALWAYS: Final = ("code", "versions", "defaults")
+"""Parts of which nothing is removed: what is not used does no harm."""
+_GIVEN: Final = "model_monitoring_eps"
+"""The section with the versions of auto-update rules, of which the controller takes the numbers over."""
 _WHY: Final = "applied from a file"
 _HINT: Final = "`triton-gateway export` writes such a file"
 _SHOWN: Final = 80
 """Characters of a value that are shown in a line."""
 
-Document = dict[str, dict[str, dict[str, Any]]]
-"""Kind → name → fields. A default is the field ``version``."""
+Document = dict[str, dict[str, Any]]
+"""Kind → name → fields. A default is a url, a version the id of its model, a code its files; ``models``: id → names."""
 
 
 class _Model(BaseModel, extra="forbid"):
-    """A model, by its id here, or by its name and project elsewhere."""
+    """How a model is called, wherever it has another id."""
 
-    id: StrictStr = ""
-    name: StrictStr = ""
+    name: StrictStr
     project: StrictStr = ""
 
 
@@ -67,15 +69,10 @@ def _files(code: dict[str, str]) -> dict[str, str]:
 
 
 _Names = Annotated[StrictStr, AfterValidator(_name)]
-_Number = Annotated[str, BeforeValidator(str), Field(pattern=r"^\d+$")]
-
-
-class _Entry(BaseModel, extra="allow"):
-    """An endpoint or auto-update rule with ClearML's fields, and the model and code that they name by ids there."""
-
-    model: _Model | None = None
-    code: Annotated[dict[StrictStr, StrictStr], AfterValidator(_files)] | None = None
-    versions: dict[_Number, _Model] | None = None
+_Section = dict[_Names, dict[StrictStr, Any]]
+_Code = Annotated[dict[StrictStr, StrictStr], Field(min_length=1), AfterValidator(_files)]
+_Artifact = Annotated[StrictStr, Field(pattern=r"^\w[^/\\]*$")]
+_Version = Annotated[_Names, Field(pattern=r"^.+/\d+$")]
 
 
 class _Canary(BaseModel, extra="allow"):
@@ -87,12 +84,15 @@ class _State(BaseModel, extra="forbid"):
     """A file."""
 
     version: Literal[1] = 1
-    endpoints: dict[_Names, _Entry] | None = None
-    auto_update: dict[_Names, _Entry] | None = None
-    canaries: dict[_Names, _Canary] | None = None
-    metrics: dict[_Names, dict[StrictStr, Any]] | None = None
-    defaults: dict[_Names, _Names] | None = None
-    objectives: dict[_Names, dict[StrictStr, Any]] | None = None
+    endpoints: _Section = {}
+    auto_update: _Section = {}
+    canaries: dict[_Names, _Canary] = {}
+    metrics: _Section = {}
+    versions: dict[_Version, StrictStr] = {}
+    models: dict[StrictStr, _Model] = {}
+    code: dict[_Artifact, _Code] = {}
+    defaults: dict[_Names, _Names] = {}
+    objectives: _Section = {}
 
 
 class Store(registry.RegistryWriter, Protocol):
@@ -103,7 +103,7 @@ class Store(registry.RegistryWriter, Protocol):
         ...
 
 
-Change = tuple[str, str, dict[str, Any] | None, dict[str, Any] | None]
+Change = tuple[str, str, Any, Any]
 """Kind, name, fields now and fields then of an entry that differs. None: there is no such entry."""
 
 
@@ -114,23 +114,29 @@ def document_of(store: Store, task: spec.ServingTask) -> Document:
     """Return the document of ``task``. Raises ``DeployError`` if the Task cannot be read completely."""
     found: Document = {kind: entries(task, kind) for kind in SECTIONS}
     serving = spec.decode(task)
-    _resolve_stock_fields(store, task, found)
-    for one in serving.endpoints.values():
-        if one.is_auto and one.endpoint in found["auto_update"] and one.model_id:
-            found["auto_update"][one.endpoint].setdefault("versions", {})[one.version] = {"id": one.model_id}
-    _name_models(store, found)
-    found["defaults"] = {name: {"version": url} for name, url in sorted(serving.defaults.items())}
+    artifacts = {str(fields["preprocess_artifact"]) for _, fields in _coded(found)}
+    found["code"] = {key: _code(store, task.artifacts[key], key) for key in sorted(artifacts & {*task.artifacts})}
+    found["versions"] = {
+        one.url: one.model_id for one in serving.endpoints.values()
+        if one.is_auto and one.model_id and one.endpoint in found["auto_update"]
+    }  # fmt: skip
+    found["defaults"] = dict(sorted(serving.defaults.items()))
     found["objectives"] = {
         name: dict(parts) for name, stored in sorted(spec.records_of(task, spec.OBJECTIVES).items())
         if (parts := spec.objective_parts(stored))
+    }  # fmt: skip
+    project = functools.cache(store.project_name)
+    used = {holder[key] for _, holder, key in _models(found)}
+    found["models"] = {
+        one.id: said({"name": one.name, "project": project(one.project) if one.project else ""})
+        for one in (store.records(used).values() if used else ())
     }  # fmt: skip
     return found
 
 
 def written(document: Document, title: str) -> str:
     """Return a document as YAML for people: code as blocks of text, without empty parts."""
-    defaults = {name: fields["version"] for name, fields in document["defaults"].items()}
-    shown = {"version": 1, **{kind: part for kind in KINDS if (part := {**document, "defaults": defaults}[kind])}}
+    shown = {"version": 1, **{kind: document[kind] for kind in (*KINDS[1:], "models", "code") if document[kind]}}
     text: str = yaml.dump(shown, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
     return f"# {' '.join(title.split())}\n{text}"
 
@@ -144,13 +150,11 @@ def parsed(text: str, name: str) -> Document:
     if not isinstance(raw, dict) or raw.get("version") != 1:
         raise DeployError(f"{name} is not the state of a serving Task: it has no `version: 1`", hint=_HINT)
     try:
-        found = _State.model_validate(raw).model_dump(exclude_unset=True)
+        document: Document = _State.model_validate(raw).model_dump(exclude={"version"})
     except ValidationError as error:
         first = error.errors()[0]
         raise DeployError(f"{name}: {' '.join(map(str, first['loc']))}: {first['msg']}", hint=_HINT) from None
-    document: Document = {kind: found.get(kind) or {} for kind in KINDS}
-    document["defaults"] = {key: {"version": url} for key, url in (found.get("defaults") or {}).items()}
-    for kind in KINDS:
+    for kind in SECTIONS:
         document[kind] = {key: said(fields) for key, fields in document[kind].items()}
     for key, fields in document["endpoints"].items():
         if "version" in fields and not key.endswith(f"/{fields['version']}"):
@@ -172,14 +176,15 @@ def parsed(text: str, name: str) -> Document:
 def resolved(store: Store, document: Document) -> Document:
     """Return ``document`` with the model ids of this registry. Raises ``DeployError`` for a model that it lacks."""
     found = copy.deepcopy(document)
-    places = [*_places(found)]
-    wanted = {holder[key].get("id", "") for _, holder, key in places} - {""}
-    known = store.records(wanted) if wanted else {}
+    places = [*_models(found)]
+    known = store.records({holder[key] for _, holder, key in places}) if places else {}
     for where, holder, key in places:
-        model_id, name, project = (str(holder[key].get(part, "")) for part in ("id", "name", "project"))
-        ids: Sequence[str] = [model_id] if model_id in known else []
-        if name and not ids:
-            ids = store.find_models(registry.ModelQuery(project=project or None, name=name))
+        model_id = holder[key]
+        if model_id in known:
+            continue
+        model = found["models"].get(model_id, {})
+        name, project = model.get("name", ""), model.get("project", "")
+        ids: Sequence[str] = store.find_models(registry.ModelQuery(project=project or None, name=name)) if name else ()
         called = f"{project}/{name}" if project else name or model_id
         if not ids:
             raise DeployError(
@@ -191,8 +196,7 @@ def resolved(store: Store, document: Document) -> Document:
                 f"{where}: {len(ids)} models are called {called} ({', '.join(ids[:5])})",
                 hint="write the id of the right one into the file",
             )
-        holder[key] = {"id": ids[0]}
-    _name_models(store, found)
+        holder[key] = ids[0]
     return found
 
 
@@ -223,40 +227,35 @@ def planned(store: Store, file: Path, *, prune: bool) -> Planned:
 def compared(store: Store, document: Document, *, prune: bool) -> Planned:
     """Compare the Task with a document. Entries that only the Task has stay unless ``prune`` removes them.
 
-    A default is never removed, and not written for a name that something answers itself (a canary, or an endpoint
-    without a version). The versions of an auto-update rule belong to the rule: they are written if the Task has none.
+    A default is not written for a name that something answers itself (a canary, or an endpoint without a version). The
+    versions of an auto-update rule belong to the rule: they are written if the Task has none.
     """
+    asked = resolved(store, document)
     task = store.task()
-    wanted = copy.deepcopy(document)
-    _resolve_stock_fields(store, task, wanted)
-    for kind in ("endpoints", "auto_update"):
-        for name, fields in wanted[kind].items():
-            if fields.get("code") == {}:
-                raise DeployError(
-                    f"{NAMED[kind]} {name}: the serving Task does not have its code any more",
-                    hint="add it again with clearml-serving, with its --preprocess file",
-                )
-    asked = resolved(store, wanted)
     now = document_of(store, task)
-    wanted = asked if prune else {kind: {**now[kind], **asked[kind]} for kind in KINDS}
+    wanted = {kind: asked[kind] if prune and kind not in _ALWAYS else {**now[kind], **asked[kind]} for kind in KINDS}
     answering = {*wanted["canaries"], *wanted["endpoints"]}
     defaults = {name: url for name, url in asked["defaults"].items() if name not in answering}
     wanted["defaults"] = {**now["defaults"], **defaults}
-    for key, rule in wanted["auto_update"].items():
-        if made := now["auto_update"].get(key, {}).get("versions"):
-            rule["versions"] = made
-    kept = 0 if prune else sum(len(now[kind].keys() - asked[kind].keys()) for kind in KINDS if kind != "defaults")
+    numbered = {url.rpartition("/")[0] for url in now["versions"]}
+    fresh = {url: model for url, model in asked["versions"].items() if url.rpartition("/")[0] not in numbered}
+    wanted["versions"] = {**now["versions"], **fresh}
+    kept = 0 if prune else sum(len(now[kind].keys() - asked[kind].keys()) for kind in KINDS if kind not in _ALWAYS)
     return Planned(task, now, wanted, kept)
 
 
 def described(change: Change) -> str:
     """Return a change as a line: + added, ~ changed, - removed."""
     kind, key, now, then = change
+    what = f"{NAMED.get(kind, kind.removesuffix('s'))} {key}"
     if now is None or then is None:
-        return f"{'+' if now is None else '-'} {NAMED[kind]} {key}"
+        return f"{'+' if now is None else '-'} {what}"
+    if isinstance(now, str):
+        return f"~ {what}  {now} → {then}"
     fields = [name for name in sorted({*now, *then}) if now.get(name) != then.get(name)]
-    parts = (f"{name}: {_shown(name, now.get(name))} → {_shown(name, then.get(name))}" for name in fields)
-    return f"~ {NAMED[kind]} {key}  {'; '.join(parts)}"
+    if kind == "code":
+        return f"~ {what}  {', '.join(fields)[:_SHOWN]}"
+    return f"~ {what}  {'; '.join(f'{name}: {_shown(now.get(name))} → {_shown(then.get(name))}' for name in fields)}"
 
 
 # --- changes to the Task ----------------------------------------------------------------------------------------------
@@ -280,9 +279,11 @@ def check(plan: Planned) -> None:
     faults = [f"{fault.subject}: {fault.message}" for fault in serving.faults if fault not in known]
     for kind, name, _, fields in plan.changes():
         versions = [url for url, one in serving.endpoints.items() if one.endpoint == name and one.version]
-        if kind == "defaults" and fields and fields["version"] not in versions:
+        if kind == "defaults" and fields not in versions:
             of_it = ", ".join(sorted(versions)) or "it has none"
-            faults.append(f"default {name}: {fields['version']} is not one of its versions ({of_it})")
+            faults.append(f"default {name}: {fields} is not one of its versions ({of_it})")
+        if kind == "versions" and name not in serving.endpoints:
+            faults.append(f"version {name}: there is no auto-update rule {name.rpartition('/')[0]}")
     if faults:
         raise DeployError(f"the result could not be served: {faults[0]}", hint="nothing was changed")
 
@@ -302,6 +303,7 @@ def apply(store: Store, plan: Planned, *, by: str) -> None:
     task, writes = plan.task, _writes(plan, by)
     texts = _texts(writes)
     changed = [key for kind, key, _, _ in plan.changes() if kind in SECTIONS]
+    changed += [key for key, fields in _coded(plan.wanted) if str(fields["preprocess_artifact"]) in writes.code]
     with announced(store, changed, by=by, why=_WHY):
         for key, files in writes.code.items():
             _attach(store, key, files)
@@ -315,46 +317,26 @@ def apply(store: Store, plan: Planned, *, by: str) -> None:
 
 def _writes(plan: Planned, by: str) -> _Writes:
     found, time_now = _Writes(), time.time()
-    for kind, key, now, then in plan.changes():
-        if kind == "defaults":
-            url = (then or {})["version"]
-            found.records.append(default_versions.chosen(key, url, now=time_now, by=by, why=_WHY))
-            continue
-        if kind == "objectives":
+    for kind, key, _, then in plan.changes():
+        name = _GIVEN if kind == "versions" else SECTIONS.get(kind, kind)
+        if kind == "code":
+            found.code[key] = then
+        elif kind == "defaults":
+            found.records.append(default_versions.chosen(key, then, now=time_now, by=by, why=_WHY))
+        elif kind == "objectives":
             found.records.append(objective.stated(key, then or {}, now=time_now, by=by))
-            continue
-        section = found.sections.setdefault(SECTIONS[kind], record.section(plan.task, SECTIONS[kind]))
-        raw = next((name for name in section if name.strip("/") == key), key)
-        if then is None:
-            del section[raw]
-            continue
-        section[raw] = _stock(kind, key, then)
-        had = now or {}
-        if "code" in then and then["code"] != had.get("code"):
-            found.code[_artifact(key)] = then["code"]
-        if then.get("versions") and not had.get("versions") and kind == "auto_update":
-            made = found.sections.setdefault(_VERSIONS, record.section(plan.task, _VERSIONS))
-            for number, model in then["versions"].items():
-                made[f"{key}/{number}"] = version_numbers.entry(section[raw], key, int(number), str(model["id"]))
+        else:
+            section = found.sections.setdefault(name, record.section(plan.task, name))
+            raw = next((known for known in section if known.strip("/") == key), key)
+            section.pop(raw, None)
+            if kind == "versions":
+                endpoint, _, number = key.rpartition("/")
+                rule = plan.wanted["auto_update"].get(endpoint, {})
+                section[key] = version_numbers.entry(rule, endpoint, int(number), then)
+            elif then is not None:
+                named = key.removesuffix(f"/{then['version']}") if kind == "endpoints" and "version" in then else key
+                section[raw] = {**then, KEY_FIELD[kind]: named}
     return found
-
-
-def _stock(kind: str, key: str, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry as clearml-serving writes it."""
-    found = {name: value for name, value in fields.items() if name not in ("model", "code", "versions")}
-    name = key
-    if kind == "endpoints" and found.get("version"):
-        name = key.removesuffix(f"/{found['version']}")
-    found = {KEY_FIELD[kind]: name, **found}
-    if "model" in fields:
-        found["model_id"] = fields["model"]["id"]
-    if "code" in fields:
-        found["preprocess_artifact"] = _artifact(key)
-    return found
-
-
-def _artifact(key: str) -> str:
-    return f"py_code_{key.replace('/', '_')}"
 
 
 def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
@@ -370,20 +352,21 @@ def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:
 # --- parts ------------------------------------------------------------------------------------------------------------
 
 
-def _resolve_stock_fields(store: Store, task: spec.ServingTask, document: Document) -> None:
-    """Give the entries of a document that name their model and code as ClearML does our fields for them."""
-
-    @functools.cache
-    def code(key: str) -> dict[str, str]:
-        ref = task.artifacts.get(key)
-        return {} if ref is None else _code(store, ref, key)
-
+def _coded(document: Document) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the endpoints and auto-update rules that have code, by name."""
     for kind in ("endpoints", "auto_update"):
-        for fields in document[kind].values():
-            if key := fields.pop("preprocess_artifact", None):
-                fields["code"] = code(str(key))
-            if model_id := fields.pop("model_id", None):
-                fields["model"] = {"id": str(model_id)}
+        yield from ((name, fields) for name, fields in document[kind].items() if "preprocess_artifact" in fields)
+
+
+def _models(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
+    """Yield the place of each model's id in a document: the name of its entry, and what holds it under which key."""
+    for kind in SECTIONS:
+        for name, fields in document[kind].items():
+            if "model_id" in fields:
+                fields["model_id"] = str(fields["model_id"])
+                yield f"{NAMED[kind]} {name}", fields, "model_id"
+    for url in document["versions"]:
+        yield f"version {url}", document["versions"], url
 
 
 def _code(store: Store, ref: spec.ArtifactRef, key: str) -> dict[str, str]:
@@ -409,35 +392,9 @@ def _code(store: Store, ref: spec.ArtifactRef, key: str) -> dict[str, str]:
             ) from error
 
 
-def _places(document: Document) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield the place of each model in a document: the name of its entry, and what holds it under which key."""
-    for kind in ("endpoints", "auto_update"):
-        for name, fields in document[kind].items():
-            if "model" in fields:
-                yield f"{NAMED[kind]} {name}", fields, "model"
-            for number in fields.get("versions", {}):
-                yield f"{NAMED[kind]} {name}", fields["versions"], number
-
-
-def _name_models(store: Store, document: Document) -> None:
-    """Give the models in a document, known by their ids, their names and projects."""
-    places = [*_places(document)]
-    known = store.records({holder[key]["id"] for _, holder, key in places}) if places else {}
-    project = functools.cache(store.project_name)
-    for _, holder, key in places:
-        if model := known.get(holder[key]["id"]):
-            holder[key] = said({
-                **holder[key], "name": model.name, "project": project(model.project) if model.project else ""
-            })  # fmt: skip
-
-
-def _shown(name: str, value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is None:
         return "–"
-    if name == "model":
-        return str(value["id"])
-    if name in ("code", "versions"):
-        return ", ".join(value)[:_SHOWN]
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))[:_SHOWN]
 
 

@@ -68,10 +68,11 @@ def test_a_task_is_as_its_own_file_says(tmp_path: Path) -> None:
     assert "      class Preprocess:\n" in text
     assert "null" not in text
     document = exported(store)
-    assert {"preprocess.py": CODE} == document["endpoints"]["team/hook"]["code"]
-    assert {"id": "m1", "name": "model m1", "project": "models"} == document["endpoints"]["faq/1"]["model"]
-    assert {"4": "m3"} == {n: m["id"] for n, m in document["auto_update"]["auto"]["versions"].items()}
-    assert {"faq": {"version": "faq/2"}} == document["defaults"]
+    assert {"preprocess.py": CODE} == document["code"]["py_code_team_hook"]
+    assert "m1" == document["endpoints"]["faq/1"]["model_id"]
+    assert {"name": "model m1", "project": "models"} == document["models"]["m1"]
+    assert {"auto/4": "m3"} == document["versions"]
+    assert {"faq": "faq/2"} == document["defaults"]
     assert [] == plan(store, document).changes()
 
 
@@ -125,13 +126,13 @@ def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
     """Unchanged sections keep their exact text."""
     store = make_store(tmp_path)
     document = exported(store)
-    document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
-    document["endpoints"]["faq/3"] = {"engine_type": "triton", "version": "3", "model": {"name": "model m2"}}
-    document["endpoints"]["team/hook"]["code"] = {"preprocess.py": CODE + "# more\n"}
+    document["endpoints"]["faq/1"]["model_id"] = "m3"
+    document["endpoints"]["faq/3"] = {"engine_type": "triton", "version": "3", "model_id": "second"}
+    document["models"]["second"] = {"name": "model m2"}
+    document["code"]["py_code_team_hook"] = {"preprocess.py": CODE + "# more\n"}
     found = plan(store, document)
     assert [
-        "~ endpoint faq/1  model: m1 → m3", "+ endpoint faq/3",
-        "~ endpoint team/hook  code: preprocess.py → preprocess.py",
+        "~ code py_code_team_hook  preprocess.py", "~ endpoint faq/1  model_id: m1 → m3", "+ endpoint faq/3",
     ] == [*map(state_file.described, found.changes())]  # fmt: skip
     before = store.task()
     state_file.apply(store, found, by="me")
@@ -144,12 +145,13 @@ def test_what_differs_is_told_and_only_that_is_written(tmp_path: Path) -> None:
     assert [] == plan(store, document).changes()
 
 
-def test_weights_are_written_and_told_by_whoever_applied_them(tmp_path: Path) -> None:
-    """A route that the file does not have is removed."""
+def test_weights_and_code_are_written_and_told_by_whoever_applied_them(tmp_path: Path) -> None:
+    """A route that the file does not have is removed; code is a change of the endpoints that have it."""
     store = make_store(tmp_path)
     recorder.look(store)
     document = exported(store)
     document["canaries"]["live"]["weights"] = [0.5, 0.5]
+    document["code"]["py_code_team_hook"] = {"preprocess.py": CODE + "# more\n"}
     applied(store, document)
     assert (0.5, 0.5) == decode(store.task()).canaries["live"].weights
     del document["canaries"]["live"]
@@ -157,8 +159,8 @@ def test_weights_are_written_and_told_by_whoever_applied_them(tmp_path: Path) ->
     applied(store, document)
     assert {} == decode(store.task()).canaries
     recorder.look(store)
-    told = [(one.by, one.why) for one in recorder.read(store).entries if one.subject == "live"]
-    assert [("me", "applied from a file")] * 2 == told
+    told = [one.subject for one in recorder.read(store).entries if (one.by, one.why) == ("me", "applied from a file")]
+    assert ["live", "live", "team/hook"] == sorted(told)
 
 
 def test_what_the_file_does_not_have_is_removed_but_for_defaults(tmp_path: Path) -> None:
@@ -180,7 +182,7 @@ def test_who_changes_the_task_meanwhile_is_not_undone(tmp_path: Path) -> None:
     """If the Task has changed since it was read, nothing is written."""
     store = make_store(tmp_path)
     document = exported(store)
-    document["endpoints"]["faq/1"]["model"] = {"id": "m3"}
+    document["endpoints"]["faq/1"]["model_id"] = "m3"
     found = plan(store, document)
     store.add_endpoint("new", "m1")
     with pytest.raises(DeployError, match="someone else"):
@@ -193,9 +195,9 @@ def test_code_of_several_files_travels_whole(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     document = exported(store)
     files = {"preprocess.py": CODE, "parts/words.py": "WORDS = ['ä']\n"}
-    document["endpoints"]["team/hook"]["code"] = files
+    document["code"]["py_code_team_hook"] = files
     applied(store, document)
-    assert files == exported(store)["endpoints"]["team/hook"]["code"]
+    assert files == exported(store)["code"]["py_code_team_hook"]
     assert [] == plan(store, document).changes()
 
 
@@ -223,21 +225,23 @@ def test_code_that_would_leave_its_folder_is_not_exported(tmp_path: Path, name: 
         ("version: 1\nobjectives: {a: {speed: 1}}", "unknown part speed"),
         ("version: 1\nendpoints: {a: 1}", "endpoints a: Input should be a valid dictionary"),
         ("version: 1\ndefaults: {a: {}}", "defaults a: Input should be a valid string"),
-        ("version: 1\nendpoints: {a: {code: {../x.py: a}}}", r"a code: .*the unsafe path '\.\./x\.py'"),
-        ('version: 1\nendpoints: {a: {code: {"x\\0.py": a}}}', "the unsafe path"),
-        (f"version: 1\nendpoints: {{a: {{code: {{{'n' * 300}.py: a}}}}}}", "a name that is too long"),
-        ("version: 1\nendpoints: {a: {code: {x.py: 7}}}", "a code x.py: Input should be a valid str"),
-        ("version: 1\nendpoints: {a: {code: {b: x, b/c.py: y}}}", "the code file b/c.py is there twice, or"),
-        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b: y}}}", "the code file b is there twice, or"),
-        ("version: 1\nendpoints: {a: {code: {b/c.py: x, b//c.py: y}}}", "the code file b//c.py is there twice"),
-        ("version: 1\ncanaries: {a: {}}", "weights: Field required"),
+        ("version: 1\ncode: {a: {../x.py: a}}", r"code a: .*the unsafe path '\.\./x\.py'"),
+        ('version: 1\ncode: {a: {"x\\0.py": a}}', "the unsafe path"),
+        (f"version: 1\ncode: {{a: {{{'n' * 300}.py: a}}}}", "a name that is too long"),
+        ("version: 1\ncode: {a: {x.py: 7}}", "code a x.py: Input should be a valid str"),
+        ("version: 1\ncode: {a: {b: x, b/c.py: y}}", "the code file b/c.py is there twice, or"),
+        ("version: 1\ncode: {a: {b/c.py: x, b: y}}", "the code file b is there twice, or"),
+        ("version: 1\ncode: {a: {b/c.py: x, b//c.py: y}}", "the code file b//c.py is there twice"),
+        ("version: 1\ncode: {../a: {x.py: y}}", "code ../a .*should match pattern"),
         ("version: 1\nendpoints: {/: {}}", "a name is empty"),
-        ("version: 1\nendpoints: {a: {model: {ids: m}}}", "model ids: Extra inputs"),
+        ("version: 1\nmodels: {a: {ids: m}}", "models a name: Field required"),
         ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
-        ("version: 1\nauto_update: {a: {versions: {x: {id: m}}}}", "versions x"),
-        ("version: 1\ncanaries: {a: {weights: [1], load_endpoints: [a/1, a/2]}}", "as many load_endpoints"),
+        ("version: 1\nendpoints: {a: {model_id: [m]}}", "no model \\['m'\\]"),
+        ("version: 1\ncanaries: {a: {}}", "weights: Field required"),
         ("version: 1\ncanaries: {a: {weights: [x]}}", "weights 0: Input should be a valid number"),
-        ("version: 1\nendpoints: {a: {model: m1}}", "endpoints a model: Input should be"),
+        ("version: 1\ncanaries: {a: {weights: [1], load_endpoints: [a/1, a/2]}}", "as many load_endpoints"),
+        ("version: 1\ncode: {a: {}}", "at least 1 item"),
+        ("version: 1\nversions: {a: m}", "versions a .*should match pattern"),
         ("version: 1\nendpoints: !!python/object:os.system {}", "is not valid YAML"),
     ],
 )  # fmt: skip
@@ -254,17 +258,15 @@ def test_json_is_read_as_well(tmp_path: Path) -> None:
     assert exported(store) == state_file.parsed(json.dumps(document), "state.json")
 
 
-def test_an_entry_may_name_model_and_code_as_clearml_does(tmp_path: Path) -> None:
-    """So the fields that the history kept of a lost endpoint restore it, if its code is still attached to the Task."""
+def test_a_lost_endpoint_is_restored_by_what_the_history_kept(tmp_path: Path) -> None:
+    """Its fields are enough, if its code is still attached to the Task."""
     store = make_store(tmp_path)
     before = decode(store.task()).endpoints["team/hook"]
-    entries = changes.entries(store.task(), "endpoints")
+    kept = changes.entries(store.task(), "endpoints")
     del store.endpoints["team/hook"]
-    text = json.dumps({"version": 1, "endpoints": {"team/hook": entries["team/hook"]}})
+    text = json.dumps({"version": 1, "endpoints": {"team/hook": kept["team/hook"]}})
     lost = state_file.parsed(text, "lost.json")
     state_file.apply(store, state_file.compared(store, lost, prune=False), by="me")
-    found = decode(store.task()).endpoints["team/hook"]
-    assert (before.engine, CODE) == (found.engine, exported(store)["endpoints"]["team/hook"]["code"]["preprocess.py"])
-    store.artifacts.clear()
-    with pytest.raises(DeployError, match="endpoint team/hook: the serving Task does not have its code any more"):
-        state_file.compared(store, lost, prune=False)
+    assert before == decode(store.task()).endpoints["team/hook"]
+    with pytest.raises(DeployError, match="endpoint team/hook: its preprocess code 'py_code_team_hook' is not attach"):
+        state_file.check(state_file.compared(FakeRegistry(), lost, prune=False))

@@ -38,7 +38,9 @@ def test_what_was_exported_is_what_is_there(
     """Exports to a file or the terminal have no differences to the Task; the same file as JSON has none either."""
     file = tmp_path / "state.yaml"
     assert 0 == run(export, store, "-o", str(file))
-    assert "3 endpoints, 1 auto_update, 1 canaries, 1 metrics, 1 defaults" in capsys.readouterr().err
+    assert (
+        "1 code, 3 endpoints, 1 auto_update, 1 canaries, 1 metrics, 1 versions, 1 defaults" in capsys.readouterr().err
+    )
     assert 0 == run(diff, store, "-f", str(file), "--exit-code", "--prune")
     assert 0 == run(apply, store, "-f", str(file), "--prune")
     assert "nothing to do" in capsys.readouterr().err
