@@ -3,7 +3,7 @@
 One ``Batcher`` belongs to one endpoint version and one event loop. An entry is what one request contributes to a call:
 rows, a deadline, and a callback for the outcome. The life of an entry:
 
-    queued ──► in a call ──► ended: with its outputs, its error, DeadlineExceeded at its deadline, or abandoned
+    queued ──► in a call ──► ended: with its outputs or its error, or abandoned, as at its request's deadline
        ▲           │
        └─ halved ◄─┘  the call failed, and one of its entries may be the reason
 
@@ -29,7 +29,7 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
@@ -40,7 +40,6 @@ from gateway.batching.limit import WorkLimit
 from gateway.batching.order import FairOrder
 from gateway.batching.pressure import CEILINGS, Pressure
 from gateway.batching.returns import Returns
-from gateway.earliest_deadline import TIMER_S, EarliestDeadline
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
@@ -72,8 +71,6 @@ call's time is over. The event loop may be busy, and the call has to be built an
 """
 _FAIR_EXCESS: Final = 1.25
 """A tenant with less than its share is admitted until the work in hand is 1.25 times the limit."""
-_SHARES_S: Final = 5e-3
-"""The shares of tenants are counted every 5 ms at most."""
 _BEST_CASE: Final = 0.8
 """Prices are wrong by some per cent. An entry is refused only if 80 % of the expected time is already too long."""
 _NEAR_S: Final = 0.1
@@ -145,14 +142,12 @@ class Batcher(Generic[R]):
         """Flushes when the queue may leave."""
         self._awaits_entries = True
         """Whether a new entry may change when the next call leaves. It may not while that waits for a call to end."""
-        self._expiry = EarliestDeadline()
         self._near = -math.inf
         """Loop time. A deadline after it is certainly far enough away, so it is not checked."""
+        self._earliest = math.inf
+        """No deadline in the queue is earlier."""
         self._batches = 0
         self._learn_at = 0.0
-        self._shares: Counter[Flow] = Counter()
-        """Rows in hand by flow, as last counted; kept only while requests would be refused."""
-        self._shares_until = -math.inf
         self._others_left = -math.inf
         """Clock time at which the last call with classes other than batch left."""
         self._batch_at = -math.inf
@@ -211,18 +206,7 @@ class Batcher(Generic[R]):
         if not self.pressure.is_on or not self.pressure.look(self._loop.time()):
             return False
         work, most = self._work_up_to(rank), CEILINGS[rank] * self._max_work
-        return work >= most and not (tenant and work < _FAIR_EXCESS * most and self._has_less(Flow(rank, tenant)))
-
-    def _has_less(self, flow: Flow) -> bool:
-        """Return whether a tenant has less than its share of the work in hand of its class."""
-        shares, now = self._shares, self._clock()
-        if now >= self._shares_until:
-            self._shares_until = now + _SHARES_S
-            shares.clear()
-            for entry in self._entries():
-                shares[entry.flow] += entry.count
-        own, each = shares[flow], [rows for of, rows in shares.items() if of.rank == flow.rank]
-        return own * len(each) < sum(each)
+        return work >= most and not (tenant and work < _FAIR_EXCESS * most and self._held.has_less(rank, tenant))
 
     def refusal(self, entry: Entry[R]) -> GatewayError | None:
         """Return why an entry must be refused now: too much work in hand, or too little time for it. None: admit it."""
@@ -301,8 +285,6 @@ class Batcher(Generic[R]):
         deadline, queue = entry.deadline, self._queue
         if (self.pressure.is_on or deadline < self._near) and not is_admitted and (refusal := self.refusal(entry)):
             raise refusal
-        if self.pressure.is_on and entry.flow.tenant:
-            self._shares[entry.flow] += entry.count
         entry.batcher = self
         entry.submitted = self._clock() if now is None else now
         self._is_mixed = bool(queue) and (self._is_mixed or entry.flow != queue[0].flow)
@@ -313,8 +295,7 @@ class Batcher(Generic[R]):
         returns.arrived += entry.count
         if returns.arrived >= returns.target:
             returns.are_back(sum(self._held.rows), entry.submitted)
-        if deadline < self._expiry.at:
-            self._expiry.add(deadline, self._loop, self._expire)
+        self._earliest = min(self._earliest, deadline)
         if self._awaits_entries:
             self._flush_soon()
 
@@ -331,8 +312,9 @@ class Batcher(Generic[R]):
         now = self._clock()
         if self._queue:
             self._near = self._loop.time() + _NEAR_TIMES * self._wait(*self._queued.up_to(BATCH)) + _NEAR_S
-            if self._expiry.at < self._near:
+            if self._earliest < self._near:
                 self._drop(self._too_late(), _deadline_unreachable)
+                self._earliest = min((entry.deadline for entry in self._queue), default=math.inf)
         if self.pressure.is_on is not self._was_pressed:
             self._was_pressed = self.pressure.is_on
             self._drop(self._excess() if self._was_pressed else [], _work_full)
@@ -551,12 +533,10 @@ class Batcher(Generic[R]):
 
     def abandon(self, entry: Entry[R]) -> None:
         """Forget an entry whose request has ended: frees its place, and cancels a call that served no other."""
-        if not entry.is_over:
-            call, entry.call = entry.call, None
-            entry.is_over = True
-            self._vacate(entry, call)
-
-    def _vacate(self, entry: Entry[R], call: CallInFlight | None) -> None:
+        if entry.is_over:
+            return
+        call, entry.call = entry.call, None
+        entry.is_over = True
         if call is None:
             if entry in self._queue:
                 self._queue.remove(entry)
@@ -566,21 +546,6 @@ class Batcher(Generic[R]):
             call.is_vain = True
             if call.is_begun:  # a task that is cancelled earlier would not take its first step, nor any other
                 call.task.cancel()
-
-    def _expire(self, now: float) -> float:
-        """End the entries whose deadline has passed, and return the earliest deadline of the others."""
-        now += TIMER_S
-        live = [entry for entry in self._entries() if not entry.is_over]
-        later = min((entry.deadline for entry in live if entry.deadline > now), default=math.inf)
-        for entry in live:
-            if entry.deadline <= now:
-                call = entry.call
-                entry.end(None, _deadline_passed())
-                self._vacate(entry, call)
-        return later
-
-    def _entries(self) -> Iterable[Entry[R]]:
-        return chain(self._queue, *self._retries, *(call.entries for call in self._calls))
 
     async def close(self) -> None:
         """Refuse what is queued, and wait until the running calls have ended."""
@@ -593,7 +558,6 @@ class Batcher(Generic[R]):
         while (tasks := [call.task for call in self._calls if call.task is not None]) or self._retries:
             # Without a running call, halves of a failed one leave in the next turn of the event loop.
             await (asyncio.wait(tasks) if tasks else asyncio.sleep(0))
-        self._expiry.cancel()
         if self._alarm is not None:
             self._alarm.cancel()
         # ``run`` may be a method of this batcher's owner. Without this reference, both are freed at once.
@@ -629,9 +593,3 @@ def _deadline_unreachable() -> DeadlineExceeded:
         "the request cannot be answered in its time: too much work is in front of it", because="deadline_unreachable",
         hint="try again later, or raise x-request-timeout-ms",
     )  # fmt: skip
-
-
-def _deadline_passed() -> DeadlineExceeded:
-    return DeadlineExceeded(
-        "no answer within the request's time", hint="raise x-request-timeout-ms or send less at once"
-    )

@@ -8,7 +8,7 @@ from typing import Any
 
 from gateway.batching.entries import Entry
 from gateway.prices import Prices
-from gateway.trace import CLASSES
+from gateway.trace import CLASSES, Flow
 
 
 class OneServer:
@@ -55,26 +55,39 @@ class CallInFlight:
 
 
 class Load:
-    """Rows and tokens by rank of their class."""
+    """Rows and tokens by rank of their class, and rows by tenant."""
 
-    __slots__ = ("rows", "tokens")
+    __slots__ = ("_by_tenant", "rows", "tokens")
 
     def __init__(self) -> None:
         self.rows = [0] * len(CLASSES)
         self.tokens = [0] * len(CLASSES)
+        self._by_tenant: dict[Flow, int] = {}
 
     def add(self, entry: Entry[Any]) -> None:
         """Count an entry."""
-        rank = entry.flow.rank
-        self.rows[rank] += entry.count
-        self.tokens[rank] += entry.tokens
+        flow = entry.flow
+        self.rows[flow.rank] += entry.count
+        self.tokens[flow.rank] += entry.tokens
+        if flow.tenant:
+            self._by_tenant[flow] = self._by_tenant.get(flow, 0) + entry.count
 
     def remove(self, entries: Iterable[Entry[Any]]) -> None:
         """Count entries no more."""
         for entry in entries:
-            rank = entry.flow.rank
-            self.rows[rank] -= entry.count
-            self.tokens[rank] -= entry.tokens
+            flow = entry.flow
+            self.rows[flow.rank] -= entry.count
+            self.tokens[flow.rank] -= entry.tokens
+            if flow.tenant:
+                self._by_tenant[flow] -= entry.count
+                if not self._by_tenant[flow]:
+                    del self._by_tenant[flow]
+
+    def has_less(self, rank: int, tenant: str) -> bool:
+        """Return whether a tenant has less than its share of the rows of its class; those without one share as one."""
+        rows, total = [rows for flow, rows in self._by_tenant.items() if flow.rank == rank], self.rows[rank]
+        sharing = len(rows) + (sum(rows) < total)
+        return self._by_tenant.get(Flow(rank, tenant), 0) * sharing < total
 
     def up_to(self, rank: int) -> tuple[int, int]:
         """Return the rows and tokens of a class and of all more important ones."""

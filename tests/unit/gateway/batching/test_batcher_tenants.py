@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
-import numpy as np
 import pytest
 
 from gateway.batching.batcher import Batcher
@@ -93,35 +91,3 @@ def test_tenants_that_together_exceed_the_capacity_get_equal_shares() -> None:
     assert sum(each) >= 0.95 * CAPACITY * SECONDS
     assert min(each) >= 0.7 * max(each)
     assert max(tenant.p99 for tenant in found.values()) <= 0.4
-
-
-async def test_shares_are_counted_anew_after_milliseconds_and_not_for_each_request() -> None:
-    """A refusal that looked at everything in hand would cost more than the request."""
-    now, looks = 0.0, 0
-
-    class Counted(Batcher[Row]):
-        def _entries(self) -> Iterable[Entry[Row]]:
-            nonlocal looks
-            looks += 1
-            return super()._entries()
-
-    hold = asyncio.Event()
-
-    async def run(rows: Sequence[Row], _timeout: float) -> Mapping[str, Any]:
-        await hold.wait()
-        return {"out": np.zeros(len(rows))}
-
-    batcher = Counted(
-        run, limits=BatchLimits(pressure=Pressure("always")), on_batch=lambda *_: None, clock=lambda: now
-    )  # fmt: skip
-    running = asyncio.get_running_loop().time()
-    while not batcher.is_full():
-        begin(batcher, [Row(12)], running + 60, lambda *_: None, flow=Flow(DEFAULT, "greedy"))
-    looks = 0
-    assert [True] * 100 == [batcher.is_full(DEFAULT, "greedy") for _ in range(100)]
-    assert looks <= 1
-    now = 0.006
-    assert batcher.is_full(DEFAULT, "greedy")
-    assert looks == 2
-    hold.set()
-    await batcher.close()

@@ -78,5 +78,5 @@ async def test_a_request_that_was_removed_never_expires() -> None:
     deadlines.forget(long)
     await asyncio.sleep(10)
     assert ([], [], [first]) == (short.at, long.at, ended)
-    assert math.inf == deadlines._expiry.at
+    assert math.inf == deadlines._rings_at
     assert not deadlines._watched
