@@ -17,7 +17,6 @@ from gateway.callers.access import Access
 from gateway.callers.rights import FEEDBACK, Caller
 from gateway.errors import EndpointNotFound, InputRefused, MethodNotAllowed
 from gateway.health import Health
-from gateway.http import body as bodies
 from gateway.http.exchange import Exchange
 from gateway.metrics.feedback import Labelled
 from gateway.path.admission import Permits
@@ -97,13 +96,10 @@ class FeedbackRoute:
             raise not_read_yet()
         if exchange.method != "POST":
             raise MethodNotAllowed(f"{exchange.method} is not allowed here", allow="POST")
-        headers, limit = exchange.by_name, _MAX_BYTES
         permit = self._permits.take(DEFAULT)  # its bytes count among those of requests
         try:
-            length = headers.get(b"content-length", b"")
-            raw = await bodies.read(exchange.receive, limit=limit, announced=length, hold=permit.hold)
-            raw = await bodies.unpacked(raw, headers.get(b"content-encoding", b""), limit=limit)
-            body = decode(raw, headers.get(b"content-type", b""), takes_bytes=False, form=_FORM)
+            raw = await exchange.read_body(_MAX_BYTES, permit.hold)
+            body = decode(raw, exchange.by_name.get(b"content-type", b""), takes_bytes=False, form=_FORM)
             found = self._read(body, caller)
         finally:
             permit.release()

@@ -10,8 +10,6 @@ from typing import Any, Final
 from gateway.callers.access import Access
 from gateway.callers.rights import METADATA, Caller
 from gateway.errors import InputRefused, MethodNotAllowed
-from gateway.http import body as bodies
-from gateway.http.bridge import Receive
 from gateway.http.exchange import Exchange
 from gateway.path.call import Reply
 from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS, rows_for, snapshot_for
@@ -60,18 +58,19 @@ class ModelRoutes:
     async def answer(self, exchange: Exchange, caller: Caller | None = None) -> Reply:
         """Answer one request with what ``caller`` may see; None may see everything. Raises ``GatewayError``."""
         method = "GET" if exchange.method == "HEAD" else exchange.method
-        status, answer = await self._answer(exchange.path, method, exchange.receive, caller)
+        status, answer = await self._answer(exchange, method, caller)
         if answer is None:
             return Reply(status, [(b"content-type", b"text/plain")], b"")
         content = rendered(answer)
         reply = content if isinstance(content, Reply) else Reply(200, [(b"content-type", _JSON)], content)
         return reply._replace(status=status)
 
-    async def _answer(self, path: str, method: str, receive: Receive, caller: Caller | None) -> tuple[int, Any]:
+    async def _answer(self, exchange: Exchange, method: str, caller: Caller | None) -> tuple[int, Any]:
+        path = exchange.path
         snapshot = snapshot_for(caller, self._table.current)
         if path == _INDEX:
             _only_method(method, "POST")
-            raw = await bodies.read(receive, limit=_INDEX_BYTES, announced=b"", hold=lambda _size: None)
+            raw = await exchange.read_body(_INDEX_BYTES, lambda _size: None)
             only_ready = bool(raw) and parse_json(raw).get("ready") is True
             return 200, oip.index(snapshot, only_ready=only_ready)
         if path.startswith(_REPOSITORY):

@@ -1,4 +1,4 @@
-"""Reads a request's body: size limits and gzip. Pure except for reading the ASGI stream.
+"""Unpacks a request's body, within its limit. Pure, except for the thread of a large one.
 
 Every fault of a body becomes a ``RequestError`` that says what to send.
 """
@@ -6,50 +6,16 @@ Every fault of a body becomes a ``RequestError`` that says what to send.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, Final
+from typing import Final
 
-from gateway.errors import ClientGone, MalformedBody, PayloadTooLarge, UnsupportedMedia
+from gateway.errors import MalformedBody, PayloadTooLarge, UnsupportedMedia
 from gateway.outcome import in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES
-
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 _GZIP: Final = 31  # zlib's window bits for a gzip member
 _PIECE_BYTES: Final = 16 << 10
 _INLINE_PACKED_BYTES: Final = 32 << 10
 """Unpacking at most this many bytes to at most ``MAX_INLINE_BYTES`` takes about a millisecond."""
-
-
-async def read(receive: Receive, *, limit: int, announced: bytes, hold: Callable[[int], None]) -> bytes:
-    """Return the request's raw body.
-
-    ``announced``: the content-length header, or empty. ``hold(bytes)`` is called before bytes are read, and raises if
-    there is no room for them. Raises ``PayloadTooLarge`` beyond ``limit`` bytes, and ``ClientGone``. The caller limits
-    the time.
-    """
-    is_announced = announced.isdigit()
-    if is_announced:
-        if int(announced) > limit:
-            raise _too_large(limit)
-        if announced == b"0":
-            return b""
-        hold(int(announced))
-    chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] != "http.request":
-            raise ClientGone("the client left while sending the body")
-        chunk: bytes = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(limit)
-        if not is_announced:
-            hold(len(chunk))
-        if not message.get("more_body", False):
-            return b"".join([*chunks, chunk]) if chunks else chunk
-        chunks.append(chunk)
 
 
 async def unpacked(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
@@ -94,13 +60,14 @@ def unpack(raw: bytes, encoding: bytes, *, limit: int) -> bytes:
                 raise MalformedBody("the body is not valid gzip", hint="or leave out content-encoding: gzip") from error
             left -= len(part)
             if left < 0:
-                raise _too_large(limit, "unpacks to more")
+                raise too_large(limit, "unpacks to more")
             parts.append(part)
             at += len(piece) - len(member.unused_data)
     return b"".join(parts)
 
 
-def _too_large(limit: int, than: str = "is larger") -> PayloadTooLarge:
+def too_large(limit: int, than: str = "is larger") -> PayloadTooLarge:
+    """Return the error of a body of more than ``limit`` bytes."""
     return PayloadTooLarge(
         f"the body {than} than {limit} bytes",
         hint="send less at once, tensors as binary data (Open Inference Protocol), or raise "

@@ -69,7 +69,10 @@ async def run(application: Application, exchange: Exchange) -> None:
         else:
             exchange.end(body)
 
-    await application(scope_of(exchange), exchange.receive, send)
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}  # no route of the application reads a body
+
+    await application(scope_of(exchange), receive, send)
 
 
 def scope_of(exchange: Exchange) -> Scope:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import MutableMapping
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -75,7 +75,7 @@ class Exchange(Ask):
         self.rest_s = 0.0
         """Seconds for which the connection is not read after this answer: the request was refused for want of room."""
         self._is_read = False
-        """Whether the last part of the body was returned."""
+        """Whether the whole body was taken."""
         self._parts: list[bytes] = []
         self._wants_body: Outcome[None] | None = None
         self._is_chunked = False
@@ -98,8 +98,7 @@ class Exchange(Ask):
         """Return how many received bytes of the body were not taken yet."""
         return sum(map(len, self._parts))
 
-    def take(self) -> bytes:
-        """Return the received part of the body that was not taken before."""
+    def _take(self) -> bytes:
         parts = self._parts
         if len(parts) == 1:
             return parts.pop()
@@ -110,24 +109,53 @@ class Exchange(Ask):
     def offer(self) -> None:
         """Wake who waits for the body, if more of it has come."""
         waiter = self._wants_body
-        if waiter is not None and (self._parts or (self.is_whole and not self._is_read) or self.has_left):
+        if waiter is not None and (self._parts or self.is_whole or self.has_left):
             self._wants_body = None
             if not waiter.is_set:
                 waiter.set_result(None)
 
-    async def receive(self) -> MutableMapping[str, Any]:
-        """Return the next part of the body as ASGI has it; after the last one, wait until the client leaves."""
+    async def read_raw(self, limit: int, hold: Callable[[int], None]) -> bytes:
+        """Return the whole body as it was sent. The caller limits the time.
+
+        ``hold(bytes)`` is called before bytes are read, and raises if there is no room for them. Raises
+        ``PayloadTooLarge`` beyond ``limit`` bytes, and ``ClientGone``.
+        """
+        announced = self.by_name.get(b"content-length", b"")
+        if announced:
+            if int(announced) > limit:
+                raise bodies.too_large(limit)
+            hold(int(announced))
         if self.expects_continue and not (self._parts or self.is_whole or self.has_left):
             self.expects_continue = False
             self.connection.write(_CONTINUE)
-        while not (self.has_left or self._parts or (self.is_whole and not self._is_read)):
-            self.connection.read_on()
-            wants = self._wants_body = Outcome[None]()
-            await wants
-        if self.has_left:
-            return {"type": "http.disconnect"}
-        self._is_read = self.is_whole
-        return {"type": "http.request", "body": self.take(), "more_body": not self.is_whole}
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            while not (self._parts or self.is_whole or self.has_left):
+                self.connection.read_on()
+                wants = self._wants_body = Outcome[None]()
+                await wants
+            if self.has_left:
+                raise gone()
+            part = self._take()
+            size += len(part)
+            if size > limit:
+                raise bodies.too_large(limit)
+            if not announced:
+                hold(len(part))
+            chunks.append(part)
+            if self.is_whole:
+                self._is_read = True
+                return b"".join(chunks)
+
+    async def read_body(self, limit: int, hold: Callable[[int], None]) -> bytes:
+        """Return the whole body without its content encoding; see ``read_raw`` and ``body.unpacked``."""
+        raw = await self.read_raw(limit, hold)
+        encoding = self.by_name.get(b"content-encoding", b"")
+        if encoding:
+            raw = await bodies.unpacked(raw, encoding, limit=limit)
+            hold(len(raw))
+        return raw
 
     # --- the answer ---------------------------------------------------------------------------------------------------
 
@@ -240,18 +268,12 @@ class Exchange(Ask):
             return None
         self.hold(size)
         self._is_read = True
-        return route.parse(self.take(), headers)
+        return route.parse(self._take(), headers)
 
     async def read(self, route: Reading) -> Call:
         """See ``Ask.read``: a large body is parsed in a thread."""
         headers = self.by_name
-        limit, encoding = route.max_bytes(headers.get(b"content-type", b"")), headers.get(b"content-encoding", b"")
-        raw = await bodies.read(
-            self.receive, limit=limit, announced=headers.get(b"content-length", b""), hold=self.hold
-        )  # fmt: skip
-        if encoding:
-            raw = await bodies.unpacked(raw, encoding, limit=limit)
-            self.hold(len(raw))
+        raw = await self.read_body(route.max_bytes(headers.get(b"content-type", b"")), self.hold)
         if len(raw) > MAX_INLINE_BYTES:
             return await in_thread(BODY_THREADS, route.parse, raw, headers)
         return route.parse(raw, headers)

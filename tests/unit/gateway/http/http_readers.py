@@ -185,11 +185,8 @@ class Echo:
 
     async def __call__(self, exchange: Exchange) -> None:
         """See ``core.Answer``."""
-        body, more = b"", exchange.path != "/serve/skip"
-        while more:
-            message = await exchange.receive()
-            body += message["body"]
-            more = message["more_body"]
+        exchange.open()
+        body = b"" if exchange.path == "/serve/skip" else await exchange.read_raw(1 << 30, lambda _size: None)
         content = _said(exchange.method, exchange.path, exchange.raw_path, exchange.query, exchange.headers, body)
         if body.startswith(b"no"):
             later: Outcome[None] = Outcome()
