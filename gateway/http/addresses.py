@@ -144,10 +144,10 @@ class Addresses:
                 url = normalize_url(rest[: -len(route)])
                 ranks = partial(_json, rerank.RerankCall, (version, url))
                 return Reading(ranks, cohere_problem, url, BATCH_BYTES)
-        for route, call in tei.ROUTES.items():
+        for route, read in tei.ROUTES.items():
             if rest.endswith(route):
                 url = normalize_url(rest[: -len(route)])
-                return Reading(partial(_json, call, (url,)), tei_problem, url, BATCH_BYTES)
+                return Reading(partial(_json, read, (url,)), tei_problem, url, BATCH_BYTES)
         for route in _EMBEDDINGS:
             if rest.endswith(route):
                 embeds = partial(_named, openai.EmbeddingsCall, rest[: -len(route)])
@@ -155,12 +155,12 @@ class Addresses:
         if rest.endswith(INFO):
             return None
         url = normalize_url(rest)
-        return Reading(partial(_json, tei.RootCall, (url,)), tei_problem, url, BATCH_BYTES)
+        return Reading(partial(_json, tei.ROOT, (url,)), tei_problem, url, BATCH_BYTES)
 
     def _bare(self, route: str, raw: bytes, headers: ByName) -> Call:
-        call = tei.ROUTES[route]
-        body = decode(raw, _type_of(headers), takes_bytes=False, form=call.form)
-        return call(body, tei.only(self._table.current, route))
+        read = tei.ROUTES[route]
+        body = decode(raw, _type_of(headers), takes_bytes=False, form=read.form)
+        return read(body, tei.only(self._table.current, route))
 
     def _rerank(self, route: str, raw: bytes, headers: ByName) -> Call:
         """Read a body without ``model`` as at a bare route; one with ``texts`` has Text Embeddings Inference's form."""
@@ -169,7 +169,7 @@ class Addresses:
             return rerank.RerankCall(body, _RERANK[route])
         path = tei.only(self._table.current, route)
         if isinstance(body, dict) and "texts" in body:
-            return tei.RerankCall(body, path)
+            return tei.ROUTES["/rerank"](body, path)
         return rerank.RerankCall(body, _RERANK[route], path)
 
 
@@ -180,7 +180,7 @@ def _named(call: type[openai.EmbeddingsCall | openai_text.ChatCall], name: str, 
 
 
 def _json(call: Any, more: tuple[Any, ...], raw: bytes, headers: ByName) -> Call:
-    """Return ``call`` (a class with an example ``form``) of the body and ``more``."""
+    """Return ``call`` (a class or a route, with an example ``form``) of the body and ``more``."""
     made: Call = call(decode(raw, _type_of(headers), takes_bytes=False, form=call.form), *more)
     return made
 

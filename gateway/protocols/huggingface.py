@@ -65,7 +65,7 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
     else:
         body = {"text": inputs}
     # A single text is answered with a list of lists too, as Hugging Face's servers do and their client expects.
-    return _request(body, parameters), lambda answer: [_label_scores(result) for result in _results(answer)]
+    return _request(body, parameters), lambda answer: [label_scores(result) for result in _results(answer)]
 
 
 def _embeddings(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
@@ -151,7 +151,8 @@ def as_predictions(result: Body) -> list[dict[str, Any]]:
     return [{"label": "LABEL_0", "score": document["score"]} for document in result["results"]]
 
 
-def _label_scores(result: Body) -> list[dict[str, Any]]:
+def label_scores(result: Body) -> list[dict[str, Any]]:
+    """Return the scores of a classifier's labels."""
     return [{"label": label, "score": score} for label, score in result["scores"].items()]
 
 
@@ -229,7 +230,7 @@ _TASKS: Final[Mapping[str, Form]] = {
     "sentence-embeddings": _embeddings,
     "feature-extraction": _features,
     "ranking": _ranking,
-    "zero-shot-classification": _of_each_text(_label_scores),
+    "zero-shot-classification": _of_each_text(label_scores),
     "token-classification": _of_each_text(lambda result: result["entities"]),
     "fill-mask": _of_each_text(lambda result: result["predictions"]),
     "question-answering": _question,

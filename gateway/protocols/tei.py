@@ -6,7 +6,8 @@ endpoint (``/tei/NAME/embed``); the bare routes (``/embed``) call the only endpo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.errors import EndpointNotFound, InputRefused
@@ -25,6 +26,9 @@ _NORMALIZED: Final = {"normalize": True}
 _MODEL_OF: Final = {EMBEDDINGS: "an embedding", RANKING: "a re-ranker", CLASSIFICATION: "a classification",
                     FEATURES: "a token embedding"}  # fmt: skip
 
+Asked = tuple[Any, huggingface.Convert]
+"""The request for an endpoint, and a function that converts its answer."""
+
 
 class WrongModel(InputRefused):
     """The endpoint does another task; Text Embeddings Inference answers 424."""
@@ -34,38 +38,39 @@ class NothingSent(InputRefused):
     """An empty list; Text Embeddings Inference answers 400."""
 
 
-class TeiCall(Call):
-    """A body for the endpoint at ``path``. A subclass per route defines its tasks and its fields."""
+@dataclass(frozen=True, slots=True)
+class Route:
+    """What a route takes."""
 
+    ask: Callable[[Body, Endpoint], Asked]
+    """Reads the values of a body for an endpoint. Raises ``InputRefused``."""
     tasks: tuple[str, ...] = ()
-    """The tasks of the endpoints that the route may call; empty for any text task."""
-    fields: tuple[str, ...] = ()
-    """The fields that a body may have beside ``required``."""
+    """The tasks of the endpoints that it may call; empty for any text task."""
+    fields: tuple[str, ...] | None = ()
+    """The fields that a body may have beside ``required``; None for any."""
     required: tuple[str, ...] = ("inputs",)
-    form = '{"inputs": "…"}'
+    form: str = '{"inputs": "…"}'
     """An example of a body."""
-    instead = ""
+    instead: str = ""
     """The hint if the endpoint does another task."""
-    _known: tuple[str, ...] = ()
 
-    def __init_subclass__(cls) -> None:
-        """Put the names of all fields together once."""
-        super().__init_subclass__()
-        cls._known = (*cls.required, *cls.fields)
+    def __call__(self, body: object, path: str) -> TeiCall:
+        """Return the call of a body for the endpoint at ``path``. Raises ``InputRefused``."""
+        return TeiCall(self, self.read(body), path)
 
-    def __init__(self, body: object, path: str) -> None:
-        """Read ``body``. Raises ``InputRefused``."""
-        self.path = path
-        if isinstance(body, dict) and "parameters" in body and "parameters" not in self.fields:
+    def read(self, body: object) -> Body:
+        """Return ``body`` if it has the fields of this route. Raises ``InputRefused``."""
+        fields = self.fields
+        if fields is None:
+            return object_of(body, self.form)
+        if isinstance(body, dict) and "parameters" in body and "parameters" not in fields:
             body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
-        self._body: Body = object_of(body, self.form, *self.required)
-        for name in self._body:
-            if name not in self._known:
-                raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {', '.join(self._known)}")
-        self.read(self._body)
-
-    def read(self, body: Body) -> None:
-        """Read the fields of this route. Raises ``InputRefused``."""
+        found = object_of(body, self.form, *self.required)
+        for name in found:
+            if name not in self.required and name not in fields:
+                known = ", ".join((*self.required, *fields))
+                raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {known}")
+        return found
 
     def check(self, endpoint: Endpoint) -> None:
         """Raise ``WrongModel`` if the endpoint does another task."""
@@ -74,174 +79,20 @@ class TeiCall(Call):
             does = f"it does {endpoint.task}" if endpoint.task else "it runs code of its own"
             raise WrongModel(f"model is not {wanted} model: {does}", hint=self.instead)
 
-    def _parameters(self, body: Body, **more: object) -> dict[str, Any]:
-        found = {name: value for name, value in more.items() if value is not None}
-        if len(body) > len(self.required):
-            found |= {name: body[name] for name in _LENGTH if body.get(name) is not None}
-            if isinstance(direction := found.get("truncation_direction"), str):
-                found["truncation_direction"] = direction.lower()
-        return found
 
+class TeiCall(Call):
+    """A body of a route for the endpoint at ``path``."""
 
-class EmbedCall(TeiCall):
-    """``POST /embed``: texts or token ids to vectors, of length 1 unless ``normalize`` is false."""
-
-    tasks = (EMBEDDINGS,)
-    fields = (*_LENGTH, "normalize", "prompt_name", "dimensions")
-    instead = "GET /tei/NAME/info says what a model is for"
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        refuse_empty(body["inputs"], "inputs")
-        self._texts, self._ids = texts_or_ids(body["inputs"], "inputs")
-        self._size = whole_number(body, "dimensions")
+    def __init__(self, route: Route, body: Body, path: str) -> None:
+        self.path = path
+        self._route = route
+        self._body = body
 
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``."""
-        self.check(endpoint)
-        body = self._body
-        inputs = body["inputs"]
-        if len(body) == 1 and type(inputs) is str:  # most requests
-            return {"text": inputs, "parameters": _NORMALIZED}
-        normalize = flag(body, "normalize", default=True)
-        if self._ids is not None:
-            return rows_of(endpoint, self._ids, {"normalize": normalize})
-        parameters = self._parameters(body, normalize=normalize, prompt_name=body.get("prompt_name"))
-        return {"text": inputs if type(inputs) is str else self._texts, "parameters": parameters}
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``."""
-        del endpoint, trace, outputs
-        vectors = [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
-        if self._size is not None:
-            normalize = flag(self._body, "normalize", default=True)
-            vectors = huggingface.shorten(vectors, self._size, normalize=normalize)
-        return dumps(vectors)
-
-
-class EmbedAllCall(TeiCall):
-    """``POST /embed_all``: texts to one vector per token."""
-
-    tasks = (FEATURES,)
-    fields = (*_LENGTH, "prompt_name")
-    instead = "add the model as an endpoint with --aux-config gateway.task=feature-extraction"
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        refuse_empty(body["inputs"], "inputs")
-        self._texts, ids = texts_or_ids(body["inputs"], "inputs")
-        if ids is not None:
-            raise InputRefused("inputs must be texts: only /embed takes token ids")
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        self.check(endpoint)
-        parameters = self._parameters(self._body, prompt_name=self._body.get("prompt_name"))
-        return {"text": self._texts, "parameters": parameters}
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``."""
-        del endpoint, trace, outputs
-        return dumps([result["features"] for result in answer["results"]])
-
-
-class PredictCall(TeiCall):
-    """``POST /predict``: a text, a pair ``["…", "…"]``, or a batch of either ``[["…"], ["…", "…"]]``, to labels."""
-
-    tasks = (CLASSIFICATION, RANKING)
-    fields = (*_LENGTH, "raw_scores")
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        inputs = body["inputs"]
-        self._texts: Any
-        if type(inputs) is str:
-            self._is_batch, self._texts, self._pairs = False, inputs, None
-            return
-        refuse_empty(inputs, "inputs")
-        self._is_batch = isinstance(inputs, list) and isinstance(inputs[0], list)
-        several = inputs if self._is_batch else [inputs if isinstance(inputs, list) else [inputs]]
-        self._texts, self._pairs = huggingface.singles_or_pairs(several)
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        self.check(endpoint)
-        raw = flag(self._body, "raw_scores", default=False)
-        parameters = self._parameters(self._body, function_to_apply="none" if raw else None)
-        if endpoint.task == CLASSIFICATION:
-            return {"text": self._texts, "text_pair": self._pairs, "parameters": parameters}
-        if self._pairs is None:
-            raise InputRefused("a re-ranker takes pairs", hint='send ["query", "document"], or POST …/rerank')
-        parameters.setdefault("function_to_apply", "sigmoid")
-        return {"query": self._texts, "documents": [[other] for other in self._pairs], "parameters": parameters}
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``."""
-        del trace, outputs
-        found = [
-            huggingface.as_predictions(result) if endpoint.task == RANKING
-            else [{"score": score, "label": label} for label, score in result["scores"].items()]
-            for result in answer.get("results", [answer])
-        ]  # fmt: skip
-        return dumps(found if self._is_batch else found[0])
-
-
-class RerankCall(TeiCall):
-    """``POST /rerank``: a query and texts to the indexes of the texts, best first."""
-
-    tasks = (RANKING,)
-    fields = (*_LENGTH, "raw_scores", "return_text")
-    required = ("query", "texts")
-    form = '{"query": "…", "texts": ["…", "…"]}'
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        refuse_empty(body["texts"], "texts")
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        self.check(endpoint)
-        body = self._body
-        parameters = self._parameters(
-            body, function_to_apply="none" if flag(body, "raw_scores", default=False) else "sigmoid",
-            return_documents=flag(body, "return_text", default=False),
-        )  # fmt: skip
-        return {"query": body["query"], "documents": body["texts"], "parameters": parameters}
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``."""
-        del endpoint, trace, outputs
-        return dumps([
-            {"index": result["index"], **({"text": result["document"]} if "document" in result else {}),
-             "score": result["score"]}
-            for result in answer["results"]
-        ])  # fmt: skip
-
-
-class SimilarityCall(TeiCall):
-    """``POST /similarity``: a sentence and others to a similarity for each of them."""
-
-    tasks = (EMBEDDINGS, RANKING)
-    fields = ("parameters",)
-    form = '{"inputs": {"source_sentence": "…", "sentences": ["…", "…"]}}'
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        inputs, parameters = body["inputs"], parameters_of(body)
-        if not isinstance(inputs, dict):
-            raise InputRefused('inputs must be {"source_sentence": "…", "sentences": ["…", …]}')
-        refuse_empty(inputs.get("sentences"), "inputs.sentences")
-        self._chosen = self._parameters(parameters, prompt_name=parameters.get("prompt_name"))
-        for name in parameters:
-            if name not in (*_LENGTH, "prompt_name"):
-                raise InputRefused(f"unknown parameter {escaped(name)}")
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        self.check(endpoint)
-        body = {"inputs": self._body["inputs"], "parameters": self._chosen}
-        question, self._convert = huggingface.read(endpoint.task, body)
-        return question
+        self._route.check(endpoint)
+        asked, self._convert = self._route.ask(self._body, endpoint)
+        return asked
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
         """See ``Call.render``."""
@@ -249,103 +100,179 @@ class SimilarityCall(TeiCall):
         return dumps(self._convert(answer))
 
 
-class TokenizeCall(TeiCall):
-    """``POST /tokenize``: texts to all their tokens, also those beyond the model's length."""
-
-    fields = ("add_special_tokens", "prompt_name")
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        inputs = body["inputs"]
-        refuse_empty(inputs, "inputs")
-        self._texts = inputs if isinstance(inputs, list) else [inputs]
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        self.check(endpoint)
-        special = flag(self._body, "add_special_tokens", default=True)
-        name = self._body.get("prompt_name")
-        return Lookup(lambda processor: processor.tokens_of(self._texts, add_special_tokens=special, prompt_name=name))
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``. Positions are byte offsets in UTF-8, as in Text Embeddings Inference."""
-        del endpoint, trace, outputs
-        return dumps([[self._written(token, offset) for token in tokens] for text, tokens in answer
-                      for offset in [_byte_offsets(text)]])  # fmt: skip
-
-    def _written(self, token: Any, offset: Callable[[int], int]) -> dict[str, Any]:
-        start, stop = token.start, token.stop
-        return {
-            "id": token.id, "text": token.text, "special": token.special,
-            "start": None if start is None else offset(start), "stop": None if stop is None else offset(stop),
-        }  # fmt: skip
+# --- the routes -------------------------------------------------------------------------------------------------------
 
 
-class DecodeCall(TeiCall):
-    """``POST /decode``: token ids of the model's tokenizer to texts."""
-
-    fields = ("skip_special_tokens",)
-    required = ("ids",)
-    form = '{"ids": [101, 102]}'
-
-    def read(self, body: Body) -> None:
-        """See ``TeiCall.read``."""
-        refuse_empty(body["ids"], "ids")
-        texts, ids = texts_or_ids(body["ids"], "ids")
-        if texts is not None or ids is None:
-            raise InputRefused("ids must be a list of token ids, or a list of such lists")
-        self._rows = ids
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        self.check(endpoint)
-        skip = flag(self._body, "skip_special_tokens", default=True)
-        return Lookup(lambda processor: processor.text_of(self._rows, skip_special_tokens=skip))
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``."""
-        del endpoint, trace, outputs
-        return dumps(answer)
+def _embed(body: Body, endpoint: Endpoint) -> Asked:
+    """Texts or token ids to vectors, of length 1 unless ``normalize`` is false."""
+    inputs = body["inputs"]
+    if len(body) == 1 and type(inputs) is str:  # most requests
+        return {"text": inputs, "parameters": _NORMALIZED}, _vectors
+    texts, ids = _texts_or_ids(inputs, "inputs")
+    size, normalize = whole_number(body, "dimensions"), flag(body, "normalize", default=True)
+    asked: Any
+    if ids is not None:
+        asked = rows_of(endpoint, ids, {"normalize": normalize})
+    else:
+        parameters = _parameters(body, normalize=normalize, prompt_name=body.get("prompt_name"))
+        asked = {"text": inputs if type(inputs) is str else texts, "parameters": parameters}
+    if size is None:
+        return asked, _vectors
+    return asked, lambda answer: huggingface.shorten(_vectors(answer), size, normalize=normalize)
 
 
-class RootCall(Call):
-    """``POST /tei/NAME``: the route of the endpoint's task, as ``POST /`` of Text Embeddings Inference.
-
-    ``InferenceClient(model=URL)`` calls it.
-    """
-
-    form = TeiCall.form
-
-    def __init__(self, body: object, path: str) -> None:
-        self.path = path
-        self._given = body
-        self._call: TeiCall | None = None
-
-    def question(self, endpoint: Endpoint) -> Any:
-        """See ``Call.question``."""
-        compares = isinstance(self._given, dict) and isinstance(self._given.get("inputs"), dict)
-        kind = _OF_TASK.get(endpoint.task)
-        if kind is None:
-            raise WrongModel("model has no task of Text Embeddings Inference", hint="POST /serve/NAME")
-        self._call = (SimilarityCall if compares else kind)(self._given, self.path)
-        return self._call.question(endpoint)
-
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
-        """See ``Call.render``."""
-        assert self._call is not None  # noqa: S101 - `question` has set it
-        found: bytes = self._call.render(answer, endpoint, trace, outputs)
-        return found
+def _vectors(answer: Body) -> Any:
+    return [answer["embedding"]] if "embedding" in answer else answer["embeddings"]
 
 
-_OF_TASK: Final[Mapping[str, type[TeiCall]]] = {
-    EMBEDDINGS: EmbedCall, FEATURES: EmbedAllCall, CLASSIFICATION: PredictCall, RANKING: RerankCall,
+def _embed_all(body: Body, _endpoint: Endpoint) -> Asked:
+    """Texts to one vector per token."""
+    texts, ids = _texts_or_ids(body["inputs"], "inputs")
+    if ids is not None:
+        raise InputRefused("inputs must be texts: only /embed takes token ids")
+    asked = {"text": texts, "parameters": _parameters(body, prompt_name=body.get("prompt_name"))}
+    return asked, lambda answer: [result["features"] for result in answer["results"]]
+
+
+def _predict(body: Body, endpoint: Endpoint) -> Asked:
+    """A text, a pair ``["…", "…"]``, or a batch of either ``[["…"], ["…", "…"]]``, to labels."""
+    inputs = body["inputs"]
+    refuse_empty(inputs, "inputs")
+    is_batch = isinstance(inputs, list) and isinstance(inputs[0], list)
+    texts, pairs = inputs, None
+    if type(inputs) is not str:
+        several = inputs if is_batch else [inputs if isinstance(inputs, list) else [inputs]]
+        texts, pairs = huggingface.singles_or_pairs(several)
+    raw = flag(body, "raw_scores", default=False)
+    parameters = _parameters(body, function_to_apply="none" if raw else None)
+    if endpoint.task == CLASSIFICATION:
+        asked, one = {"text": texts, "text_pair": pairs, "parameters": parameters}, huggingface.label_scores
+    elif pairs is None:
+        raise InputRefused("a re-ranker takes pairs", hint='send ["query", "document"], or POST …/rerank')
+    else:
+        parameters.setdefault("function_to_apply", "sigmoid")
+        documents = [[other] for other in pairs]
+        asked, one = {"query": texts, "documents": documents, "parameters": parameters}, huggingface.as_predictions
+
+    def convert(answer: Body) -> Any:
+        found = [one(result) for result in answer.get("results", [answer])]
+        return found if is_batch else found[0]
+
+    return asked, convert
+
+
+def _rerank(body: Body, _endpoint: Endpoint) -> Asked:
+    """A query and texts to the indexes of the texts, best first."""
+    refuse_empty(body["texts"], "texts")
+    raw, returns = (flag(body, name, default=False) for name in ("raw_scores", "return_text"))
+    parameters = _parameters(body, function_to_apply="none" if raw else "sigmoid", return_documents=returns)
+    return {"query": body["query"], "documents": body["texts"], "parameters": parameters}, lambda answer: [
+        {"index": result["index"], **({"text": result["document"]} if "document" in result else {}),
+         "score": result["score"]}
+        for result in answer["results"]
+    ]  # fmt: skip
+
+
+def _similarity(body: Body, endpoint: Endpoint) -> Asked:
+    """A sentence and others to a similarity for each of them."""
+    inputs, parameters = body["inputs"], parameters_of(body)
+    if not isinstance(inputs, dict):
+        raise InputRefused('inputs must be {"source_sentence": "…", "sentences": ["…", …]}')
+    refuse_empty(inputs.get("sentences"), "inputs.sentences")
+    for name in parameters:
+        if name not in (*_LENGTH, "prompt_name"):
+            raise InputRefused(f"unknown parameter {escaped(name)}")
+    chosen = _parameters(parameters, prompt_name=parameters.get("prompt_name"))
+    return huggingface.read(endpoint.task, {"inputs": inputs, "parameters": chosen})
+
+
+def _tokenize(body: Body, _endpoint: Endpoint) -> Asked:
+    """Texts to all their tokens, also those beyond the model's length."""
+    inputs, name = body["inputs"], body.get("prompt_name")
+    refuse_empty(inputs, "inputs")
+    texts = inputs if isinstance(inputs, list) else [inputs]
+    special = flag(body, "add_special_tokens", default=True)
+    find = Lookup(lambda processor: processor.tokens_of(texts, add_special_tokens=special, prompt_name=name))
+    return find, lambda answer: [_tokens(text, tokens) for text, tokens in answer]
+
+
+def _tokens(text: str, tokens: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return tokens with positions as byte offsets in UTF-8, as in Text Embeddings Inference."""
+    offset = _byte_offsets(text)
+    return [
+        {"id": token.id, "text": token.text, "special": token.special,
+         "start": None if token.start is None else offset(token.start),
+         "stop": None if token.stop is None else offset(token.stop)}
+        for token in tokens
+    ]  # fmt: skip
+
+
+def _decode(body: Body, _endpoint: Endpoint) -> Asked:
+    """Token ids of the model's tokenizer to texts."""
+    texts, ids = _texts_or_ids(body["ids"], "ids")
+    if texts is not None or ids is None:
+        raise InputRefused("ids must be a list of token ids, or a list of such lists")
+    skip = flag(body, "skip_special_tokens", default=True)
+    return Lookup(lambda processor: processor.text_of(ids, skip_special_tokens=skip)), lambda answer: answer
+
+
+def _of_task(body: Body, endpoint: Endpoint) -> Asked:
+    """What the route of the endpoint's task takes."""
+    compares = isinstance(body.get("inputs"), dict)
+    route = ROUTES["/similarity"] if compares else _OF_TASK.get(endpoint.task)
+    if route is None:
+        raise WrongModel("model has no task of Text Embeddings Inference", hint="POST /serve/NAME")
+    route.check(endpoint)
+    return route.ask(route.read(body), endpoint)
+
+
+ROUTES: Final[Mapping[str, Route]] = {
+    "/embed": Route(
+        _embed, (EMBEDDINGS,), (*_LENGTH, "normalize", "prompt_name", "dimensions"),
+        instead="GET /tei/NAME/info says what a model is for",
+    ),
+    "/embed_all": Route(
+        _embed_all, (FEATURES,), (*_LENGTH, "prompt_name"),
+        instead="add the model as an endpoint with --aux-config gateway.task=feature-extraction",
+    ),
+    "/predict": Route(_predict, (CLASSIFICATION, RANKING), (*_LENGTH, "raw_scores")),
+    "/rerank": Route(
+        _rerank, (RANKING,), (*_LENGTH, "raw_scores", "return_text"), ("query", "texts"),
+        '{"query": "…", "texts": ["…", "…"]}',
+    ),
+    "/similarity": Route(
+        _similarity, (EMBEDDINGS, RANKING), ("parameters",),
+        form='{"inputs": {"source_sentence": "…", "sentences": ["…", "…"]}}',
+    ),
+    "/tokenize": Route(_tokenize, (), ("add_special_tokens", "prompt_name")),
+    "/decode": Route(_decode, (), ("skip_special_tokens",), ("ids",), '{"ids": [101, 102]}'),
+}  # fmt: skip
+"""The path behind an endpoint's name → its route."""
+
+ROOT: Final = Route(_of_task, fields=None, instead="POST /serve/NAME")
+"""``POST /tei/NAME``, as ``POST /`` of Text Embeddings Inference. ``InferenceClient(model=URL)`` calls it."""
+
+_OF_TASK: Final[Mapping[str, Route]] = {
+    EMBEDDINGS: ROUTES["/embed"], FEATURES: ROUTES["/embed_all"], CLASSIFICATION: ROUTES["/predict"],
+    RANKING: ROUTES["/rerank"],
 }  # fmt: skip
 
-ROUTES: Final[Mapping[str, type[TeiCall]]] = {
-    "/embed": EmbedCall, "/embed_all": EmbedAllCall, "/predict": PredictCall, "/rerank": RerankCall,
-    "/similarity": SimilarityCall, "/tokenize": TokenizeCall, "/decode": DecodeCall,
-}  # fmt: skip
-"""The path behind an endpoint's name → its call."""
+
+def _parameters(body: Body, **more: object) -> dict[str, Any]:
+    """Return the parameters for an endpoint: ``more`` that is not None, and those about the length of texts."""
+    found = {name: value for name, value in more.items() if value is not None}
+    found |= {name: body[name] for name in _LENGTH if body.get(name) is not None}
+    if isinstance(direction := found.get("truncation_direction"), str):
+        found["truncation_direction"] = direction.lower()
+    return found
+
+
+def _texts_or_ids(value: object, field: str) -> tuple[list[str] | None, list[Sequence[int]] | None]:
+    refuse_empty(value, field)
+    return texts_or_ids(value, field)
+
+
+# --- the endpoint of a bare route, and its description ----------------------------------------------------------------
 
 
 def only(snapshot: Snapshot, route: str) -> str:
