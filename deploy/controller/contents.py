@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from deploy.controller.registry import Record, ServingTask, Store, spec
+from deploy.controller.wanted import Wanted
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -51,20 +52,15 @@ class ContentKeeper:
         self._seen: dict[tuple[str, str], str] = {}
         """Address and newest model there → the hash of the file."""
 
-    def __call__(self, task: ServingTask) -> bool:
-        """Record contents that are new or were overwritten. Return True if there are any."""
+    def __call__(self, task: ServingTask) -> Wanted | None:
+        """Return the contents that are new or were overwritten."""
         if task.problem or self._clock() < self._due:
-            return False
+            return None
         self._due = self._clock() + EVERY_S
-        try:
-            changed, is_open = self._changed(task)
-            self._store.ledger.write(changed)
-        except GatewayError as error:
-            log.warning("the contents of models cannot be recorded: %s", error.message)
-            return False
+        changed, is_open = self._changed(task)
         if is_open:
             self._due = self._clock() + SOON_S
-        return bool(changed)
+        return Wanted(changed)
 
     def _changed(self, task: ServingTask) -> tuple[list[Record], bool]:
         serving = spec.decode(task)

@@ -1,8 +1,8 @@
 """The controller's loop: follow the serving Task, and let each of its duties decide, while this controller leads.
 
-A duty is called with the serving Task (and our records) after every look, and writes what it decided. It returns True
-if it changed the Task or its records, which are then read again. Duties know nothing that is not in the registry: a
-controller that is killed at any moment is continued by the next one, whose duties begin anew.
+A duty is called with the serving Task (and our records) after every look; what it wants is written, and the Task and
+its records are read again. One that fails is said once, and the others go on. Duties know nothing that is not in the
+registry: a controller that is killed at any moment is continued by the next one, whose duties begin anew.
 """
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from deploy.controller import registry
 from deploy.controller.election import Election
+from deploy.controller.wanted import Duty, carry_out
 from deploy.tools.errors import GatewayError, line_of
 
 log = logging.getLogger("triton_gateway.controller")
 
-Duty = Callable[[registry.ServingTask], bool]
+Duties = Mapping[str, Duty]
+"""What each is for → the duty, in the order in which they are called."""
 Loaded = Callable[[], Collection[tuple[str, str]]]
 """Returns url and model id of every version that some Triton has loaded."""
 _LOOK_S: Final = 1.0
@@ -35,7 +37,7 @@ class Controller:
     """
 
     def __init__(
-        self, store: registry.Store, election: Election, duties: Callable[[Loaded], Sequence[Duty]], *,
+        self, store: registry.Store, election: Election, duties: Callable[[Loaded], Duties], *,
         poll_s: float, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
@@ -45,7 +47,8 @@ class Controller:
         self._due = 0.0
         self._clock = clock
         self._wall = wall
-        self._duties: Sequence[Duty] = ()
+        self._duties: Duties = {}
+        self._problems: dict[str, str] = {}
         self._marker: str | None = None
         self._task: registry.ServingTask = registry.ServingTask()
         self._problem = ""
@@ -66,7 +69,7 @@ class Controller:
                 self.step()
             except Exception:
                 log.exception("a round of the controller failed; the next one starts from the beginning")
-                self._duties = ()
+                self._duties = {}
             self.last_round = self._clock()
             stop.wait(min(self._poll_s, _LOOK_S))
         try:
@@ -89,7 +92,7 @@ class Controller:
 
     def _look(self) -> None:
         if not self._election.leads():
-            self._duties = ()
+            self._duties = {}
             return
         if not self._duties:
             # What the duties of an earlier lead had seen is old.
@@ -105,9 +108,20 @@ class Controller:
             self._task = self._store.task()
             self._marker = marker
         for _ in range(_MAX_WRITES):
-            if not any(duty(self._task) for duty in self._duties):
+            if not any(self._carries_out(name, duty) for name, duty in self._duties.items()):
                 break
             self._marker, self._task = self._store.marker(), self._store.task()
+
+    def _carries_out(self, name: str, duty: Duty) -> bool:
+        """Return whether the Task or its records must be read again."""
+        try:
+            has_changed, problem = carry_out(self._store, self._task, duty), ""
+        except GatewayError as error:
+            has_changed, problem = False, line_of(error)
+            if problem != self._problems.get(name):
+                log.warning("%s: %s", name, problem)
+        self._problems[name] = problem
+        return has_changed
 
     def loaded(self) -> Collection[tuple[str, str]]:
         """Return url and model id of every version that some Triton has loaded, as their model syncs report."""

@@ -6,15 +6,12 @@ their endpoint has gone: tools remove and add in two steps.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.controller.registry import Kind, ServingTask, Store, spec, version_numbers
-from deploy.tools.errors import GatewayError
-
-log = logging.getLogger("triton_gateway.controller")
+from deploy.controller.registry import Kind, ServingTask, spec, version_numbers
+from deploy.controller.wanted import Wanted
 
 EVERY_S: Final = 600.0
 UNUSED_S: Final = 3600.0
@@ -28,32 +25,25 @@ _OF_ENDPOINTS: Final[tuple[Kind, ...]] = ("rollout", "rollout_request", "objecti
 class Pruner:
     """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self._store = store
+    def __init__(self, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
         self._clock = clock
         self._wall = wall
         self._due = -math.inf
         self._gone: dict[str, float] = {}
         """Names of records whose endpoint has gone → since when (``clock``)."""
 
-    def __call__(self, task: ServingTask) -> bool:
-        """Remove what is unused, every ten minutes. Return True if something was."""
+    def __call__(self, task: ServingTask) -> Wanted | None:
+        """Return what is unused, every ten minutes."""
         if self._clock() < self._due:
-            return False
+            return None
         self._due = self._clock() + EVERY_S
         serving = spec.decode(task)
         if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
-            return False  # the Task cannot be read completely
+            return None  # the Task cannot be read completely
         unused = self._abandoned(task, serving)
         unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)
         unused["wish"] = [k for k, one in spec.records_of(task, "wish").items() if _time(one) < self._wall() - WISHES_S]
-        try:
-            for kind, keys in unused.items():
-                self._store.ledger.remove(kind, keys)
-        except GatewayError as error:
-            log.warning("unused records cannot be removed: %s", error.message)
-            return False
-        return any(unused.values())
+        return Wanted(gone=unused)
 
     def _abandoned(self, task: ServingTask, serving: spec.ServingSpec) -> dict[Kind, list[str]]:
         """Return the keys of records about what has been gone for an hour, by kind."""

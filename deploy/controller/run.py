@@ -15,7 +15,7 @@ from typing import Final
 from deploy.controller import registry
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.contents import ContentKeeper
-from deploy.controller.controller import Controller, Duty, Loaded
+from deploy.controller.controller import Controller, Duties, Loaded
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
@@ -41,28 +41,26 @@ def made(
     seen = Gateways(lambda: addresses(gateways)) if gateways else None
     looking = ThreadPoolExecutor(1, thread_name_prefix="judging")
 
-    def show_rollouts(task: registry.ServingTask) -> bool:
-        show(shown.families(task))
-        return False
-
     election = Election(store.reports, me, clock=time.monotonic)
 
-    def duties(loaded: Loaded) -> Sequence[Duty]:
+    def duties(loaded: Loaded) -> Duties:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
         settle_s = max(30.0, 2 * poll_s)
-        found: list[Duty] = [
-            AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
-            DefaultsKeeper(store, clock=time.monotonic, wall=time.time),
-            Rollouts(store, seen, me),
-            ContentKeeper(store, lambda: registry.reported(election.records), clock=time.monotonic, wall=time.time),
-            Observer(store),
-            Pruner(store, clock=time.monotonic, wall=time.time),
-            show_rollouts,
-        ]
-        if seen is not None:
-            found.append(Telemetry(store, seen.statuses))
-            found.append(Judging(store, seen, show, clock=time.monotonic, wall=time.time, begin=looking.submit))
-        return found
+        found: Duties = {
+            "auto-update": AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
+            "default versions": DefaultsKeeper(clock=time.monotonic, wall=time.time),
+            "rollouts": Rollouts(store, seen, me),
+            "contents of models": ContentKeeper(
+                store, lambda: registry.reported(election.records), clock=time.monotonic, wall=time.time
+            ),
+            "history": Observer(store),
+            "unused records": Pruner(clock=time.monotonic, wall=time.time),
+            "metrics of rollouts": lambda task: show(shown.families(task)),
+        }
+        if seen is None:
+            return found
+        judging = Judging(store, seen, show, begin=looking.submit, clock=time.monotonic, wall=time.time)
+        return {**found, "ClearML's pages": Telemetry(store, seen.statuses), "drift": judging}
 
     return Controller(store, election, duties, poll_s=poll_s)
 

@@ -8,15 +8,11 @@ ClearML does not take is dropped. It never writes to the configuration.
 from __future__ import annotations
 
 import hashlib
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from deploy.controller.registry import ServingTask, Store
-from deploy.tools.errors import GatewayError
-
-log = logging.getLogger("triton_gateway.controller")
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
 Rows = Mapping[tuple[str, str], list[Mapping[str, Any]]]
@@ -37,24 +33,18 @@ class Telemetry:
         self._due = 0.0
         self._seen: dict[str, tuple[float, float]] = {}
         """Container → when it was first seen (Unix seconds), and its requests since then."""
-        self._problems: dict[str, str] = {}
 
-    def __call__(self, task: ServingTask) -> bool:
-        """Report if a minute is over. Always returns False: the configuration stays."""
+    def __call__(self, task: ServingTask) -> None:
+        """Report if a minute is over. Raises the registry's errors."""
         now = self._wall()
-        if now >= self._due:
-            self._due = now + EVERY_S
-            task_id = task.id
-            statuses = {address: status for address, status in self._statuses().items() if status is not None}
-            events = scalars(statuses, task_id, now)
-            if events:
-                self._send("scalars", lambda: self._store.report(events))
-            reports = list(self._containers(statuses, task_id, now))
-            self._seen = {name: self._seen[name] for name in (str(report["container_id"]) for report in reports)}
-            self._send("endpoints", lambda: self._each(reports))
-        return False
-
-    def _each(self, reports: list[Mapping[str, Any]]) -> None:
+        if now < self._due:
+            return
+        self._due = now + EVERY_S
+        statuses = {address: status for address, status in self._statuses().items() if status is not None}
+        reports = list(self._containers(statuses, task.id, now))
+        self._seen = {name: self._seen[name] for name in (str(report["container_id"]) for report in reports)}
+        if events := scalars(statuses, task.id, now):
+            self._store.report(events)
         for report in reports[:MAX_ENDPOINTS]:
             self._store.report_endpoint(report)
 
@@ -82,16 +72,6 @@ class Telemetry:
                         *([{"type": "model", "value": model_id}] if model_id else []),
                     ],
                 }  # fmt: skip
-
-    def _send(self, what: str, send: Callable[[], None]) -> None:
-        try:
-            send()
-        except GatewayError as error:
-            if error.message != self._problems.get(what):
-                log.warning("ClearML did not take the %s of this minute: %s", what, error.message)
-            self._problems[what] = error.message
-        else:
-            self._problems.pop(what, None)
 
 
 def scalars(statuses: Mapping[str, Mapping[str, Any]], task_id: str, now: float) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from deploy.controller.auto_update import AutoUpdate
+from deploy.controller.wanted import carry_out
 from gateway import hocon
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.spec import decode
@@ -70,7 +71,7 @@ class World:
         store = ClearMLRegistry(self.service)
         auto = AutoUpdate(store, lambda: set(self.served().items()), clock=time.monotonic, every_s=0.2, settle_s=0)
         while not self._stop.wait(0.1):
-            auto(store.task())
+            carry_out(store, store.task(), auto)
             self.rounds += 1
 
     def _look(self) -> None:

@@ -1,6 +1,6 @@
-"""Auto-update, the active part: asks the registry for the models of each rule and records their versions.
+"""Auto-update, the active part: asks the registry for the models of each rule, whose versions are then recorded.
 
-A rule whose models cannot be looked up keeps its versions. It never raises for a registry that refuses or is away.
+A rule whose models cannot be looked up keeps its versions.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from deploy.controller.auto_update import rules
 from deploy.controller.registry import ServingTask, Store, registry, spec
+from deploy.controller.wanted import Wanted
 from deploy.tools.errors import GatewayError
 
 log = logging.getLogger("triton_gateway.controller")
@@ -45,14 +46,15 @@ class AutoUpdate:
         self._loaded = loaded
         self._loaded_since: dict[tuple[str, str], float] = {}
 
-    def __call__(self, task: ServingTask) -> bool:
-        """Bring the versions up to date. Return True if something changed and the Task must be read again."""
+    def __call__(self, task: ServingTask) -> Wanted | None:
+        """Return what brings the versions up to date."""
         wanted = task.sections.get(rules.RULES, "")
         if all(len(text.strip()) <= 2 for text in (wanted, task.sections.get(rules.SERVED, ""))):
-            return False  # there is no rule, and nothing is left over of one
+            return None  # there is no rule, and nothing is left over of one
         now = self._clock()
         if wanted == self._rules and now < self._due:
-            return False
+            return None
+        self._rules, self._due = wanted, now + self._every_s
         notes: list[str] = []
         serving = spec.decode(task)
         found = {}
@@ -62,19 +64,16 @@ class AutoUpdate:
             except GatewayError as error:
                 notes.append(f"auto-update of {endpoint}: {error}")
         self._look(now)
-        has_changed = False
-        try:
-            update = rules.update(task, found, is_good=self._is_good)
-            if update.records or update.sections:
-                if rules.seen(self._store.task()) != rules.seen(task):
-                    return True  # somebody has written meanwhile: it is decided anew, with the models served now
-                has_changed = self._write(update)
-            notes += update.notes
-        except GatewayError as error:
-            notes.append(f"auto-update could not write its versions: {error}")
-        self._say(tuple(notes))
-        self._rules, self._due = wanted, now + self._every_s
-        return has_changed
+        update = rules.update(task, found, is_good=self._is_good)
+        self._say((*notes, *update.notes))
+        sections = update.sections
+        if sections and update.is_contested and self._store.stock_containers():
+            # If a container of clearml-serving writes the section, its own Triton helper reads it and must find the
+            # container's numbers. Ours are in the records.
+            sections = {}
+        if sections:
+            log.info("auto-update: versions are %s", _shown(sections))
+        return Wanted(update.records, sections, rests_on=rules.seen)
 
     def _models(self, endpoint: str, rule: spec.MonitoringSpec, serving: spec.ServingSpec) -> Sequence[str]:
         """Return the models that a rule selects: its newest, and those beyond its limit that are served and still
@@ -89,20 +88,6 @@ class AutoUpdate:
         if rule.max_versions is None or not more:
             return found
         return [*found, *self._store.find_models(replace(query, ids=tuple(more), most=None))]
-
-    def _write(self, update: rules.Update) -> bool:
-        """Return False if there is nothing to write."""
-        sections = update.sections
-        if sections and update.is_contested and self._store.stock_containers():
-            # If a container of clearml-serving writes the section, its own Triton helper reads it and must find the
-            # container's numbers. Ours are in the records.
-            sections = {}
-        if not sections and not update.records:
-            return False
-        self._store.write(sections, update.records)
-        if sections:
-            log.info("auto-update: versions are %s", _shown(sections))
-        return True
 
     def _look(self, now: float) -> None:
         self._loaded_since = {version: self._loaded_since.get(version, now) for version in self._loaded()}

@@ -72,12 +72,11 @@ class Judging:
         self._recorded: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Each endpoint's record, and when it was written (``clock``)."""
 
-    def __call__(self, _task: ServingTask) -> bool:
-        """Judge, every fifteen seconds. Always returns False: nothing that the serving Task says changes."""
+    def __call__(self, _task: ServingTask) -> None:
+        """Judge, every fifteen seconds."""
         if self._clock() >= self._due:
             self._due = math.inf  # until this look has ended
             self._begin(self._look)
-        return False
 
     def _look(self) -> None:
         began = self._clock()

@@ -114,25 +114,17 @@ class Observer:
         self._task: changes.ServingTask | None = None
         self._said: dict[Thing, changes.Fields] | None = None
         self._lost: dict[str, Mapping[str, Any]] | None = None
-        self._problem = ""
 
-    def __call__(self, task: changes.ServingTask) -> bool:
-        """Record the changes. Always returns False: the Task itself is never changed."""
+    def __call__(self, task: changes.ServingTask) -> None:
+        """Record the changes. Raises the registry's errors."""
         if task is self._task:
-            return False
+            return
         facts = changes.facts_of(task)
         says = None if facts is None else _said(facts)
         if says is not None and says != self._said:
-            try:
-                self._tell(look(self._store, clock=self._clock))
-            except GatewayError as error:
-                if error.message != self._problem:
-                    _log.warning("changes cannot be recorded: %s", error.message)
-                self._problem = error.message
-                return False
-            self._said, self._problem = says, ""
+            self._tell(look(self._store, clock=self._clock))
+            self._said = says
         self._task = task
-        return False
 
     def _tell(self, entries: Mapping[str, Entry]) -> None:
         """Put lost endpoints where gateways find them, for ``status``. Raises the registry's errors."""

@@ -37,14 +37,14 @@ class Rollouts:
         self._settled: ServingTask | None = None
         """The last Task in which no rollout had anything to do."""
 
-    def __call__(self, task: ServingTask) -> bool:
-        """Look at each rollout. Always returns False: the next look finds what it wrote."""
+    def __call__(self, task: ServingTask) -> None:
+        """Look at each rollout, and write what was decided about it: the next look finds that."""
         if task is self._settled:
-            return False
+            return
         endpoints = {*record.requests(task), *spec.records_of(task, spec.ROLLOUT)}
         if not endpoints:
             self._carriers, self._settled = {}, task
-            return False
+            return
         self._carriers = {
             endpoint: self._carriers.get(endpoint)
             or Carrier(self._store, self._gateways, endpoint, self._me, wall=self._wall)
@@ -64,4 +64,3 @@ class Rollouts:
             self._problems[endpoint] = problem
             is_settled = is_settled and carrier.is_idle and not problem
         self._settled = task if is_settled else None
-        return False

@@ -11,11 +11,11 @@ import pytest
 
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.contents import ContentKeeper
-from deploy.controller.controller import Duty
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts.duty import Rollouts
+from deploy.controller.wanted import Duty, carry_out
 from deploy.tools import sections
 from gateway.spec import triton_model_name
 from tests.fakes import FakeLedger, FakeRegistry
@@ -37,11 +37,11 @@ class World(FakeRegistry):
         self.add_endpoint("fixed", "f", version="1")
         self.duties: Sequence[Duty] = (
             AutoUpdate(self, self.loaded, clock=self.clock, settle_s=30.0),
-            DefaultsKeeper(self, clock=self.clock, wall=self.clock),
+            DefaultsKeeper(clock=self.clock, wall=self.clock),
             Rollouts(self, None, "me", wall=self.clock),
             ContentKeeper(self, self.hashes, clock=self.clock, wall=self.clock, start=lambda work: work()),
             Observer(self, clock=self.clock),
-            Pruner(self, clock=self.clock, wall=self.clock),
+            Pruner(clock=self.clock, wall=self.clock),
         )
 
     def clock(self) -> float:
@@ -73,7 +73,7 @@ class World(FakeRegistry):
         for _ in range(2):
             self.now += 1800
             task = self.task()
-            while any(duty(task) for duty in self.duties):
+            while any(carry_out(self, task, duty) for duty in self.duties):
                 task = self.task()
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from deploy.controller import default_versions
 from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.wanted import carry_out
 from gateway.errors import RegistryRefused
 from gateway.spec import decode
 from tests.fakes import FakeRegistry
@@ -21,12 +22,12 @@ class World(FakeRegistry):
 
     def another(self) -> DefaultsKeeper:
         """One more controller."""
-        return DefaultsKeeper(self, clock=lambda: self.now, wall=lambda: self.now)
+        return DefaultsKeeper(clock=lambda: self.now, wall=lambda: self.now)
 
     def look(self, seconds: float = 20.0) -> None:
         """Look for a while, every two seconds."""
         for _ in range(int(seconds / 2)):
-            self.keeper(self.task())
+            carry_out(self, self.task(), self.keeper)
             self.now += 2
 
     @property
@@ -49,7 +50,7 @@ def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(wor
     """One record is written, however often and by however many keepers the Task is read."""
     world.add_endpoint("faq", "m3", version="3")
     world.look()
-    world.another()(world.task())
+    carry_out(world, world.task(), world.another())
     assert {"faq": "faq/2"} == world.means
     assert 1 == len(world.ledger.read()["default_version"])
 
@@ -73,9 +74,9 @@ def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
     world.add_endpoint("faq", "m2", version="2")
     early = world.task()
     world.add_endpoint("faq", "m1", version="1")
-    world.keeper(world.task())
+    carry_out(world, world.task(), world.keeper)
     world.now += 1
-    world.another()(early)
+    carry_out(world, early, world.another())
     assert {"faq": "faq/2"} == world.means
 
 
@@ -133,7 +134,8 @@ def test_credentials_that_may_only_read_harm_nothing(world: World, monkeypatch: 
         raise RegistryRefused("may only read")
 
     monkeypatch.setattr(world, "write", refuse)
-    assert not world.keeper(world.task())
+    with pytest.raises(RegistryRefused):
+        carry_out(world, world.task(), world.keeper)
     monkeypatch.undo()
     world.add_endpoint("x", "m1", version="1")
     world.look()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.controller.controller import Controller, Duty
+from deploy.controller.controller import Controller
 from deploy.controller.election import SETTLE_S, WRITE_S, Election
+from deploy.controller.wanted import Duty, Wanted, carry_out
 from gateway.errors import RegistryUnavailable
 from gateway.registry.reports import ModelReport, record
 from gateway.spec import ServingTask
@@ -84,19 +85,20 @@ def test_nobody_leads_while_the_registry_is_away(world: World) -> None:
     assert [True] in world.leading(WRITE_S + SETTLE_S, world.one)
 
 
-def _controller(world: World, name: str, duty: Duty) -> Controller:
+def _controller(world: World, name: str, duty: Duty, **others: Duty) -> Controller:
     clock = lambda: world.now  # noqa: E731 - as short as that
-    return Controller(world.registry, world.candidate(name), lambda _: [duty], poll_s=2.0, clock=clock, wall=clock)
+    return Controller(
+        world.registry, world.candidate(name), lambda _: {"a duty": duty, **others}, poll_s=2.0, clock=clock, wall=clock
+    )
 
 
 def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_changes(world: World) -> None:
     """A duty that changed the Task is given the new one."""
     seen: list[str] = []
 
-    def duty(task: ServingTask) -> bool:
+    def duty(task: ServingTask) -> Wanted:
         seen.append(task.sections.get("x", ""))
-        world.registry.write({"x": "1"})
-        return seen[-1] == ""
+        return Wanted(sections={} if seen[-1] else {"x": "1"})
 
     first, second = (_controller(world, name, duty) for name in ("a", "bb"))
     for _ in range(10):
@@ -108,12 +110,41 @@ def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_c
     assert world.now == max(first.last_contact, second.last_contact)
 
 
+def test_a_duty_that_fails_is_said_once_and_stops_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    """It is called again at every look."""
+    called = []
+
+    def fails(_: ServingTask) -> None:
+        called.append("")
+        raise RegistryUnavailable("it is away")
+
+    controller = _controller(world, "a", fails, other=lambda _: Wanted(sections={"x": str(world.now)}))
+    for _ in range(20):
+        world.now += 1
+        controller.step()
+    assert len(called) > 2
+    assert str(world.now) == world.registry.sections["x"]
+    assert ["a duty: it is away"] == [one.message for one in caplog.records if one.levelname == "WARNING"]
+
+
+def test_what_somebody_has_changed_since_is_not_written_over() -> None:
+    """The duty decides anew, from what there is now."""
+    registry = FakeRegistry()
+    old = registry.task()
+    registry.write({"x": "theirs"})
+    wanted = Wanted(sections={"y": "ours"}, rests_on=lambda task: task.sections.get("x"))
+    assert carry_out(registry, old, lambda _: wanted)
+    assert "y" not in registry.sections
+    assert carry_out(registry, registry.task(), lambda _: wanted)
+    assert ("theirs", "ours") == (registry.sections["x"], registry.sections["y"])
+
+
 def test_what_some_triton_has_loaded_is_known_and_silent_reports_are_removed(world: World) -> None:
     """A Triton that was scaled away a day ago is forgotten."""
     models = [ModelReport("e/1", "m", "e_m", "loaded"), ModelReport("e/2", "n", "e_n", "pending", "no room")]
     old = [ModelReport("e/3", "o", "e_o", "loaded")]
     world.registry.reports.write([record("old", old, at=world.now - 90_000), record("pod", models, at=world.now)])
-    controller = _controller(world, "a", lambda _: False)
+    controller = _controller(world, "a", lambda _: None)
     for _ in range(10):
         world.now += 1
         controller.step()

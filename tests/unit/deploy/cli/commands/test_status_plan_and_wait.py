@@ -15,6 +15,7 @@ from deploy.cli.commands.status import command
 from deploy.cli.planned_changes import changes
 from deploy.cli.until_live import missing
 from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.wanted import carry_out
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
 from gateway.spec import ServingTask, decode
@@ -165,7 +166,7 @@ def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, kee
     store = Following()
     store.tasks = [registry.task()]
     if keeps:
-        DefaultsKeeper(registry, clock=time.monotonic, wall=time.time)(registry.task())
+        carry_out(registry, registry.task(), DefaultsKeeper(clock=time.monotonic, wall=time.time))
         store.tasks.append(registry.task())
     assert 0 == wait(store, "--timeout", "600s")
     assert keeps == ("e" in store.spec().defaults)

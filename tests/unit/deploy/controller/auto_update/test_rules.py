@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.auto_update.rules import SERVED, update
+from deploy.controller.wanted import carry_out
 from deploy.tools import sections
 from gateway import hocon
 from gateway.errors import RegistryRefused
@@ -323,7 +324,7 @@ def settle(*writers, store):
     while changed:
         changed = False
         for writer in writers:
-            changed = writer(store.task()) or changed
+            changed = carry_out(store, store.task(), writer) or changed
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -342,7 +343,7 @@ def test_two_that_lead_at_once_for_ten_seconds_number_as_one(seed):
             for which in random.sample(range(leaders), leaders):
                 if tick % 20 == 10 * which:
                     task = read[which]
-                    while two[which](task):
+                    while carry_out(store, task, two[which]):
                         task = store.task()
                 elif random.random() < 0.05:
                     read[which] = store.task()
@@ -367,10 +368,10 @@ def test_a_controller_that_is_killed_at_any_step_is_continued(lost):
                 if lost == "write":
                     store.write = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
                     with pytest.raises(KeyboardInterrupt):
-                        killed(store.task())
+                        carry_out(store, store.task(), killed)
                     del store.write
                 else:
-                    killed(store.task())
+                    carry_out(store, store.task(), killed)
             settle(AutoUpdate(one, nothing, clock=lambda: 0.0), store=one)
     assert served(straight.task()) == served(store.task())
 
@@ -382,13 +383,13 @@ def test_the_registry_is_asked_when_it_is_due_or_the_rules_changed():
     auto = AutoUpdate(store, nothing, clock=lambda: now[0], every_s=5.0)
     settle(auto, store=store)
     asked = store.asked
-    assert not auto(store.task())
+    assert not carry_out(store, store.task(), auto)
     assert asked == store.asked
     now[0] = 6.0
-    assert not auto(store.task())
+    assert not carry_out(store, store.task(), auto)
     assert asked + 1 == store.asked
     store.write({"model_monitoring": sections.render({"auto": {**RULE, "max_versions": 1}})})
-    auto(store.task())
+    carry_out(store, store.task(), auto)
     assert asked + 2 == store.asked
 
 
@@ -403,10 +404,10 @@ def test_a_registry_that_is_away_or_takes_no_records_changes_nothing(away):
     if away == "ledger":
         store.ledger.is_read_only = True
         with pytest.raises(RegistryRefused):
-            store.ledger.write([])
+            carry_out(store, before, AutoUpdate(store, nothing, clock=lambda: 0.0))
     else:
         store.is_up = False
-    assert not AutoUpdate(store, nothing, clock=lambda: 0.0)(before)
+        assert not carry_out(store, before, AutoUpdate(store, nothing, clock=lambda: 0.0))
     store.is_up = True
     assert before == store.task()
 

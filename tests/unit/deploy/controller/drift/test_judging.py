@@ -78,7 +78,7 @@ class World:
         self.now += seconds
         if values:
             self.see(*values)
-        assert self.judging({}) is False
+        self.judging({})
         return self.days
 
     @property

@@ -296,7 +296,8 @@ def test_a_registry_that_is_away_neither_stops_a_change_nor_loses_it(store: Fake
     _set(store, 1, 9)
     observer = Observer(store)
     task = store.task()
-    assert observer(task) is False
+    with pytest.raises(RegistryUnavailable):
+        observer(task)
     store.history.is_up = True
     observer(task)
     assert [("canary", STOCK), ("endpoint", STOCK)] == [

@@ -1,0 +1,40 @@
+"""What a duty of the controller wants written, and the one place that writes it.
+
+A duty decides from the serving Task as it was read. Who has written since must not be overwritten: if what the decision
+rests on is not what it was, nothing is written, and the duty decides anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from deploy.controller.registry import Kind, Record, ServingTask, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Records and sections to write, and keys of records to remove. ``rests_on``: what the decision rests on."""
+
+    records: Sequence[Record] = ()
+    sections: Mapping[str, str] = field(default_factory=dict)
+    gone: Mapping[Kind, Collection[str]] = field(default_factory=dict)
+    rests_on: Callable[[ServingTask], object] | None = None
+
+
+Duty = Callable[[ServingTask], Wanted | None]
+"""Called with the serving Task (and our records) after every look. Raises ``GatewayError`` if it could not decide."""
+
+
+def carry_out(store: Store, task: ServingTask, duty: Duty) -> bool:
+    """Write what ``duty`` wants. Return True if the Task or its records must be read again. Raises ``GatewayError``."""
+    wanted = duty(task)
+    if wanted is None or not (wanted.records or wanted.sections or any(wanted.gone.values())):
+        return False
+    if wanted.rests_on is not None and wanted.rests_on(store.task()) != wanted.rests_on(task):
+        return True
+    if wanted.records or wanted.sections:
+        store.write(wanted.sections, wanted.records)
+    for kind, keys in wanted.gone.items():
+        store.ledger.remove(kind, keys)
+    return True
