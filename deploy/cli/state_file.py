@@ -156,6 +156,12 @@ def parsed(text: str, name: str) -> Document:
         raise DeployError(f"{name}: {' '.join(map(str, first['loc']))}: {first['msg']}", hint=_HINT) from None
     for kind in SECTIONS:
         document[kind] = {key: said(fields) for key, fields in document[kind].items()}
+        for key, fields in document[kind].items():
+            if wrong := {"model", "code", "versions"} & fields.keys():
+                raise DeployError(
+                    f"{name}: {NAMED[kind]} {key} has a field {min(wrong)}, which ClearML does not know",
+                    hint=f"name a model by model_id, and code by preprocess_artifact; {_HINT}",
+                )
     for key, fields in document["endpoints"].items():
         if "version" in fields and not key.endswith(f"/{fields['version']}"):
             raise DeployError(f"{name}: endpoint {key} must be named after its version: …/{fields['version']}")

@@ -236,6 +236,7 @@ def test_code_that_would_leave_its_folder_is_not_exported(tmp_path: Path, name: 
         ("version: 1\nendpoints: {/: {}}", "a name is empty"),
         ("version: 1\nmodels: {a: {ids: m}}", "models a name: Field required"),
         ("version: 1\nendpoints: {a: {version: 2}}", "named after its version"),
+        ("version: 1\nendpoints: {a: {model: {id: m1}}}", "endpoint a has a field model"),
         ("version: 1\nendpoints: {a: {model_id: [m]}}", "no model \\['m'\\]"),
         ("version: 1\ncanaries: {a: {}}", "weights: Field required"),
         ("version: 1\ncanaries: {a: {weights: [x]}}", "weights 0: Input should be a valid number"),
