@@ -8,9 +8,8 @@ Answer for one text: `{"entities": [{"entity_group": "PER", "score": s, "word": 
 "tokens": n}`; with the strategy `none` an entity is a token: `entity`, `score`, `index`, `word`, `start`, `end`. For a
 list: `{"results": [{"entities": […]}, …], "tokens": [n, …]}`. `start` and `end` are characters of the text.
 
-A text that is longer than the model's input is read in overlapping windows. The pipeline finds entities in each window
-and keeps the longer of two that overlap. Here every token takes its scores from the window in which it has most context
-on both sides, and entities are found once, over all tokens; words and names at the edge of a window are not cut.
+A text that is longer than the model's input is read in overlapping windows. As in the pipeline, entities are found in
+each window, and the longer of two that overlap is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from preprocessing.activations import softmax
 from preprocessing.config import AGGREGATIONS, TOKENS, Aggregation, TaskConfig
@@ -96,17 +94,14 @@ class TokenClassification(WindowedHead):
         options = prepared.request.options
         results: list[Mapping[str, Any]] = []
         for text, positions in zip(prepared.request.texts, windows_by_text(prepared), strict=True):
-            windows = [cast("Window", rows[position]) for position in positions]
-            own = [
-                own_tokens(logits, position, window.n_tokens, self._config.padding_side)
-                for position, window in zip(positions, windows, strict=True)
-            ]
-            for values in own:
+            found: list[dict[str, Any]] = []
+            for position in positions:
+                window = cast("Window", rows[position])
+                values = own_tokens(logits, position, window.n_tokens, self._config.padding_side)
                 refuse_non_finite(name, values)
-            ids, offsets, scores, first = _merged(windows, own)
-            entities = self._entities(cast("str", text), ids, offsets, softmax(scores), first, options["aggregation"])
-            kept = [entity for entity in entities if _label(entity) not in options["ignored"]]
-            results.append({"entities": kept})
+                entities = self._entities(cast("str", text), window, softmax(values), options["aggregation"])
+                found += [entity for entity in entities if _label(entity) not in options["ignored"]]
+            results.append({"entities": _apart(found) if len(positions) > 1 else found})
         return results
 
     def describe(self) -> dict[str, object]:
@@ -124,17 +119,14 @@ class TokenClassification(WindowedHead):
         }
 
     def _entities(
-        self,
-        text: str,
-        ids: Sequence[int],
-        offsets: Sequence[tuple[int, int]],
-        scores: FloatArray,
-        first: int,
-        strategy: Aggregation,
+        self, text: str, window: Window, all_scores: FloatArray, strategy: Aggregation
     ) -> list[dict[str, Any]]:
         labels, unknown = self._config.labels, self._config.unknown_id
-        if not len(ids):
+        own = np.flatnonzero(~window.special)
+        if not len(own):
             return []
+        ids, scores, first = window.ids[own].tolist(), all_scores[own], window.first + int(own[0])
+        offsets = [(begin, end) for begin, end in window.offsets[own].tolist()]
         words = [self._vocabulary.token_of(id_) for id_ in ids]
         places = [text[start:end] for start, end in offsets]
         shown = [place if id_ == unknown else word for id_, word, place in zip(ids, words, places, strict=True)]
@@ -203,36 +195,22 @@ def _label(entity: Mapping[str, Any]) -> str:
     return str(entity.get("entity", entity.get("entity_group")))
 
 
-def _merged(
-    windows: Sequence[Window], logits: Sequence[NDArray[Any]]
-) -> tuple[list[int], list[tuple[int, int]], NDArray[Any], int]:
-    """Merge a text's windows: ids, offsets, logits [tokens, labels], and the index of the first token in its row.
+def _apart(entities: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return entities in order of their places; of those that overlap the longest, then the one with the best score."""
+    found: list[dict[str, Any]] = []
+    for entity in sorted(entities, key=lambda one: _span(one)[0]):
+        last = found[-1] if found else None
+        if last is None or _span(entity)[0] >= _span(last)[1]:
+            found.append(entity)
+        elif _weight(entity) > _weight(last):
+            found[-1] = entity
+    return found
 
-    Where windows overlap, a token is taken from the window in which it is farthest from an edge.
-    """
-    own = [np.flatnonzero(~window.special) for window in windows]
-    lead = int(own[0][0]) if len(own[0]) else 0
-    if len(windows) == 1:
-        (window,), (places,) = windows, own
-        offsets = window.offsets[places]
-        return window.ids[places].tolist(), [tuple(pair) for pair in offsets.tolist()], logits[0][places], lead
-    size = max(window.first + len(places) for window, places in zip(windows, own, strict=True))
-    context = np.full(size, -1)
-    ids = np.zeros(size, np.int64)
-    spans = np.zeros((size, 2), np.int64)
-    merged = np.zeros((size, logits[0].shape[1]), np.float32)
-    for window, places, values in zip(windows, own, logits, strict=True):
-        count = len(places)
-        mine = np.minimum(np.arange(count), np.arange(count)[::-1])
-        # The ends of the text itself are not edges.
-        if window.first == 0:
-            mine = np.arange(count)[::-1]
-        if window.first + count == size:
-            mine = np.arange(count) if window.first else np.full(count, size)
-        target = np.arange(window.first, window.first + count)
-        better = mine > context[target]
-        chosen, source = target[better], places[better]
-        context[chosen] = mine[better]
-        ids[chosen], spans[chosen] = window.ids[source], window.offsets[source]
-        merged[chosen] = values[source]
-    return ids.tolist(), [(begin, end) for begin, end in spans.tolist()], merged, lead
+
+def _span(entity: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the place in characters; of a token its place among the tokens, as several may share a character."""
+    return (entity["index"], entity["index"] + 1) if "index" in entity else (entity["start"], entity["end"])
+
+
+def _weight(entity: Mapping[str, Any]) -> tuple[int, float]:
+    return entity["end"] - entity["start"], entity["score"]

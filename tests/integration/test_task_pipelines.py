@@ -291,46 +291,36 @@ def test_entities_are_the_pipelines(family: str, strategy: str, tmp_path: Path) 
             same_entities(quiet(pipeline, text, **parameters), result["entities"])
 
 
-class Alone(torch.nn.Module):
-    """Looks at each token for itself: what it says must not depend on which window a token is read in."""
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        torch.manual_seed(2)
-        self.table = torch.randn(size, len(ENTITIES)) * 2
-
-    def forward(self, input_ids: Any, **_: Any) -> dict[str, Any]:
-        return {"logits": self.table[input_ids]}
-
-
 @pytest.mark.parametrize(
     "family",
-    [one if one == "WordPiece" else pytest.param(one, marks=pytest.mark.long) for one in tiny.FAMILIES],
+    # The pipeline pads a text's windows together, which on the left moves the positions that these models add.
+    [
+        one if one == "WordPiece" else pytest.param(one, marks=pytest.mark.long)
+        for one in tiny.FAMILIES
+        if "left" not in one
+    ],
     indirect=True,
 )
 @pytest.mark.parametrize("truncation_side", ["right", "left"])
-def test_windows_do_not_change_what_is_found(family: str, truncation_side: str, tmp_path: Path) -> None:
-    """A long text in windows of any overlap has the entities it has in one piece, words on the edges included."""
-    _, tokenizer = tiny.save(tmp_path, family, BertForTokenClassification, id2label=dict(enumerate(ENTITIES)))
+def test_entities_of_long_texts_are_the_pipelines(family: str, truncation_side: str, tmp_path: Path) -> None:
+    """Read in windows of any overlap: of entities that overlap, the longest, then the one with the best score."""
+    model, _ = tiny.save(tmp_path, family, BertForTokenClassification, id2label=dict(enumerate(ENTITIES)))
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "truncation_side": truncation_side}))
-    model = Alone(len(tokenizer))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path, model_max_length=tiny.MAX_LENGTH)
+    pipeline = TokenClassificationPipeline(model=model, tokenizer=tokenizer, device="cpu")
+    ours = tiny.TorchBackend(TextProcessor.from_folder(tmp_path), model)
     text = " ".join(tiny.families.CORPUS[:5])
-    config = json.loads((tmp_path / "config.json").read_text())
-    for file, key in (("config.json", "max_position_embeddings"), ("tokenizer_config.json", "model_max_length")):
-        content = json.loads((tmp_path / file).read_text())
-        (tmp_path / file).write_text(json.dumps({**content, key: 4096}))
-    whole = tiny.TorchBackend(TextProcessor.from_folder(tmp_path), model)
-    assert config["max_position_embeddings"] == tiny.MAX_LENGTH
-    for strategy in ("none", "simple", "first", "average", "max"):
-        parameters = {"aggregation_strategy": strategy}
-        expected = whole.ask({"text": text, "parameters": parameters})
-        for max_length, stride in ((40, 0), (40, 1), (33, 10), (64, 60), (128, 32)):
-            options = {"max_length": max_length}
-            windowed = tiny.TorchBackend(TextProcessor.from_folder(tmp_path, options=options), model)
-            answer = windowed.ask({"text": [text, "short"], "parameters": {**parameters, "stride": stride}})
-            same_entities(expected["entities"], answer["results"][0]["entities"])
+    for stride in (0, 1, 10, tiny.MAX_LENGTH - 6):
+        for strategy in ("simple", "first", "average", "max"):
+            parameters = {"aggregation_strategy": strategy, "stride": stride}
+            answer = ours.ask({"text": [text, "short"], "parameters": parameters})
+            same_entities(quiet(pipeline, text, **parameters), answer["results"][0]["entities"])
             assert answer["windows"][0] > 1 == answer["windows"][1]
+        parameters = {"aggregation_strategy": "none", "ignore_labels": [], "stride": stride}
+        tokens = ours.ask({"text": text, "parameters": parameters})["entities"]
+        assert len(tokens) == len(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        assert [one["index"] for one in tokens] == sorted({one["index"] for one in tokens})
     cut = tiny.TorchBackend(TextProcessor.from_folder(tmp_path, options={"max_length": 40, "long_texts": "cut"}), model)
     answer = cut.ask({"text": text})
     assert (True, None, 40) == (answer["truncated"], answer.get("windows"), answer["tokens"])
