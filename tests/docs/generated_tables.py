@@ -6,7 +6,6 @@ is set), so that a page cannot tell what the code no longer does. Pure: values i
 
 from __future__ import annotations
 
-import collections
 import inspect
 import itertools
 import re
@@ -29,8 +28,6 @@ from gateway.settings import Settings, variables_of
 from tests.kube_tools import CHART
 
 _BLOCK: Final = "<!-- generated: {name} -->\n{text}\n<!-- end -->"
-_MANY: Final = 3
-"""Commands from which on an option is described once for all of them."""
 _MARK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?\n)??<!-- end -->", re.S)
 
 
@@ -142,14 +139,8 @@ def chart_values() -> Iterator[tuple[str, str | None, str]]:
 
 
 def commands_reference() -> str:
-    """Return the options that many commands have, then every command: its line, its help, and its own options."""
-    found = [(command, context, _options(command, context)) for command, context in commands()]
-    counts = collections.Counter(row for _, _, rows in found for row in rows.values())
-    shared = [row for row, count in counts.items() if count >= _MANY]
-    return "\n\n".join([
-        "## Options of several commands", "A command names those that it has below its own.", _table(shared),
-        *(_described(command, context, rows, shared) for command, context, rows in found),
-    ])  # fmt: skip
+    """Return every command: its line, its help but for what the options mean, and their names and variables."""
+    return "\n\n".join(_described(command, context) for command, context in commands())
 
 
 def commands(
@@ -187,7 +178,7 @@ def _tree(error: type[errors.GatewayError]) -> Iterator[type[errors.GatewayError
             yield from _tree(sub)
 
 
-def _described(command: click.Command, context: click.Context, rows: dict[str, str], shared: list[str]) -> str:
+def _described(command: click.Command, context: click.Context) -> str:
     told = inspect.cleandoc(command.help or "")
     text, _, examples = told.partition("\b\nExample")
     shown = [line.strip() for line in examples.splitlines()[1:] if line.strip()]
@@ -195,31 +186,14 @@ def _described(command: click.Command, context: click.Context, rows: dict[str, s
     parts = [f"## {context.command_path}", f"`{context.get_usage().removeprefix('Usage: ')}`".replace("\n", " ")]
     parts += [" ".join(paragraph.replace("\b", "").split()) for paragraph in text.strip().split("\n\n")]
     parts += [f"```console\n{continued}\n```"] if shown else []
-    own = [row for row in rows.values() if row not in shared]
-    parts += [_table(own)] if own else []
-    also = [f"`{name}`" for name, row in rows.items() if row in shared]
-    parts += [f"{'Also' if own else 'Options'}: {', '.join(also)}."] if also else []
+    options = [_option(option, context) for option in command.params if isinstance(option, click.Option)]
+    parts += [f"Options: {', '.join(options)}."] if options else []
     return "\n\n".join(" ".join(part.split()) if part.startswith("`triton") else part for part in parts)
 
 
-def _options(command: click.Command, context: click.Context) -> dict[str, str]:
-    """Return the rows of a command's options by their names."""
-    rows = {option.opts[-1]: _option(option, context) for option in command.params if isinstance(option, click.Option)}
-    return {name: row for name, row in rows.items() if row}
-
-
-def _table(rows: list[str]) -> str:
-    return "\n".join(["| option | default | meaning |", "|---|---|---|", *rows])
-
-
 def _option(option: click.Option, context: click.Context) -> str:
-    """Return the row of an option; nothing for a hidden one."""
+    """Return an option's name, and the variable that sets it."""
     told = option.get_help_record(context)
-    if told is None or option.hidden:
-        return ""
-    facts = option.get_help_extra(context)
-    names, meaning = told[0].replace("|", "\\|"), " ".join((option.help or "").split())
-    meaning, _, given = meaning.partition("[default: ")
-    variables = ", ".join(f"`{name}`" for name in facts.get("envvars", ()))
-    default = facts.get("default") or given.rstrip("]") or "–"
-    return f"| `{names}` | {default} | {meaning.strip()}{f' Variable: {variables}.' if variables else ''} |"
+    assert told is not None
+    variables = [f"`{name}`" for name in option.get_help_extra(context).get("envvars", ())]
+    return f"`{told[0]}`{f' ({variables[0]})' if variables else ''}"
