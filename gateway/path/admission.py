@@ -27,6 +27,12 @@ _log = logging.getLogger("triton_gateway.request")
 
 SHARE: Final = 8
 """If several endpoints are served, one may hold 8 times as many requests as there are free places."""
+_WHY: Final = {
+    "gateway_full": "this gateway already works on {places} requests and takes no more",
+    "batch_full": "this gateway already works on {places} requests and takes no more of class batch beside them",
+    "endpoint_full": "this gateway works on as many requests of {path} as others leave room for",
+    "work_full": "{path} has as much work{of_class} in hand as keeps its model busy",
+}
 _LOG_EVERY_S: Final = 1.0
 _PRESS_EVERY_S: Final = 0.1
 """While the process is full, the limits of all endpoints come into force, at most every 0.1 s."""
@@ -113,35 +119,15 @@ class Permits:
         self.retry_after: Callable[[], float] = lambda: 1.0
         """Returns the seconds after which a refused caller may try again."""
 
-    def press(self, who: Iterable[Pressure], now: float) -> None:
-        """Put limits of work into force: a request was refused for the work of these endpoints."""
-        for one in who:
-            one.press(now)
-
-    def is_full(self, rank: int) -> bool:
-        """Return whether one more request of a class would be refused."""
-        return self.in_flight >= self.ceilings[rank]
-
     def full(self, rank: int = DEFAULT) -> Overloaded:
         """Return the refusal of one request too many."""
         is_batch = rank == BATCH and self.in_flight < self.max_requests
-        why = "and takes no more of class batch beside them" if is_batch else "and takes no more"
-        return self._refusal(
-            f"this gateway already works on {self.ceilings[rank]} requests {why}",
-            "batch_full" if is_batch else "gateway_full",
-        )  # fmt: skip
+        return self.refusal("batch_full" if is_batch else "gateway_full", rank)
 
-    def share_is_full(self, path: str) -> Overloaded:
-        """Return the refusal of a request whose endpoint has its share."""
-        return self._refusal(f"this gateway works on as many requests of {path} as others leave room for",
-                             "endpoint_full")  # fmt: skip
-
-    def work_is_full(self, path: str, rank: int) -> Overloaded:
-        """Return the refusal of a request whose endpoint has as much work in hand as keeps its model busy."""
-        batch = " of class batch" if rank == BATCH else ""
-        return self._refusal(f"{path} has as much work{batch} in hand as keeps its model busy", "work_full")
-
-    def _refusal(self, message: str, because: str) -> Overloaded:
+    def refusal(self, because: str, rank: int, path: str = "") -> Overloaded:
+        """Return a refusal of a request for the endpoint at ``path``."""
+        of_class = " of class batch" if rank == BATCH else ""
+        message = _WHY[because].format(places=self.ceilings[rank], path=path, of_class=of_class)
         return Overloaded(message, because=because, hint="try again", retry_after=self.retry_after())
 
     def admit(self, permit: Permit, rank: int = DEFAULT) -> None:
@@ -165,6 +151,13 @@ class Permits:
         """Return a permit for work that goes on after its request has ended. It is never refused."""
         self.in_flight += 1
         return Permit(self)
+
+
+def _press(endpoints: Iterable[Endpoint], now: float) -> None:
+    """Put limits of work into force: a request was refused for the work of these endpoints."""
+    for endpoint in endpoints:
+        for pressure in endpoint.pressure:
+            pressure.press(now)
 
 
 def _full(held: int) -> Overloaded:
@@ -203,17 +196,20 @@ class AdmissionControl:
     def check(self, path: str, rank: int, tenant: str = "") -> None:
         """Raise ``Overloaded`` if the endpoint at ``path`` has its share of the places, or enough work in hand."""
         permits = self._permits
-        if (permits.pressure.is_on or permits.in_flight >= permits.easy[rank]) and self._is_full_at(path, rank, tenant):
-            raise self._refusal(path, rank)
-
-    def _refusal(self, path: str, rank: int) -> Overloaded:
-        permits = self._permits
-        if permits.is_full(rank):
-            return permits.full(rank)
-        found = self._at(path)
+        if not permits.pressure.is_on and permits.in_flight < permits.easy[rank]:
+            return
+        found, now = self._at(path), time.monotonic()
+        if self._has_share(found, rank):
+            because = "endpoint_full"
+        elif permits.pressure.look(now) and self._is_overloaded(path, found, rank, tenant):
+            because = "work_full"
+        else:
+            return
+        if permits.in_flight >= permits.ceilings[rank]:
+            raise permits.full(rank)
         if rank != BATCH:  # class batch is limited to half of the places, which is no sign of overload
-            permits.press((one for endpoint in found for one in endpoint.pressure), time.monotonic())
-        return permits.share_is_full(path) if self._has_share(found, rank) else permits.work_is_full(path, rank)
+            _press(found, now)
+        raise permits.refusal(because, rank, path)
 
     def count(self, error: Overloaded, rank: int) -> None:
         """Count a refusal, and log the number once a second: a line for each would take longer than the refusal."""
@@ -222,8 +218,7 @@ class AdmissionControl:
         now = time.monotonic()
         if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:
             self._press_at = now + _PRESS_EVERY_S
-            endpoints = self._table.current.endpoints.values()
-            self._permits.press((one for endpoint in endpoints for one in endpoint.pressure), now)
+            _press(self._table.current.endpoints.values(), now)
         if now >= self._log_at:
             self._log_at = now + _LOG_EVERY_S
             _log.info(
@@ -236,14 +231,6 @@ class AdmissionControl:
         """Return the name of the endpoint at ``path``, empty if none is served: its metrics count the refusal."""
         found = self._at(path or "")
         return found[0].identity.endpoint if found else ""
-
-    def _is_full_at(self, path: str, rank: int, tenant: str) -> bool:
-        found, permits = self._at(path), self._permits
-        return self._has_share(found, rank) or (
-            permits.pressure.is_on
-            and permits.pressure.look(time.monotonic())
-            and self._is_overloaded(path, found, rank, tenant)
-        )
 
     def _is_overloaded(self, path: str, found: Sequence[Endpoint], rank: int, tenant: str) -> bool:
         """Return whether a request for ``path`` is refused for the work in hand: of a canary, the stable version's.
