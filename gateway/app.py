@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -64,7 +64,7 @@ from gateway.path.admission import Permits
 from gateway.path.ask import Serving
 from gateway.path.rights import FEEDBACK_PATH, redacted_for
 from gateway.path.routing.table import RoutingTable
-from gateway.path.serve import DataPlane, RequestSpans, serve
+from gateway.path.serve import DataPlane, serve
 from gateway.path.shadow import Mirror
 from gateway.payloads.log import payload_log
 from gateway.registry.cache import ArtifactCache, SpecStore
@@ -77,6 +77,9 @@ from gateway.triton.addresses import http_beside
 from gateway.triton.backend import TritonBackend
 from gateway.triton.port import Backend
 from gateway.triton.tls import in_folder
+
+if TYPE_CHECKING:
+    from gateway.spans import Spans
 
 _log = logging.getLogger("triton_gateway")
 
@@ -117,7 +120,7 @@ class Gateway:
         is_whole_process: bool = False,
         settle: float = _SETTLE_S,
         parent: int = 0,
-        spans: RequestSpans | None = None,
+        spans: Spans | None = None,
         local_names: Collection[str] | None = None,
     ) -> None:
         self._settings = settings
@@ -146,10 +149,8 @@ class Gateway:
             self.table, self.permits, self.observer, self.health, timeout=settings.request_timeout, spans=spans,
             access_log=settings.access_log, access=access, key_header=settings.routing_key,
         )  # fmt: skip
-        self._mirror = Mirror(
-            self.table, self.observer, self.plane.records.subscribe, self.permits,
-            timeout=min(settings.request_timeout, _SHADOW_S),
-        )  # fmt: skip
+        self._mirror = Mirror(self.table, self.observer, self.permits, timeout=min(settings.request_timeout, _SHADOW_S))
+        self.plane.records.subscribe(self._mirror.answered)
         self._payloads = payload_log(
             settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)
         )
@@ -562,7 +563,7 @@ def _local_names(settings: Settings, environ: Mapping[str, str]) -> Collection[s
     return environ[LOCAL_NAMES].lower().split()
 
 
-def _spans(environ: Mapping[str, str]) -> RequestSpans | None:
+def _spans(environ: Mapping[str, str]) -> Spans | None:
     protocol = trace_protocol(environ)
     if not protocol:
         return None

@@ -29,14 +29,9 @@ class Records:
         self._access_log = access_log
         self._listeners: tuple[Listener, ...] = ()
 
-    def subscribe(self, listener: Listener) -> Callable[[], None]:
-        """Call ``listener`` with the trace of every request that ends. Returns a function that unsubscribes it."""
+    def subscribe(self, listener: Listener) -> None:
+        """Call ``listener`` with the trace of every request that ends."""
         self._listeners = (*self._listeners, listener)
-
-        def leave() -> None:
-            self._listeners = tuple(other for other in self._listeners if other is not listener)
-
-        return leave
 
     def record(self, trace: Trace) -> None:
         """Record a request that has ended."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.callers.access import Access
 from gateway.callers.quotas import Quota
@@ -39,8 +39,11 @@ from gateway.path.deadlines import Deadlines
 from gateway.path.records import Records
 from gateway.path.rights import redacted_for
 from gateway.path.routing.table import RoutingTable
-from gateway.trace import DIRECT, FALLBACK, Trace
+from gateway.trace import DIRECT, FALLBACK
 from preprocessing.errors import PreprocessingError
+
+if TYPE_CHECKING:
+    from gateway.spans import Spans
 
 _log = logging.getLogger("triton_gateway.request")
 
@@ -145,22 +148,6 @@ async def _in_pieces(pieces: AsyncGenerator[Event, None], ask: Ask, plane: DataP
         raise translate(error) from error
 
 
-class RequestSpans(Protocol):
-    """Makes spans of requests; see ``spans``."""
-
-    def close(self) -> None:
-        """Export the spans that are left; may block for some seconds."""
-        ...
-
-    def begin(self, trace: Trace) -> None:
-        """Give a request its ids."""
-        ...
-
-    def finished(self, trace: Trace) -> None:
-        """Export a request that has ended."""
-        ...
-
-
 class DataPlane:
     """What ``serve`` needs. One per event loop.
 
@@ -176,7 +163,7 @@ class DataPlane:
         health: Health,
         *,
         timeout: float,
-        spans: RequestSpans | None = None,
+        spans: Spans | None = None,
         access_log: bool = False,
         access: Access | None = None,
         key_header: str = "x-routing-key",

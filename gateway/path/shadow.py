@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -29,7 +29,6 @@ from gateway.path.admission import Permits
 from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from gateway.path.neighbours import Neighbours
-from gateway.path.records import Listener
 from gateway.path.routing.table import RoutingTable
 from gateway.path.serve import OneVersion
 from gateway.spec import ShadowSpec
@@ -53,19 +52,12 @@ _COUNTS: Final = frozenset({"tokens", "truncated", "windows"})
 _NOBODY: Final = (Overloaded, Unavailable, DeadlineExceeded, ClientGone)
 """Errors that say nothing about the version: it had no capacity, no server or no time."""
 
-Outcome = str
-"""``agreed``, ``differed``, ``failed`` or ``dropped``."""
-
 
 @dataclass(slots=True)
 class _Shadow:
-    """A configured shadow, and its counts in this process."""
+    """A configured shadow, and the reason of its last failure in this process."""
 
     spec: ShadowSpec
-    target: str
-    counts: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(("agreed", "differed", "failed"), 0))
-    dropped: int = 0
-    difference: float = 0.0
     reason: str = ""
     neighbours: Neighbours = field(default_factory=Neighbours)
 
@@ -81,7 +73,6 @@ class _Source:
 class Mirror:
     """Sends a share of the finished requests to shadows. One per event loop.
 
-    ``subscribe(listener)`` calls the listener with every finished request, and returns a function that ends that.
     ``timeout``: seconds that one request may take.
     """
 
@@ -89,15 +80,12 @@ class Mirror:
         self,
         table: RoutingTable,
         observer: Observer,
-        subscribe: Callable[[Listener], Callable[[], None]],
         permits: Permits,
         *,
         timeout: float,
     ) -> None:
         self._table = table
         self._observer = observer
-        self._subscribe = subscribe
-        self._unsubscribe: Callable[[], None] | None = None
         self._permits = permits
         self._timeout = timeout
         self._random = random.random
@@ -108,26 +96,23 @@ class Mirror:
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
         """Mirror to ``shadows`` from now on, as far as their versions are among the served ``endpoints``.
 
-        A shadow that stays keeps its counts, even if its share changes.
+        A shadow that stays keeps the texts that its embeddings are compared by, even if its share changes.
         """
         before, self._shadows = self._shadows, {}
         for name, spec in shadows.items():
             known = before.get(name)
             if known is None or replace(known.spec, percent=spec.percent) != spec:
-                known = _Shadow(spec, spec.to)
+                known = _Shadow(spec)
             known.spec = spec
             self._shadows[name] = known
         self._by_url = {}
         for name, shadow in self._shadows.items():
-            if shadow.target in endpoints:
-                named = _labels(endpoints[shadow.target])
+            target = shadow.spec.to
+            if target in endpoints:
+                named = _labels(endpoints[target])
                 for url, endpoint in endpoints.items():
-                    if url != shadow.target and name in (url, endpoint.identity.endpoint):
+                    if url != target and name in (url, endpoint.identity.endpoint):
                         self._by_url[url] = _Source(shadow, renamed(_labels(endpoint), named))
-        if self._by_url and self._unsubscribe is None:
-            self._unsubscribe = self._subscribe(self.answered)
-        elif not self._by_url:
-            self._stop_listening()
 
     def answered(self, trace: Trace) -> None:
         """Send a finished request to its shadow, or ignore it. Never waits, never raises."""
@@ -145,41 +130,32 @@ class Mirror:
         task.add_done_callback(self._tasks.discard)
 
     def status(self) -> dict[str, Any]:
-        """Return the shadows and how their answers compare, in this process."""
-        found = {}
-        for name, shadow in self._shadows.items():
-            compared = shadow.counts["agreed"] + shadow.counts["differed"]
-            found[name] = {
-                "to": shadow.target, "percent": shadow.spec.percent, "tolerance": shadow.spec.tolerance,
-                "mirrored": compared + shadow.counts["failed"], **shadow.counts, "dropped": shadow.dropped,
-                "agreement": shadow.counts["agreed"] / compared if compared else None,
-                "mean_difference": shadow.difference / compared if compared else None,
+        """Return the shadows. How many of their answers agree is in the metrics."""
+        return {
+            name: {
+                "to": shadow.spec.to, "percent": shadow.spec.percent, "tolerance": shadow.spec.tolerance,
                 "is_on": any(source.shadow is shadow for source in self._by_url.values()),
                 "last_failure": shadow.reason or None,
-            }  # fmt: skip
-        return found
+            }
+            for name, shadow in self._shadows.items()
+        }  # fmt: skip
 
     async def close(self) -> None:
         """Cancel what runs."""
-        self._stop_listening()
+        self._by_url = {}
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _stop_listening(self) -> None:
-        if self._unsubscribe is not None:
-            self._unsubscribe()
-            self._unsubscribe = None
-
     async def _mirror(self, source: _Source, one: Trace) -> None:
-        shadow = source.shadow
-        permits, target = self._permits, self._table.current.endpoints.get(shadow.target)
+        shadow, permits = source.shadow, self._permits
+        target = self._table.current.endpoints.get(shadow.spec.to)
         if target is None or 2 * permits.held_bytes > permits.max_bytes:
             self._drop(shadow)
             return
         TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
-        ask = InternalAsk(InternalCall(shadow.target, one.body))
+        ask = InternalAsk(InternalCall(shadow.spec.to, one.body))
         ask.flow = _FLOW
         try:
             permits.admit(ask, BATCH)
@@ -191,7 +167,7 @@ class Mirror:
             if isinstance(error, _NOBODY):
                 self._drop(shadow)
             else:
-                self._found(shadow, target, "differed" if error.kind in OF_CALLERS else "failed")
+                self._count(target, "differed" if error.kind in OF_CALLERS else "failed")
             return
         try:
             answer = with_names(ask.reply, source.names)
@@ -209,27 +185,21 @@ class Mirror:
             self._note(shadow, f"{type(error).__name__}: {error}")
             self._drop(shadow)
             return
-        shadow.difference += off
-        self._found(shadow, target, "agreed" if same else "differed", off)
+        self._count(target, "agreed" if same else "differed")
+        self._observer.observe(catalog.SHADOW_DIFFERENCE, off, target.identity.endpoint, target.identity.version)
 
-    def _found(self, shadow: _Shadow, target: Endpoint, outcome: Outcome, off: float | None = None) -> None:
-        """Count an outcome. ``off``: the largest difference of the numbers."""
-        identity = target.identity
-        shadow.counts[outcome] += 1
-        self._observer.count(catalog.SHADOWS, identity.endpoint, identity.version, outcome)
-        if off is not None:
-            self._observer.observe(catalog.SHADOW_DIFFERENCE, off, identity.endpoint, identity.version)
+    def _count(self, target: Endpoint, outcome: str) -> None:
+        self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, outcome)
 
     def _note(self, shadow: _Shadow, reason: str) -> None:
         if reason != shadow.reason:
-            _log.info("%s fails as a shadow of %s: %s", shadow.target, shadow.spec.endpoint, reason[:300])
+            _log.info("%s fails as a shadow of %s: %s", shadow.spec.to, shadow.spec.endpoint, reason[:300])
             shadow.reason = reason[:300]
 
     def _drop(self, shadow: _Shadow) -> None:
-        shadow.dropped += 1
-        target = self._table.current.endpoints.get(shadow.target)
+        target = self._table.current.endpoints.get(shadow.spec.to)
         if target is not None:
-            self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, "dropped")
+            self._count(target, "dropped")
 
 
 def _labels(endpoint: Endpoint) -> tuple[str, ...]:

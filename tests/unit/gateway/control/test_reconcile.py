@@ -95,7 +95,7 @@ class World:
             cache=ArtifactCache(folder / "cache", self.registry),
             assembler=cast("Any", self.assembler), table=self.table, health=self.health, observer=observer,
             tritons=Tritons(lambda *_: FakeBackend()), references=References(folder / "references"),
-            mirror=Mirror(self.table, observer, lambda _: None, Permits(8, 1 << 20), timeout=1.0),
+            mirror=Mirror(self.table, observer, Permits(8, 1 << 20), timeout=1.0),
             threads=self.threads,
         )  # fmt: skip
 
