@@ -12,6 +12,7 @@ from deploy.controller.rollouts import record, steps
 from deploy.controller.rollouts.record import Request
 from deploy.controller.rollouts.steps import Decision, Rollout
 from deploy.tools.errors import DeployError, RegistryUnavailable
+from gateway.registry import RegistryWriter
 
 Stop = Callable[[float], bool]
 """Waits for seconds; returns True if the person wants to go."""
@@ -34,13 +35,13 @@ class Progress:
     problem: str = ""
 
 
-def ask(store: record.Store, endpoint: str, wanted: Request) -> None:
+def ask(store: RegistryWriter, endpoint: str, wanted: Request) -> None:
     """Write the request ``wanted``; the last one counts."""
     store.write({}, [record.asked(endpoint, wanted)])
 
 
 def followed(
-    store: record.Store, endpoint: str, wanted: Request | None, stop: Stop, *, clock: Callable[[], float] = time.time
+    store: RegistryWriter, endpoint: str, wanted: Request | None, stop: Stop, *, clock: Callable[[], float] = time.time
 ) -> Iterator[Progress]:
     """Yield the progress of a rollout until it ends or ``stop`` says so. ``wanted``: the request that begins it.
 
@@ -84,7 +85,7 @@ def unguarded(rollout: Rollout, now: float) -> str:
 
 
 def carried_out(
-    store: record.Store, endpoint: str, wanted: Request, stop: Stop, *, clock: Callable[[], float] = time.time
+    store: RegistryWriter, endpoint: str, wanted: Request, stop: Stop, *, clock: Callable[[], float] = time.time
 ) -> Rollout | None:
     """Ask for ``wanted``, and return the rollout after it. None: no controller answers, and the abort was done here.
 
@@ -115,7 +116,7 @@ def carried_out(
     raise DeployError("interrupted; the request waits for the controller")
 
 
-def _abort(store: record.Store, endpoint: str, rollout: Rollout) -> None:
+def _abort(store: RegistryWriter, endpoint: str, rollout: Rollout) -> None:
     """Give the canary weight 0 and end its mirroring. The request stays: a controller that returns ends the rollout."""
     task, serving = store.task(), record.readable(store.spec())
     ended = steps.after_command(rollout, "abort", "", 0.0)
@@ -123,13 +124,13 @@ def _abort(store: record.Store, endpoint: str, rollout: Rollout) -> None:
     store.write(record.with_weights(task, endpoint, shares), record.mirroring(serving, ended, by=record.CONTROLLER))
 
 
-def _withdraw(store: record.Store, endpoint: str, wanted: Request) -> None:
+def _withdraw(store: RegistryWriter, endpoint: str, wanted: Request) -> None:
     """Take the request back, unless a controller takes it up just now. Raises ``DeployError`` if it was taken back."""
     store.ledger.remove("rollout_request", [endpoint])
     if record.is_waiting(wanted, record.read(store.task(), endpoint)):
         raise DeployError(f"{NOBODY}: the request is withdrawn, nothing was changed", hint=_HINT)
 
 
-def _nobody(store: record.Store, now: float) -> str:
+def _nobody(store: RegistryWriter, now: float) -> str:
     leader = election.alive(store.reports, now=now)
     return f"waiting for the controller {leader}" if leader else f"{NOBODY}. {_HINT}"

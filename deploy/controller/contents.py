@@ -17,9 +17,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from deploy.controller.registry import Record, ServingTask, Store, spec
 from deploy.controller.wanted import Wanted
 from deploy.tools.errors import GatewayError
+from gateway import registry, spec
+from gateway.registry import Record, Records, RegistryWriter
+from gateway.spec import ServingTask
 
 log = logging.getLogger("triton_gateway.controller")
 
@@ -35,11 +37,21 @@ Reported = Callable[[], Mapping[str, Sequence[tuple[str, str]]]]
 """Returns the hashes (of the file, of its parts) that model syncs report, by the model's name in Triton."""
 
 
+def reported(records: Records) -> dict[str, list[tuple[str, str]]]:
+    """Return these hashes from the reports of all model syncs."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for _, models in sorted(registry.reports.read(records).items()):
+        for one in models:
+            if one.sha256:
+                found.setdefault(one.name, []).append((one.sha256, one.parts))
+    return found
+
+
 class ContentKeeper:
     """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
 
     def __init__(
-        self, store: Store, reported: Reported, *, clock: Callable[[], float], wall: Callable[[], float],
+        self, store: RegistryWriter, reported: Reported, *, clock: Callable[[], float], wall: Callable[[], float],
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:  # fmt: skip
         self._store = store

@@ -13,10 +13,12 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from deploy.controller import registry
 from deploy.controller.election import Election
 from deploy.controller.wanted import Duty, carry_out
 from deploy.tools.errors import GatewayError, line_of
+from gateway import registry
+from gateway.registry import RegistryWriter
+from gateway.spec import ServingTask
 
 log = logging.getLogger("triton_gateway.controller")
 
@@ -37,7 +39,7 @@ class Controller:
     """
 
     def __init__(
-        self, store: registry.Store, election: Election, duties: Callable[[Loaded], Duties], *,
+        self, store: RegistryWriter, election: Election, duties: Callable[[Loaded], Duties], *,
         poll_s: float, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
@@ -50,7 +52,7 @@ class Controller:
         self._duties: Duties = {}
         self._problems: dict[str, str] = {}
         self._marker: str | None = None
-        self._task: registry.ServingTask = registry.ServingTask()
+        self._task: ServingTask = ServingTask()
         self._problem = ""
         self.last_contact = 0.0
         """When the registry last answered, in Unix seconds; 0: never."""
@@ -100,7 +102,7 @@ class Controller:
         if self._clock() < self._due:
             return
         self._due = self._clock() + self._poll_s
-        gone = registry.silent(self._election.records, now=self._wall())
+        gone = registry.reports.silent(self._election.records, now=self._wall())
         if gone:
             self._store.reports.remove("report", gone)
         marker = self._store.marker()
@@ -125,4 +127,5 @@ class Controller:
 
     def loaded(self) -> Collection[tuple[str, str]]:
         """Return url and model id of every version that some Triton has loaded, as their model syncs report."""
-        return registry.loaded(self._election.records)
+        told = registry.reports.read(self._election.records).values()
+        return {(one.url, one.model) for models in told for one in models if one.phase == "loaded"}

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from deploy.controller.registry import metrics
+from gateway import metrics
 
 catalog = metrics.catalog
 _COUNTERS: Final = (

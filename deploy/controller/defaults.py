@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Final
 
 from deploy.controller import default_versions
-from deploy.controller.registry import Kind, ServingTask
 from deploy.controller.wanted import Wanted
+from gateway.registry import Kind
+from gateway.spec import ServingTask
 
 log = logging.getLogger("triton_gateway.controller")
 

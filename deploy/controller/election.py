@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from deploy.controller.registry import Ledger, Record, Records
+from gateway.registry import Ledger, Record, Records
 
 log = logging.getLogger("triton_gateway.controller")
 

@@ -10,8 +10,10 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from deploy.controller.registry import Kind, ServingTask, spec, version_numbers
 from deploy.controller.wanted import Wanted
+from gateway import spec, version_numbers
+from gateway.registry import Kind
+from gateway.spec import ServingTask
 
 EVERY_S: Final = 600.0
 UNUSED_S: Final = 3600.0

@@ -12,9 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from deploy.controller import registry
 from deploy.controller.auto_update import AutoUpdate
-from deploy.controller.contents import ContentKeeper
+from deploy.controller.contents import ContentKeeper, reported
 from deploy.controller.controller import Controller, Duties, Loaded
 from deploy.controller.defaults import DefaultsKeeper
 from deploy.controller.drift.judging import Families, Judging
@@ -26,12 +25,15 @@ from deploy.controller.rollouts import shown
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.telemetry import Telemetry
 from deploy.tools import ports, probes
+from gateway import logs, settings
+from gateway.metrics import catalog
+from gateway.registry import ClearMLRegistry, RegistryWriter
 
 _STUCK_S: Final = 120.0
 
 
 def made(
-    store: registry.Store, poll_s: float, gateways: Sequence[str], show: Callable[[Families], None] = lambda _: None
+    store: RegistryWriter, poll_s: float, gateways: Sequence[str], show: Callable[[Families], None] = lambda _: None
 ) -> Controller:  # fmt: skip
     """Return a controller that looks at the serving Task every ``poll_s`` seconds, and at these gateways' counters.
 
@@ -51,7 +53,7 @@ def made(
             "default versions": DefaultsKeeper(clock=time.monotonic, wall=time.time),
             "rollouts": Rollouts(store, seen, me),
             "contents of models": ContentKeeper(
-                store, lambda: registry.reported(election.records), clock=time.monotonic, wall=time.time
+                store, lambda: reported(election.records), clock=time.monotonic, wall=time.time
             ),
             "history": Observer(store),
             "unused records": Pruner(clock=time.monotonic, wall=time.time),
@@ -70,13 +72,15 @@ def run(
     gateways: Sequence[str], stop: threading.Event,
 ) -> None:  # fmt: skip
     """Run a controller until ``stop`` is set. Raises ``DeployError`` if the port is taken."""
-    store = registry.connect(serving_task_id, files_rewrite=files_rewrite, log_format=log_format)
+    logs.configure(log_format)
+    rewrites = settings.Settings(files_rewrite=files_rewrite).files_rewrites()
+    store = ClearMLRegistry(serving_task_id, files_rewrite=rewrites)
     if health_port is not None:
         ports.require_free("0.0.0.0", health_port, what="health probes", option="--health-port")  # noqa: S104 - probes come from outside
     _run(store, poll_s, gateways, health_port, "0.0.0.0", stop)  # noqa: S104 - as above
 
 
-def beside(poll_s: float) -> Callable[[registry.Store, threading.Event], None]:
+def beside(poll_s: float) -> Callable[[RegistryWriter, threading.Event], None]:
     """Return what runs a controller in the process of a model sync, until an event is set."""
     gateways = os.environ.get("TRITON_GATEWAY_URL", "").split()
     port = int(os.environ.get("TRITON_GATEWAY_CONTROLLER_HEALTH_PORT") or 0) or None
@@ -84,9 +88,9 @@ def beside(poll_s: float) -> Callable[[registry.Store, threading.Event], None]:
 
 
 def _run(
-    store: registry.Store, poll_s: float, gateways: Sequence[str], port: int | None, host: str, stop: threading.Event
+    store: RegistryWriter, poll_s: float, gateways: Sequence[str], port: int | None, host: str, stop: threading.Event
 ) -> None:
-    judged: dict[registry.metrics.catalog.Metric, Mapping[tuple[str, ...], float]] = {}
+    judged: dict[catalog.Metric, Mapping[tuple[str, ...], float]] = {}
     controller = made(store, poll_s, gateways, judged.update)
     with contextlib.ExitStack() as stack:
         if port is not None:
@@ -100,7 +104,8 @@ def _answer(controller: Controller, judged: Families, path: str) -> probes.Answe
         # What an earlier lead has found is old.
         found = dict(judged) if controller.leads else {}
         own: Families = {
-            registry.LEADS: {(): int(controller.leads)}, registry.LAST_CONTACT: {(): int(controller.last_contact)}
+            catalog.CONTROLLER_LEADS: {(): int(controller.leads)},
+            catalog.CONTROLLER_LAST_CONTACT: {(): int(controller.last_contact)},
         }  # fmt: skip
         return probes.text_answer(probes.metrics({**own, **found}))
     if path == "/healthz":

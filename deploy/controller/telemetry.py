@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from deploy.controller.registry import ServingTask, Store
+from gateway.registry import RegistryWriter
+from gateway.spec import ServingTask
 
 Statuses = Callable[[], Mapping[str, Mapping[str, Any] | None]]
 Rows = Mapping[tuple[str, str], list[Mapping[str, Any]]]
@@ -26,7 +27,7 @@ MAX_ENDPOINTS: Final = 200
 class Telemetry:
     """Called with the serving Task after every look; ``wall`` returns Unix seconds. ``statuses``: of every gateway."""
 
-    def __init__(self, store: Store, statuses: Statuses, *, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: RegistryWriter, statuses: Statuses, *, wall: Callable[[], float] = time.time) -> None:
         self._store = store
         self._statuses = statuses
         self._wall = wall

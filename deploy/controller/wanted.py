@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from deploy.controller.registry import Kind, Record, ServingTask, Store
+from gateway.registry import Kind, Record, RegistryWriter
+from gateway.spec import ServingTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,7 @@ Duty = Callable[[ServingTask], Wanted | None]
 """Called with the serving Task (and our records) after every look. Raises ``GatewayError`` if it could not decide."""
 
 
-def carry_out(store: Store, task: ServingTask, duty: Duty) -> bool:
+def carry_out(store: RegistryWriter, task: ServingTask, duty: Duty) -> bool:
     """Write what ``duty`` wants. Return True if the Task or its records must be read again. Raises ``GatewayError``."""
     wanted = duty(task)
     if wanted is None or not (wanted.records or wanted.sections or any(wanted.gone.values())):

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from deploy.cli.rollout_request import Progress
-    from deploy.controller.rollouts.record import Request, Store
+    from deploy.controller.rollouts.record import Request
     from deploy.controller.rollouts.steps import Decision, Rollout
+    from gateway.registry import RegistryWriter
 
 _ENDPOINT = click.option(
     "--endpoint",
@@ -183,7 +184,7 @@ def _served(gateways: Sequence[str]) -> list[Mapping[str, Any]]:
     return found
 
 
-def _follow(store: Store, endpoint: str, wanted: Request | None) -> int:
+def _follow(store: RegistryWriter, endpoint: str, wanted: Request | None) -> int:
     """Show the progress of a rollout until it ends, or until the person interrupts; return the exit code."""
     from deploy.cli import rollout_request
 

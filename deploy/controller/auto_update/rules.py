@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from deploy.controller.registry import registry, spec, version_numbers
 from deploy.tools import sections
-from gateway import hocon
+from gateway import hocon, registry, spec, version_numbers
 
 RULES: Final = "model_monitoring"
 SERVED: Final = "model_monitoring_eps"

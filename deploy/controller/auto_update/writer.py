@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from deploy.controller.auto_update import rules
-from deploy.controller.registry import ServingTask, Store, registry, spec
 from deploy.controller.wanted import Wanted
 from deploy.tools.errors import GatewayError
+from gateway import registry, spec
+from gateway.registry import RegistryWriter
+from gateway.spec import ServingTask
 
 log = logging.getLogger("triton_gateway.controller")
 
@@ -29,7 +31,7 @@ class AutoUpdate:
 
     def __init__(
         self,
-        store: Store,
+        store: RegistryWriter,
         loaded: Loaded,
         *,
         clock: Callable[[], float],

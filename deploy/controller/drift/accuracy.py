@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from deploy.controller.counters import Numbers
-from deploy.controller.registry import metrics
+from gateway import metrics
 
 Z: Final = 1.959963984540054
 """Standard deviations of a 95 % interval."""

@@ -21,8 +21,10 @@ from deploy.controller.drift.references import Key, name_of, references
 from deploy.controller.drift.variables import Begun, Followed, Variables, of_endpoints
 from deploy.controller.drift.versions import Compared, Pair, Versions
 from deploy.controller.gateways import Gateways
-from deploy.controller.registry import Record, Records, ServingTask, Store, metrics
 from deploy.tools.errors import GatewayError
+from gateway import metrics
+from gateway.registry import Record, Records, RegistryWriter
+from gateway.spec import ServingTask
 
 catalog = metrics.catalog
 ALARM_DAYS: Final = metrics.drift.ALARM_DAYS
@@ -58,8 +60,9 @@ class Judging:
     """
 
     def __init__(
-        self, store: Store, gateways: Gateways, show: Callable[[Families], None], *, clock: Callable[[], float],
-        wall: Callable[[], float], begin: Callable[[Callable[[], None]], object], alarm_days: float = ALARM_DAYS,
+        self, store: RegistryWriter, gateways: Gateways, show: Callable[[Families], None], *,
+        clock: Callable[[], float], wall: Callable[[], float], begin: Callable[[Callable[[], None]], object],
+        alarm_days: float = ALARM_DAYS,
     ) -> None:  # fmt: skip
         self._store, self._gateways, self._show, self._begin = store, gateways, show, begin
         self._clock, self._wall = clock, wall

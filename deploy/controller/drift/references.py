@@ -9,7 +9,7 @@ from collections import defaultdict
 from itertools import pairwise
 
 from deploy.controller.counters import BUCKETS, REFERENCE, Numbers, Reading
-from deploy.controller.registry import metrics
+from gateway import metrics
 
 catalog = metrics.catalog
 drift = metrics.drift

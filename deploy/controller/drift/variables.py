@@ -12,7 +12,7 @@ from deploy.controller.counters import Numbers
 from deploy.controller.drift import references
 from deploy.controller.drift.evidence import DAY_S, Judged, Variable
 from deploy.controller.drift.references import Key
-from deploy.controller.registry import metrics
+from gateway import metrics
 
 drift = metrics.drift
 Begun = Mapping[tuple[Key, str], Judged]

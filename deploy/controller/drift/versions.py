@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from deploy.controller.counters import Numbers
 from deploy.controller.drift import references
-from deploy.controller.registry import metrics
+from gateway import metrics
 
 catalog = metrics.catalog
 drift = metrics.drift

@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError
-from gateway import callers, default_version, registry, spec
+from gateway import callers, default_version, spec
+from gateway.registry import Record
+from gateway.spec import ServingTask
 
 SECTIONS: Final = {
     "endpoints": "endpoints", "auto_update": "model_monitoring", "canaries": "canary", "metrics": "metric_logging",
@@ -44,10 +46,6 @@ _SLACK_S: Final = 2.0
 _CLOCKS_S: Final = 60.0
 """Largest difference of two machines' clocks for which the order of entries is kept."""
 
-Record = registry.Record
-Store = registry.RegistryWriter
-"""The registry in which changes are recorded."""
-ServingTask = spec.ServingTask
 Fields = Mapping[str, Any]
 Thing = tuple[str, str]
 """Kind and name of something that can change: ``("canary", "sentiment")``."""
@@ -250,10 +248,10 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def record_of(entry: Entry) -> registry.Record:
+def record_of(entry: Entry) -> Record:
     """Return the record of an entry. It shortens what is long; the command that restores it has all."""
     before, after = ({name: _short(value) for name, value in one.items()} for one in (entry.before, entry.after))
-    return registry.Record("history", entry.key, asdict(replace(entry, before=before, after=after)))
+    return Record("history", entry.key, asdict(replace(entry, before=before, after=after)))
 
 
 def _short(value: Any) -> Any:

@@ -17,6 +17,8 @@ from deploy.controller.history import changes
 from deploy.controller.history.changes import Doing, Entry, Fact, Thing
 from deploy.controller.plain import read as read_plain
 from deploy.tools.errors import GatewayError
+from gateway.registry import Record, RegistryWriter
+from gateway.spec import ServingTask
 
 T = TypeVar("T")
 _log = logging.getLogger("triton_gateway.history")
@@ -42,7 +44,7 @@ class History:
     since: float = 0.0
 
 
-def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dict[str, Entry]:
+def look(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> dict[str, Entry]:
     """Record the changes since the last look, and return ``changes.lost``. Raises the registry's errors.
 
     The very first look records the current state without entries.
@@ -62,9 +64,9 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dic
     oldest = sorted(stored)[:BLOCK] if len(stored) + len(found) >= KEPT + BLOCK else []
     since = max((one.at for one in _entries({"history": {key: stored[key] for key in oldest}})), default=since)
     records = [changes.record_of(entry) for entry in found]
-    records += [changes.Record("history_now", " ".join(thing), asdict(fact)) for thing, fact in known.items()]
+    records += [Record("history_now", " ".join(thing), asdict(fact)) for thing, fact in known.items()]
     if since != _since(recorded):
-        records.append(changes.Record("history_begun", _BEGUN, {"at": round(since, 3)}))
+        records.append(Record("history_begun", _BEGUN, {"at": round(since, 3)}))
     if records:
         store.history.write(records)
     store.history.remove("history_doing", [url for url, doing in _doing(recorded).items() if doing.until < now])
@@ -75,14 +77,14 @@ def look(store: changes.Store, *, clock: Callable[[], float] = time.time) -> dic
     return lost
 
 
-def read(store: changes.Store, *, clock: Callable[[], float] = time.time) -> History:
+def read(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> History:
     """Return the recorded history, and what has changed since. Raises the registry's errors."""
     recorded = store.history.read()
     return History((*_entries(recorded), *_changes(store, recorded, clock())[1]), _since(recorded))
 
 
 @contextlib.contextmanager
-def announced(store: changes.Store, endpoints: Iterable[str], *, by: str, why: str) -> Iterator[None]:
+def announced(store: RegistryWriter, endpoints: Iterable[str], *, by: str, why: str) -> Iterator[None]:
     """Name the author of the changes to ``endpoints`` that a tool makes in the context, which records none itself.
 
     If that cannot be noted, it is logged and nothing else happens.
@@ -91,7 +93,7 @@ def announced(store: changes.Store, endpoints: Iterable[str], *, by: str, why: s
     def note(until: float) -> None:
         try:
             value = asdict(Doing(by, why, until))
-            store.history.write([changes.Record("history_doing", url, value) for url in endpoints])
+            store.history.write([Record("history_doing", url, value) for url in endpoints])
         except GatewayError as error:
             _log.warning("`triton-gateway history` will not know who made this change: %s", error.message)
 
@@ -108,14 +110,14 @@ class Observer:
     Costs nothing while the Task is the same object, and no call to the registry while its contents are unchanged.
     """
 
-    def __init__(self, store: changes.Store, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
-        self._task: changes.ServingTask | None = None
+        self._task: ServingTask | None = None
         self._said: dict[Thing, changes.Fields] | None = None
         self._lost: dict[str, Mapping[str, Any]] | None = None
 
-    def __call__(self, task: changes.ServingTask) -> None:
+    def __call__(self, task: ServingTask) -> None:
         """Record the changes. Raises the registry's errors."""
         if task is self._task:
             return
@@ -134,14 +136,14 @@ class Observer:
         if lost == self._lost:
             return
         if lost:
-            self._store.reports.write([changes.Record("leader", "lost", lost)])
+            self._store.reports.write([Record("leader", "lost", lost)])
         else:
             self._store.reports.remove("leader", ["lost"])
         self._lost = lost
 
 
 def _changes(
-    store: changes.Store, recorded: _Records, now: float
+    store: RegistryWriter, recorded: _Records, now: float
 ) -> tuple[Mapping[Thing, changes.Fact] | None, list[Entry]]:
     """Return the facts of the Task, and what has changed since ``recorded`` was written.
 

@@ -16,10 +16,12 @@ from typing import Any, Final
 from deploy.controller import default_versions
 from deploy.controller.counters import Reading, grown
 from deploy.controller.gateways import Gateways
-from deploy.controller.registry import ServingTask, default_version, spec
 from deploy.controller.rollouts import record, steps
 from deploy.controller.rollouts.counts import Version, between, differences
 from deploy.controller.rollouts.steps import Decision, Observation, Rollout
+from gateway import default_version, spec
+from gateway.registry import Record, RegistryWriter
+from gateway.spec import ServingTask
 
 GUARDED_S: Final = 30.0
 """Seconds after a look for which a rollout counts as guarded; the state is written three times within them."""
@@ -34,7 +36,7 @@ class Carrier:
     """
 
     def __init__(
-        self, store: record.Store, gateways: Gateways | None, endpoint: str, me: str, *,
+        self, store: RegistryWriter, gateways: Gateways | None, endpoint: str, me: str, *,
         wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
@@ -192,7 +194,7 @@ def _seen_of(task: ServingTask, endpoint: str) -> tuple[object, ...]:
     return record.raw(task, endpoint), asked, task.sections.get(record.CANARY, "")
 
 
-def _chosen_default(task: ServingTask, serving: spec.ServingSpec, rollout: Rollout) -> list[record.Record]:
+def _chosen_default(task: ServingTask, serving: spec.ServingSpec, rollout: Rollout) -> list[Record]:
     """Return the record that makes a promoted version the default, unless somebody has chosen one since."""
     at = next((round(one.at, 1) for one in reversed(rollout.history) if one.what == "promote"), 0.0)
     if rollout.phase != "promoted" or not record.is_of_own_name(serving, rollout):

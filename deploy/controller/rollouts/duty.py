@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 
 from deploy.controller.gateways import Gateways
-from deploy.controller.registry import ServingTask, spec
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.carrier import Carrier
 from deploy.tools.errors import DeployError, GatewayError
+from gateway import spec
+from gateway.registry import RegistryWriter
+from gateway.spec import ServingTask
 
 log = logging.getLogger("triton_gateway.controller")
 
@@ -26,7 +28,7 @@ class Rollouts:
     """
 
     def __init__(
-        self, store: record.Store, gateways: Gateways | None, me: str, *, wall: Callable[[], float] = time.time
+        self, store: RegistryWriter, gateways: Gateways | None, me: str, *, wall: Callable[[], float] = time.time
     ) -> None:
         self._store = store
         self._gateways = gateways

@@ -20,11 +20,8 @@ from deploy.controller.rollouts.steps import Command, Rollout
 from deploy.tools import sections
 from deploy.tools.errors import DeployError
 from gateway import hocon, registry, spec
-
-Record = registry.Record
-ServingTask = spec.ServingTask
-Store = registry.RegistryWriter
-"""The registry that rollouts are recorded in."""
+from gateway.registry import Record
+from gateway.spec import ServingTask
 
 CANARY: Final = "canary"
 CONTROLLER: Final = "the controller"

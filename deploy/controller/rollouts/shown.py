@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from deploy.controller.registry import ServingTask, metrics, spec
 from deploy.controller.rollouts.steps import Rollout
+from gateway import metrics, spec
+from gateway.spec import ServingTask
 
 catalog = metrics.catalog
 

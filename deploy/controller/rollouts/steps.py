@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from deploy.controller.plain import plain, read
-from deploy.controller.registry import spec
 from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.counts import Counts
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Gate
+from gateway import spec
 
 Phase = Literal["running", "promoted", "rolled_back", "aborted", "taken_over", "refused"]
 State = Literal["waiting", "inconclusive", "holding", "healthy", "over"]
