@@ -297,13 +297,9 @@ class TextVariables:
         if not self._has_labels:
             self._see_vectors(traces)
             return
-        results = list(chain.from_iterable(map(_results_of, traces)))
-        if not _can(self._see_results, results):
-            for result in results:  # a result has an unexpected form: count the others one by one
-                if type(result) is dict and "entities" in result:
-                    _can(self._see_entities, result["entities"])
-                else:
-                    _can(self._see_results, [result])
+        found = list(chain.from_iterable(map(_labels_of, chain.from_iterable(map(_results_of, traces)))))
+        self._take(variables.LABEL, [label for label, _ in found])
+        self._take(variables.SCORE, [score for _, score in found])
 
     def _see_tokens(self, rows: Sequence[TextRow]) -> None:
         self._take(variables.TOKENS, [row.n_tokens for row in rows])
@@ -326,29 +322,20 @@ class TextVariables:
             for vector in embeddings.vectors_of(trace.answer)
         ]
         if vectors:
-            _can(self._cosines.see, self._draws.of(self._cosines, vectors))
-
-    def _see_entities(self, entities: Iterable[Mapping[str, Any]]) -> None:
-        """Count entities, and likewise single tokens by the entity that they belong to."""
-        for entity in entities:
-            label = entity.get("entity_group") or str(entity["entity"])
-            self._take(variables.LABEL, (label.removeprefix("B-").removeprefix("I-"),))
-            self._take(variables.SCORE, (entity["score"],))
-
-    def _see_results(self, results: Sequence[Mapping[str, Any]]) -> None:
-        # Read everything before counting anything, so that an exception leaves no partial count.
-        labels = [str(result["label"]) for result in results]
-        scores = [float(result["score"]) for result in results]
-        self._take(variables.LABEL, labels)
-        self._take(variables.SCORE, scores)
+            self._cosines.see(self._draws.of(self._cosines, vectors))
 
 
-def _can(count: Callable[[Any], None], what: Any) -> bool:
+def _labels_of(result: Any) -> list[tuple[str, float]]:
+    """Return label and score of a result, or of each of its entities: of tokens, those of the entity they belong to."""
     try:
-        count(what)
+        if "entities" not in result:
+            return [(str(result["label"]), float(result["score"]))]
+        return [
+            (str(one.get("entity_group") or one["entity"]).removeprefix("B-").removeprefix("I-"), float(one["score"]))
+            for one in result["entities"]
+        ]
     except Exception:  # noqa: BLE001 - one unreadable result must not keep the others from being counted
-        return False
-    return True
+        return []
 
 
 def _texts_of(traces: Sequence[Trace]) -> list[Text]:

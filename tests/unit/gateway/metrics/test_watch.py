@@ -242,10 +242,12 @@ def test_an_invalid_answer_affects_only_its_own_count() -> None:
     """Results are counted in groups; an unreadable one affects neither the others nor /metrics."""
     watched = Watched({}, Served("e", "1", is_text=True, labels=("GOOD", "BAD")))
     good = {"label": "GOOD", "score": 0.9, "scores": {"GOOD": 0.9, "BAD": 0.1}}
-    for answer in (good, {"label": "GOOD"}, {**good, "score": "x"}, {"entities": [{}]}, good):
+    entities = {"entities": [{"entity_group": "GOOD", "score": 0.5}, {"entity": "B-BAD", "score": 0.5}]}
+    for answer in (good, {"label": "GOOD"}, {**good, "score": "x"}, {"entities": [{}]}, entities):
         watched.answer({"text": "a"}, answer, encoded=[encoded(4)])
     found = watched.read()
-    assert (2, 2) == (found["enum_total{predicted_label,GOOD}"], found["scalar_count{top_score}"])
+    assert (2, 1) == (found["enum_total{predicted_label,GOOD}"], found["enum_total{predicted_label,BAD}"])
+    assert 3 == found["scalar_count{top_score}"]
     assert 5 == found["scalar_count{token_length}"]
 
 
