@@ -246,7 +246,7 @@ class HookFailed(GatewayError):
 
 
 class ControlError(GatewayError):
-    """A configuration or registry error; it ends in the outcome of a reconciliation and never in an answer."""
+    """A configuration or registry error. It ends as the outcome of a reconciliation, or answers operators."""
 
     kind = "control"
 
@@ -261,6 +261,7 @@ class RegistryUnavailable(ControlError):
     """The ClearML API or file store does not answer; the gateway retries."""
 
     kind = "registry_unavailable"
+    status = 503
     retryable = True
 
 
@@ -268,6 +269,7 @@ class RegistryRefused(ControlError):
     """The ClearML API refused a call: wrong credentials, or an unknown Task or model."""
 
     kind = "registry_refused"
+    status = 502
 
 
 class ArtifactCorrupt(ControlError):

@@ -23,7 +23,7 @@ from swagger_ui_bundle import swagger_ui_path
 
 from gateway.admin import feedback
 from gateway.admin.page import POLICY, render_live, render_page
-from gateway.errors import STATUS, GatewayError
+from gateway.errors import STATUS, EndpointNotFound, GatewayError, MethodNotAllowed
 from gateway.health import Health
 from gateway.http.problems import nothing_at, problem
 from gateway.path.rights import FEEDBACK_PATH
@@ -107,25 +107,19 @@ def build_ops(
             swagger_favicon_url="docs/static/favicon-32x32.png",
         )
 
-    @app.exception_handler(404)
-    async def not_found(request: Request, _error: HTTPException) -> Response:
-        status, headers, content = problem(
-            nothing_at(request.url.path), request.headers.get("x-request-id", "")
-        )  # fmt: skip
+    @app.exception_handler(GatewayError)
+    async def refused(request: Request, error: GatewayError) -> Response:
+        status, headers, content = problem(error, request.headers.get("x-request-id", ""))
         return Response(content, status, {name.decode(): value.decode() for name, value in headers})
 
+    @app.exception_handler(404)
+    async def not_found(request: Request, _error: HTTPException) -> Response:
+        return await refused(request, nothing_at(request.url.path))
+
     @app.exception_handler(405)
-    async def wrong_method(request: Request, error: HTTPException) -> JSONResponse:
-        return JSONResponse(
-            {
-                "error": f"{request.method} is not possible at {ascii(request.url.path)[1:-1][:100]}",
-                "code": "method_not_allowed",
-                "request_id": request.headers.get("x-request-id", ""),
-                "hint": f"use {(error.headers or {}).get('Allow', 'GET')}",
-            },
-            405,
-            headers=dict(error.headers or {}),
-        )
+    async def wrong_method(request: Request, error: HTTPException) -> Response:
+        message = f"{request.method} is not possible at {ascii(request.url.path)[1:-1][:100]}"
+        return await refused(request, MethodNotAllowed(message, allow=(error.headers or {}).get("Allow", "GET")))
 
     async def live() -> dict[str, bool]:
         """Return 200 as long as the process runs, whatever the state of Triton and the registry."""
@@ -160,25 +154,17 @@ def build_ops(
     @app.get("/v1/endpoints/{url:path}/lineage", tags=["operations"])
     async def came_from(url: str) -> JSONResponse:
         """Return the lineage of the model of an endpoint version (`endpoint/version`): Task, data, code, links."""
-        try:
-            found = await lineage(url.strip("/"))
-        except GatewayError as error:
-            return _refusal(503 if error.retryable else 502, error.message, error.kind)
-        return _not_served(url) if found is None else JSONResponse(found)
+        return _of_served(url, await lineage(url.strip("/")))
 
     @app.get("/v1/endpoints/{url:path}/history", tags=["operations"])
     async def what_was_changed(url: str) -> JSONResponse:
         """Return the last changes of an endpoint, the newest first: when, by whom, what, before, after and why."""
-        try:
-            return JSONResponse({"entries": await history(url.strip("/"))})
-        except GatewayError as error:
-            return _refusal(503 if error.retryable else 502, error.message, error.kind)
+        return JSONResponse({"entries": await history(url.strip("/"))})
 
     @app.get("/v1/endpoints/{url:path}/learned", tags=["operations"])
     async def what_was_learned(url: str) -> JSONResponse:
         """Return what a reference of an endpoint version needs besides counts: frequent words, mean embedding."""
-        found = learned(url.strip("/"))
-        return _not_served(url) if found is None else JSONResponse(found)
+        return _of_served(url, learned(url.strip("/")))
 
     @app.get("/v2", tags=["operations"])
     async def metadata() -> dict[str, Any]:
@@ -227,12 +213,11 @@ def _drawn(
     return gzip.compress(content, compresslevel=1) if packs else content
 
 
-def _not_served(url: str) -> JSONResponse:
-    return _refusal(404, f"endpoint {ascii(url)[1:-1][:100]} is not served here", "endpoint_not_found")
-
-
-def _refusal(status: int, message: str, code: str) -> JSONResponse:
-    return JSONResponse({"error": message, "code": code, "request_id": ""}, status)
+def _of_served(url: str, found: dict[str, Any] | None) -> JSONResponse:
+    """Return what was found of a version. Raises ``EndpointNotFound`` without anything."""
+    if found is None:
+        raise EndpointNotFound(f"endpoint {ascii(url)[1:-1][:100]} is not served here")
+    return JSONResponse(found)
 
 
 def _serve_paths(status: Mapping[str, Any], prefix: str) -> dict[str, Any]:
