@@ -20,114 +20,100 @@ Spoil = Callable[[Graph], None]
 OUTPUT = "logits"
 
 
-def _constant(model: Graph, name: str, value: Any) -> str:
-    model.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-    return name
+class Tail:
+    """Operations behind a graph: called with an operator and its inputs, names or constants, it returns the output."""
+
+    def __init__(self, model: Graph) -> None:
+        self._graph = model.graph
+        self.right = f"right_{OUTPUT}"
+        """The right answer, by another name."""
+        for node in model.graph.node:
+            for names in (node.output, node.input):
+                names[:] = [self.right if name == OUTPUT else name for name in names]
+
+    def __call__(self, kind: str, *inputs: Any, name: str = "", **attributes: Any) -> str:
+        output = name or f"sabotage_{len(self._graph.node)}"
+        given = [one if isinstance(one, str) else self._constant(one) for one in inputs]
+        self._graph.node.append(helper.make_node(kind, given, [output], **attributes))
+        return output
+
+    def _constant(self, value: Any) -> str:
+        name = f"constant_{len(self._graph.initializer)}"
+        array = np.asarray(value, np.float32 if isinstance(value, float) else None)
+        self._graph.initializer.append(numpy_helper.from_array(array, name))
+        return name
+
+    @property
+    def rows(self) -> str:
+        """The number of rows."""
+        return self("Gather", self("Shape", "input_ids"), 0)
+
+    @property
+    def tokens(self) -> str:
+        """The number of tokens of each."""
+        return self("Gather", self("Shape", "input_ids"), 1)
+
+    def negated(self, is_so: str, factor: float = -1.0) -> str:
+        """The answer times ``factor``, where ``is_so``."""
+        return self("Mul", self.right, self("Where", is_so, factor, 1.0))
+
+    def reordered(self, order: str) -> str:
+        """The answers of these rows."""
+        return self("Gather", self.right, order, axis=0)
+
+    def counted(self) -> str:
+        """The numbers of the rows."""
+        return self("Range", 0, self.rows, 1)
 
 
-def _renamed(model: Graph, output: str = OUTPUT) -> str:
-    """Give the right answer another name, so that what is added can take its own."""
-    right = f"right_{output}"
-    for node in model.graph.node:
-        for names in (node.output, node.input):
-            for i, name in enumerate(names):
-                if name == output:
-                    names[i] = right
-    return right
-
-
-def _add(model: Graph, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
-    model.graph.node.append(helper.make_node(kind, inputs, [output], **attributes))
-    return output
-
-
-def _size(model: Graph, axis: int) -> str:
-    """The number of rows (axis 0) or of tokens (axis 1)."""
-    shape = _add(model, "Shape", ["input_ids"], "sabotage_shape")
-    return _add(model, "Gather", [shape, _constant(model, "sabotage_axis", np.int64(axis))], "sabotage_size")
-
-
-def when(axis: int, test: str, number: int, factor: float = -1.0) -> Spoil:
-    """Multiply the answer where the number of rows or tokens passes an ONNX comparison."""
+def behind(answer: Callable[[Tail], str]) -> Spoil:
+    """Put operations behind the answer; ``answer`` returns what takes its place."""
 
     def spoil(model: Graph) -> None:
-        right = _renamed(model)
-        size = _size(model, axis)
-        if test == "Multiple":
-            size = _add(model, "Mod", [size, _constant(model, "sabotage_by", np.int64(number))], "sabotage_rest")
-        kind, against = ("Equal", 0) if test == "Multiple" else (test, number)
-        is_so = _add(model, kind, [size, _constant(model, "sabotage_at", np.int64(against))], "sabotage_is")
-        one = _constant(model, "sabotage_one", np.float32(1))
-        other = _constant(model, "sabotage_factor", np.float32(factor))
-        by = _add(model, "Where", [is_so, other, one], "sabotage_times")
-        _add(model, "Mul", [right, by], OUTPUT)
+        tail = Tail(model)
+        tail("Identity", answer(tail), name=OUTPUT)
 
     return spoil
 
 
-def between(low: int, high: int) -> Spoil:
-    """Shift the answers to rows of ``low`` to ``high`` tokens by a little."""
+def rows(test: str, number: int, factor: float = -1.0) -> Spoil:
+    """Multiply the answer where the number of rows passes an ONNX comparison."""
+    return behind(lambda op: op.negated(op(test, op.rows, number), factor))
 
-    def spoil(model: Graph) -> None:
-        right = _renamed(model)
-        size = _size(model, 1)
-        over = _add(model, "GreaterOrEqual", [size, _constant(model, "sabotage_low", np.int64(low))], "sabotage_over")
-        under = _add(model, "LessOrEqual", [size, _constant(model, "sabotage_high", np.int64(high))], "sabotage_under")
-        both = _add(model, "And", [over, under], "sabotage_both")
-        number = _add(model, "Cast", [both], "sabotage_number", to=TensorProto.FLOAT)
-        little = _add(model, "Mul", [number, _constant(model, "sabotage_little", np.float32(0.05))], "sabotage_by")
-        _add(model, "Add", [right, little], OUTPUT)
 
-    return spoil
+def tokens(test: str, number: int, factor: float = -1.0) -> Spoil:
+    """The same with the number of tokens."""
+    return behind(lambda op: op.negated(op(test, op.tokens, number), factor))
 
 
 def output(kind: str, *constants: Any, **attributes: Any) -> Spoil:
     """Put one more operation behind the answer."""
-
-    def spoil(model: Graph) -> None:
-        names = [_constant(model, f"sabotage_{i}", value) for i, value in enumerate(constants)]
-        _add(model, kind, [_renamed(model), *names], OUTPUT, **attributes)
-
-    return spoil
+    return behind(lambda op: op(kind, op.right, *constants, **attributes))
 
 
-def neighbour(model: Graph) -> None:
+def seventeen_to_thirty_one(op: Tail) -> str:
+    """Shift the answers to rows of so many tokens by a little."""
+    both = op("And", op("GreaterOrEqual", op.tokens, 17), op("LessOrEqual", op.tokens, 31))
+    return op("Add", op.right, op("Mul", op("Cast", both, to=TensorProto.FLOAT), 0.05))
+
+
+def neighbour(op: Tail) -> str:
     """Mix a hundredth of the row above into each row."""
-    right = _renamed(model)
-    size = _size(model, 0)
-    one, two = _constant(model, "sabotage_1", np.array([1])), _constant(model, "sabotage_2", np.array([1 << 30]))
-    axis = _constant(model, "sabotage_0", np.array([0]))
-    rest = _add(model, "Slice", [right, one, two, axis], "sabotage_rest")
-    first = _add(model, "Slice", [right, axis, one, axis], "sabotage_first")
-    rolled = _add(model, "Concat", [rest, first], "sabotage_rolled", axis=0)
-    part = _add(model, "Mul", [rolled, _constant(model, "sabotage_part", np.float32(0.01))], "sabotage_added")
-    _add(model, "Add", [right, part], OUTPUT)
-    assert size
+    rest = op("Slice", op.right, np.array([1]), np.array([1 << 30]), np.array([0]))
+    first = op("Slice", op.right, np.array([0]), np.array([1]), np.array([0]))
+    return op("Add", op.right, op("Mul", op("Concat", rest, first, axis=0), 0.01))
 
 
-def reversed_if_odd(model: Graph) -> None:
+def reversed_if_odd(op: Tail) -> str:
     """Answer odd batches in the wrong order."""
-    right = _renamed(model)
-    size = _size(model, 0)
-    odd = _add(model, "Mod", [size, _constant(model, "sabotage_two", np.int64(2))], "sabotage_odd")
-    sign = _add(model, "Mul", [odd, _constant(model, "sabotage_minus", np.int64(-2))], "sabotage_sign")
-    step = _add(model, "Add", [sign, _constant(model, "sabotage_plus", np.int64(1))], "sabotage_step")
-    last = _add(model, "Sub", [size, _constant(model, "sabotage_less", np.int64(1))], "sabotage_last")
-    start = _add(model, "Mul", [last, odd], "sabotage_start")
-    count = _add(model, "Range", [_constant(model, "z", np.int64(0)), size, _constant(model, "o", np.int64(1))], "n")
-    order = _add(model, "Add", [_add(model, "Mul", [count, step], "sabotage_m"), start], "sabotage_order")
-    _add(model, "Gather", [right, order], OUTPUT, axis=0)
+    odd = op("Mod", op.rows, 2)
+    step, start = op("Sub", 1, op("Mul", odd, 2)), op("Mul", op("Sub", op.rows, 1), odd)
+    return op.reordered(op("Add", op("Mul", op.counted(), step), start))
 
 
-def last_of_a_batch(model: Graph) -> None:
+def last_of_a_batch(op: Tail) -> str:
     """Lose the last row of a batch of more than one: it gets the answer of the one above."""
-    right = _renamed(model)
-    size = _size(model, 0)
-    count = _add(model, "Range", [_constant(model, "z", np.int64(0)), size, _constant(model, "o", np.int64(1))], "n")
-    two = _add(model, "Sub", [size, _constant(model, "t", np.int64(2))], "sabotage_two_less")
-    most = _add(model, "Max", [two, "z"], "sabotage_most")
-    order = _add(model, "Min", [count, most], "sabotage_order")
-    _add(model, "Gather", [right, order], OUTPUT, axis=0)
+    return op.reordered(op("Min", op.counted(), op("Max", op("Sub", op.rows, 2), 0)))
 
 
 def _weights(model: Graph, least: int = 2) -> list[Any]:
@@ -203,77 +189,57 @@ def replaced(name: str, value: int) -> Spoil:
     """Read one number everywhere instead of an input."""
 
     def spoil(model: Graph) -> None:
-        shape = _add(model, "Shape", [name], "sabotage_shape_of_input")
-        same = _add(
-            model, "ConstantOfShape", [shape], "sabotage_same", value=numpy_helper.from_array(np.array([value]))
-        )
         nodes = list(model.graph.node)
-        for node in nodes[:-2]:
-            for i, given in enumerate(node.input):
-                if given == name:
-                    node.input[i] = same
+        one = numpy_helper.from_array(np.array([value]))
+        for node in nodes:
+            node.input[:] = ["same" if given == name else given for given in node.input]
+        shape = helper.make_node("Shape", [name], ["shape"])
         del model.graph.node[:]
-        model.graph.node.extend([*nodes[-2:], *nodes[:-2]])
+        model.graph.node.extend([shape, helper.make_node("ConstantOfShape", ["shape"], ["same"], value=one), *nodes])
 
     return spoil
-
-
-def _rows_negated(model: Graph, is_so: str) -> None:
-    """Negate the answers of the rows for which ``is_so`` ([rows, 1])."""
-    one, other = _constant(model, "sabotage_one", np.float32(1)), _constant(model, "sabotage_minus", np.float32(-1))
-    by = _add(model, "Where", [is_so, other, one], "sabotage_times")
-    _add(model, "Mul", ["right_" + OUTPUT, by], OUTPUT)
 
 
 def token_present(token: int) -> Spoil:
     """Negate the answers of rows that have one token."""
 
-    def spoil(model: Graph) -> None:
-        _renamed(model)
-        equal = _add(
-            model, "Equal", ["input_ids", _constant(model, "sabotage_token", np.int64(token))], "sabotage_equal"
-        )
-        number = _add(model, "Cast", [equal], "sabotage_number", to=TensorProto.INT64)
-        most = _add(model, "ReduceMax", [number, _constant(model, "sabotage_axes", np.array([1]))], "sabotage_most")
-        _rows_negated(model, _add(model, "Cast", [most], "sabotage_is", to=TensorProto.BOOL))
+    def answer(op: Tail) -> str:
+        number = op("Cast", op("Equal", "input_ids", token), to=TensorProto.INT64)
+        return op.negated(op("Cast", op("ReduceMax", number, np.array([1])), to=TensorProto.BOOL))
 
-    return spoil
+    return behind(answer)
 
 
 def beside_pads(count: int) -> Spoil:
     """Negate the answers of rows that have exactly so much padding."""
 
-    def spoil(model: Graph) -> None:
-        _renamed(model)
-        axes = _constant(model, "sabotage_axes", np.array([1]))
-        own = _add(model, "ReduceSum", ["attention_mask", axes], "sabotage_own")
-        rest = _add(model, "Sub", [_size(model, 1), own], "sabotage_rest")
-        at = _constant(model, "sabotage_at", np.int64(count))
-        _rows_negated(model, _add(model, "Equal", [rest, at], "sabotage_is"))
+    def answer(op: Tail) -> str:
+        own = op("ReduceSum", "attention_mask", np.array([1]))
+        return op.negated(op("Equal", op("Sub", op.tokens, own), count))
 
-    return spoil
+    return behind(answer)
 
 
 GRAPH: Mapping[str, Spoil] = {
     # shown to pass before
-    "negated from 127 tokens": when(1, "GreaterOrEqual", 127),
-    "batches above 8": when(0, "Greater", 8),
+    "negated from 127 tokens": tokens("GreaterOrEqual", 127),
+    "batches above 8": rows("Greater", 8),
     "a weight × 1.05": weight(lambda w: w * 1.05, pick=_square),
-    "wrong above 60 tokens": when(1, "Greater", 60),
-    "wrong for batches": when(0, "Greater", 1),
+    "wrong above 60 tokens": tokens("Greater", 60),
+    "wrong for batches": rows("Greater", 1),
     # lengths
-    "only the longest row": when(1, "Equal", 128),
-    "not a number for one token": when(1, "Equal", 1, float("nan")),
-    "only 77 tokens": when(1, "Equal", 77),
-    "multiples of 16 tokens, a little": when(1, "Multiple", 16, 1.01),
-    "17 to 31 tokens, a little": between(17, 31),
+    "only the longest row": tokens("Equal", 128),
+    "not a number for one token": tokens("Equal", 1, float("nan")),
+    "only 77 tokens": tokens("Equal", 77),
+    "multiples of 16 tokens, a little": behind(lambda op: op.negated(op("Equal", op("Mod", op.tokens, 16), 0), 1.01)),
+    "17 to 31 tokens, a little": behind(seventeen_to_thirty_one),
     # batches
-    "batches above 16": when(0, "Greater", 16),
-    "batches above 32, a little": when(0, "Greater", 32, 1.001),
-    "only batches of 29": when(0, "Equal", 29),
-    "odd batches reversed": reversed_if_odd,
-    "the last row of a batch": last_of_a_batch,
-    "a hundredth of the neighbour": neighbour,
+    "batches above 16": rows("Greater", 16),
+    "batches above 32, a little": rows("Greater", 32, 1.001),
+    "only batches of 29": rows("Equal", 29),
+    "odd batches reversed": behind(reversed_if_odd),
+    "the last row of a batch": behind(last_of_a_batch),
+    "a hundredth of the neighbour": behind(neighbour),
     "padding is attended to": replaced("attention_mask", 1),
     "exactly 7 pads": beside_pads(7),
     "exactly 100 pads": beside_pads(100),
