@@ -44,6 +44,8 @@ class World:
     change: Callable[[], None]
     register: Callable[[Upload], str]
     attach: Callable[[str, Path], None]
+    contain: Callable[[], str]
+    """Start a container of clearml-serving; returns its id."""
     stop: Callable[[], None]
 
 
@@ -79,12 +81,16 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         fake.add_artifact("py_code_e_1", code, sha256=hashlib.sha256(CODE.encode()).hexdigest())
         fake.add_endpoint("e", "m", version="1", preprocess_artifact="py_code_e_1")
 
+        def contain_fake() -> str:
+            fake.containers.append("container")
+            return "container"
+
         def stop_fake() -> None:
             fake.is_up = False
 
         yield World(
             fake, "m", "f", weights.read_bytes(), lambda: fake.add_endpoint("other", "m"), fake.register,
-            fake.attach, stop_fake,
+            fake.attach, contain_fake, stop_fake,
         )  # fmt: skip
         return
     with control_plane(tmp_path / "state") as server:
@@ -97,13 +103,20 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         def change() -> None:
             client.add("other", "--model-id", model)
 
+        def contain() -> str:
+            """As its `setup_task` names its own Task, which it keeps alive."""
+            made = server.call("tasks.create", name="contract - serve instance", type="inference")["id"]
+            server.call("tasks.started", task=made)
+            return str(made)
+
         with client.here():
             # The SDK keeps the first server it has found for as long as its process lives: one process each.
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                 yield World(
                     ClearMLRegistry(task), model, package, weights.read_bytes(), change,
                     lambda upload: pool.submit(register, task, upload).result(LIMIT_S),
-                    lambda key, path: pool.submit(attach, task, key, path).result(LIMIT_S), server.process.kill,
+                    lambda key, path: pool.submit(attach, task, key, path).result(LIMIT_S), contain,
+                    server.process.kill,
                 )  # fmt: skip
 
 
@@ -229,9 +242,10 @@ def test_one_section_is_written_and_the_others_stay(world: World) -> None:
     assert task.id == world.registry.followed()
 
 
-def test_nobody_else_serves_this_task(world: World) -> None:
-    """No container of clearml-serving was started."""
+def test_containers_of_clearml_serving_are_seen(world: World) -> None:
+    """By the Task of its own that each keeps alive."""
     assert [] == list(world.registry.stock_containers())
+    assert [world.contain()] == list(world.registry.stock_containers())
 
 
 def test_what_is_reported_is_taken(world: World) -> None:
