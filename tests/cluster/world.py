@@ -7,13 +7,9 @@ which see only the counters. docs/autoscaling.md lists what it leaves out.
 
 from __future__ import annotations
 
-import bisect
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-
-from gateway.metrics.catalog import STAGE_BUCKETS
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +47,6 @@ class Gateway:
     calls: float = 0.0
     overloaded: float = 0.0
     too_late: float = 0.0
-    infer_buckets: list[float] = field(default_factory=lambda: [0.0] * (len(STAGE_BUCKETS) + 1))
-    queue_buckets: list[float] = field(default_factory=lambda: [0.0] * (len(STAGE_BUCKETS) + 1))
     cpu_wait_s: float = 0.0
     cpu_s: float = 0.0
     in_flight: float = 0.0
@@ -236,8 +230,6 @@ class World:
             one.infer_s += done * infer / ready
             one.queue_s += done * queued / ready
             one.seconds += done * (infer + queued) / ready
-            one.infer_buckets[bisect.bisect_left(STAGE_BUCKETS, infer)] += done / ready
-            one.queue_buckets[bisect.bisect_left(STAGE_BUCKETS, queued)] += done / ready
         # Running requests besides the waiting ones, by Little's law.
         return done / dt * (infer + 1 / capacity.gateway_rps)
 
@@ -247,26 +239,16 @@ def gateway_text(one: Gateway) -> str:
     served = 'endpoint="texts",version="1",route="stable"'
     lines = [
         f"gateway_request_duration_seconds_sum{{{served}}} {one.seconds}",
-        f"gateway_request_duration_seconds_count{{{served}}} {one.requests}",
         f'gateway_requests_total{{{served},outcome="ok"}} {one.requests}',
         f'gateway_requests_total{{{served},outcome="overloaded"}} {one.overloaded}',
         f'gateway_requests_total{{{served},outcome="deadline_exceeded"}} {one.too_late}',
-        f'gateway_batch_rows_sum{{endpoint="texts",version="1"}} {one.requests}',
         f'gateway_batch_rows_count{{endpoint="texts",version="1"}} {one.calls}',
         'gateway_model_info{endpoint="texts",version="1",model_id="0",model="texts",link="",pool="default"} 1',
         f"gateway_cpu_wait_seconds_total {one.cpu_wait_s}",
         f"gateway_requests_in_flight {one.in_flight}",
+        f'gateway_stage_duration_seconds_sum{{{served},stage="queue"}} {one.queue_s}',
+        f'gateway_stage_duration_seconds_sum{{{served},stage="infer"}} {one.infer_s}',
     ]
-    for stage, seconds, buckets in (
-        ("queue", one.queue_s, one.queue_buckets), ("infer", one.infer_s, one.infer_buckets),
-    ):  # fmt: skip
-        lines.append(f'gateway_stage_duration_seconds_sum{{{served},stage="{stage}"}} {seconds}')
-        lines.append(f'gateway_stage_duration_seconds_count{{{served},stage="{stage}"}} {one.requests}')
-        total = 0.0
-        for bound, amount in zip([*STAGE_BUCKETS, math.inf], buckets, strict=True):
-            total += amount
-            le = "+Inf" if bound == math.inf else f"{bound:g}"
-            lines.append(f'gateway_stage_duration_seconds_bucket{{{served},stage="{stage}",le="{le}"}} {total}')
     return "\n".join(lines) + "\n"
 
 
