@@ -6,7 +6,6 @@ start. Each leaves it serving.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -171,28 +170,11 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
             running.stop()
 
 
-@pytest.fixture(scope="module")
-def stock_cli() -> Path:
-    """`clearml-serving` from a virtual environment that holds nothing else; kept inside ours for the next run."""
-    pins = ROOT / "constraints.txt"
-    folder = Path(sys.prefix) / "stock-cli" / hashlib.sha256(pins.read_bytes()).hexdigest()[:12]
-    installed = folder / "installed"
-    if not installed.exists():
-        shutil.rmtree(folder.parent, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
-        subprocess.run(
-            [folder / "bin" / "pip", "install", "--quiet", "clearml-serving==1.3.5", "-c", pins],
-            check=True, capture_output=True,
-        )  # fmt: skip
-        installed.touch()
-    return folder / "bin" / "clearml-serving"
-
-
-def stock(up: Up, program: Path, *arguments: str) -> str:
+def stock(up: Up, *arguments: str) -> str:
     """Run the stock CLI with the environment `up` printed, as another person's shell would."""
     exported = up.exported()
     done = subprocess.run(
-        [program, "--id", exported["CLEARML_SERVING_TASK_ID"], *arguments],
+        [BIN / "clearml-serving", "--id", exported["CLEARML_SERVING_TASK_ID"], *arguments],
         capture_output=True, text=True, check=False, timeout=LIMIT_S, cwd=up.folder,
         env={"PATH": "/usr/bin:/bin", "HOME": str(up.folder / "cli-home"), **exported},
     )  # fmt: skip
@@ -264,21 +246,21 @@ def test_status_tells_what_is_served(up: Up) -> None:
     assert [("minilm/1", "serving")] == told()
 
 
-def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up, stock_cli: Path) -> None:
+def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up) -> None:
     """A person with nothing but clearml-serving changes what is served while others are being served."""
     bundle = next((up.state / "demo").glob("minilm-*"))
     with steady(up) as load:
         output = stock(
-            up, stock_cli, "model", "upload", "--name", "second", "--project", "e2e", "--path", str(bundle),
+            up, "model", "upload", "--name", "second", "--project", "e2e", "--path", str(bundle),
             "--framework", "onnx", "--publish",
         )  # fmt: skip
         model_id = re.findall(r"new Model ID=([0-9a-f]{32})", output)[-1]
-        stock(up, stock_cli, "model", "add", "--engine", "triton", "--endpoint", "second", "--version", "1",
+        stock(up, "model", "add", "--engine", "triton", "--endpoint", "second", "--version", "1",
               "--model-id", model_id, *TENSORS)  # fmt: skip
         until(lambda: is_served(up, "second/1"))
         assert embed(up, SENTENCE, "second/1") == pytest.approx(embed(up, SENTENCE), abs=1e-6)
-        assert '"second/1"' in stock(up, stock_cli, "model", "list")
-        stock(up, stock_cli, "model", "remove", "--endpoint", "second/1")
+        assert '"second/1"' in stock(up, "model", "list")
+        stock(up, "model", "remove", "--endpoint", "second/1")
         until(lambda: not is_served(up, "second/1"))
         with pytest.raises(urllib.error.HTTPError) as caught:
             embed(up, SENTENCE, "second/1")
