@@ -8,17 +8,18 @@ answer says ``connection: close``; nothing is ever sent twice.
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import itertools
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 
 import pytest
 
 from tests import processes
+from tests.callers import Callers
 from tests.expositions import parse
 from tests.processes import LOOPBACK
 from tests.stack import Small
@@ -41,52 +42,32 @@ connection, which is then its last, before that is closed.
 """
 
 
-class Callers:
-    """What callers behind the Service see; ``ports`` is its list of gateways."""
+class Clients:
+    """Clients of the Service, each in a thread; ``ports`` is its list of gateways."""
 
     def __init__(self, *ports: int) -> None:
         self.ports = [*ports]
-        self.answered = 0
-        self.failures: list[str] = []
         self._turns = itertools.count()
-        self._ends = threading.Event()
+        self.open: dict[int, http.client.HTTPConnection] = {}
+        """Connections that are kept, by thread."""
 
-    @contextmanager
-    def calling(self) -> Iterator[None]:
-        """They send while the context is open."""
-        threads = [threading.Thread(target=self._call) for _ in range(CALLERS)]
-        for thread in threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._ends.set()
-            for thread in threads:
-                thread.join()
-
-    def _call(self) -> None:
-        connection: http.client.HTTPConnection | None = None
-        while not self._ends.wait(PAUSE_S):
-            try:
-                if connection is None:
-                    ports = self.ports
-                    connection = http.client.HTTPConnection(LOOPBACK, ports[next(self._turns) % len(ports)], LIMIT_S)
-                    connection.connect()
-                    connection.auto_open = 0  # it would connect again by itself, to the same gateway
-                connection.request("POST", "/serve/rolled", BODY, {"content-type": "application/json"})
-                reply = connection.getresponse()
-                reply.read()
-                self.answered += 1
-                self.failures += [] if reply.status == 200 else [f"status {reply.status}"]
-                is_last = reply.will_close or connection.sock is None
-            except (OSError, http.client.HTTPException) as error:
-                self.failures.append(repr(error))
-                is_last = True
-            if is_last and connection is not None:
-                connection.close()
-                connection = None
-        if connection is not None:
-            connection.close()
+    def ask(self, _: int) -> str:
+        """Ask on this thread's connection, or on a new one; return what went wrong, if anything."""
+        connection = self.open.pop(threading.get_ident(), None)
+        if connection is None:
+            ports = self.ports
+            connection = http.client.HTTPConnection(LOOPBACK, ports[next(self._turns) % len(ports)], LIMIT_S)
+            connection.connect()
+            connection.auto_open = 0  # it would connect again by itself, to the same gateway
+        with contextlib.ExitStack() as ends:
+            ends.callback(connection.close)
+            connection.request("POST", "/serve/rolled", BODY, {"content-type": "application/json"})
+            reply = connection.getresponse()
+            reply.read()
+            if not reply.will_close and connection.sock is not None:
+                self.open[threading.get_ident()] = connection
+                ends.pop_all()
+        return "" if reply.status == 200 else f"status {reply.status}"
 
 
 @pytest.fixture(scope="module")
@@ -126,8 +107,8 @@ def test_replicas_come_and_go_without_a_failed_request(stack: Small) -> None:
             return False
 
     until(lambda: serves(stack.url))
-    callers = Callers(port(stack.url))
-    with callers.calling():
+    clients = Clients(port(stack.url))
+    with Callers(clients.ask, threads=CALLERS, pause=PAUSE_S) as callers:
         # Triton names its counters without the suffix that the parser adds.
         success = "nv_inference_request_success"
         tritons = [f"http://{one.metrics}" for one in stack.tritons]
@@ -138,12 +119,12 @@ def test_replicas_come_and_go_without_a_failed_request(stack: Small) -> None:
         by_first = answered_by_tritons()
         url = stack.start_gateway("second").url
         until(lambda: serves(url))
-        callers.ports = [port(stack.url), port(url)]
+        clients.ports = [port(stack.url), port(url)]
 
         def each_gateway_has_its_part() -> bool:
             gateways = [stack.url, url]
-            before, sent = counted(gateways, "gateway_requests_total"), callers.answered
-            until(lambda: callers.answered >= sent + REQUESTS)
+            before, sent = counted(gateways, "gateway_requests_total"), callers.asked
+            until(lambda: callers.asked >= sent + REQUESTS)
             after = counted(gateways, "gateway_requests_total")
             return all(b - a >= LEAST for a, b in zip(before, after, strict=True))
 
@@ -158,10 +139,12 @@ def test_replicas_come_and_go_without_a_failed_request(stack: Small) -> None:
         ending = threading.Thread(target=end_triton)
         ending.start()
         time.sleep(PRE_STOP_S / 2)
-        callers.ports = [port(url)]
+        clients.ports = [port(url)]
         time.sleep(PRE_STOP_S / 2)
         assert 0 == stack.gateway.end()
         ending.join()
-        sent = callers.answered
-        until(lambda: callers.answered >= sent + REQUESTS // 5)
+        sent = callers.asked
+        until(lambda: callers.asked >= sent + REQUESTS // 5)
+    for connection in clients.open.values():
+        connection.close()
     assert [] == callers.failures
