@@ -1,5 +1,5 @@
-"""What README and docs tell to type is typed: page by page, beside one `triton-gateway up --demo`, and what comes is
-compared with what is shown (`…` is anything, a figure any figure).
+"""What docs and examples tell to type is typed: page by page, beside one `triton-gateway up --demo`, and what comes is
+compared with what is shown (`…` is anything, and a figure of the docs any figure).
 
 `.ci/run pages` runs it. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
 listed in ``UNTYPED`` with the reason; those lines are read by their programs in tests/docs/test_blocks.py.
@@ -18,7 +18,7 @@ from typing import Final
 
 import pytest
 
-from tests.docs.blocks import ROOT, Block, blocks
+from tests.docs.blocks import EXAMPLES, PAGES, ROOT, Block, blocks
 from tests.e2e.test_up_demo import Up, clean_environment
 from tests.integration import tiny_generators, tiny_models
 
@@ -86,6 +86,8 @@ class Reader:
 
     def place(self, page: str) -> Path:
         """The folder a page is followed in; made once."""
+        if page in EXAMPLES:
+            return self.folder / Path(page).parent
         place = self.folder / re.sub(r"\W", "-", page)
         if not place.exists():
             place.mkdir()
@@ -126,6 +128,8 @@ class Reader:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     """`up --demo`, with a classifier in two versions and two endpoints of code."""
     folder = tmp_path_factory.mktemp("pages")
+    shutil.copytree(ROOT / "examples", folder / "examples")
+    (folder / ".triton-gateway").symlink_to("state")
     up = Up(folder, "--demo")
     try:
         up.wait_ready()
@@ -145,7 +149,9 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
 
 
 TYPED: Final = [
-    block for block in blocks() if block.kind == "console" and not block.why and block.page not in ELSEWHERE
+    block
+    for block in blocks(*PAGES, *EXAMPLES)
+    if block.kind == "console" and not block.why and block.page not in ELSEWHERE
 ]
 
 
