@@ -232,20 +232,6 @@ def test_vectors_equal_pytorch_with_the_same_weights(up: Up) -> None:
         assert beside == pytest.approx(vector, abs=1e-4)
 
 
-def test_status_tells_what_is_served(up: Up) -> None:
-    """`triton-gateway status` finds the gateway by the state directory alone."""
-
-    def told() -> list[tuple[str, str]]:
-        done = subprocess.run(
-            [*command(), "status", "--json", "--state-dir", up.state], capture_output=True, text=True, check=False,
-            cwd=up.folder, env=clean_environment(up.home),
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        return [(e["url"], e["state"]) for e in json.loads(done.stdout)["endpoints"]]
-
-    assert [("minilm/1", "serving")] == told()
-
-
 def test_stock_cli_adds_and_removes_an_endpoint_without_a_failed_request(up: Up) -> None:
     """A person with nothing but clearml-serving changes what is served while others are being served."""
     bundle = next((up.state / "demo").glob("minilm-*"))

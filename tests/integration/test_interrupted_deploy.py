@@ -6,8 +6,6 @@ never answers, so each run is ended in exactly that moment. An export: tests/int
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -83,11 +81,10 @@ def environment(server: RunningControlPlane, proxy: Proxy, tmp_path_factory: pyt
     return {**client.environment, "CLEARML_SERVING_TASK_ID": client.create("serving")}
 
 
-def registered(server: RunningControlPlane, task_id: str) -> tuple[list[Any], Any]:
-    """Every model, drafts too, and the Task's text of the endpoints."""
-    models = server.call("models.get_all", only_fields=["id", "name", "tags", "uri"])["models"]
-    sections = server.call("tasks.get_by_id", task=task_id)["task"].get("configuration", {})
-    return models, sections.get("endpoints", {}).get("value") or "{}"
+def endpoints(server: RunningControlPlane, environment: Mapping[str, str]) -> Any:
+    """The Task's text of them."""
+    task = server.call("tasks.get_by_id", task=environment["CLEARML_SERVING_TASK_ID"])["task"]
+    return task.get("configuration", {}).get("endpoints", {}).get("value")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +96,7 @@ def test_ctrl_c_before_the_endpoint_is_there_ends_it_with_a_line(
 ) -> None:
     """Whatever ClearML does at that moment. Once the endpoint is being added, the command that removes it is named."""
     argv = [*command(), "deploy", str(WORDS), "--endpoint", "words", "--url", "http://127.0.0.1:9"]
-    before = registered(server, environment["CLEARML_SERVING_TASK_ID"])
+    before = endpoints(server, environment)
     code, said = proxy.interrupted(argv, call, env=environment, cwd=tmp_path)
     assert 130 == code, said
     assert "] stopped" in said
@@ -107,7 +104,7 @@ def test_ctrl_c_before_the_endpoint_is_there_ends_it_with_a_line(
     assert "Traceback" not in said
     assert ("model remove --endpoint words/1" in said) == (call == "tasks.edit")
     if call != "tasks.edit":
-        assert before[1] == registered(server, environment["CLEARML_SERVING_TASK_ID"])[1]
+        assert before == endpoints(server, environment)
 
 
 def deploy(environment: Mapping[str, str], place: Path, model: Path, endpoint: str) -> str:
@@ -127,20 +124,3 @@ def deploy(environment: Mapping[str, str], place: Path, model: Path, endpoint: s
     assert f"if {endpoint}/1 was added, it stays" in said
     assert f"model remove --endpoint {endpoint}/1" in said
     return said
-
-
-def test_the_same_files_of_another_time_are_one_model_under_any_endpoint(
-    server: RunningControlPlane, environment: dict[str, str], tmp_path: Path
-) -> None:
-    """Both endpoints stay, and have the model that was registered first."""
-    before = {one["id"] for one in registered(server, environment["CLEARML_SERVING_TASK_ID"])[0]}
-    for number, endpoint in enumerate(("first", "second")):
-        folder = tmp_path / endpoint / "own_words"
-        shutil.copytree(WORDS, folder)
-        (folder / "vocab.txt").write_text("own\n")
-        os.utime(folder / "vocab.txt", (1_500_000_000 + 1000 * number,) * 2)
-        said = deploy(environment, tmp_path, folder, endpoint)
-    models, endpoints = registered(server, environment["CLEARML_SERVING_TASK_ID"])
-    (model,) = {one["id"] for one in models} - before
-    assert f"model {model} has exactly these files: it is used again" in said
-    assert 2 == endpoints.count(model)
