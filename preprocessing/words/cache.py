@@ -6,14 +6,13 @@ tokenization that could differ (except the spelling of plain ASCII words in `wor
 say for which words a text's ids are the concatenation of its words' ids. Texts with other words are returned
 unanswered.
 
-Thread-safe: words are read from and added to the current dictionary without a lock; learning takes one for each batch,
-and beginning a new generation. The library releases the interpreter lock; the cache holds it, but for a tenth of the
-time.
+Thread-safe: words are read from the current dictionary without a lock; adding a word takes one. The library releases
+the interpreter lock; the cache holds it, but for a tenth of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
@@ -70,15 +69,12 @@ class WordCache:
         """Return one row per text or pair, in order; None where only the tokenizer knows."""
         rows: list[Encoded | None] = []
         unanswered: list[int] = []
-        find, marks_first, row = self._young.__getitem__, self._marks_first, self._framing.row
+        find, cut, row = self._young.__getitem__, self._cut, self._framing.row
         halves: dict[str, bytes | None] = {}
         for text in texts:
             try:
                 if type(text) is str:
-                    words = text.split(" ")
-                    if marks_first:
-                        words[0] = " " + words[0]
-                    rows.append(row(b"".join(map(find, words))))
+                    rows.append(row(b"".join(map(find, cut(text)))))
                 else:
                     first, second = self._halves_of(text)
                     rows.append(self._framing.pair_row(self._half(first, halves), self._half(second, halves)))
@@ -153,129 +149,98 @@ class WordCache:
                 ids = b"".join(map(self._young.__getitem__, keys))
             if ids is None:
                 raise KeyError(word)
-        if len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
-            # Adding takes no lock: the worst is that each thread adds one word too many, or one to the old generation.
-            if len(self._young) >= self._generation:
-                with self._lock:
-                    if len(self._young) >= self._generation:
-                        self._turn()
-            self._young[word] = ids
+        self._keep(word, ids)
         return ids
 
-    def _turn(self) -> None:
-        """Begin a new generation; call with the lock held."""
-        self._old = self._young
-        self._young = _Generation(self._find_out)
+    def _keep(self, word: str, ids: bytes) -> None:
+        if len(word) > _LONGEST_WORD or len(ids) > _MAX_TOKENS * 8:
+            return
+        with self._lock:
+            if len(self._young) >= self._generation:
+                self._old, self._young = self._young, _Generation(self._find_out)
+            self._young[word] = ids
 
     def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
         """Tokenize the unknown words of these texts in one call, cache them, and fill the rows; return how many."""
-        lesson = _Lesson(self._young)
+        young = self._young  # what it has is found in it while others learn
+        found: dict[str, bytes] = {}
+        unknown: dict[str, list[str]] = {}
+        cuts: dict[str, list[str] | None] = {}  # each distinct text once; None: only the tokenizer knows
         parts_of: list[tuple[int, tuple[str, ...]]] = []
-        cuts: dict[str, list[str] | None] = {}  # each distinct text once
         for index in unanswered:
             text = texts[index]
             try:
                 parts: tuple[str, ...] = (text,) if isinstance(text, str) else self._halves_of(text)
-                for part in parts:
-                    if part not in cuts:
-                        cuts[part] = None
-                        words = self._cut(part)
-                        self._survey(words, lesson)
-                        cuts[part] = words
-                    elif cuts[part] is None:
-                        raise _NotMine
             except _NotMine:
                 continue
-            parts_of.append((index, parts))
+            for part in parts:
+                if part not in cuts:
+                    words = self._cut(part)
+                    more = self._unknown_words([w for w in words if w not in young and w not in unknown], found)
+                    n_long = sum(len(word) for word in more or () if len(word) > _LONGEST_WORD)
+                    is_known = more is not None and n_long * 2 <= sum(map(len, words))  # others are not worth caching
+                    cuts[part] = words if is_known else None
+                    unknown.update((more or {}) if is_known else {})
+            if all(cuts[part] is not None for part in parts):
+                parts_of.append((index, parts))
         try:
-            self._ask(lesson)
+            found |= self._ask(unknown)
         except BaseException as error:
             # The library refused a text, or panicked, which arrives as a BaseException. It will do the same for the
             # whole text, where the error is handled.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 return 0
             raise
-        self._keep(lesson.learned)
-        framing, young, new = self._framing, lesson.young, lesson.new
         ids = {
-            part: b"".join([new[word] if word in new else young[word] for word in words])
+            part: b"".join([found[word] if word in found else young[word] for word in words])
             for part, words in cuts.items()
             if words is not None
         }
         for index, parts in parts_of:
             first = ids[parts[0]]
-            rows[index] = framing.row(first) if len(parts) == 1 else framing.pair_row(first, ids[parts[1]])
+            row = self._framing.row(first) if len(parts) == 1 else self._framing.pair_row(first, ids[parts[1]])
+            rows[index] = row
         return len(parts_of)
 
-    def _survey(self, words: Sequence[str], lesson: _Lesson) -> None:
-        """Add the unknown words of one text.
+    def _unknown_words(self, words: Sequence[str], found: dict[str, bytes]) -> dict[str, list[str]] | None:
+        """Return those for which the tokenizer must be asked, with the pieces that it is asked for.
 
-        Raises _NotMine if one of them is not allowed, or if most are too long to cache.
+        Adds the others to `found`. None if one of them is not allowed.
         """
-        rules, young, new = self._rules, lesson.young, lesson.new
-        ask: list[str] = []
-        composed: dict[str, list[str]] = {}
-        n_long = 0
-        for word in [word for word in words if word not in young and word not in new]:
-            if word in lesson.asked or word in lesson.composed:
-                continue
+        unknown: dict[str, list[str]] = {}
+        for word in words:
             try:
-                new[word] = self._find_out(word)
-                continue
+                found[word] = self._find_out(word)
             except KeyError:
-                pass
-            text = self._as_text(word)
-            if not rules.allow(text.removeprefix(" ")):
-                raise _NotMine
-            if len(word) > _LONGEST_WORD:
-                n_long += len(word)
-            pieces = rules.pieces(text)
-            if pieces is None:
-                ask.append(word)
-                continue
-            composed[word] = keys = [self._as_text(piece) for piece in pieces]
-            for key in keys:
-                try:
-                    new[key] = young[key]
-                except KeyError:
-                    ask.append(key)
-        if n_long and n_long * 2 > sum(map(len, words)):
-            raise _NotMine
-        lesson.asked.update(dict.fromkeys(ask))
-        lesson.composed.update(composed)
+                text = self._as_text(word)
+                if not self._rules.allow(text.removeprefix(" ")):
+                    return None
+                pieces = self._rules.pieces(text)
+                unknown[word] = [word] if pieces is None else [self._as_text(piece) for piece in pieces]
+        return unknown
 
-    def _ask(self, lesson: _Lesson) -> None:
-        """Tokenize the unknown words separately, and join the pieces of composed ones."""
-        learned: dict[str, bytes] = {}
-        if len(lesson.asked) == 1:
-            (word,) = lesson.asked
-            encodings = self._learner.encode_batch_fast([self._as_text(word)], add_special_tokens=False)
-            learned[word] = pack(encodings[0].ids)
-        elif lesson.asked:
-            words = list(lesson.asked)
+    def _ask(self, unknown: Mapping[str, Sequence[str]]) -> dict[str, bytes]:
+        """Tokenize the pieces of unknown words separately, and keep these and those."""
+        found: dict[str, bytes] = {}
+        ask: list[str] = []
+        for piece in dict.fromkeys(piece for pieces in unknown.values() for piece in pieces):
+            try:
+                found[piece] = self._find_out(piece)
+            except KeyError:
+                ask.append(piece)
+        if ask:
             # As one pre-tokenized text, which takes half the time of separate texts: the library normalizes, divides
             # and tokenizes each member separately, and says which token came from which.
-            whole = [self._as_text(word) for word in words]
+            whole = [self._as_text(piece) for piece in ask]
             encoding = self._learner.encode_batch([whole], is_pretokenized=True, add_special_tokens=False)[0]
-            ids: list[list[int]] = [[] for _ in words]
+            ids: list[list[int]] = [[] for _ in ask]
             for id_, owner in zip(encoding.ids, encoding.word_ids, strict=True):
-                ids[owner].append(id_)  # type: ignore[index] # every token here comes from a word
-            learned.update(zip(words, map(pack, ids), strict=True))
-        for word, keys in lesson.composed.items():
-            learned[word] = b"".join([learned[key] if key in learned else lesson.new[key] for key in keys])
-        lesson.learned = learned
-        lesson.new.update(learned)
-
-    def _keep(self, learned: dict[str, bytes]) -> None:
-        with self._lock:
-            if len(self._young) + len(learned) > self._generation:
-                self._turn()
-            young = self._young
-            room = self._generation - len(young)
-            for word, ids in learned.items():
-                if room and len(word) <= _LONGEST_WORD and len(ids) <= _MAX_TOKENS * 8:
-                    young[word] = ids
-                    room -= 1
+                ids[owner].append(id_)  # type: ignore[index] # every token here comes from a piece
+            found.update(zip(ask, map(pack, ids), strict=True))
+        found.update({word: b"".join([found[piece] for piece in pieces]) for word, pieces in unknown.items()})
+        for word, packed in found.items():
+            self._keep(word, packed)
+        return found
 
 
 class _Generation(dict[str, bytes]):
@@ -293,17 +258,3 @@ class _Generation(dict[str, bytes]):
 
 class _NotMine(Exception):
     """A text that only the tokenizer can answer."""
-
-
-class _Lesson:
-    """The words of some texts while they are being learned."""
-
-    __slots__ = ("asked", "composed", "learned", "new", "young")
-
-    def __init__(self, young: _Generation) -> None:
-        self.young = young
-        """The generation at the start, so that found words stay found while others learn."""
-        self.new: dict[str, bytes] = {}
-        self.learned: dict[str, bytes] = {}
-        self.asked: dict[str, None] = {}
-        self.composed: dict[str, list[str]] = {}
