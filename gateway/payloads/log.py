@@ -199,8 +199,6 @@ class PayloadLog:
             self.write()
         except Exception:  # noqa: BLE001 - the thread's end must be logged: nothing waits for it
             _log.exception("the payload log ended: nothing is written any more")
-        finally:
-            self._sink.close()
 
     def write(self) -> None:
         """Write the queued records."""

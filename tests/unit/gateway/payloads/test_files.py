@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def test_records_are_json_lines_that_only_their_owner_can_read(tmp_path: Path) -
     assert 0o600 == file.stat().st_mode & 0o777
     assert 0o700 == file.parent.stat().st_mode & 0o777
     assert [RECORD] * 3 == [json.loads(line) for line in file.read_text().splitlines()]
-    sink.close()
+    sink.idle()
     assert [file] == files(tmp_path, "*")
 
 
@@ -57,7 +57,6 @@ def test_a_file_ends_when_it_is_large_enough(tmp_path: Path) -> None:
     sink = folder(tmp_path, max_bytes=8_000)
     for _ in range(30):
         write(sink)
-    sink.close()
     sizes = [path.stat().st_size for path in files(tmp_path)]
     assert max(sizes) <= 1_000
     assert 30 == sum(len(path.read_text().splitlines()) for path in files(tmp_path))
@@ -72,7 +71,6 @@ def test_a_file_ends_when_it_is_old_enough(tmp_path: Path) -> None:
         sink.idle()
         write(sink)
         assert expected == len(files(tmp_path))
-    sink.close()
 
 
 def test_the_oldest_files_are_deleted_above_the_total_limit(tmp_path: Path) -> None:
@@ -80,7 +78,7 @@ def test_the_oldest_files_are_deleted_above_the_total_limit(tmp_path: Path) -> N
     sink = folder(tmp_path, max_bytes=8_000)
     for number in range(200):
         sink.write(json.dumps({"n": number, "fill": "x" * 90}).encode() + b"\n")
-    sink.close()
+    sink.idle()
     kept = [json.loads(line)["n"] for path in files(tmp_path) for line in path.read_text().splitlines()]
     assert sum(path.stat().st_size for path in files(tmp_path, "*")) <= 8_000
     assert 199 in kept
@@ -92,7 +90,6 @@ def test_files_that_are_too_old_are_deleted(tmp_path: Path) -> None:
     clock = Clock()
     sink = folder(tmp_path, clock=clock)
     write(sink)
-    sink.close()
     [old] = files(tmp_path)
     other = old.parent / "notes.txt"
     other.write_text("mine")
@@ -109,8 +106,8 @@ def test_writers_can_share_a_folder(tmp_path: Path) -> None:
         for sink in (one, other):
             write(sink)
             sink.idle()
-    one.close()
-    other.close()
+    for sink in (one, other):
+        sink.idle()
     assert 300 >= sum(path.stat().st_size for path in files(tmp_path))
     assert 1 <= len(files(tmp_path))
 
@@ -124,34 +121,21 @@ def test_nothing_is_written_to_a_nearly_full_disk(tmp_path: Path) -> None:
     assert "256 MiB" in reason
     left[0] = 1 << 30
     assert (WRITTEN, "") == write(sink)
-    sink.close()
 
 
 def test_a_disk_that_fills_up_leaves_no_half_line(tmp_path: Path) -> None:
     """The partial line is removed, and later records follow whole ones."""
     sink = folder(tmp_path)
     write(sink)
-    file = sink._file
-    assert file is not None
-
-    class Full:
-        """Takes some bytes, then none."""
-
-        def write(self, data: memoryview) -> int:
-            if len(data) > 40:
-                return file.write(data[:40])
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(file, name)
-
-    sink._file = Full()  # type: ignore[assignment]
-    assert DISK_FULL == write(sink)[0]
-    sink._file = file
+    [file] = files(tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 40, limits[1]))
+    try:
+        assert DISK_FULL == write(sink)[0]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     write(sink)
-    sink.close()
-    [whole] = files(tmp_path)
-    assert [RECORD] * 2 == [json.loads(line) for line in whole.read_text().splitlines()]
+    assert [RECORD] * 2 == [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
@@ -169,7 +153,6 @@ def test_a_deleted_file_is_started_anew(tmp_path: Path) -> None:
     for file in files(tmp_path):
         file.unlink()
     write(sink)
-    sink.close()
     assert 1 == len(files(tmp_path))
 
 

@@ -36,7 +36,6 @@ class MemorySink:
     def __init__(self, outcome: str = WRITTEN) -> None:
         self.records: list[dict[str, Any]] = []
         self.outcome = outcome
-        self.is_closed = False
 
     def write(self, lines: bytes) -> tuple[str, str]:
         if self.outcome == WRITTEN:
@@ -45,9 +44,6 @@ class MemorySink:
 
     def idle(self) -> None:
         """Do nothing: there is no periodic work."""
-
-    def close(self) -> None:
-        self.is_closed = True
 
 
 def log(sink: MemorySink, rules: str = "*=1", counts: Counter[str] | None = None, **fields: Any) -> PayloadLog:
@@ -223,7 +219,6 @@ async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Ca
             await asyncio.sleep(0.01)
         assert "memory" == (await stack.client.get("/v1/status")).json()["payload_log"]["to"]
         await stack.client.post("/serve/e/1", json={"text": "last"})
-    assert sink.is_closed
     assert ["mine", {"text": "good"}, "GOOD"] == [
         sink.records[0]["request_id"], sink.records[0]["request"], sink.records[0]["answer"]["label"]
     ]  # fmt: skip
