@@ -29,7 +29,6 @@ _MINUTE_S: Final = 60.0
 _LONGEST_S: Final = 3600.0
 """The longest time that a caller is told to wait, also where it waits for ever."""
 _MAX_TENANTS: Final = 10_000
-_LINES: Final = b"x-ratelimit-limit-%b: %d\r\nx-ratelimit-remaining-%b: %d\r\nx-ratelimit-reset-%b: %.3fs\r\n"
 
 
 _Limit = Annotated[float, Field(ge=0, lt=math.inf, strict=True)]
@@ -59,14 +58,14 @@ def seconds_of(amount: float, per_minute: float) -> float:
 class Bucket:
     """A worker's share of a limit per minute. It holds a minute's worth, at least one, and refills steadily.
 
-    ``name``: its name in headers. ``limit``: the tenant's whole limit; infinite for none.
+    ``limit``: the tenant's whole limit; infinite for none.
     """
 
-    __slots__ = ("_at", "_limit", "_name", "_share", "capacity", "left")
+    __slots__ = ("_at", "_per_minute", "capacity", "left")
 
-    def __init__(self, name: bytes, limit: float, share: float, now: float) -> None:
-        self._name, self._limit, self._share = name, limit, share
-        self.capacity = max(limit * share, 1.0) if limit else 0.0
+    def __init__(self, limit: float, share: float, now: float) -> None:
+        self._per_minute = limit * share
+        self.capacity = max(self._per_minute, 1.0) if limit else 0.0
         self.left = self.capacity
         """What was left at the last refill; negative if more was taken than there was."""
         self._at = now
@@ -74,7 +73,7 @@ class Bucket:
     def level(self, now: float) -> float:
         """Refill the bucket and return what is left."""
         if now > self._at:
-            self.left = min(self.left + (now - self._at) * self._limit * self._share / _MINUTE_S, self.capacity)
+            self.left = min(self.left + (now - self._at) * self._per_minute / _MINUTE_S, self.capacity)
             self._at = now
         return self.left
 
@@ -82,26 +81,9 @@ class Bucket:
         """Take ``amount``, or give it back if it is negative; the bucket may become negative."""
         self.left = min(self.left - amount, self.capacity)
 
-    def total(self) -> float:
-        """Return what was left of the whole limit at the last refill, if all workers have as much as this one."""
-        return self.left / self.capacity * self._limit if 0 < self.capacity < math.inf else self._limit
-
-    def fill(self, total: float, now: float) -> None:
-        """Hold this worker's part of ``total``, which is left of the whole limit. Without a limit nothing changes."""
-        if 0 < self.capacity < math.inf:
-            self.left, self._at = min(total / self._limit, 1.0) * self.capacity, now
-
     def seconds_until(self, amount: float) -> float:
         """Return the seconds from the last refill until ``amount`` is left, at most an hour, also if it never will."""
-        return seconds_of(amount - self.left, self._limit * self._share)
-
-    def header_lines(self) -> bytes:
-        """Return OpenAI's header lines: ``total``, and the seconds until the bucket is full. Empty without a limit."""
-        if self._limit == math.inf:
-            return b""
-        name, wait = self._name, self.seconds_until(self.capacity)
-        # A thousandth more: fractions of a bucket are not exact, and 2.9999999 are 3.
-        return _LINES % (name, self._limit, name, max(self.total(), 0.0) + 0.001, name, wait)
+        return seconds_of(amount - self.left, self._per_minute)
 
 
 class Quota:
@@ -118,8 +100,8 @@ class Quota:
 
     def _make(self, limits: Limits, share: float, now: float) -> None:
         self.limits = limits
-        self.requests = Bucket(b"requests", limits.requests_per_minute, share, now)
-        self.tokens = Bucket(b"tokens", limits.tokens_per_minute, share, now)
+        self.requests = Bucket(limits.requests_per_minute, share, now)
+        self.tokens = Bucket(limits.tokens_per_minute, share, now)
 
     def change(self, limits: Limits, share: float, now: float) -> None:
         """Apply other limits, or another share of them; the used part stays used."""
@@ -165,15 +147,6 @@ class Quota:
             f"tenant {self.tenant} has used up its {what}", because=because, retry_after=max(1.0, math.ceil(wait)),
             hint="wait for the seconds in retry-after",
         )  # fmt: skip
-
-    def head(self) -> bytes:
-        """Return OpenAI's ``x-ratelimit`` header lines."""
-        return self.requests.header_lines() + self.tokens.header_lines()
-
-    def headers(self) -> list[tuple[bytes, bytes]]:
-        """Return ``head`` as a list of headers."""
-        lines = self.head().split(b"\r\n")[:-1]
-        return [(name, value) for name, _, value in (line.partition(b": ") for line in lines)]
 
 
 _REFUSALS: Final = {

@@ -1,8 +1,7 @@
 """Quotas that all gateways share: buckets on a Redis or Valkey server, asked once for each request of a limited tenant.
 
 The only file of the gateway that imports ``redis``. It is imported only if a store is set. While the store is away,
-each worker admits its share (``quotas``). A store that answers also fills the worker's own buckets with its share of
-what is left, for the headers of answers and for the time that it is away.
+each worker admits its share (``quotas``).
 """
 
 from __future__ import annotations
@@ -118,8 +117,6 @@ class SharedQuotas:
         if taken is None:
             return quota.admit(size, time.monotonic())
         lacks, requests, tokens = taken
-        quota.requests.fill(requests, time.monotonic())
-        quota.tokens.fill(tokens, time.monotonic())
         if not lacks:
             return estimate
         needed, left, limit = (

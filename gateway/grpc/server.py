@@ -513,8 +513,7 @@ def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> 
 
 def _trailing_metadata(ask: Ask) -> tuple[tuple[str, str], ...]:
     headers = ask.with_version.headers if ask.with_version is not None else ()
-    lines = (*labels(ask), *headers, *(() if ask.quota is None else ask.quota.headers()))
-    return tuple((name.decode(), value.decode("latin-1")) for name, value in lines)
+    return tuple((name.decode(), value.decode("latin-1")) for name, value in (*labels(ask), *headers))
 
 
 def _names_of(context: Any) -> Names:

@@ -15,7 +15,7 @@ from gateway.handlers.endpoint import Event
 from gateway.http import body as bodies
 from gateway.http.browsers import as_page, wants_page
 from gateway.http.problems import problem
-from gateway.http.replies import HeaderList, head_of, quota_lines, timeout_of
+from gateway.http.replies import HeaderList, head_of, timeout_of
 from gateway.outcome import Outcome, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, gone
 from gateway.path.call import Call, Headers, labels
@@ -294,7 +294,7 @@ class Exchange(Ask):
             self.write(head_of(self, version.head, len(reply)), reply)
         else:
             status, headers, content = reply
-            own = [*headers, *version.headers, *labels(self), *quota_lines(self)]
+            own = [*headers, *version.headers, *labels(self)]
             self.reply(status, [*own, (b"content-length", b"%d" % len(content))], content)
 
     def refuse(self, error: GatewayError, route: Route) -> None:
@@ -311,7 +311,7 @@ class Exchange(Ask):
         version = self.with_version
         served = () if version is None else (*version.headers, (b"x-route", self.route.encode()))
         length = (b"content-length", b"%d" % len(content))
-        lines = [*headers, (b"x-request-id", self.request_id.encode()), *served, *quota_lines(self), length]
+        lines = [*headers, (b"x-request-id", self.request_id.encode()), *served, length]
         self.reply(self.status, lines, content)
 
     async def send(self, event: Event) -> None:

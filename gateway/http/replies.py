@@ -6,16 +6,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from gateway.errors import RequestError
-from gateway.path.call import Headers
 from gateway.trace import Trace
 
 HeaderList = Sequence[tuple[bytes, bytes]]
-
-
-def quota_lines(trace: Trace) -> Headers:
-    """Return OpenAI's ``x-ratelimit`` headers for the tenant; none for one without limits."""
-    lines: Headers = [] if trace.quota is None else trace.quota.headers()
-    return lines
 
 
 _HEAD: Final = (
@@ -27,8 +20,6 @@ _HEAD: Final = (
 
 def head_of(trace: Trace, endpoint_head: bytes, length: int) -> bytes:
     """Return the whole head of a JSON answer as bytes, without the empty line that ends it."""
-    if trace.quota is not None:
-        endpoint_head += trace.quota.head()
     prepare, infer = trace.prepare_ns, trace.infer_ns
     return _HEAD % (
         endpoint_head, trace.request_id.encode(), trace.route.encode(), trace.total_ns * 1e-6, prepare * 1e-6,

@@ -70,19 +70,16 @@ async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str
     return found
 
 
-async def test_a_tenant_sees_its_remaining_quota_and_is_refused_without(port: Port, tenants: Tenants) -> None:
-    """In OpenAI's headers. Other tenants are not affected."""
+async def test_a_tenant_is_refused_over_its_quota(port: Port, tenants: Tenants) -> None:
+    """With the time to wait. Other tenants are not affected."""
     found = await ask(port, tenants.texts["few"], 5)
     assert [200, 200, 200, 429, 429] == [status for status, _, _ in found]
-    assert ["2", "1", "0", "0", "0"] == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
-    assert {"3"} == {headers["x-ratelimit-limit-requests"] for _, headers, _ in found}
     _, headers, body = found[-1]
     assert "quota_requests" == headers["x-refused-because"]
     assert 1 <= int(headers["retry-after"]) <= 20
     assert "quota_exceeded" == body["code"]
     free = await ask(port, tenants.texts["free"], 5)
     assert [200] * 5 == [status for status, _, _ in free]
-    assert not [name for name in free[0][1] if name.startswith("x-ratelimit")]
 
 
 async def test_a_changed_quota_applies_to_the_next_request(port: Port, tenants: Tenants) -> None:
@@ -117,7 +114,9 @@ async def test_a_request_refused_for_tokens_does_not_count_as_a_request(port: Po
     found = await ask(port, tenants.texts["few"], 3)
     assert [200, 429, 429] == [status for status, _, _ in found]
     assert ["quota_tokens"] * 2 == [headers["x-refused-because"] for _, headers, _ in found[1:]]
-    assert ["2"] * 3 == [headers["x-ratelimit-remaining-requests"] for _, headers, _ in found]
+    tenants.write(few={"requests_per_minute": 3})
+    await port.stack.gateway._callers.look()
+    assert [200, 200, 429] == [status for status, _, _ in await ask(port, tenants.texts["few"], 3)]
 
 
 async def test_usage_counts_answers_and_their_tokens_for_billing(port: Port, tenants: Tenants) -> None:
@@ -139,15 +138,11 @@ async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[.
         stack.deploy("e")
         await stack.served("e")
         metadata = (("x-api-key", tenants.texts["few"]),)
-        left = []
         async with channel_to(stack) as channel:
             for _ in range(3):
-                call = Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
-                await call
-                left.append(dict(await call.trailing_metadata())["x-ratelimit-remaining-requests"])
+                await Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await Client(channel).call("ModelInfer", texts("e", "good"), pb.ModelInferResponse, metadata=metadata)
-    assert ["2", "1", "0"] == left
     assert grpc.StatusCode.RESOURCE_EXHAUSTED is refused.value.code()
     assert "quota_requests" == dict(refused.value.trailing_metadata())["x-refused-because"]
 
