@@ -6,7 +6,6 @@ version of each endpoint, because the stock ``model add`` does not know default 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from gateway import default_version, registry, spec
@@ -33,24 +32,13 @@ def first(endpoint: str, url: str, *, now: float) -> registry.Record:
     return registry.Record("default_version", *default_version.record("first", endpoint, one))
 
 
-def keys(endpoints: Iterable[str]) -> list[str]:
-    """Return the keys of all records of these endpoints."""
-    return [default_version.key(which, endpoint) for endpoint in endpoints for which in ("first", "chosen")]
-
-
-def found(task: spec.ServingTask) -> tuple[set[str], dict[str, str], set[str] | None]:
-    """Return the endpoints with a default, the first version of each endpoint, and the endpoints that have a version.
-
-    The last are None if the Task cannot be read completely; an endpoint with a fault has its versions.
-    """
+def missing(task: spec.ServingTask) -> dict[str, str]:
+    """Return the first version of each endpoint without a recorded default; none if the Task cannot be read."""
     serving = spec.decode(task)
-    known = default_version.read(spec.records_of(task, default_version.KIND))
     if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
-        return set(known), {}, None
-    broken = {fault.subject.removeprefix("endpoint ") for fault in serving.faults}
-    there = {one.endpoint for one in serving.endpoints.values()} | serving.monitoring.keys()
-    there |= {endpoint for endpoint, one in known.items() if one.url in broken}
-    return set(known), first_added(serving), there
+        return {}
+    known = default_version.read(spec.records_of(task, default_version.KIND))
+    return {endpoint: url for endpoint, url in first_added(serving).items() if endpoint not in known}
 
 
 def first_added(serving: spec.ServingSpec) -> dict[str, str]:

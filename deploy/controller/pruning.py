@@ -1,7 +1,8 @@
 """Removes records that nothing needs any more: what every gateway reads must not grow with each model ever made.
 
 Contents stay for models that are served or numbered. Rollouts, requests, objectives and shadows stay for an hour after
-their endpoint has gone: tools remove and add in two steps.
+their endpoint has gone, and a default for some seconds after the last of its versions: tools remove and add in two
+steps.
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from gateway import spec, version_numbers
 from gateway.registry import Kind
 from gateway.spec import ServingTask
 
-EVERY_S: Final = 600.0
+EVERY_S: Final = 10.0
 UNUSED_S: Final = 3600.0
 """Seconds after which a record that nothing names is unused: its writer's clock may differ, or the Task be behind."""
 WISHES_S: Final = 86400.0
 """Seconds after which a gateway's wish for a model that was unloaded is over: model sync reads it within seconds."""
-_OF_ENDPOINTS: Final[tuple[Kind, ...]] = ("rollout", "rollout_request", "objective", "shadow")
-"""Kinds of records whose keys are endpoints, versions or routes; with defaults and numbers, which others remove."""
+_OF_ENDPOINTS: Final[Mapping[Kind, float]] = {
+    "default_version": 10.0,
+    **dict.fromkeys(("rollout", "rollout_request", "objective", "shadow"), UNUSED_S),
+}
+"""Kinds of records that are about endpoints, versions or routes → how long they stay after those."""
 
 
 class Pruner:
@@ -35,7 +39,7 @@ class Pruner:
         """Names of records whose endpoint has gone → since when (``clock``)."""
 
     def __call__(self, task: ServingTask) -> Wanted | None:
-        """Return what is unused, every ten minutes."""
+        """Return what is unused."""
         if self._clock() < self._due:
             return None
         self._due = self._clock() + EVERY_S
@@ -45,17 +49,25 @@ class Pruner:
         unused = self._abandoned(task, serving)
         unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)
         unused["wish"] = [k for k, one in spec.records_of(task, "wish").items() if _time(one) < self._wall() - WISHES_S]
-        return Wanted(gone=unused)
+        return Wanted(gone=unused, rests_on=lambda task: task.sections)
 
     def _abandoned(self, task: ServingTask, serving: spec.ServingSpec) -> dict[Kind, list[str]]:
-        """Return the keys of records about what has been gone for an hour, by kind."""
+        """Return the keys of records about what has been gone for long enough, by kind."""
         faulty = {word for fault in serving.faults for word in fault.subject.split()[1:]}
+        faulty |= {url.rpartition("/")[0] for url in faulty}
         there = {*serving.endpoints, *serving.canaries, *serving.monitoring, *faulty}
         there |= {one.endpoint for one in serving.endpoints.values()}
-        found = {kind: [k for k in spec.records_of(task, kind) if k.strip("/") not in there] for kind in _OF_ENDPOINTS}
+        found = {
+            kind: [k for k in spec.records_of(task, kind) if _named(kind, k) not in there] for kind in _OF_ENDPOINTS
+        }
         now, before = self._clock(), self._gone
         self._gone = {key: before.get(key, now) for keys in found.values() for key in keys}
-        return {kind: [k for k in keys if now - self._gone[k] >= UNUSED_S] for kind, keys in found.items()}
+        return {kind: [k for k in keys if now - self._gone[k] >= _OF_ENDPOINTS[kind]] for kind, keys in found.items()}
+
+
+def _named(kind: Kind, key: str) -> str:
+    """Return what a record is about; the key of a default begins with which of the two it is."""
+    return (key.partition(" ")[2] if kind == "default_version" else key).strip("/")
 
 
 def _unused_hashes(task: ServingTask, serving: spec.ServingSpec, before: float) -> list[str]:

@@ -50,7 +50,7 @@ def made(
         settle_s = max(30.0, 2 * poll_s)
         found: Duties = {
             "auto-update": AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
-            "default versions": DefaultsKeeper(clock=time.monotonic, wall=time.time),
+            "default versions": DefaultsKeeper(wall=time.time),
             "rollouts": Rollouts(store, seen, me),
             "contents of models": ContentKeeper(
                 store, lambda: reported(election.records), clock=time.monotonic, wall=time.time

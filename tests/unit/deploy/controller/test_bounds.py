@@ -37,7 +37,7 @@ class World(FakeRegistry):
         self.add_endpoint("fixed", "f", version="1")
         self.duties: Sequence[Duty] = (
             AutoUpdate(self, self.loaded, clock=self.clock, settle_s=30.0),
-            DefaultsKeeper(clock=self.clock, wall=self.clock),
+            DefaultsKeeper(wall=self.clock),
             Rollouts(self, None, "me", wall=self.clock),
             ContentKeeper(self, self.hashes, clock=self.clock, wall=self.clock, start=lambda work: work()),
             Observer(self, clock=self.clock),

@@ -6,6 +6,7 @@ import pytest
 
 from deploy.controller import default_versions
 from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.pruning import Pruner
 from deploy.controller.wanted import carry_out
 from gateway.errors import RegistryRefused
 from gateway.spec import decode
@@ -19,15 +20,17 @@ class World(FakeRegistry):
         super().__init__()
         self.now = 1000.0
         self.keeper = self.another()
+        self.pruner = Pruner(clock=lambda: self.now, wall=lambda: self.now)
 
     def another(self) -> DefaultsKeeper:
         """One more controller."""
-        return DefaultsKeeper(clock=lambda: self.now, wall=lambda: self.now)
+        return DefaultsKeeper(wall=lambda: self.now)
 
     def look(self, seconds: float = 20.0) -> None:
         """Look for a while, every two seconds."""
         for _ in range(int(seconds / 2)):
-            carry_out(self, self.task(), self.keeper)
+            for duty in (self.keeper, self.pruner):
+                carry_out(self, self.task(), duty)
             self.now += 2
 
     @property
@@ -105,6 +108,17 @@ def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> 
     world.add_endpoint("faq", "m3", version="3")
     world.look()
     assert {"faq": "faq/3"} == world.means
+
+
+def test_a_default_stays_while_its_version_is_broken(world: World) -> None:
+    """Its entry is still there; whoever wrote it may repair it."""
+    endpoint = world.endpoints.pop("faq/2")
+    world.endpoints.clear()
+    world.endpoints["faq/2"] = {**endpoint, "engine_type": "none"}
+    world.look()
+    world.endpoints["faq/2"] = endpoint
+    world.endpoints["faq/0"] = {**endpoint, "version": "0"}
+    assert {"faq": "faq/2"} == world.means
 
 
 def test_a_task_that_cannot_be_read_decides_nothing(world: World) -> None:

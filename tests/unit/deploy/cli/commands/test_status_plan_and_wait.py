@@ -166,7 +166,7 @@ def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, kee
     store = Following()
     store.tasks = [registry.task()]
     if keeps:
-        carry_out(registry, registry.task(), DefaultsKeeper(clock=time.monotonic, wall=time.time))
+        carry_out(registry, registry.task(), DefaultsKeeper(wall=time.time))
         store.tasks.append(registry.task())
     assert 0 == wait(store, "--timeout", "600s")
     assert keeps == ("e" in store.spec().defaults)
