@@ -134,34 +134,6 @@ def test_a_second_run_while_one_runs_is_refused(world: World) -> None:
     assert "e/2" == world.finish(controller).canary
 
 
-def test_a_bad_version_is_rolled_back_to_weight_zero(world: World) -> None:
-    """Within a few looks, with the evidence in the record."""
-    controller = world.begin(fresh())
-    world.tick(controller)
-    assert "rolled_back" == world.finish(controller, canary_failures=10).phase
-    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
-    assert "roll back" == world.decided()[-1]
-
-
-@pytest.mark.parametrize("is_answered_by_stable", [True, False])
-def test_a_canary_that_never_has_room_is_rolled_back(world: World, is_answered_by_stable: bool) -> None:
-    """Both if callers got its refusals and if stable answered instead."""
-    controller = world.begin(fresh())
-    for _ in range(200):
-        if is_answered_by_stable:
-            world.count("g1", 'gateway_canary_fallbacks_total{endpoint="e",outcome="overloaded",version="2"}', 50)
-        else:
-            world.add("g1", "2", "canary", overloaded=50)
-        world.add("g1", "1", "stable", ok=400)
-        world.now += 5
-        controller(world.task())
-        if world.rollout().is_over:
-            break
-    assert "rolled_back" == world.rollout().phase
-    assert "e/2 answered no request for" in world.rollout().why
-    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
-
-
 def test_somebody_elses_weights_are_respected(world: World) -> None:
     """If the stock CLI changes the canary, the rollout and its mirroring end; another one may begin."""
     controller = world.begin(mirrored())
@@ -251,12 +223,6 @@ def mirrored() -> Rollout:
     return replace(fresh(gate=Gate(other_answers=0.1)), rules=Rules(200, 10.0, mirror=5.0))
 
 
-def mirror(world: World, **outcomes: int) -> None:
-    """Count mirrored requests."""
-    for outcome, count in outcomes.items():
-        world.count("g1", f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}}', count)
-
-
 def test_requests_are_mirrored_while_a_rollout_runs_and_not_after_it(world: World) -> None:
     """Stable's requests are mirrored to the canary; different scores alone are no different answer."""
     controller = world.begin(mirrored())
@@ -271,51 +237,6 @@ def test_a_shadow_that_somebody_configured_is_left_alone(world: World) -> None:
     world.ledger.write([record.shadow("e", own)])
     world.finish(world.begin(mirrored()))
     assert {"e": own} == world.serving().shadows
-
-
-FALLBACKS = 'gateway_canary_fallbacks_total{{endpoint="e",outcome="{}",version="2"}}'
-SHADOWS = 'gateway_shadow_requests_total{{endpoint="e",outcome="{}",version="2"}}'
-QUARTER = {SHADOWS.format(outcome): count for outcome, count in (("agreed", 30), ("differed", 10), ("dropped", 5))}
-
-
-@pytest.mark.parametrize(
-    ("counted", "phase", "why"),
-    [
-        pytest.param({FALLBACKS.format("overloaded"): 10}, "promoted", "", id="refusals that stable answered"),
-        pytest.param({FALLBACKS.format("model_failed"): 10}, "rolled_back", "failed", id="failures that it answered"),
-        pytest.param(
-            {SHADOWS.format("agreed"): 50, SHADOWS.format("dropped"): 5_000}, "promoted", "", id="nothing but dropped"
-        ),
-        pytest.param(
-            QUARTER, "rolled_back", "mirrored requests (25.0%) differently from stable; 10.0% are permitted",
-            id="a quarter of the answers, and no label is more frequent",
-        ),
-    ],
-)  # fmt: skip
-def test_what_gateways_count_decides(world: World, counted: Mapping[str, int], phase: str, why: str) -> None:
-    """Failures of its own and different answers are against the canary; what it had no room for is not."""
-    controller = world.begin(mirrored())
-    for _ in range(60):
-        for key, count in counted.items():
-            world.count("g1", key, count)
-        if world.tick(controller).is_over:
-            break
-    assert (phase, True) == (world.rollout().phase, why in world.rollout().why), world.rollout().why
-    assert {} == world.serving().shadows
-
-
-def test_a_canary_that_fails_mirrored_requests_is_rolled_back(world: World) -> None:
-    """Stable answered each of them. 1.5 % is far below the share that may differ; its own callers are too few."""
-    controller = world.begin(mirrored())
-    for _ in range(20):
-        mirror(world, agreed=197, failed=3, dropped=40)
-        world.add("g1", "1", "stable", ok=1_000, model_failed=1)
-        world.now += 5
-        controller(world.task())
-        if world.rollout().is_over:
-            break
-    assert "rolled_back" == world.rollout().phase
-    assert "that stable had answered" in world.rollout().why
 
 
 def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world: World) -> None:

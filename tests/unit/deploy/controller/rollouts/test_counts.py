@@ -53,3 +53,17 @@ def test_what_versions_answer_is_counted_by_value() -> None:
 
     counted = grown(_reading(text(10.0, 1.0)), _reading(text(40.0, 3.0)))
     assert {"good": 30, 'a}, "b': 2} == between(counted, Version("e", "2"), "canary").labels
+
+
+def test_a_canary_for_which_stable_answered_and_its_mirrored_requests_are_its_own() -> None:
+    """In the totals they are stable's requests. What it had no room for is refused, what was dropped says nothing."""
+    counted = {
+        "gateway_canary_fallbacks_total": {"model_failed": 4, "overloaded": 50},
+        "gateway_shadow_requests_total": {"agreed": 30, "differed": 9, "failed": 1, "dropped": 5_000},
+    }
+    text = "".join(
+        f'{name}{{endpoint="e",outcome="{outcome}",version="2"}} {n}\n'
+        for name, outcomes in counted.items() for outcome, n in outcomes.items()
+    )  # fmt: skip
+    found = between(grown(_reading(""), _reading(text)), Version("e", "2"), "canary")
+    assert Counts(4, 4, pairs=(30, 10), refused=50, mirror_failures=1) == found
