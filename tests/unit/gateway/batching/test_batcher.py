@@ -394,45 +394,6 @@ async def test_a_cancelled_half_of_a_failed_call_does_not_affect_the_other_half(
     assert [30, 40] == [outcome["y"][0, 0] for outcome in told[2:]]
 
 
-@pytest.mark.parametrize("is_sent", [True, False])
-async def test_a_request_that_is_interrupted_takes_its_rows_back_from_the_queue_and_from_a_call(is_sent: bool) -> None:
-    """As at its deadline, or if its client leaves. Even if the call does not return."""
-    calls = Calls()
-    calls.gate.clear()
-    batcher = make(calls, max_in_flight=1)
-
-    async def wait() -> None:
-        entry = Entry([Row(4, 1)], asyncio.get_running_loop().time() + LIMIT_S)
-        batcher.add(entry)
-        await entry
-
-    ahead = asyncio.create_task(ask(batcher, 99)) if not is_sent else None
-    if ahead is not None:
-        await soon(lambda: calls.batches)
-    waiting = asyncio.create_task(wait())
-    await soon(lambda: calls.batches if is_sent else batcher.queued_rows)
-    waiting.cancel()
-    await soon(lambda: batcher.is_idle if is_sent else not batcher.queued_rows)
-    calls.gate.set()
-    assert ahead is None or [990] == await ahead
-    assert [20] == await ask(batcher, 2)
-
-
-async def test_a_call_goes_on_after_one_of_its_entries_was_abandoned() -> None:
-    """It is cancelled only when its last entry has ended."""
-    calls = Calls()
-    calls.gate.clear()
-    batcher = make(calls)
-    patient = asyncio.create_task(ask(batcher, 2))
-    await asyncio.sleep(0)
-    left = begin(batcher, [Row(4, 1)], asyncio.get_running_loop().time() + LIMIT_S, lambda *_: None)
-    await soon(lambda: left.call is not None)
-    batcher.abandon(left)
-    calls.gate.set()
-    assert [20] == await patient
-    assert [[2, 1]] == calls.batches
-
-
 async def test_a_call_that_nobody_waits_for_before_it_begins_is_not_made() -> None:
     """Its task was made but has not run yet: the call ends nevertheless, and the next one leaves."""
     calls = Calls()

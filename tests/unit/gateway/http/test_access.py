@@ -17,7 +17,7 @@ import pytest
 from starlette.routing import Mount, Route
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.keys import Key, digest, new_key, seconds, written
+from gateway.callers.keys import Key, digest, new_key, written
 from gateway.callers.rights import OPERATIONS
 from gateway.path.rights import OPEN, rule_of
 from gateway.protocols.tei import ROUTES
@@ -302,22 +302,6 @@ async def test_a_revoked_key_is_refused_at_the_next_request(port: Port, keyring:
             await asyncio.sleep(0.05)
     assert (401, "revoked") == (answer[0], answer[1]["x-refused-because"])
     assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("good")))[0]
-
-
-async def test_an_expired_key_is_refused_at_the_next_request(port: Port, keyring: Keyring) -> None:
-    """A remembered caller does not outlive its key."""
-    access = port.stack.gateway._callers.access
-    now = seconds("2026-01-01")
-    access._clock = lambda: now
-    keyring.add("short", operations=("infer",), expires="2026-01-02")
-    keyring.write()
-    await port.stack.gateway._callers.look()
-    wire = await port.connect()
-    assert 200 == (await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("short")))[0]
-    now = seconds("2026-01-02")
-    access.tick()
-    status, headers, _ = await ask(wire, "POST", "/serve/e", TEXT, *keyring.lines("short"))
-    assert (401, "expired") == (status, headers["x-refused-because"])
 
 
 async def test_refusals_are_counted_and_no_key_is_logged(

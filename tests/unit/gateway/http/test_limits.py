@@ -307,16 +307,6 @@ async def test_an_unreadable_request_after_head_is_refused_with_a_body(serve: Se
         assert (400, "malformed_request") == (status, body["code"])
 
 
-async def test_an_address_with_a_fragment_is_the_same_whole_or_in_pieces(serve: Serve) -> None:
-    """The part after `#` does not belong to the endpoint's name."""
-    request = post(GOOD, "/serve/e#f")
-    async with serve() as served:
-        for pieces in ((request,), (request[:30], request[30:]), (request[:-5], request[-5:])):
-            wire = await served.connect()
-            await wire.send_slowly(*pieces)
-            assert 200 == (await wire.answer())[0]
-
-
 async def test_the_end_of_what_a_client_sends_means_that_it_has_left(serve: Serve) -> None:
     """As in Go's server: what is answered by then has its answer, and a request in progress is given up."""
     async with serve() as served:

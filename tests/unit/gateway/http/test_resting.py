@@ -115,32 +115,6 @@ async def flood(port: Port, request: bytes, count: int) -> AsyncIterator[tuple[A
     await asyncio.gather(*answers)
 
 
-async def test_a_flood_of_one_endpoint_leaves_room_for_others(make_stack: Callable[..., Any]) -> None:
-    """With a limit over all endpoints, 99 of 100 requests of two others failed."""
-    stack = make_stack(max_in_flight=32)
-    stack.registry.endpoints = {}
-    stack.deploy("slow")
-    stack.deploy("quick", "m2")
-    may_answer = asyncio.Event()
-    answer = stack.backend.infer
-    slow = stack.triton_name("slow")
-
-    async def infer(model: str, *arguments: Any, **options: Any) -> Any:
-        if model == slow:
-            await may_answer.wait()
-        return await answer(model, *arguments, **options)
-
-    async with stack.gateway.running(), stack.client, serving(stack) as port:
-        await stack.served("slow", "quick")
-        stack.backend.infer = infer
-        async with flood(port, post(path="/serve/slow"), 40) as ((status, headers, _), _):
-            assert (429, "endpoint_full") == (status, headers["x-refused-because"])
-            for _ in range(5):
-                wire = await port.connect()
-                assert 200 == (await wire.ask(post(path="/serve/quick")))[0]
-            may_answer.set()
-
-
 async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
     """Another class is a client error. Critical requests have their own permits only if there are at least sixteen."""
     async with serve(max_in_flight=1) as port:
