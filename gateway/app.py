@@ -150,7 +150,7 @@ class Gateway:
             access_log=settings.access_log, access=access, key_header=settings.routing_key,
         )  # fmt: skip
         self._mirror = Mirror(self.table, self.observer, self.permits, timeout=min(settings.request_timeout, _SHADOW_S))
-        self.plane.records.subscribe(self._mirror.answered)
+        self.plane.subscribe(self._mirror.answered)
         self._payloads = payload_log(
             settings, lambda outcome, records: self.observer.count(catalog.PAYLOADS, outcome, by=records)
         )
@@ -290,7 +290,7 @@ class Gateway:
         if self._callers is not None:
             await self._callers.look()
             background.append(asyncio.create_task(self._callers.run()))
-            self.plane.records.subscribe(Usage(self.observer.used).finished)
+            self.plane.subscribe(Usage(self.observer.used).finished)
             shared = self._callers.access.shared_quotas = shared_quotas_of(
                 settings, lambda address, is_good: self.observer.publish(catalog.QUOTA_STORE, is_good, address)
             )
@@ -299,7 +299,7 @@ class Gateway:
         if self._payloads is not None:
             self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
             self.plane.keeps_pieces = True
-            self.plane.records.subscribe(self._payloads.answered)
+            self.plane.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
         rpc: RpcServer | None = None
         try:

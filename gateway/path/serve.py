@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -19,7 +19,9 @@ from gateway.callers.access import Access
 from gateway.callers.quotas import Quota
 from gateway.callers.rights import INFER
 from gateway.errors import (
+    OF_CALLERS,
     BackendGarbage,
+    DeadlineExceeded,
     GatewayError,
     HookFailed,
     InternalError,
@@ -30,16 +32,16 @@ from gateway.errors import (
 )
 from gateway.handlers.endpoint import Endpoint, Event, translate
 from gateway.health import Health
+from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
 from gateway.outcome import in_task
 from gateway.path.admission import AdmissionControl, Permits, flow_of
 from gateway.path.ask import UNADDRESSED, Ask, InternalAsk, Route, gone
 from gateway.path.call import Call, InternalCall, Reply
 from gateway.path.deadlines import Deadlines
-from gateway.path.records import Records
 from gateway.path.rights import redacted_for
 from gateway.path.routing.table import RoutingTable
-from gateway.trace import DIRECT, FALLBACK
+from gateway.trace import CLASSES, DIRECT, FALLBACK, Trace
 from preprocessing.errors import PreprocessingError
 
 if TYPE_CHECKING:
@@ -49,6 +51,8 @@ _log = logging.getLogger("triton_gateway.request")
 
 VERSION_FAULTS: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may answer it."""
+Listener = Callable[[Trace], None]
+_TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 _PRIORITY: Final = b"x-priority"
 _NOTHING: Final[Mapping[bytes, bytes]] = {}
 
@@ -175,11 +179,12 @@ class DataPlane:
         self.keeps_pieces = False
         """Whether traces keep the pieces of a streamed answer."""
         self.admission = AdmissionControl(table, permits, observer, health)
-        self.records = Records(observer, self.admission, access_log=access_log)
         self.deadlines = Deadlines()
+        self._access_log = access_log
+        self._listeners: list[Listener] = []
         self._spans = spans
         if spans is not None:
-            self.records.subscribe(spans.finished)
+            self.subscribe(spans.finished)
         self._table = table
         self._observer = observer
 
@@ -231,7 +236,11 @@ class DataPlane:
             question = call.question(stable)
         except Exception:  # noqa: BLE001 - the canary's failure stands
             raise error from None
-        self.records.fell_back(ask, error, stable)
+        self._observer.count(catalog.FALLBACKS, ask.endpoint, ask.version, error.kind)
+        _log.info(
+            "request fell back to %s", stable.identity.url,
+            extra={"request_id": ask.request_id, "url": ask.url, "code": error.kind, "reason": str(error)[:300]},
+        )  # fmt: skip
         ask.with_version, ask.spare = stable, None
         canary.release()
         ask.route = FALLBACK
@@ -277,8 +286,24 @@ class DataPlane:
             _log.exception("recording a request failed", extra={"request_id": ask.request_id, "url": ask.url})
 
     def record(self, ask: Ask) -> None:
-        """Count a request that has ended, log it, and tell who listens."""
-        self.records.record(ask)
+        """Count a request that has ended, tell who listens, and log it."""
+        self._observer.finished(ask)
+        for listener in self._listeners:
+            listener(ask)
+        error = ask.error
+        if error is None or isinstance(error, Overloaded):
+            if error is not None:
+                self.admission.count(error, ask.flow.rank)
+            if self._access_log:
+                _write_log(ask)
+        else:
+            if isinstance(error, DeadlineExceeded) and error.because:
+                self._observer.count(catalog.REFUSED, error.because, CLASSES[ask.flow.rank])
+            _write_log(ask)
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call ``listener`` with the trace of every request that ends."""
+        self._listeners.append(listener)
 
     # --- requests of the gateway's own --------------------------------------------------------------------------------
 
@@ -344,3 +369,21 @@ def _as_known(error: BaseException, ask: Ask) -> GatewayError:
         return gone()
     _log.error("unexpected error", exc_info=error, extra={"request_id": ask.request_id, "url": ask.url})
     return InternalError("the gateway failed on this request", hint="see its log for the request id")
+
+
+def _write_log(trace: Trace) -> None:
+    error = trace.error
+    # A caller's mistake is logged as information, a fault that needs an operator as a warning. gRPC sets no status.
+    is_information = error is None or 0 < trace.status < 500 or trace.outcome in OF_CALLERS
+    level = logging.INFO if is_information else logging.WARNING
+    _log.log(
+        level,
+        "request %s", trace.outcome,
+        extra={
+            "request_id": trace.request_id, "url": trace.url, "route": trace.route, "status": trace.status,
+            **({"trace_id": trace.trace_id} if trace.trace_id else {}),
+            "endpoint": trace.endpoint, "version": trace.version, "model_id": trace.model_id, "code": trace.outcome,
+            **{f"{stage}_ms": round(getattr(trace, f"{stage}_ns") / 1e6, 3) for stage in _TIMES},
+            "reason": "" if error is None else str(error)[:300],
+        },
+    )  # fmt: skip

@@ -53,21 +53,13 @@ _NOBODY: Final = (Overloaded, Unavailable, DeadlineExceeded, ClientGone)
 """Errors that say nothing about the version: it had no capacity, no server or no time."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Shadow:
     """A configured shadow, and the reason of its last failure in this process."""
 
     spec: ShadowSpec
     reason: str = ""
     neighbours: Neighbours = field(default_factory=Neighbours)
-
-
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A version whose requests are mirrored: to which shadow, and the shadow's labels that mean others."""
-
-    shadow: _Shadow
-    names: Mapping[str, str]
 
 
 class Mirror:
@@ -90,7 +82,8 @@ class Mirror:
         self._timeout = timeout
         self._random = random.random
         self._shadows: dict[str, _Shadow] = {}
-        self._by_url: dict[str, _Source] = {}
+        self._by_url: dict[str, _Shadow] = {}
+        """The shadows by the versions whose requests are mirrored."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def configure(self, shadows: Mapping[str, ShadowSpec], endpoints: Mapping[str, Endpoint]) -> None:
@@ -107,25 +100,22 @@ class Mirror:
             self._shadows[name] = known
         self._by_url = {}
         for name, shadow in self._shadows.items():
-            target = shadow.spec.to
-            if target in endpoints:
-                named = _labels(endpoints[target])
+            if shadow.spec.to in endpoints:
                 for url, endpoint in endpoints.items():
-                    if url != target and name in (url, endpoint.identity.endpoint):
-                        self._by_url[url] = _Source(shadow, renamed(_labels(endpoint), named))
+                    if url != shadow.spec.to and name in (url, endpoint.identity.endpoint):
+                        self._by_url[url] = shadow
 
     def answered(self, trace: Trace) -> None:
         """Send a finished request to its shadow, or ignore it. Never waits, never raises."""
-        source = self._by_url.get(trace.url)
-        if source is None or trace.outcome != "ok" or trace.body is None or trace.route == FALLBACK:
+        shadow = self._by_url.get(trace.url)
+        if shadow is None or trace.outcome != "ok" or trace.body is None or trace.route == FALLBACK:
             return
-        shadow = source.shadow
         if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
         if len(self._tasks) >= _MOST:
             self._drop(shadow)
             return
-        task = asyncio.get_running_loop().create_task(self._mirror(source, trace), name="shadow")
+        task = asyncio.get_running_loop().create_task(self._mirror(shadow, trace), name="shadow")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -134,7 +124,7 @@ class Mirror:
         return {
             name: {
                 "to": shadow.spec.to, "percent": shadow.spec.percent, "tolerance": shadow.spec.tolerance,
-                "is_on": any(source.shadow is shadow for source in self._by_url.values()),
+                "is_on": shadow in self._by_url.values(),
                 "last_failure": shadow.reason or None,
             }
             for name, shadow in self._shadows.items()
@@ -148,10 +138,10 @@ class Mirror:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _mirror(self, source: _Source, one: Trace) -> None:
-        shadow, permits = source.shadow, self._permits
-        target = self._table.current.endpoints.get(shadow.spec.to)
-        if target is None or 2 * permits.held_bytes > permits.max_bytes:
+    async def _mirror(self, shadow: _Shadow, one: Trace) -> None:
+        permits, endpoints = self._permits, self._table.current.endpoints
+        source, target = endpoints.get(one.url), endpoints.get(shadow.spec.to)
+        if source is None or target is None or 2 * permits.held_bytes > permits.max_bytes:
             self._drop(shadow)
             return
         TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
@@ -170,7 +160,7 @@ class Mirror:
                 self._count(target, "differed" if error.kind in OF_CALLERS else "failed")
             return
         try:
-            answer = with_names(ask.reply, source.names)
+            answer = with_names(ask.reply, renamed(_labels(source), _labels(target)))
             if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
                 agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
                 if agree is None:

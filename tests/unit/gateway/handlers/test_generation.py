@@ -37,7 +37,7 @@ def events(response: Any) -> list[Any]:
 async def test_a_whole_answer_has_its_token_counts(story: Any) -> None:
     """For one text and for a list. The model's end token is not part of the text. The tenant pays for all texts."""
     paid: list[int] = []
-    story.gateway.plane.records.subscribe(lambda trace: paid.append(trace.generated_tokens))
+    story.gateway.plane.subscribe(lambda trace: paid.append(trace.generated_tokens))
     answer = (await post(story, text="one two")).json()
     assert answer == {
         "text": " three four five </s>", "generated_tokens": 4, "finish_reason": "eos", "tokens": 2,

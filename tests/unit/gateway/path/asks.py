@@ -164,7 +164,7 @@ class Plane:
         self.permits = Permits(max_requests, max_bytes, Pressure(limits))
         self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
         self.ended: list[Trace] = []
-        self.plane.records.subscribe(self.ended.append)
+        self.plane.subscribe(self.ended.append)
         self.endpoints = {url: Counted(Obedient(), url) for url in urls}
         self.publish()
 

@@ -196,7 +196,7 @@ async def test_an_error_in_recording_does_not_keep_requests_from_their_end() -> 
     def breaks(_trace: Trace) -> None:
         raise RuntimeError("the exporter is broken")
 
-    made.plane.records.subscribe(breaks)
+    made.plane.subscribe(breaks)
     asks = [made.ask(Echo()) for _ in range(2)]
     for ask in asks:
         ask.expire()

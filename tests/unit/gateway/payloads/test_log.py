@@ -240,7 +240,7 @@ async def test_an_answer_in_pieces_is_kept_whole(make_stack: Callable[..., Any])
             await serve(stack)
             url = next(iter(stack.gateway.table.current.endpoints))
             seen: list[Trace] = []
-            stack.gateway.plane.records.subscribe(seen.append)
+            stack.gateway.plane.subscribe(seen.append)
             await stack.client.post(f"/serve/{url}", json={"text": "once upon", "stream": True})
             assert bool(expected) is (seen[0].pieces is not None)
         assert expected == len(sink.records)

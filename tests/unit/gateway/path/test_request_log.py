@@ -1,4 +1,4 @@
-"""Records of ended requests: listeners get all of them, the log gets one line for each that matters."""
+"""The log gets one line for each ended request that matters."""
 
 from __future__ import annotations
 
