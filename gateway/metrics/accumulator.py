@@ -30,7 +30,7 @@ class Series(NamedTuple):
 
 
 class Gauge(NamedTuple):
-    """A value and when it was set; of several workers' values the newest is used.
+    """A value and when it was set; of several workers' values most often the newest is used.
 
     Times are seconds of the monotonic clock, which all processes of a machine share.
     """

@@ -31,7 +31,7 @@ from typing import IO, Any, Final
 
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
-from gateway.metrics.catalog import IN_FLIGHT
+from gateway.metrics.catalog import IN_FLIGHT, QUEUED, WORK, WORK_LIMIT
 from gateway.metrics.recent import STEP_S
 from gateway.metrics.views import Views
 
@@ -44,11 +44,14 @@ _GIVE_UP_S: Final = 10.0
 _LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
+_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, WORK_LIMIT))
+"""Gauges of what each worker has of its own: of several workers, they add up."""
+
 _log = logging.getLogger("triton_gateway.metrics")
 
 
 def together(series: Series, one: Any, other: Any) -> Any:
-    """Return two workers' values of a series as one: their sum, or of gauges and exemplars the newest.
+    """Return two workers' values of a series as one: their sum, or of most gauges and exemplars the newest.
 
     Of histograms whose bounds differ, the newest is used: its worker has the newest declaration.
     """
@@ -58,7 +61,7 @@ def together(series: Series, one: Any, other: Any) -> Any:
         numbers = array("d", map(operator.add, array("d", one.numbers), array("d", other.numbers)))
         return Histogram(one.bounds, max(one.at, other.at), numbers.tobytes())
     newest = max(one, other, key=lambda value: float(value.at))
-    return newest._replace(value=one.value + other.value) if series.metric == IN_FLIGHT.name else newest
+    return newest._replace(value=one.value + other.value) if series.metric in _PARTS else newest
 
 
 @dataclass

@@ -129,16 +129,18 @@ def test_sum_is_what_one_process_would_have_counted(events: list[tuple[int, str,
     assert counted(family.totals.sum(), catalog.BUILDS) == counted(merged, catalog.BUILDS)
 
 
-def test_requests_in_flight_add_up_over_running_workers() -> None:
+def test_requests_and_work_in_hand_add_up_over_running_workers() -> None:
     """For other gauges the newest value is used; one that only an ended worker has set is dropped."""
     living, ended, own = Accumulator(), Accumulator(), Accumulator()
     for numbers, value in ((own, 1.0), (living, 2.0), (ended, 4.0)):
         numbers.set(catalog.IN_FLIGHT, value)
+        numbers.set(catalog.WORK, value, "e", "1")
         numbers.set(catalog.POLL, value)
     ended.set(catalog.BACKEND_UP, 1, "gone", "p")
     living.set(catalog.BACKEND_UP, 1, "there", "p")
     merged = summed(own.snapshot(), living.snapshot(), ended=[ended.snapshot()])
     assert ({(): 3.0}, {(): 2.0}) == (counted(merged, catalog.IN_FLIGHT), counted(merged, catalog.POLL))
+    assert {("e", "1"): 3.0} == counted(merged, catalog.WORK)
     assert {("there", "p"): 1.0} == counted(merged, catalog.BACKEND_UP)
 
 
