@@ -84,14 +84,12 @@ class Observer:
         self.feedback = FeedbackCounts(self._numbers)
         self._later = later or _Later()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
-        self._failed: dict[tuple[str, str, str, str], Count] = {}
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
         self._begun = self._ended = self._sampled = 0
         """Requests that began, that ended, and that had begun when ``waited`` was last called."""
         self._cpu_wait = self._numbers.count(catalog.CPU_WAIT)
         self._tenants: set[str] = set()
-        self._used: dict[tuple[str, str], tuple[Count, ...]] = {}
         self._complain_at = 0.0
 
     def started(self) -> None:
@@ -110,16 +108,10 @@ class Observer:
                 elif len(waiting) == _GATHERED:
                     self._later(self.settle, 0.0)
             else:
-                self._count_failed(trace)
+                labels = (trace.endpoint, trace.version, trace.route, trace.outcome)
+                self._numbers.count(catalog.REQUESTS, *labels).value += 1
         except Exception:  # noqa: BLE001 - see the module
             self.complain()
-
-    def _count_failed(self, trace: Trace) -> None:
-        key = (trace.endpoint, trace.version, trace.route, trace.outcome)
-        failed = self._failed.get(key)
-        if failed is None:
-            failed = self._failed[key] = self._numbers.count(catalog.REQUESTS, *key)
-        failed.value += 1
 
     def settle(self) -> None:
         """Count everything collected so far."""
@@ -238,17 +230,10 @@ class Observer:
 
     def used(self, tenant: str, endpoint: str, tokens_in: int, tokens_out: int) -> None:
         """Count one answered request of a tenant."""
-        key = (self._tenant(tenant), endpoint)
-        counts = self._used.get(key)
-        if counts is None:
-            counts = self._used[key] = tuple(
-                self._numbers.count(metric, *key)
-                for metric in (catalog.TENANT_REQUESTS, catalog.TENANT_TOKENS_IN, catalog.TENANT_TOKENS_OUT)
-            )
-        requests, came, went = counts
-        requests.value += 1
-        came.value += tokens_in
-        went.value += tokens_out
+        tenant = self._tenant(tenant)
+        self._numbers.count(catalog.TENANT_REQUESTS, tenant, endpoint).value += 1
+        self._numbers.count(catalog.TENANT_TOKENS_IN, tenant, endpoint).value += tokens_in
+        self._numbers.count(catalog.TENANT_TOKENS_OUT, tenant, endpoint).value += tokens_out
 
     def _tenant(self, tenant: str) -> str:
         if tenant not in self._tenants:
