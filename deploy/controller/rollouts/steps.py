@@ -81,21 +81,6 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Silence:
-    """A time in which the canary answered no request: since when, how many requests it refused for lack of capacity,
-    and how many stable answered.
-    """
-
-    since: float
-    refused: int = 0
-    stable: int = 0
-
-    def after(self, seen: Observation) -> Silence:
-        """Return the silence after one more look."""
-        return replace(self, refused=self.refused + seen.canary.refused, stable=self.stable + seen.stable.requests)
-
-
-@dataclass(frozen=True, slots=True)
 class Rollout:
     """A rollout of ``canary`` beside ``stable`` (urls) under the route ``endpoint``; times are Unix seconds."""
 
@@ -115,8 +100,8 @@ class Rollout:
     handled: str = ""
     """Id of the last request that was carried out."""
     history: tuple[Decision, ...] = ()
-    silence: Silence | None = None
-    """None while the canary answers, or if it got no requests."""
+    answered: tuple[float, int, int] = (0.0, 0, 0)
+    """When the canary answered last, how many requests it had refused by then, and how many stable had answered."""
     guard: str = ""
     """The controller that looks after it, until ``guarded_until``."""
     guarded_until: float = 0.0
@@ -172,7 +157,7 @@ class Rollout:
 def begun(rollout: Rollout, request_id: str, now: float, who: str = "") -> Rollout:
     """Return ``rollout`` at its first step."""
     why = f"{rollout.canary} beside {rollout.stable}{f', requested by {who}' if who else ''}"
-    return _decided(replace(rollout, handled=request_id, since=now), now, "start", why)
+    return _decided(replace(rollout, handled=request_id, since=now, answered=(now, 0, 0)), now, "start", why)
 
 
 def refused(rollout: Rollout, request_id: str, now: float, why: str) -> Rollout:
@@ -210,11 +195,14 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
             f"threshold {THRESHOLD:g}){differences}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
-    rollout = _with_silence(rollout, seen, now)
-    if (silence := rollout.silence) is not None and _is_dead(rollout, silence, now):
+    if seen.canary.requests:
+        rollout = replace(rollout, answered=(now, gate.canary.refused, gate.stable.requests))
+    at, *before = rollout.answered
+    refused, others = gate.canary.refused - before[0], gate.stable.requests - before[1]
+    if min(refused, others) >= rollout.rules.min_requests and now - at >= _SILENT_STEPS * rollout.rules.step_s:
         why = (
-            f"{rollout.canary} answered no request for {now - silence.since:.0f} s: it had no capacity for any of "
-            f"{silence.refused} requests, while {rollout.stable} answered {silence.stable}"
+            f"{rollout.canary} answered no request for {now - at:.0f} s: it had no capacity for any of {refused} "
+            f"requests, while {rollout.stable} answered {others}"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
     state, why = _judged(rollout, seen, now)
@@ -235,21 +223,6 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
 def put_right(rollout: Rollout, now: float, why: str) -> Rollout:
     """Return ``rollout`` with an entry in its history: its weights were written again."""
     return _decided(rollout, now, "put right", why)
-
-
-def _with_silence(rollout: Rollout, seen: Observation, now: float) -> Rollout:
-    """Return ``rollout`` with its ``silence`` updated."""
-    if seen.canary.requests:
-        return replace(rollout, silence=None)
-    if rollout.silence is None and not seen.canary.refused:
-        return rollout
-    return replace(rollout, silence=(rollout.silence or Silence(now)).after(seen))
-
-
-def _is_dead(rollout: Rollout, silence: Silence, now: float) -> bool:
-    """Return True if the canary has refused everything for so long, while stable answered, that it must end."""
-    is_enough = min(silence.refused, silence.stable) >= rollout.rules.min_requests
-    return is_enough and now - silence.since >= _SILENT_STEPS * rollout.rules.step_s
 
 
 def _judged(rollout: Rollout, seen: Observation, now: float) -> tuple[State, str]:
