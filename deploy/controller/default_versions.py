@@ -1,14 +1,19 @@
 """Which version a bare name means (``gateway/default_version``): what a person chose, and what the controller records.
 
-``chosen`` is for ``triton-gateway default`` and for promoted rollouts; ``deploy/controller/defaults`` records the first
+``chosen`` is for ``triton-gateway default`` and for promoted rollouts; a duty of the controller records the first
 version of each endpoint, because the stock ``model add`` does not know default versions.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import Final
 
+from deploy.controller.wanted import Wanted
 from gateway import default_version, registry, spec
+
+log = logging.getLogger("triton_gateway.controller")
 
 RECORDED_S: Final = 20.0
 """Seconds within which a running controller has recorded a default version: it takes one or two polls."""
@@ -51,3 +56,21 @@ def first_added(serving: spec.ServingSpec) -> dict[str, str]:
         if not one.is_auto:
             added.setdefault(one.endpoint, url)
     return added
+
+
+class DefaultsKeeper:
+    """Called with the serving Task after every look, on one thread. ``wall``: Unix seconds."""
+
+    def __init__(self, *, wall: Callable[[], float]) -> None:
+        self._wall = wall
+        self._seen: spec.ServingTask | None = None
+
+    def __call__(self, task: spec.ServingTask) -> Wanted | None:
+        """Return the missing defaults."""
+        if task is self._seen:
+            return None
+        self._seen, found = task, missing(task)
+        for endpoint, url in found.items():
+            log.info("the default version of %s is now %s", endpoint, url)
+        records = [first(endpoint, url, now=self._wall()) for endpoint, url in found.items()]
+        return Wanted(records, rests_on=missing)

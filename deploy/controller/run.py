@@ -15,7 +15,7 @@ from typing import Final
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.contents import ContentKeeper, reported
 from deploy.controller.controller import Controller, Duties, Loaded
-from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
 from deploy.controller.gateways import Gateways, addresses

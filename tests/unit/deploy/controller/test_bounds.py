@@ -11,7 +11,7 @@ import pytest
 
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.contents import ContentKeeper
-from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts.duty import Rollouts

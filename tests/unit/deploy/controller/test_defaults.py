@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from deploy.controller import default_versions
-from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.pruning import Pruner
 from deploy.controller.wanted import carry_out
 from gateway.errors import RegistryRefused

@@ -14,7 +14,7 @@ import pytest
 from deploy.cli.commands.status import command
 from deploy.cli.planned_changes import changes
 from deploy.cli.until_live import missing
-from deploy.controller.defaults import DefaultsKeeper
+from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.wanted import carry_out
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
