@@ -250,8 +250,6 @@ SYSTEMS: dict[str, System] = {
                lambda b, k: _gateway(b, k, name="gateway_nocache", settings=NO_WORD_CACHE)),
         System("gateway_w2", "triton-gateway, 2 workers on 2 cores",
                lambda b, k: _gateway(b, k, name="gateway_w2", workers=2, n_cores=2)),
-        System("gateway_always", "triton-gateway, its limit of work holds from the start",
-               lambda b, k: _gateway(b, k, name="gateway_always", settings={"TRITON_GATEWAY_WORK_LIMIT": "always"})),
         *(
             System(f"gateway_{name}", f"triton-gateway, asked in {title} form",
                    partial(_form, name=name, path=path, body=body))

@@ -36,7 +36,7 @@ from tests import processes
 TAKES = "45 minutes; --seconds 35: 30; --seconds 5: 12"
 SAVES = "results/overload.json, docs/benchmarks.md"
 _TITLES: Final = {
-    "gateway": "gateway", "gateway_always": "gateway, `WORK_LIMIT=always`", "gateway_w2": "two gateways",
+    "gateway": "gateway", "gateway_w2": "two gateways",
     "ensemble_lean": "Triton ensemble", "clearml_lean": "clearml-serving", "kserve": "KServe transformer",
 }  # fmt: skip
 _TIMES: Final = (0.8, 1.0, 2.0, 5.0, 10.0)

@@ -19,7 +19,6 @@ import yaml
 from pydantic import BeforeValidator
 
 from deploy.cli.main import group
-from deploy.controlplane.app import CALLS
 from gateway import errors
 from gateway.errors import STATUS
 from gateway.metrics.catalog import CATALOG, JUDGED
@@ -99,14 +98,6 @@ def versions_table() -> str:
     return "\n".join([*table, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
-def calls_table() -> str:
-    """Return every call of the embedded control plane, by service."""
-    rows = ["| service | calls |", "|---|---|"]
-    for service, calls in itertools.groupby(sorted(CALLS), lambda call: call.partition(".")[0]):
-        rows.append(f"| {service} | {', '.join(f'`{call}`' for call in calls)} |")
-    return "\n".join(rows)
-
-
 def values_table() -> str:
     """Return every value of the chart, its default, and the comment above it in values.yaml."""
     rows = ["| value | default | meaning |", "|---|---|---|"]
@@ -160,7 +151,7 @@ def commands(
 PARTS: Final = {
     "variables": variables_table, "settings": settings_table, "metrics": metrics_table, "errors": errors_table,
     "commands": commands_reference,
-    "versions": versions_table, "calls": calls_table, "values": values_table,
+    "versions": versions_table, "values": values_table,
 }  # fmt: skip
 """What a page can ask for with ``<!-- generated: NAME -->`` … ``<!-- end -->``."""
 

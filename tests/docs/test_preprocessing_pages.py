@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models
 
 from preprocessing import config
 from preprocessing.config import TaskConfig
@@ -97,18 +96,3 @@ def test_every_option_is_in_the_table() -> None:
     table = TASKS.partition("## Options of an endpoint")[2].partition("\n## ")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
     assert set(config.OPTIONS) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-
-
-def test_notebook_example_runs(tmp_path: Path) -> None:
-    """Ids in, logits out, labels."""
-    Tokenizer(models.WordLevel({"good": 0, "bad": 1}, unk_token="bad")).save(str(tmp_path / "tokenizer.json"))
-    labels = {"architectures": ["XForSequenceClassification"], "id2label": {"0": "UP", "1": "DOWN"}}
-    (tmp_path / "config.json").write_text(json.dumps(labels))
-    names: dict[str, Any] = {}
-    exec(next(block for block in shown("tasks", "python")), names)
-
-    def logits_of(input_ids: Any, attention_mask: Any) -> Any:
-        return [[1 - i[0], i[0]] for i in input_ids]
-
-    answer = names["classify"](tmp_path, logits_of, ["good", "bad"])
-    assert ["UP", "DOWN"] == [result["label"] for result in answer["results"]]

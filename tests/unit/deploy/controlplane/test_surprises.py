@@ -1,11 +1,7 @@
-"""What a ClearML server does that surprises, and this one too: a test for each row of the table in the docs.
-
-`docs/clearml.md#the-embedded-server`, "Surprises": every row names its test here, and every test is named by a row.
-"""
+"""What a ClearML server does that surprises, and this one too; `docs/clearml.md#surprises` tells the worst."""
 
 # ruff: noqa: D103 - a test's name states its rule
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,6 @@ from deploy.tools import sections
 from gateway import hocon
 from tests.control_planes import BASE, InProcess, in_process
 
-PAGE = Path(__file__).parents[4] / "docs" / "clearml.md"
 SCALAR = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 0}
 
 
@@ -225,12 +220,3 @@ def test_published_model_is_edited(server: InProcess) -> None:
     assert (found["name"], found["tags"], found["uri"]) == ("renamed", ["t"], "s3://elsewhere/m.onnx")
     assert found["metadata"] == {"k": item}
     assert found["ready"] is True
-
-
-def test_every_row_of_the_table_is_held_by_a_test_and_every_test_has_a_row() -> None:
-    table = PAGE.read_text(encoding="utf-8").split("## Surprises")[1].split("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")]
-    assert rows[0] == ["behaviour", "what happens"]
-    named = {"test_" + re.sub(r"[^a-z]+", "_", row[0].lower().replace("`", "")).strip("_") for row in rows[2:]}
-    here = {name for name in globals() if name.startswith("test_") and "row_of_the_table" not in name}
-    assert named == here
