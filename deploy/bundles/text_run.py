@@ -19,7 +19,7 @@ from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity, Truth
 from deploy.bundles.model_files import copy_texts
 from deploy.bundles.options import BeyondTolerance, Options, Outcome, Say, acceptable
-from deploy.bundles.pack import reference, warm_up
+from deploy.bundles.pack import warm_up
 from deploy.bundles.pack.bundle import Made, write
 from deploy.bundles.speed import ORIGINAL, Cell, Timing
 from deploy.sync.model_folder import execution
@@ -72,14 +72,13 @@ class TextRun:
         times = speed.score(timings, name)
         if timings:
             self.say(f"chosen for {self.options.load}: {name}, ×{times:.1f} PyTorch")
-        prepared = [self.processor.prepare(body) for body in self.bodies]
         inputs, outputs = serving.tensors(self._feeds(self.bodies[0]), truth.outputs)
         tuned = self._tune(chosen, timings)
         made = Made(
             chosen, found, judged, {c.name: why for c, why in left}, self._wanted(chosen), tuned,
             times_pytorch=times, timings=timings, graph=exported, judged_hash=self.gate.judged_hash,
-            inputs=inputs, outputs=outputs, lengths=[one.n_tokens for one in prepared],
-            drifts=reference.distributions(prepared, truth.answers), notes=self._notes(),
+            inputs=inputs, outputs=outputs, lengths=[self.processor.prepare(body).n_tokens for body in self.bodies],
+            notes=self._notes(),
         )  # fmt: skip
         return write(
             self.options, self.source, self.work, made, warm_up=lambda folder: self._warm_up(chosen, folder, tuned)
@@ -189,6 +188,10 @@ class TextRun:
     def _notes(self) -> list[str]:
         """Return notes for what the tables do not show."""
         notes = []
+        if self.options.samples is None:
+            notes.append(
+                "Judged on the built-in texts. With your own texts (--samples FILE), the accuracy is that of your use."
+            )
         if self.options.target == "gpu":
             notes.append(
                 "The graph was checked in fp32 on this machine's CPU. Speed and fp16 accuracy on a GPU were not "

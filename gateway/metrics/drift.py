@@ -71,15 +71,6 @@ def bin_of(bound: float) -> str:
     return f"{bound:.12g}" if bound < math.inf else ABOVE
 
 
-def buckets(bounds: Sequence[float], values: Sequence[float]) -> dict[str, float]:
-    """Return how many numbers a variable with these bounds has in each bin."""
-    names = (*map(bin_of, bounds), ABOVE)
-    found = dict.fromkeys(names, 0.0)
-    for value in values:
-        found[names[bisect_left(bounds, value)]] += 1
-    return found
-
-
 def is_ordered(bins: Bins) -> bool:
     """Whether the bins are those of a number."""
     return OTHER not in bins

@@ -20,11 +20,8 @@ from deploy.bundles.work_folder import link
 from deploy.sync.model_folder import execution
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.folders import aside, file_name
-from gateway.metrics import drift
 
 GRAPH: Final = "model.onnx"
-LEAST_REFERENCE: Final = 100
-"""Least number of the user's own texts for reference distributions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,21 +43,18 @@ class Made:
     outputs: Sequence[Tensor]
     lengths: Sequence[int]
     """Tokens of the judged samples."""
-    drifts: drift.Reference
     notes: Sequence[str]
 
 
 def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: Callable[[Path], str]) -> Outcome:
     """Write the bundle; ``warm_up`` returns ``warmup.json`` for the bundle in a folder. Raises ``DeployError``."""
     name = options.name or source.name
-    is_users = options.samples is not None
-    count = len(made.lengths)
     values = {
         **manifest.describe(
             options, source, name, made.chosen, made.parity, made.wanted, made.tuned, made.times_pytorch
         ),
         "samples": {
-            "count": count, "source": "the user's" if is_users else "built in",
+            "count": len(made.lengths), "source": "built in" if options.samples is None else "the user's",
             "shortest": min(made.lengths), "longest": max(made.lengths),
         },
         "parity": [asdict(parity) for _, parity in made.judged],
@@ -69,7 +63,7 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
         "serve": serving.command_line(
             serving.add_arguments("ENDPOINT", "MODEL_ID", made.inputs, made.outputs, made.tuned)
         ),
-        "notes": [*source.notes, *made.notes, *_note_of_samples(count, is_users=is_users)],
+        "notes": [*source.notes, *made.notes],
     }  # fmt: skip
     digest = manifest.bundle_digest(values, made.graph)
     final = options.output / file_name(f"{name}-{made.chosen.name}-{digest}")
@@ -78,23 +72,9 @@ def write(options: Options, source: Source, work: Path, made: Made, *, warm_up: 
         copy_texts(source.folder, folder)
         (folder / execution.FILE).write_text(execution.encode(made.wanted), encoding="utf-8")
         (folder / "warmup.json").write_text(warm_up(folder), encoding="utf-8")
-        if is_users and count >= LEAST_REFERENCE:
-            text = drift.encode(made.drifts, source=f"{count} texts given to triton-gateway optimize")
-            (folder / drift.FILE).write_text(text, encoding="utf-8")
         values["files"] = hashes = manifest.hashes(folder)
         if hashes[GRAPH] != made.judged_hash or kept_files(folder) != kept_files(work / "texts"):
             raise BeyondTolerance("the judged files changed before they were packed, so no bundle was made")
         source.check_unchanged()
         (folder / manifest.FILE).write_text(json.dumps(values, indent=1, default=str) + "\n", encoding="utf-8")
     return Outcome(final, values)
-
-
-def _note_of_samples(count: int, *, is_users: bool) -> list[str]:
-    if not is_users:
-        return [
-            "Judged on the built-in texts. With your own texts (--samples FILE), the accuracy is that of your use, and "
-            "the bundle carries reference distributions for drift."
-        ]
-    if count < LEAST_REFERENCE:
-        return [f"No reference distributions: they need {LEAST_REFERENCE} texts, but {count} were given."]
-    return []

@@ -20,7 +20,6 @@ from deploy.bundles.work_folder import work_folder
 from deploy.cli.main import main
 from deploy.sync.model_folder import execution
 from gateway import samples as stored
-from gateway.metrics import drift
 from gateway.registry import ArtifactCache, ClearMLRegistry, Upload
 from preprocessing.processor import TextProcessor
 from tests import warm
@@ -83,7 +82,6 @@ def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningContr
     wanted = execution.read_execution(bundle)
     assert wanted is not None
     assert ("openvino", "fp32") == (wanted.engine, wanted.precision)
-    assert {"token_length", "predicted_label"} <= set(drift.decode((bundle / "reference.json").read_text()).bins)
     kept = stored.read(bundle)
     assert kept is not None
     processor = TextProcessor.from_folder(bundle)

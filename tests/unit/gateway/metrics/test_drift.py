@@ -28,7 +28,9 @@ def test_shares_add_up_and_none_is_zero(counts: list[int]) -> None:
 def test_a_reference_of_a_number_has_about_ten_bins_of_whole_buckets() -> None:
     """Of equal frequency; what lies above the highest one has a bin of its own."""
     normal = np.random.default_rng(1).normal(size=10_000)
-    counts = drift.buckets((*np.linspace(-3, 3, 241),), normal.tolist())
+    bounds = np.linspace(-3, 3, 241)
+    counted, _ = np.histogram(normal, [-np.inf, *bounds, np.inf])
+    counts = dict(zip([*map(drift.bin_of, bounds), drift.ABOVE], counted.tolist(), strict=True))
     made = reference_of(counts)
     assert 9 <= len(made) - 1 <= 10
     assert (10_000, 0) == (sum(made.values()), made["missing"])
