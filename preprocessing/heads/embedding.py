@@ -130,7 +130,6 @@ class SentenceEmbedding(Head):
             "prompts": sorted(config.prompts),
             "default_prompt": config.default_prompt,
             "parameters": list(self._parameters),
-            "text_pairs": False,
             "example": {"text": ["A man is eating food.", "Someone has a meal."]},
         }
 

@@ -55,4 +55,4 @@ class FeatureExtraction(Head):
 
     def describe(self) -> dict[str, object]:
         """Return an example."""
-        return {"parameters": [], "text_pairs": False, "example": {"text": "A man is eating food."}}
+        return {"parameters": [], "example": {"text": "A man is eating food."}}

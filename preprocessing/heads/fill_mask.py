@@ -105,7 +105,6 @@ class FillMask(Head):
         return {
             "mask_token": self._mask,
             "parameters": list(_PARAMETERS),
-            "text_pairs": False,
             "example": {"text": f"Paris is the {self._mask} of France."},
         }
 

@@ -83,7 +83,6 @@ class TextGeneration(Head):
         return {
             "defaults": dict(self._config.generation),
             "parameters": list(_PARAMETERS),
-            "text_pairs": False,
             "streams": True,
             "example": {"text": "Once upon a time", "parameters": {"max_new_tokens": 4}},
         }

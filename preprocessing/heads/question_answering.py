@@ -154,7 +154,6 @@ class QuestionAnswering(WindowedHead):
         return {
             "long_texts": self._config.long_texts,
             "parameters": list(_PARAMETERS),
-            "text_pairs": True,
             "example": {"question": "Where do I live?", "context": "My name is Sarah and I live in London."},
         }
 

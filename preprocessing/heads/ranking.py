@@ -137,7 +137,6 @@ class Ranking(Head):
         return {
             "function_to_apply": self._config.activation,
             "parameters": list(_PARAMETERS),
-            "text_pairs": True,
             "example": {
                 "query": "Who wrote Faust?",
                 "documents": ["Goethe wrote Faust.", "The weather is fine."],

@@ -96,7 +96,6 @@ class SequenceClassification(Head):
             "labels": list(self._config.labels),
             "function_to_apply": self._config.activation,
             "parameters": list(_PARAMETERS),
-            "text_pairs": True,
             "example": {"text": "I like this very much."},
         }
 

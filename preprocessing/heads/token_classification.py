@@ -114,7 +114,6 @@ class TokenClassification(WindowedHead):
             "long_texts": config.long_texts,
             "stride": self._stride,
             "parameters": list(_PARAMETERS),
-            "text_pairs": False,
             "example": {"text": "My name is Sarah and I live in London."},
         }
 

@@ -133,7 +133,6 @@ class ZeroShot(Head):
             "hypothesis_template": config.hypothesis_template,
             "multi_label": config.multi_label,
             "parameters": list(_PARAMETERS),
-            "text_pairs": False,
             "example": {
                 "text": "My phone does not charge any more.",
                 "parameters": {"candidate_labels": ["hardware", "billing", "delivery"]},

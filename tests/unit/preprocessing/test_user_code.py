@@ -5,7 +5,6 @@ import inspect
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -261,36 +260,6 @@ async def test_a_hooks_own_cancellation_is_its_failure(write: Write, load: Load)
         await code.process({}, {}, None)
     with pytest.raises(UserCodeFailed, match="CancelledError"):
         code.postprocess({}, {}, None)
-
-
-def test_hooks_run_in_many_threads(write: Write, load: Load) -> None:
-    """Many calls of one object at a time, with imports inside hooks."""
-    path = write(
-        preprocess="class Preprocess:\n  def process(self, data):\n    from . import late\n    return late.f(data)\n",
-        late="def f(x): return x * 2\n",
-    )
-    code = load(path)
-    with ThreadPoolExecutor(8) as pool:
-        assert [2 * i for i in range(200)] == list(pool.map(lambda i: code.process(i, {}, None), range(200)))
-
-
-def test_endpoints_load_and_unload_in_many_threads(write: Write, load: Load) -> None:
-    """A configuration change loads several at a time while other hooks import modules."""
-    folders = [
-        write(folder=f"f{i}", preprocess="from .parts import n\n" + SAYS.format("n"), parts=f"n = {i}")
-        for i in range(20)
-    ]
-
-    def once(i: int) -> int:
-        code = UserCode.load(folders[i % 20], name=f"e{i}", endpoint=None, send_request=print)
-        try:
-            result: int = code.process({}, {}, None)
-        finally:
-            code.unload()
-        return result
-
-    with ThreadPoolExecutor(8) as pool:
-        assert [i % 20 for i in range(200)] == list(pool.map(once, range(200)))
 
 
 # --- what hooks raise -------------------------------------------------------------------------------------------------
