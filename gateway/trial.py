@@ -20,7 +20,6 @@ import orjson
 
 from gateway.errors import OF_CALLERS, ControlError, DeadlineExceeded, GatewayError
 from gateway.handlers.hook import HookHandler
-from gateway.hooks.executor import ProcessExecutor
 from gateway.hooks.json_form import to_json
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
@@ -90,7 +89,7 @@ async def run(trial: Trial) -> Report:
             loading = time.monotonic() - began
             if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
                 raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
-            handler = HookHandler(ProcessExecutor(pool), call=None, default=None, threads=threads)
+            handler = HookHandler(pool, call=None, default=None, threads=threads)
             trace = Trace("trial")
             try:
                 trace.deadline = asyncio.get_running_loop().time() + trial.timeout

@@ -22,7 +22,7 @@ from gateway.handlers.hook import HookHandler
 from gateway.handlers.tensors import TritonCall
 from gateway.hooks.bound import ProcessBound
 from gateway.hooks.engines import ENGINES
-from gateway.hooks.executor import Executor, ProcessExecutor, ThreadExecutor
+from gateway.hooks.executor import Executor, ThreadExecutor
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
 from gateway.settings import parse_duration, parse_size
@@ -136,8 +136,7 @@ class HookBuilder:
                     "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
                     "engine custom calls it", parts.spec.url, engine,
                 )  # fmt: skip
-            executor = ProcessExecutor(pool)
-            return self._handler(executor, parts), _details(parts.spec, executor, pool.loaded.details)
+            return self._handler(pool, parts), _details(parts.spec, pool, pool.loaded.details)
         except BaseException:
             await pool.close()
             raise

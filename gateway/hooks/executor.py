@@ -1,4 +1,4 @@
-"""Runs the stages of users' code for a request, in threads of the worker or in hook processes.
+"""Runs the stages of users' code for a request in threads of the worker; ``pool`` does in hook processes.
 
 ``handlers.hook.HookHandler`` uses an ``Executor`` and does not know which of the two it is.
 """
@@ -20,39 +20,11 @@ from gateway.hooks.pool import HookPool
 from gateway.own_thread import in_own_thread
 from gateway.trace import Trace
 from preprocessing.errors import UserCodeError, UserCodeRefused
-from preprocessing.user_code import STAGES, Stage, UserCode
+from preprocessing.user_code import Stage, UserCode
 
 _log = logging.getLogger("triton_gateway.hooks")
 
 _UNLOAD_S: Final = 10.0
-
-
-class ProcessExecutor:
-    """Runs all stages of requests in a pool of hook processes."""
-
-    def __init__(self, pool: HookPool) -> None:
-        self._pool = pool
-        self.stages = frozenset(pool.loaded.stages)
-        """The stages that the code has."""
-
-    async def run(self, _stages: Sequence[Stage], data: Any, _state: dict[str, Any], ask: Trace) -> Any:
-        """Run the stages on a request's ``data``, and return what they make of it. Raises ``GatewayError``.
-
-        ``state`` is the dict that the stages share.
-        """
-        outcome, queued = await self._pool.run(data, ask.deadline)
-        ask.queue_ns += queued
-        for stage, spent in zip(STAGES, outcome.stage_ns, strict=True):
-            _spend(ask, stage, spent)
-        if outcome.statistics:
-            ask.collect(outcome.statistics)
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.answer
-
-    async def close(self) -> None:
-        """Unload the code and release everything."""
-        await self._pool.close()
 
 
 class ThreadExecutor:
@@ -71,7 +43,7 @@ class ThreadExecutor:
         self._free = asyncio.Semaphore(threads)
 
     async def run(self, stages: Sequence[Stage], data: Any, state: dict[str, Any], ask: Trace) -> Any:
-        """See ``ProcessExecutor.run``; if Triton comes between, ``stages`` are those before or after it."""
+        """See ``HookPool.run``; if Triton comes between, ``stages`` are those before or after it."""
         code = self._code
         for stage in stages:
             if stage not in self.stages:
@@ -93,7 +65,7 @@ class ThreadExecutor:
         return HookResponse.of(data) if "postprocess" in stages else data  # else it is for Triton, not for the caller
 
     async def close(self) -> None:
-        """See ``ProcessExecutor.close``; ``unload`` gets ten seconds in a thread of its own."""
+        """See ``HookPool.close``; ``unload`` gets ten seconds in a thread of its own."""
         try:
             async with asyncio.timeout(_UNLOAD_S):
                 await in_own_thread(self._code.unload, "unload-code")
@@ -113,7 +85,7 @@ class ThreadExecutor:
         return await result if inspect.isawaitable(result) else result
 
 
-Executor: TypeAlias = ProcessExecutor | ThreadExecutor
+Executor: TypeAlias = HookPool | ThreadExecutor
 """Where stages run."""
 
 

@@ -2,7 +2,7 @@
 
 A process runs as many requests at a time as the hook has threads (one by default; many if it is async), so user code
 that damages its process harms few requests. ``control.hooks`` creates a pool beside the running system, and
-``ProcessExecutor`` sends it requests. The processes run ``gateway.hooks.child``. They end when the gateway process
+``handlers.hook`` sends it requests. The processes run ``gateway.hooks.child``. They end when the gateway process
 ends, for whatever reason: the kernel sends them a signal, and their socket is closed. A pool may have no process for a
 while, until a request waits for one: see ``bound``.
 """
@@ -36,6 +36,8 @@ from gateway.hooks.process import (
     too_late,
 )
 from gateway.hooks.wire import MAX_PAYLOAD, Buffer
+from gateway.trace import Trace
+from preprocessing.user_code import Stage
 
 _log = logging.getLogger("triton_gateway.hooks")
 
@@ -96,6 +98,11 @@ class HookPool:
         return [p.pid for p in self.processes]
 
     @property
+    def stages(self) -> frozenset[str]:
+        """The stages that the code has."""
+        return frozenset(self.loaded.stages)
+
+    @property
     def has_waiting(self) -> bool:
         """Whether requests wait for a process."""
         while self._waiting and self._waiting[0].answer.done():  # its caller has left
@@ -125,7 +132,24 @@ class HookPool:
         self._has_started = True
         self.dispatch_waiting()
 
-    async def run(self, body: object, deadline: float) -> tuple[Outcome, int]:
+    async def run(self, _stages: Sequence[Stage], data: Any, _state: dict[str, Any], ask: Trace) -> Any:
+        """Run the stages, here always all, on a request's ``data``, and return what they make of it.
+
+        ``state`` is the dict that they share. Raises ``GatewayError``.
+        """
+        outcome, queued = await self.ask(data, ask.deadline)
+        prepared, inferred, finished = outcome.stage_ns
+        ask.queue_ns += queued
+        ask.prepare_ns += prepared
+        ask.infer_ns += inferred
+        ask.finish_ns += finished
+        if outcome.statistics:
+            ask.collect(outcome.statistics)
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.answer
+
+    async def ask(self, body: object, deadline: float) -> tuple[Outcome, int]:
         """Run all stages on the body of a request; return the outcome, and the nanoseconds until a process took it.
 
         They must end before ``deadline`` (the event loop's time), or within the pool's own time-out if that is sooner.

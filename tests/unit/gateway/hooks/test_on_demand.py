@@ -64,7 +64,7 @@ async def opened(
 
 async def ask(pool: HookPool, body: Any, within: float = LIMIT_S) -> Any:
     """Return the outcome of one request."""
-    outcome, _ = await pool.run(body, asyncio.get_running_loop().time() + within)
+    outcome, _ = await pool.ask(body, asyncio.get_running_loop().time() + within)
     return outcome
 
 
@@ -157,7 +157,7 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    outcome, _ = await pool.run({}, loop.time() + 300)
+    outcome, _ = await pool.ask({}, loop.time() + 300)
     forked = Path(f"/proc/{outcome.answer['child']}")
     assert forked.exists()
     await pool.close()

@@ -279,9 +279,9 @@ async def main():
     pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
     await pool.start()
     loop = asyncio.get_running_loop()
-    outcome, _ = await pool.run({"do": "child"}, loop.time() + 300)
+    outcome, _ = await pool.ask({"do": "child"}, loop.time() + 300)
     print(*pool.pids, outcome.answer["child"], flush=True)
-    await pool.run({"do": "spin"}, loop.time() + 600)
+    await pool.ask({"do": "spin"}, loop.time() + 600)
 asyncio.run(main())
 """
 
