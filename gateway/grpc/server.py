@@ -484,9 +484,9 @@ class RpcCall(oip.InferCall):
             question["text"] = question["text"][0]
         return question
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> Any:
         """See ``Call.render``; returns a ``ModelInferResponse``."""
-        return _response(self, self.tensors(answer, endpoint, trace, outputs), endpoint)
+        return _response(self, self.tensors(answer, endpoint, trace), endpoint)
 
 
 def _from_contents(tensor: Any, shape: list[int]) -> Any:

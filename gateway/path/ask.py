@@ -146,7 +146,7 @@ class Ask(Trace, Permit):
         """See ``Trace.render``."""
         version = self.with_version
         if version is not None and self.call is not None:
-            self.rendered = self.call.render(answer, version, self, self.outputs)
+            self.rendered = self.call.render(answer, version, self)
         return answer
 
     # --- the coroutine ------------------------------------------------------------------------------------------------

@@ -70,11 +70,11 @@ class Call:
         """
         raise NotImplementedError
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> Any:
         """Return the reply: the bytes of a JSON document, a ``Reply``, or another value that its transport writes.
 
-        ``endpoint`` is the version that answered. ``outputs`` are the model's own outputs (name → array, rows first),
-        if its handler has them. Raises ``GatewayError`` if this protocol cannot express the answer.
+        ``endpoint`` is the version that answered; ``trace`` has the model's own outputs, if its handler has them.
+        Raises ``GatewayError`` if this protocol cannot express the answer.
         """
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class InternalCall(Call):
             raise InputRefused("the body is not JSON, which this version takes")
         return self._body
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> Any:
         """Return the answer unchanged."""
-        del endpoint, trace, outputs
+        del endpoint, trace
         return answer

@@ -71,9 +71,7 @@ async def serve(ask: Ask, route: Route, plane: DataPlane) -> None:
                         await in_task(_in_pieces(version.stream(question, ask), ask, plane), ask.traceparent)
                     else:
                         ask.answer = await version.answer(question, ask)
-                    reply = (
-                        None if ask.has_begun else ask.rendered or call.render(ask.answer, version, ask, ask.outputs)
-                    )
+                    reply = None if ask.has_begun else ask.rendered or call.render(ask.answer, version, ask)
                     break
                 except VERSION_FAULTS as error:
                     version, question = plane.fall_back(ask, call, error)  # to the stable version, behind a canary

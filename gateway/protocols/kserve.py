@@ -37,9 +37,9 @@ class PredictCall(Call):
         parameters = self._body.get("parameters")
         return {"text": texts} if parameters is None else {"text": texts, "parameters": parameters}
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes | Reply:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes | Reply:
         """See ``Call.render``."""
-        del trace, outputs
+        del trace
         if isinstance(answer, dict) and "predictions" in answer:
             return dumps(answer)
         if endpoint.text is not None:

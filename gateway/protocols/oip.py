@@ -264,15 +264,16 @@ class InferCall(TensorRequest, Call):
         arrays = {name: as_array(tensor) for name, tensor in self.inputs.items()}
         return RawTensors(arrays, self.outputs, self.id)
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> Any:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> Any:
         """See ``Call.render``."""
         model, version = endpoint.identity.endpoint, endpoint.identity.version or "1"
-        tensors = self.tensors(answer, endpoint, trace, outputs)
+        tensors = self.tensors(answer, endpoint, trace)
         headers, content = write_answer(self, tensors, model=model, version=version)
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
-    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> dict[str, Tensor]:
+    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace) -> dict[str, Tensor]:
         """Return the requested outputs by name. Raises ``InputRefused`` for one that does not exist."""
+        outputs: Mapping[str, Array] = trace.outputs or {}
         if endpoint.text is not None:
             prepared = trace.prepared
             if not isinstance(prepared, Prepared):

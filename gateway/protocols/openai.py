@@ -58,9 +58,9 @@ class EmbeddingsCall(Call):
         require_task(endpoint, EMBEDDINGS, self._model, "embeddings")
         return {"text": self._texts} if self._ids is None else rows_of(endpoint, self._ids)
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes:
         """See ``Call.render``."""
-        del endpoint, outputs
+        del endpoint
         vectors = answer["embeddings"]
         if self._size is not None:
             vectors = shorten(vectors, self._size)

@@ -152,9 +152,9 @@ class CompletionsCall(TextCall):
         self._parameters["max_new_tokens"] = self._wanted or default
         return given
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes:
         """See ``Call.render``."""
-        del endpoint, trace, outputs
+        del endpoint, trace
         results, prompt_tokens = _read_answer(answer)
         choices = [
             {"index": i, "text": result["text"], "logprobs": None, "finish_reason": _REASONS[result["finish_reason"]]}
@@ -192,9 +192,9 @@ class ChatCall(TextCall):
         """See ``Call.question``."""
         return self._checked(endpoint, self._chat)
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes:
         """See ``Call.render``."""
-        del endpoint, trace, outputs
+        del endpoint, trace
         (result,), prompt_tokens = _read_answer(answer)
         choice = {
             "index": 0,

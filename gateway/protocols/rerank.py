@@ -67,9 +67,9 @@ class RerankCall(Call):
             parameters["max_length"] = whole_number(body, "max_tokens_per_doc")
         return {"query": body["query"], "documents": body["documents"], "parameters": parameters}
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes:
         """See ``Call.render``."""
-        del endpoint, trace, outputs
+        del endpoint, trace
         results = [
             {"index": result["index"], "relevance_score": result["score"],
              **({"document": {"text": result["document"]}} if "document" in result else {})}

@@ -63,9 +63,9 @@ class ServeCall(Call):
                 self._piece = own_piece if self._convert is None else huggingface.GenerationEvents()
         return body
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes | Reply:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes | Reply:
         """See ``Call.render``."""
-        del endpoint, trace, outputs
+        del endpoint, trace
         if self._convert is not None:
             answer = self._convert(answer)
         return dumps(answer) if type(answer) is dict else rendered(answer)

@@ -94,9 +94,9 @@ class TeiCall(Call):
         asked, self._convert = self._route.ask(self._body, endpoint)
         return asked
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes:
         """See ``Call.render``."""
-        del endpoint, trace, outputs
+        del endpoint, trace
         return dumps(self._convert(answer))
 
 

@@ -21,9 +21,9 @@ class Told(InternalCall):
 
     written_in = 0
 
-    def render(self, answer: Any, endpoint: Any, trace: Any, outputs: Any) -> Any:
+    def render(self, answer: Any, endpoint: Any, trace: Any) -> Any:
         self.written_in = threading.get_ident()
-        return super().render(answer, endpoint, trace, outputs)
+        return super().render(answer, endpoint, trace)
 
 
 @pytest.mark.parametrize(("rows", "is_aside"), [(2, False), (60, False), (600, True)])

@@ -106,9 +106,9 @@ class Echo(Call):
             raise self.refuses[endpoint.identity.url]
         return {"text": endpoint.identity.url}
 
-    def render(self, answer: Any, endpoint: Endpoint, trace: Trace, outputs: Any) -> bytes:
+    def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> bytes:
         """Return the reply. An answer that is an exception is raised."""
-        del trace, outputs
+        del trace
         if isinstance(answer, Exception):
             raise answer
         return repr((endpoint.identity.url, answer)).encode()

@@ -97,8 +97,8 @@ _DATA = st.lists(st.text(max_size=3) | _ODD | st.lists(st.text(max_size=3), max_
 
 
 @st.composite
-def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
-    """Return a version of a text task, a request's trace, its model's outputs, and its answer."""
+def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
+    """Return a version of a text task, a request's trace with its model's outputs, and its answer."""
     rows, is_batch = draw(st.integers(1, 3)), draw(st.booleans())
     labels = tuple(draw(st.lists(_LABEL, min_size=1, max_size=20, unique=True)))
     activation: Any = draw(st.sampled_from(["softmax", "sigmoid", "none"]))
@@ -118,20 +118,20 @@ def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any], dict[str, Any]
     handler = SimpleNamespace(processor=SimpleNamespace(config=config, text_fields=head.text_fields))
     endpoint = SimpleNamespace(identity=identity, task=config.task, text=handler)
     trace = Trace("r")
-    trace.prepared = prepared
-    return endpoint, trace, outputs, head.render(head.decode(outputs, prepared), prepared)
+    trace.prepared, trace.outputs = prepared, outputs
+    return endpoint, trace, head.render(head.decode(outputs, prepared), prepared)
 
 
 @given(_answered(), st.text(max_size=4))
 def test_an_answer_is_the_json_of_its_tensors(answered: Any, request_id: str) -> None:
     """To the byte, with any names and labels. Parts that all answers of a version share are written only once."""
-    endpoint, trace, outputs, answer = answered
+    endpoint, trace, answer = answered
     call = InferCall("n/1")
     call.id = request_id
-    tensors = call.tensors(answer, endpoint, trace, outputs)
+    tensors = call.tensors(answer, endpoint, trace)
     identity = endpoint.identity
     _, content = write_answer(call, tensors, model=identity.endpoint, version=identity.version or "1")
-    assert content == call.render(answer, endpoint, trace, outputs)
+    assert content == call.render(answer, endpoint, trace)
 
 
 def _read(body: Any) -> Any:
