@@ -122,16 +122,12 @@ class ContentKeeper:
         return self._seen.get(key, "")
 
     def _read(self, key: tuple[str, str]) -> None:
-        digest = hashlib.sha256()
         try:
-            stored = self._store.parts(key[0])
-            if stored is not None:
-                for chunk in stored.read(0, stored.size):
-                    digest.update(chunk)
-            else:
-                with tempfile.TemporaryDirectory() as folder:
-                    digest.update(self._store.download(key[0], Path(folder)).read_bytes())
-            self._seen[key] = digest.hexdigest()
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                self._store.download(key[0], Path(folder)).open("rb") as file,
+            ):
+                self._seen[key] = hashlib.file_digest(file, "sha256").hexdigest()
         except (GatewayError, OSError) as error:
             log.info("the file at %s cannot be compared: %s", key[0], error)
         finally:

@@ -1,14 +1,16 @@
 """Reads the file at a model's or an artifact's address, in whichever store it is.
 
-http(s) is fetched directly with ClearML's token, ``file`` is read from disk, and s3, gs and azure are read with the
-SDK's credentials.
+http(s) is fetched directly with ClearML's token, ``file`` is read from disk, and s3, gs and azure are left to the SDK.
+Progress is read from the disk, as the libraries of the clouds do not all tell it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
@@ -42,22 +44,23 @@ class Files:
         """See ``Registry.download``."""
         address = self._address(uri)
         target = folder / file_name(unquote(urlsplit(address).path.rsplit("/", 1)[-1]))
+        if urlsplit(address).scheme in stores.CLOUDS:
+            with _logged(folder, target.name):
+                stores.from_cloud(address, target)
+            return target
         expected, chunks = self._whole(address)
-        progress = Progress(target.name, expected)
-        with target.open("wb") as out:
+        with _logged(folder, target.name, expected), target.open("wb") as out:
             for chunk in chunks:
                 out.write(chunk)
-                progress.received(out.tell())
         size = target.stat().st_size
         if expected is not None and size != expected:
             raise RegistryUnavailable(f"downloading {address} stopped after {size} of {expected} bytes")
-        progress.ended()
         return target
 
     def _whole(self, address: str) -> tuple[int | None, Iterator[bytes]]:
         if _is_web(address):
             return stores.OverHttp(address, *self._request(address)).whole()
-        stored = stores.opened(address)
+        stored = stores.on_disk(address)
         return stored.size, stored.read(0, stored.size)
 
     def parts(self, uri: str) -> Parts | None:
@@ -65,7 +68,7 @@ class Files:
         address = self._address(uri)
         if _is_web(address):
             return stores.OverHttp(address, *self._request(address)).parts()
-        return stores.opened(address)
+        return None if urlsplit(address).scheme in stores.CLOUDS else stores.on_disk(address)
 
     def size(self, uri: str) -> int | None:
         """Return the size in bytes of the file at ``uri``; 0 if it does not exist, None if unknown within seconds."""
@@ -97,6 +100,10 @@ class Files:
                 f"{uri} is not an address: {error}",
                 hint="upload the model again, or correct its address",
             ) from error
+        if urlsplit(address).scheme not in ("", "file", "http", "https", *stores.CLOUDS):
+            raise RegistryRefused(
+                f"{address} is not in a store that can be read", hint="upload the model to http(s), s3, gs or azure"
+            )
         return address
 
     def _request(self, address: str) -> tuple[str, dict[str, str]]:
@@ -119,34 +126,28 @@ def _is_web(address: str) -> bool:
     return urlsplit(address).scheme in ("http", "https")
 
 
-class Progress:
-    """Logs the progress of a download that takes longer than two seconds. ``total`` is in bytes, None if unknown."""
+@contextlib.contextmanager
+def _logged(folder: Path, name: str, total: int | None = None) -> Iterator[None]:
+    """Log the progress of a download into ``folder`` that takes longer than two seconds."""
+    began, ended = time.monotonic(), threading.Event()
 
-    def __init__(self, name: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._name = name
-        self._total = total
-        self._clock = clock
-        self._began = clock()
-        self._due = self._began + _QUIET_S
-        self._done = 0
-        self._is_logged = False
+    def arrived() -> float:
+        with contextlib.suppress(OSError):  # renamed meanwhile
+            return sum(path.stat().st_size for path in folder.iterdir()) / 1e6
+        return 0.0
 
-    def received(self, done: int) -> None:
-        """Set the number of bytes received."""
-        self._done = done
-        now = self._clock()
-        if now < self._due:
-            return
-        self._due, self._is_logged = now + _APART_S, True
-        if self._total:
-            _log.info(
-                "downloading %s: %.0f of %.0f MB (%.0f %%)",
-                self._name, done / 1e6, self._total / 1e6, 100 * done / self._total,
-            )  # fmt: skip
-        else:
-            _log.info("downloading %s: %.0f MB", self._name, done / 1e6)
+    def look() -> None:
+        pause = _QUIET_S
+        while not ended.wait(pause):
+            pause, done = _APART_S, arrived()
+            of = f" of {total / 1e6:.0f} MB ({100e6 * done / total:.0f} %)" if total else " MB"
+            _log.info("downloading %s: %.0f%s", name, done, of)
 
-    def ended(self) -> None:
-        """Log the end of the download if its progress was logged."""
-        if self._is_logged:
-            _log.info("downloaded %s: %.0f MB in %.0f s", self._name, self._done / 1e6, self._clock() - self._began)
+    watcher = threading.Thread(target=look, name="download-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+    if (took := time.monotonic() - began) > _QUIET_S:
+        _log.info("downloaded %s: %.0f MB in %.0f s", name, arrived(), took)

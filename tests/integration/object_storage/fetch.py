@@ -8,12 +8,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.errors import GatewayError
 from gateway.registry import ArtifactCache, ClearMLRegistry
-from gateway.registry.port import Parts
 from gateway.settings import Settings
 
 
@@ -26,19 +24,6 @@ class Counting(ClearMLRegistry):
         path = super().download(uri, folder)
         self.fetched += path.stat().st_size
         return path
-
-    def parts(self, uri: str) -> Parts | None:
-        found = super().parts(uri)
-        if found is None:
-            return None
-        given = found.read
-
-        def read(start: int, count: int) -> Iterator[bytes]:
-            for chunk in given(start, count):
-                self.fetched += len(chunk)
-                yield chunk
-
-        return Parts(found.size, read)
 
 
 def main() -> None:

@@ -132,11 +132,10 @@ def test_addresses_that_say_what_is_there_are_not_compared(world: World) -> None
 
 
 def test_what_cannot_be_read_or_written_is_tried_again(world: World) -> None:
-    """A file that is missing, a store that reads no parts, a ledger that takes nothing."""
+    """A file that is missing, a ledger that takes nothing."""
     (world.folder / "s").unlink()
     assert {} == world.look()
     world.put("s", b"first")
-    world.gives_parts = False
     world.ledger.is_read_only = True
     with pytest.raises(RegistryRefused):
         world.look()

@@ -1,125 +1,93 @@
-"""Errors of cloud stores: final with a hint, or temporary."""
+"""Files of clouds, which the SDK fetches, and of stores that nobody can read; the progress of slow downloads."""
 
 from __future__ import annotations
 
-from http import HTTPStatus
-from types import SimpleNamespace
-from typing import Any
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from clearml.storage.helper import StorageHelper
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.clearml import stores
+from gateway.registry.clearml import files, stores
+from gateway.registry.clearml.files import Files
+from gateway.registry.port import Parts
+from tests.waiting import until
 
-ADDRESS = "azure://models.blob.core.windows.net/bundles/authors/model.zip"
-
-
-class Blob:
-    """A blob whose library fails with an error."""
-
-    generation, size, etag, name = 1, 9, "tag", "bundles"
-
-    def __init__(self, *errors: Exception | None) -> None:
-        self._errors = list(errors)
-        self.blob_service = self.bucket = self
-
-    def reload(self, *_: object, **__: object) -> Any:
-        """Fail if it is this call's turn."""
-        if error := self._errors.pop(0):
-            raise error
-        return self
-
-    get_blob_properties = download_as_bytes = download_blob = reload
-
-    def blob(self, *_: object, **__: object) -> Any:
-        """Return itself."""
-        return self
-
-    get_blob_client = blob
+ADDRESS = "s3://models/bundles/model.zip"
 
 
-class AzureError(Exception):
-    """An error with a status, as azure.core raises it."""
+class Helper:
+    """The SDK's: it logs why it failed and returns nothing, or raises, or writes a file."""
 
-    def __init__(self, status: int) -> None:
-        super().__init__(f"Operation returned an invalid status {status}")
-        self.status_code = status
+    def __init__(self, found: bytes | Exception | None) -> None:
+        self._found = found
 
-
-class GoogleError(Exception):
-    """An error as google.api_core raises it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__("GET https://storage.googleapis.com/…")
-        self.code = HTTPStatus(status)
-
-
-class ClientError(Exception):
-    """An error as botocore raises it."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__("An error occurred")
-        self.response = {"ResponseMetadata": {"HTTPStatusCode": status}}
+    def download_to_file(self, _address: str, path: str, **_: Any) -> str | None:
+        """See the SDK."""
+        if isinstance(self._found, Exception):
+            raise self._found
+        if self._found is None:
+            return None
+        Path(path).write_bytes(self._found)
+        return path
 
 
-class NoCredentialsError(Exception):
-    """As botocore raises it."""
+@pytest.fixture
+def store() -> Files:
+    """Files that need no session: of clouds and of this disk."""
+    return Files(cast("Any", None), {"old://": "s3://"})
 
 
-class InvalidOperation(Exception):
-    """As the one of google.auth: anonymous credentials were refused."""
+@pytest.mark.parametrize("found", [None, Helper(None), Helper(RuntimeError("no such key"))])
+def test_a_cloud_that_gives_nothing_is_asked_again(
+    store: Files, found: Helper | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The SDK's log has the reason; people are told where, which keys are used, and which library."""
+    monkeypatch.setattr(StorageHelper, "get", lambda _: found)
+    with pytest.raises(RegistryUnavailable, match=ADDRESS) as failure:
+        store.download(ADDRESS, tmp_path)
+    assert all(part in failure.value.hint for part in ("log", "clearml.conf", "EXTRAS=s3"))
 
 
-class DefaultCredentialsError(Exception):
-    """An error as google.auth raises it."""
+def test_a_file_in_a_cloud_is_fetched_whole_by_the_sdk(
+    store: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the address that it has here, under its own name; it cannot be read in parts."""
+    asked: list[str] = []
+    monkeypatch.setattr(StorageHelper, "get", lambda address: asked.append(address) or Helper(b"zip"))
+    found = store.download("old://models/bundles/model.zip", tmp_path)
+    assert ([ADDRESS], tmp_path / "model.zip", b"zip") == (asked, found, found.read_bytes())
+    assert store.parts(ADDRESS) is None
 
 
-def ask(error: Exception) -> Any:
-    """Return what is raised for an error of a library."""
-    with pytest.raises((RegistryRefused, RegistryUnavailable)) as raised, stores._asking(ADDRESS):
-        raise error
-    assert ADDRESS in raised.value.message
-    return raised.value
-
-
-@pytest.mark.parametrize("store", [stores._in_azure, stores._in_google])
-def test_errors_of_the_size_and_of_the_bytes_are_translated(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bytes are asked for when they are read."""
-    for errors in ((AzureError(404),), (None, AzureError(404))):
-        driver = SimpleNamespace(_container=Blob(*errors), _normalize_object_name=str)
-        monkeypatch.setattr(stores, "_helper", lambda _, driver=driver: driver)
-        with pytest.raises(RegistryRefused, match="answers 404"):
-            list(store(ADDRESS).read(0, 9))
-
-
-@pytest.mark.parametrize("of", [ClientError, AzureError, GoogleError])
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
-def test_a_refusal_of_a_store_is_final(of: Any, status: int) -> None:
-    """With a hint if credentials are the reason."""
-    refused = ask(of(status))
-    assert isinstance(refused, RegistryRefused)
-    assert (status < 404) == ("clearml.conf" in refused.hint)
-
-
-@pytest.mark.parametrize("of", [ClientError, AzureError, GoogleError])
-@pytest.mark.parametrize("status", [408, 412, 429, 500, 503])
-def test_a_temporary_failure_of_a_store_is_retried(of: Any, status: int) -> None:
-    """Also if the file was replaced while it was read."""
-    later = ask(of(status))
-    assert isinstance(later, RegistryUnavailable)
-    assert (status == 412) == ("was replaced" in later.message)
-
-
-def test_missing_credentials_are_final_and_connection_failures_are_not() -> None:
-    """Whatever type the library raises."""
-    assert isinstance(ask(DefaultCredentialsError("Your default credentials were not found")), RegistryRefused)
-    assert isinstance(ask(NoCredentialsError("Unable to locate credentials")), RegistryRefused)
-    assert isinstance(ask(InvalidOperation("Anonymous credentials cannot be refreshed.")), RegistryRefused)
-    assert isinstance(ask(ConnectionResetError("reset by peer")), RegistryUnavailable)
-
-
-def test_an_address_of_an_unknown_store_is_refused_with_the_known_ones() -> None:
+def test_an_address_of_an_unknown_store_is_refused_with_the_known_ones(store: Files, tmp_path: Path) -> None:
     """It is not retried."""
-    with pytest.raises(RegistryRefused) as refused:
-        stores.opened("ftp://models/one.zip")
-    assert "s3, gs or azure" in refused.value.hint
+    for ask in (lambda: store.download("ftp://models/one.zip", tmp_path), lambda: store.parts("ftp://models/one.zip")):
+        with pytest.raises(RegistryRefused) as refused:
+            ask()
+        assert "s3, gs or azure" in refused.value.hint
+
+
+def test_a_slow_download_tells_how_far_it_is(
+    store: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, again and again; and how long it took."""
+    told = threading.Event()
+
+    def read(_start: int, _count: int) -> Iterator[bytes]:
+        yield bytes(3_000_000)
+        until(lambda: any("of 4 MB" in line for line in caplog.messages))
+        told.set()
+        yield bytes(1_000_000)
+
+    monkeypatch.setattr(files, "_QUIET_S", 0.001)
+    monkeypatch.setattr(stores, "on_disk", lambda _: Parts(4_000_000, read))
+    with caplog.at_level(logging.INFO, "triton_gateway.registry"):
+        store.download("file:///models/one.zip", tmp_path)
+    assert told.is_set()
+    assert caplog.messages[0].startswith("downloading one.zip: ")
+    assert "downloaded one.zip: 4 MB in " in caplog.messages[-1]
