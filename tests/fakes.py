@@ -286,9 +286,7 @@ class FakeRegistry:
         """See ``RegistryWriter.find_models``; a model's ``project`` is its name here."""
         self._check()
         found = [i for i in reversed(self.models) if self._matches(query, self.models[i])]
-        if query.most is not None:
-            found = [i for i in found if i in query.served or self._size(self.models[i])][: query.most]
-        return found
+        return found[: query.most]
 
     def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
         """See ``RegistryWriter.write``."""
@@ -359,11 +357,6 @@ class FakeRegistry:
             and (not query.ids or model.id in query.ids)
             and bool(model.uri)
         )
-
-    @staticmethod
-    def _size(model: ModelRecord) -> int:
-        file = Path(unquote(model.uri.removeprefix("file://")))
-        return file.stat().st_size if file.is_file() else 0
 
     def download(self, uri: str, folder: Path) -> Path:
         """See ``Registry.download``."""

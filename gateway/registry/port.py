@@ -95,7 +95,7 @@ class Registry(Protocol):
 class ModelQuery:
     """A query for models: exact project and name, and any of the tags.
 
-    Archived models and unfinished uploads never match. With a limit (``most``), empty models do not match either.
+    Archived models and unfinished uploads never match.
     """
 
     project: str | None = None
@@ -105,8 +105,6 @@ class ModelQuery:
     most: int | None = None
     ids: tuple[str, ...] = ()
     """Only these ids; empty: all."""
-    served: tuple[str, ...] = ()
-    """Ids of models in service, which match even if their files are gone."""
 
 
 @dataclass(frozen=True, slots=True)

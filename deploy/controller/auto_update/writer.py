@@ -82,9 +82,7 @@ class AutoUpdate:
         match.
         """
         served = {e.model_id for e in serving.endpoints.values() if e.is_auto and e.endpoint == endpoint and e.model_id}
-        query = registry.ModelQuery(
-            rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions, served=tuple(sorted(served))
-        )
+        query = registry.ModelQuery(rule.project, rule.name, rule.tags, rule.only_published, rule.max_versions)
         found = list(self._store.find_models(query))
         more = sorted(served - {*found})
         if rule.max_versions is None or not more:

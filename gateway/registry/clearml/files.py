@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote, urlsplit
 
-import requests
-
 from gateway.errors import RegistryRefused, RegistryUnavailable
 from gateway.file_names import file_name
 from gateway.registry.clearml import stores
@@ -25,8 +23,6 @@ from gateway.registry.port import Parts
 
 _log = logging.getLogger("triton_gateway.registry")
 
-_SIZE_S: Final = 2.0
-"""Deadline of a question for a file's size."""
 _QUIET_S: Final = 2.0
 """Downloads that take less time are not logged."""
 _APART_S: Final = 10.0
@@ -70,23 +66,15 @@ class Files:
             return stores.OverHttp(address, *self._request(address)).parts()
         return None if urlsplit(address).scheme in stores.CLOUDS else stores.on_disk(address)
 
-    def size(self, uri: str) -> int | None:
-        """Return the size in bytes of the file at ``uri``; 0 if it does not exist, None if unknown within seconds."""
+    def is_there(self, uri: str) -> bool:
+        """Whether the file at ``uri`` exists; assumed if its store does not tell."""
         try:
-            address = self._address(uri)
+            self.parts(uri)
         except RegistryRefused:
-            return 0
-        if not _is_web(address):
-            return None
-        url, headers = self._request(address)
-        try:
-            reply = requests.head(url, headers=headers, timeout=_SIZE_S, allow_redirects=True)
-        except requests.RequestException:
-            return None
-        if reply.status_code in (404, 410):
-            return 0
-        length = reply.headers.get("Content-Length", "") if reply.status_code == requests.codes.ok else ""
-        return int(length) if length.isdecimal() and "Content-Encoding" not in reply.headers else None
+            return False
+        except RegistryUnavailable:
+            return True
+        return True
 
     def _address(self, uri: str) -> str:
         """Return the address that can be reached from here. Raises ``RegistryRefused`` if ``uri`` is no address."""

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from gateway.errors import GatewayError, RegistryRefused
-from gateway.registry.clearml import following
+from gateway.registry.clearml import following, models
 from gateway.registry.clearml.decode import MODEL_FIELDS, model_record, serving_task
 from gateway.registry.clearml.files import Files
 from gateway.registry.clearml.ledger import HISTORY_TAG, REPORTS_TAG, ClearMLLedger
 from gateway.registry.clearml.lineage import lineage_of
-from gateway.registry.clearml.models import PAGE, ModelSearch, exactly, pages
 from gateway.registry.clearml.session import Api
 from gateway.registry.ledger import Ledger, Record
 from gateway.registry.port import ModelQuery, Parts, Upload
@@ -54,7 +53,6 @@ class ClearMLRegistry(Api):
         super().__init__()
         self._task_id = task_id
         self._files = Files(self, files_rewrite or {})
-        self._search = ModelSearch(self.call, self._files.size)
         self._say = say or (lambda text: _log.info("%s", text))
         self.ledger: Ledger = ClearMLLedger(self.call, self.followed)
         self.history: Ledger = ClearMLLedger(self.call, self.followed, HISTORY_TAG)
@@ -138,8 +136,10 @@ class ClearMLRegistry(Api):
     def _models_with(self, field: str, values: Collection[str]) -> Iterator[ModelRecord]:
         """Yield the models that have one of these values in a field."""
         asked = sorted(set(values))
-        for start in range(0, len(asked), PAGE):
-            for page in pages(self.call, {field: asked[start : start + PAGE], "only_fields": list(MODEL_FIELDS)}):
+        for start in range(0, len(asked), models.PAGE):
+            for page in models.pages(
+                self.call, {field: asked[start : start + models.PAGE], "only_fields": list(MODEL_FIELDS)}
+            ):
                 yield from map(self._record, page)
 
     def download(self, uri: str, folder: Path) -> Path:
@@ -205,7 +205,7 @@ class ClearMLRegistry(Api):
 
     def find_models(self, query: ModelQuery) -> Sequence[str]:
         """See ``RegistryWriter.find_models``."""
-        return self._search.find(query)
+        return models.find(self.call, query)
 
     def write(self, sections: Mapping[str, str], records: Sequence[Record] = ()) -> None:
         """See ``RegistryWriter.write``; the sections of one call change together, and so do the records."""
@@ -231,7 +231,7 @@ class ClearMLRegistry(Api):
         since = datetime.now(UTC) - timedelta(seconds=_SILENCE_S)
         body = {
             "type": ["inference"], "status": ["in_progress"], "search_hidden": True,
-            "name": exactly(f"{task.get('name')} - serve instance"), "only_fields": ["id", "last_update"],
+            "name": models.exactly(f"{task.get('name')} - serve instance"), "only_fields": ["id", "last_update"],
         }  # fmt: skip
         found = self.call("tasks", "get_all", body)["tasks"]
         return [str(one["id"]) for one in found if _time_of(one.get("last_update")) >= since]
@@ -252,7 +252,7 @@ class ClearMLRegistry(Api):
         """See ``RegistryWriter.register``."""
         from gateway.registry.clearml.upload import register  # imports the whole SDK
 
-        return register(upload, self.task_of(self.followed()), self, self._files.size)
+        return register(upload, self.task_of(self.followed()), self, self._files.is_there)
 
 
 def _time_of(text: object) -> datetime:

@@ -28,9 +28,9 @@ _ROOM: Final = "is there room on the file server, and may these credentials writ
 
 
 def register(
-    upload: Upload, serving: Mapping[str, Any], api: Api, size: Callable[[str], int | None]
+    upload: Upload, serving: Mapping[str, Any], api: Api, is_there: Callable[[str], bool]
 ) -> str:  # fmt: skip
-    """See ``RegistryWriter.register``. ``serving`` is the serving Task; ``size`` is that of ``Files``."""
+    """See ``RegistryWriter.register``. ``serving`` is the serving Task; ``is_there`` is that of ``Files``."""
     call = api.call
     with tempfile.TemporaryDirectory(dir=upload.scratch) as folder:
         packed = pack(upload.folder, Path(folder), upload.name)
@@ -38,7 +38,7 @@ def register(
         place = f"{destination}/{'/'.join(map(_part, upload.project.split('/')))}/models/{_part(packed.name)}"
         address = _address(place)
         known = _model_at(call, address, name=exactly(upload.name), ready=True)
-        if known and size(address) != 0:
+        if known and is_there(address):
             return known
         with _reporting_errors(f"{upload.name} cannot be uploaded to {destination}"):
             from clearml import StorageManager
