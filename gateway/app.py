@@ -69,7 +69,6 @@ from gateway.path.shadow import Mirror
 from gateway.payloads.log import payload_log
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
-from gateway.registry.ledger import Records, last_changes
 from gateway.registry.port import Registry
 from gateway.settings import LOCAL_NAMES, Settings, grpc_options, trace_protocol
 from gateway.spec import normalize_url
@@ -90,7 +89,6 @@ _JOIN_S: Final = 60.0
 _COLD_S: Final = 30.0
 _SAMPLE_S: Final = 0.05
 _LINEAGE_S: Final = 60.0
-_HISTORY_S: Final = 15.0
 _SHADOW_S: Final = 10.0
 _WORK_S: Final = 1.0
 _END_S: Final = 5.0
@@ -128,7 +126,6 @@ class Gateway:
         self._parent = parent
         self._registry = registry
         self._lineages: dict[str, tuple[float, Mapping[str, Any]]] = {}
-        self._changes: tuple[float, Records] = (float("-inf"), {})
         self._records_period = records_period
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
@@ -179,7 +176,7 @@ class Gateway:
             health=self.health, status=self._status, last_minute=self._last_minute,
             curves=lambda names: self.publisher.ask(Views.curves, names),
             metrics=lambda accept: self.publisher.ask(Views.metrics, accept),
-            lineage=self._lineage, learned=self._learned, history=self._history,
+            lineage=self._lineage, learned=self._learned,
             serve_prefix=self._prefix, served=lambda: self.table.current,
         )  # fmt: skip
         self._operations = Bridge(self._operate)
@@ -405,13 +402,6 @@ class Gateway:
             self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
             known = self._lineages[model_id]
         return {**answer, **known[1]}
-
-    async def _history(self, endpoint: str) -> list[dict[str, Any]]:
-        # Any caller of the page may ask, and the history is long: it is read four times a minute at most.
-        now = asyncio.get_running_loop().time()
-        if now - self._changes[0] > _HISTORY_S:
-            self._changes = now, await run_in(self._control.lineage, self._registry.history.read)
-        return last_changes(self._changes[1], endpoint)
 
     def _are_gateways(self, number: int) -> None:
         """Take over how many gateways there are, this one included: each with as many workers as this one."""

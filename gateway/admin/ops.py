@@ -75,7 +75,6 @@ def build_ops(
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     learned: Callable[[str], dict[str, Any] | None],
-    history: Callable[[str], Awaitable[list[dict[str, Any]]]],
     serve_prefix: str,
     served: Callable[[], object],
 ) -> FastAPI:
@@ -155,11 +154,6 @@ def build_ops(
     async def came_from(url: str) -> JSONResponse:
         """Return the lineage of the model of an endpoint version (`endpoint/version`): Task, data, code, links."""
         return _of_served(url, await lineage(url.strip("/")))
-
-    @app.get("/v1/endpoints/{url:path}/history", tags=["operations"])
-    async def what_was_changed(url: str) -> JSONResponse:
-        """Return the last changes of an endpoint, the newest first: when, by whom, what, before, after and why."""
-        return JSONResponse({"entries": await history(url.strip("/"))})
 
     @app.get("/v1/endpoints/{url:path}/learned", tags=["operations"])
     async def what_was_learned(url: str) -> JSONResponse:

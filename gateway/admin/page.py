@@ -324,12 +324,11 @@ def _inside(row: _Row, prefix: str) -> str:
     ]
     weights = ", ".join(f"{share:.1%} <code>{_e(url)}</code>" for url, share in row.shares.items())
     default = f"<p>Default <code>POST {_e(prefix + row.name)}</code>: <code>{_e(row.default)}</code></p>"
-    history = f"<p><button type=button data-changes='{_e(row.name)}'>history of {_e(row.name)}</button></p>"
     return (
         (f"<p>What to do{_what_to_do(row.state[1])}</p>" if row.state[1] in _RUNBOOK else "")
         + (default if row.default else "")
         + (f"<p>Canary <code>POST {_e(prefix + row.name)}</code>: {weights}</p>" if weights else "")
-        + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) + history if versions else "")
+        + (_table("Versions", ("Path", "State", "Task", "Model", "Note"), versions) if versions else "")
         + ("" if row.rollout is None else _rollout(row.rollout))
         + (_table("Requests", _HEADS, [_line(one) for one in row.routes], _NUMBERS) if row.routes else "")
         + charts.curves(row.curves)

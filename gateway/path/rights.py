@@ -48,7 +48,7 @@ _BEGINNINGS: Final = (
     ("/docs/static/", STATUS), (V1_MODELS, METADATA), (MODELS, METADATA), ("/v2/repository/", METADATA),
     (TEI, METADATA),
 )  # fmt: skip
-_OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/learned", "/history"))
+_OF_ENDPOINT: Final = ("/v1/endpoints/", ("/lineage", "/learned"))
 
 
 def rule_of(path: str) -> Rule | None:

@@ -6,10 +6,9 @@ not affect each other, and of two writers of one key the last one counts.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 Kind = Literal[
     "content_hash", "rollout", "rollout_request", "shadow", "version_number", "default_version",
@@ -53,22 +52,3 @@ class Ledger(Protocol):
     def remove(self, kind: Kind, keys: Iterable[str]) -> None:
         """Remove these records if they exist. Only for kinds on which writers need not agree."""
         ...
-
-
-_LAST_CHANGES: Final = 50
-_TOLD_OF_A_CHANGE: Final = ("kind", "subject", "before", "after", "by", "why")
-
-
-def last_changes(recorded: Records, endpoint: str) -> list[dict[str, Any]]:
-    """Return the last changes of an endpoint, its versions, route and rule, from a history; the newest first.
-
-    ``at`` is in Unix seconds. Of keys and quotas nothing is told. An unreadable record is left out.
-    """
-    found = []
-    for value in recorded.get("history", {}).values():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            name = str(value["subject"]).partition(" (")[0]
-            if value["kind"] not in ("key", "quota") and (name == endpoint or name.startswith(f"{endpoint}/")):
-                told = {"at": float(value["at"]), **{part: str(value.get(part, "")) for part in _TOLD_OF_A_CHANGE}}
-                found.append((told["at"], int(value.get("place", 0)), told))
-    return [told for _, _, told in sorted(found, key=lambda one: one[:2], reverse=True)[:_LAST_CHANGES]]

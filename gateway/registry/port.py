@@ -49,11 +49,6 @@ class Registry(Protocol):
         """What model syncs report (``registry.reports``), and who leads; no part of ``marker`` and ``task``."""
         ...
 
-    @property
-    def history(self) -> Ledger:
-        """The history of changes. It is long: gateways read it only when a person asks for it."""
-        ...
-
     def marker(self) -> str:
         """Return a value that changes whenever the serving Task or our records change; cheap to get."""
         ...
@@ -126,6 +121,11 @@ class Upload:
 
 class RegistryWriter(Registry, Protocol):
     """A registry that can also change the serving Task; same errors and time limits."""
+
+    @property
+    def history(self) -> Ledger:
+        """The history of changes. It is long: gateways never read it."""
+        ...
 
     def followed(self) -> str:
         """Return the id of the serving Task.

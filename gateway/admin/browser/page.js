@@ -1,4 +1,4 @@
-// The page's script: it fetches the content anew, filters and sorts rows, draws curves, tries requests, shows lineage and history.
+// The page's script: it fetches the content anew, filters and sorts rows, draws curves, tries requests, shows lineage.
 const open = new Set(new URLSearchParams(location.search).getAll('open'));
 const at = id => document.getElementById(id);
 const query = () => [...open].map(name => 'open=' + encodeURIComponent(name)).join('&');
@@ -130,27 +130,14 @@ function tryOut(path, example) {
   };
 }
 
-async function told(title, url, what) {
-  const found = panel(title);
-  try {
-    return [found, await (await fetch('v1/endpoints/' + url.split('/').map(encodeURIComponent).join('/') + what)).json()];
-  } catch (error) {
-    return [found, {error: 'no answer: ' + error.message}];
-  }
-}
-
-async function changes(name) {
-  const [found, {entries, error}] = await told('History of ' + name, name, '/history');
-  for (const one of entries || []) {
-    const at = new Date(one.at * 1000).toISOString().slice(0, 16).replace('T', ' ');
-    add(found, 'p', at + ' UTC, by ' + one.by + (one.why && ` (${one.why})`)).className = 'dim';
-    add(found, 'p', `${one.kind} ${one.subject}: ${one.before || 'new'} → ${one.after || 'removed'}`);
-  }
-  if (!entries?.length) add(found, 'p', error || 'no change is recorded: the controller records them');
-}
-
 async function lineage(url) {
-  const [found, origin] = await told('Where ' + url + ' comes from', url, '/lineage');
+  const found = panel('Where ' + url + ' comes from');
+  let origin;
+  try {
+    origin = await (await fetch('v1/endpoints/' + url.split('/').map(encodeURIComponent).join('/') + '/lineage')).json();
+  } catch (error) {
+    origin = {error: 'no answer: ' + error.message};
+  }
   const list = add(found, 'dl', '');
   const say = (name, one) => {
     if (!one) return;
@@ -180,7 +167,6 @@ addEventListener('DOMContentLoaded', () => {
     const asked = event.target.dataset || {};
     if (asked.example !== undefined) tryOut(asked.path, asked.example);
     if (asked.lineage !== undefined) lineage(asked.lineage);
-    if (asked.changes !== undefined) changes(asked.changes);
   });
   setInterval(load, 3000);
 });

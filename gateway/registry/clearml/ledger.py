@@ -25,7 +25,7 @@ SYSTEM_TAG: Final = "triton-gateway-records"
 """Marks the companion Task; its ``parent`` is the serving Task."""
 
 HISTORY_TAG: Final = "triton-gateway-history"
-"""Marks another companion, for the history of changes. It is long; gateways read it only when asked for it."""
+"""Marks another companion, for the history of changes. It is long; gateways never read it."""
 
 REPORTS_TAG: Final = "triton-gateway-reports"
 """Marks another companion: what model syncs report, what the controller judges, and who leads. It wakes nobody."""

@@ -438,36 +438,6 @@ async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
         assert (503, "registry_unavailable") == (reply.status_code, reply.json()["code"])
 
 
-async def test_the_history_of_an_endpoint_is_shown_as_it_is_recorded_without_keys(make_stack: Any) -> None:
-    """The newest first, from the registry four times a minute at most; an outage is 503."""
-    stack = make_stack()
-
-    def recorded(at: int, kind: str, subject: str, **more: Any) -> Record:
-        told = {"kind": kind, "subject": subject, "before": "", "after": "x", "at": at, "by": "ann", **more}
-        return Record("history", f"{at} {kind} {subject}", told)
-
-    stack.registry.history.write([
-        recorded(1, "endpoint", "e/1"), recorded(3, "weight", "e", before="1", why="canary run"),
-        recorded(2, "default", "e (bare name)"), recorded(4, "endpoint", "else/1"), recorded(5, "key", "e"),
-        Record("history", "broken", {"subject": "e"}),
-    ])  # fmt: skip
-    async with stack.gateway.running():
-        reply = await stack.client.get("/v1/endpoints/e/history")
-        assert [(3.0, "weight"), (2.0, "default"), (1.0, "endpoint")] == [
-            (one["at"], one["kind"]) for one in reply.json()["entries"]
-        ]
-        assert ("1", "x", "ann", "canary run") == tuple(
-            reply.json()["entries"][0][name] for name in ("before", "after", "by", "why")
-        )
-        stack.registry.history.is_up = False
-        assert 1 == len((await stack.client.get("/v1/endpoints/else/history")).json()["entries"])
-    stack = make_stack()
-    async with stack.gateway.running():
-        stack.registry.history.is_up = False
-        reply = await stack.client.get("/v1/endpoints/e/history")
-        assert (503, "registry_unavailable") == (reply.status_code, reply.json()["code"])
-
-
 async def test_a_new_version_waits_for_every_triton_behind_the_name(make_stack: Any) -> None:
     """One of two replicas loads the new model later. Until then the old version answers all requests."""
     from tests.fakes import FakeBackend

@@ -485,29 +485,25 @@ def test_a_rollout_is_shown_with_its_guard_its_reasons_and_the_way_back(
 _ASKED = """
 const asked=[];window.fetch=async(at,how)=>{asked.push([String(at),how?.method||'GET',how?.body||'']);
 return String(at).endsWith('lineage')?new Response(JSON.stringify({model:{name:'m'},task:{name:'training',id:'t1'},
-datasets:[{name:'<b>reviews'}],notes:[]})):String(at).endsWith('history')?new Response(JSON.stringify({entries:[
-{at:90,kind:'weight',subject:'e',before:'',after:'<b>5 %',by:'ann',why:'canary run'}]})):
-new Response('{"label":"GOOD"}',{headers:{'x-served-by':'e/1'}})};
+datasets:[{name:'<b>reviews'}],notes:[]})):new Response('{"label":"GOOD"}',{headers:{'x-served-by':'e/1'}})};
 addEventListener('load',()=>{const press=one=>document.querySelector(one).click();press('[data-example]');
 later(()=>{press('#panel button');later(()=>{said.push(at('panel').innerText);press('[data-lineage]');
-later(()=>{said.push(at('panel').innerText);press('[data-changes]');
 later(()=>{said.push(at('panel').innerText,asked.filter(one=>!one[0].includes('part=live')),
-document.querySelectorAll('.curves canvas').length);report()},500)},500)},500)},500)});
+document.querySelectorAll('.curves canvas').length);report()},500)},500)},500)});
 """
 
 
 @pytest.mark.browser
-def test_a_request_is_tried_and_lineage_and_history_are_shown_beside_the_curves(tmp_path: Path) -> None:
+def test_a_request_is_tried_and_lineage_is_shown_beside_the_curves(tmp_path: Path) -> None:
     """The box has the example, the answer, who gave it and the same as curl; names and values add no markup."""
     page = render_page(status_of(endpoint("e")) | {"curves": {"e": CURVES}}, "/serve/", ("e",))
-    tried, shown, changed, asked, drawn = run_in_browser(page, _ASKED, tmp_path)
+    tried, shown, asked, drawn = run_in_browser(page, _ASKED, tmp_path)
     assert re.search(r"200 after \d+ ms, answered by e/1\s+\{\"label\":\"GOOD\"\}", tried)
     assert '-d \'{"text": "Hello there"}\'' in tried
     assert re.search(r"Trained by Task\s+training · t1\s+Data set\s+<b>reviews", shown)
     assert ["POST", '{"text": "Hello there"}'] == asked[0][1:]
     assert asked[0][0].endswith("/serve/e/1")
-    assert ["v1/endpoints/e/1/lineage", "v1/endpoints/e/history"] == [address for address, *_ in asked[1:]]
-    assert re.search(r"1970-01-01 00:01 UTC, by ann \(canary run\)\s+weight e: new → <b>5 %", changed)
+    assert ["v1/endpoints/e/1/lineage"] == [address for address, *_ in asked[1:]]
     assert 3 == drawn
 
 

@@ -238,9 +238,7 @@ async def test_a_key_gets_nothing_of_other_tenants(port: Port, keyring: Keyring)
         wire = await port.connect()
         for _ in range(2):
             status, headers, content = await ask(wire, method, path, body, *keyring.lines("others"))
-            names_it = (
-                path in INFERENCE or path.endswith(("/e/lineage", "/e/learned", "/e/history")) or "/models/e" in path
-            )
+            names_it = path in INFERENCE or path.endswith(("/e/lineage", "/e/learned")) or "/models/e" in path
             if names_it and "repository" not in path:
                 assert (403, "endpoint_not_permitted") == (status, headers["x-refused-because"]), path
             else:
@@ -273,7 +271,6 @@ async def test_unknown_and_forbidden_endpoints_get_the_same_answer(port: Port, k
     [
         ("infers", "/metrics", "metrics"), ("infers", "/v1/status", "status"), ("infers", "/v1/models", "metadata"),
         ("infers", "/openapi.json", "status"), ("infers", "/v1/endpoints/e/lineage", "status"),
-        ("infers", "/v1/endpoints/e/history", "status"),
         ("infers", "/v1/endpoints/e/learned", "status"),
         ("reads", "/serve/e", "infer"), ("reads", "/v1/embeddings", "infer"), ("reads", "/", "status"),
     ],
