@@ -96,6 +96,11 @@ class Deployment:
         wanted, screen = self._wanted, self._screen
         self._live("reading the serving Task")
         serving_spec = self._store.spec()
+        if other := until_live.another_task(until_live.status_of(wanted.gateway), serving_spec.task_id):
+            raise DeployError(
+                f"the gateway {wanted.gateway} {other}: it would never serve this model",
+                hint="name the gateway of this Task with --url, or an `up` and its gateway with --state-dir",
+            )
         tag = self._tag()
         there = self._served_already(serving_spec, tag)
         if there:

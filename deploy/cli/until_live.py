@@ -54,7 +54,7 @@ def follow(
     defaults_until, agreed = began + min(default_versions.RECORDED_S, timeout / 2), 0
     failing: dict[str, float] = {}
     while True:
-        answers = {address: _status(address) for address in gateways}
+        answers = {address: status_of(address) for address in gateways}
         # the Task may have been changed again: by model sync, by auto-update or a person
         with contextlib.suppress(RegistryUnavailable):
             spec = _spec(registry)
@@ -63,6 +63,8 @@ def follow(
         for address, answer in answers.items():
             content = answer or {}
             reason, outlook = missing(answer, spec.revision, only)
+            if other := another_task(answer, spec.task_id):
+                reason, outlook = other, "final"
             # Builds are retried, so only a failure that lasts counts.
             failing[address] = failing.get(address, now) if outlook != "open" else now
             if outlook == "final" or now - failing[address] > _FAILING_S:
@@ -113,7 +115,7 @@ def check_key(gateway: str, status: int) -> None:
         )
 
 
-def _status(gateway: str) -> Mapping[str, Any] | None:
+def status_of(gateway: str) -> Mapping[str, Any] | None:
     """Return what a gateway says of itself; None if it does not. Raises ``DeployError`` if it wants a key."""
     answer = http_client.call_gateway(f"{gateway}/v1/status")
     if answer is None:
@@ -132,6 +134,12 @@ def _spec(registry: ClearMLRegistry) -> ServingSpec:
                 hint="repair the section in ClearML; `triton-gateway status` shows what is served",
             )
     return spec
+
+
+def another_task(status: Mapping[str, Any] | None, task_id: str) -> str:
+    """Return that a gateway follows another serving Task than this one, in words; else an empty string."""
+    followed = (status or {}).get("serving_task") or {"id": task_id}
+    return "" if followed["id"] == task_id else f"follows another serving Task, {followed['name']} ({followed['id']})"
 
 
 def missing(status: Mapping[str, Any] | None, revision: str, only: str = "") -> tuple[str, Outlook]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shlex
 import signal
 import socket
 import threading
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 import click
 from click.core import ParameterSource
 
-from deploy.laptop.state_dir import StateDir, configuration_file, uses_no_clearml
+from deploy.laptop.state_dir import StateDir, uses_no_clearml
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 
@@ -192,7 +191,7 @@ def registry_options(function: F) -> F:
 
 def _variables_of_up() -> dict[str, str]:
     """Return the variables of the ``up`` to use; empty if none is to be used."""
-    if not _prefers_up():
+    if not (names_state_dir() or uses_no_clearml(os.environ)):
         return {}
     state = chosen_state_dir()
     variables = state.read_env()
@@ -214,35 +213,6 @@ def names_state_dir() -> bool:
     """Return whether the command line names the folder of an ``up``."""
     given = click.get_current_context().get_parameter_source("state_dir")
     return given not in (None, ParameterSource.DEFAULT)
-
-
-def _prefers_up() -> bool:
-    return names_state_dir() or uses_no_clearml(os.environ)
-
-
-def refuse_gateway_of_another(gateway: str) -> None:
-    """Refuse to register in one ClearML server and to wait for the gateway of an ``up`` that follows its own.
-
-    That gateway would never serve what is registered. Raises ``DeployError``.
-    """
-    state = chosen_state_dir()
-    own = state.read_env().get("CLEARML_API_HOST", "")
-    is_own = not own or _prefers_up() or os.environ.get("CLEARML_API_HOST") == own
-    if not is_own and gateway == state.recall().get("gateway"):
-        raise DeployError(
-            f"{names_clearml()} names a ClearML server, but the gateway {gateway} belongs to the `up` of "
-            f"{state.root}, which has its own",
-            hint=f"to serve the model there, add --state-dir {shlex.quote(str(state.root))}; to use the other server, "
-            "name its gateway with --url",
-        )
-
-
-def names_clearml() -> str:
-    """Return what names the ClearML server that is used: the ``up`` of a folder, a variable, or a file."""
-    state, server = chosen_state_dir(), os.environ.get("CLEARML_API_HOST")
-    if server and server == state.read_env().get("CLEARML_API_HOST"):
-        return f"the `up` of {state.root}"
-    return "CLEARML_API_HOST" if server else configuration_file(os.environ) or "the SDK's default"
 
 
 def stop_on_signal() -> threading.Event:

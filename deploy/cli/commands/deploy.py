@@ -72,10 +72,8 @@ def command(
                 hint=f"run `triton-gateway up --model {shlex.quote(model)}`, which starts everything here and serves "
                 "the model, or set CLEARML_API_HOST and its keys",
             )
-        _options.refuse_gateway_of_another(gateway)
         store = open_registry()
-        if not _options.names_state_dir():
-            terminal.say(f"ClearML server: {store.server} (named by {_options.names_clearml()})")
+        terminal.say(f"ClearML server: {store.server}")
         home = state.root / "bundles" if has_up else Path("optimized")
         name = name or (given.name if len(given.name) >= 3 else f"model-{given.name}")  # ClearML takes no shorter one
         wanted = deploying.Wanted(

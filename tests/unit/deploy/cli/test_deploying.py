@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import shlex
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from deploy.bundles.model_kinds import Given
 from deploy.cli.deploying import (
+    Deployment,
+    Wanted,
     curl,
     name_and_version,
     next_version,
     shortened,
 )
 from deploy.tools.errors import DeployError
+from deploy.tools.terminal import Terminal
 from gateway.spec import ServingSpec, decode
 from tests.fakes import FakeRegistry
+from tests.sites import site
 
 
 @pytest.fixture
@@ -33,6 +41,16 @@ def test_the_next_version_is_above_the_highest(serving: ServingSpec) -> None:
     ]  # fmt: skip
     with pytest.raises(DeployError, match="faq/2 exists already"):
         next_version(serving, "faq", "2")
+
+
+def test_nothing_is_registered_for_a_gateway_that_follows_another_task(tmp_path: Path) -> None:
+    """The model would go to one ClearML server, and the gateway of another would never serve it."""
+    registry: Any = FakeRegistry()
+    with site(lambda _: (200, {"serving_task": {"id": "other", "name": "theirs"}})) as address:
+        wanted = Wanted(Given("onnx", "x", "x"), "faq", "", tmp_path, address, "p", "n", "me")
+        with pytest.raises(DeployError, match=r"follows another serving Task, theirs \(other\): it would never"):
+            Deployment(wanted, registry, Terminal(io.StringIO()), print, {}).run()
+    assert {} == registry.models
 
 
 def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,12 +12,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from deploy.cli.commands._options import (
-    gateway_options,
-    names_clearml,
-    refuse_gateway_of_another,
-    registry_options,
-)
+from deploy.cli.commands._options import registry_options
 from deploy.laptop.state_dir import StateDir
 from deploy.tools.errors import DeployError
 from tests.sites import nobody
@@ -84,50 +79,3 @@ def test_an_up_that_was_stopped_is_named_as_the_reason(nowhere: Path) -> None:
         said = refusal()
     assert f"is not running: nothing answers at http://127.0.0.1:{port}" in said
     assert "start it again" in said
-
-
-@click.command()
-@gateway_options
-@registry_options
-def registers(gateway: str, open_registry: Callable[[], object]) -> None:
-    """A command that changes the serving Task and waits for a gateway."""
-    del open_registry
-    refuse_gateway_of_another(gateway)
-    click.echo(names_clearml())
-
-
-@pytest.fixture
-def up(nowhere: Path) -> StateDir:
-    """The state directory of an ``up`` with its own control plane."""
-    state = StateDir.at(nowhere / ".triton-gateway")
-    state.write_env({"CLEARML_API_HOST": "http://127.0.0.1:8008"})
-    state.remember(gateway="http://127.0.0.1:8080")
-    return state
-
-
-@pytest.mark.parametrize("named_by", ["clearml.conf", "CLEARML_API_HOST"])
-def test_another_server_is_not_mixed_with_the_gateway_of_an_up(
-    up: StateDir, monkeypatch: pytest.MonkeyPatch, named_by: str
-) -> None:
-    """The model would go to the other server, and the gateway would never serve it."""
-    if named_by == "clearml.conf":
-        (up.root.parent / named_by).touch()
-    else:
-        monkeypatch.setenv(named_by, "http://clearml.company")
-    done = CliRunner().invoke(registers, [], standalone_mode=False)
-    assert isinstance(done.exception, DeployError)
-    said = done.exception.line()
-    assert f"{named_by} names a ClearML server" in said
-    assert f"--state-dir {up.root}" in said
-    elsewhere = CliRunner().invoke(registers, ["--url", "http://gateway.company"], standalone_mode=False)
-    assert elsewhere.exception is None
-    assert named_by in elsewhere.stdout
-    here = CliRunner().invoke(registers, ["--state-dir", str(up.root)], standalone_mode=False)
-    assert here.exception is None
-
-
-def test_a_shell_that_has_sourced_the_file_uses_the_up(up: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its variable names the control plane of the ``up``."""
-    monkeypatch.setenv("CLEARML_API_HOST", "http://127.0.0.1:8008")
-    done = CliRunner().invoke(registers, [], standalone_mode=False)
-    assert (None, f"the `up` of {up.root}\n") == (done.exception, done.stdout)

@@ -157,6 +157,14 @@ def test_a_change_made_meanwhile_is_waited_for_too(wait):
     assert 0 == wait(Following("a", "b"), "--timeout", "300s")
 
 
+def test_a_gateway_that_follows_another_task_is_not_waited_for(wait, capsys):
+    """It would never serve what this one says."""
+    store = Following("a")
+    store.status = lambda: {"serving_task": {"id": "other", "name": "theirs"}}
+    assert 3 == wait(store, "--timeout", "300s")
+    assert "follows another serving Task, theirs (other)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, keeps):
     """The controller records after `model add` which version it means. Without a controller it says what lacks."""
