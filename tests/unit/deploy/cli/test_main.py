@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import inspect
-import json
 import os
 import re
 import socket
@@ -12,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -20,7 +18,6 @@ import pytest
 from deploy.cli.main import group, main
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.errors import RegistryRefused, SpecFault
-from tests.sites import nobody, site
 
 COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
 ONE_MODEL = ["deploy", "optimize"]
@@ -264,116 +261,7 @@ def test_interrupt_is_no_failure_to_report(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err.strip() == ""
 
 
-# --- status
-
-
-class Gateway:
-    """A gateway's /v1/status, as far as `status` reads it; ``content`` is what it answers."""
-
-    content: Any = None
-
-
-@pytest.fixture
-def gateway() -> Iterator[tuple[str, Gateway]]:
-    """Its address, and what it answers."""
-    made = Gateway()
-    with site(lambda _: (200 if made.content is not None else 404, made.content)) as address:
-        yield address, made
-
-
-SERVED = {
-    "ready": True, "not_ready_because": [], "faults": [], "pending": [], "canaries": {},
-    "endpoints": [{"url": "minilm", "model_id": "m1", "model_name": "MiniLM", "state": "serving"}],
-}  # fmt: skip
-
-
-def test_status_json_is_all_there_is_on_stdout(
-    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`--json` prints one object that programs can read: what the gateway says."""
-    address, handler = gateway
-    handler.content = SERVED
-    assert main(["status", "--json", "--url", address, "--state-dir", str(tmp_path)]) == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out) == SERVED
-    assert shown.err == ""
-
-
-def test_status_shows_endpoints_and_faults(
-    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The output lists what is served, and why something is not; the exit code says so too."""
-    address, handler = gateway
-    handler.content = {
-        **SERVED, "ready": False, "not_ready_because": ["x waits"],
-        "pending": [{"url": "x", "state": "building", "reason": "Triton does not have it"}],
-        "faults": [{"subject": "endpoint y", "message": "no model"}],
-    }  # fmt: skip
-    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
-    text = capsys.readouterr().out
-    for said in ("not ready: x waits", "minilm", "m1", "Triton does not have it", "endpoint y: no model"):
-        assert said in text
-
-
-def test_status_of_a_gateway_that_is_ready_without_a_triton_is_not_all_well(
-    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Endpoints without Triton answer, the others do not."""
-    address, handler = gateway
-    handler.content = {**SERVED, "triton": {"triton:8001": False}}
-    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
-    assert "Triton at triton:8001 does not answer" in capsys.readouterr().out
-
-
-def test_status_says_that_the_configuration_may_be_out_of_date(
-    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """ClearML is down, refuses the credentials or has no such Task: all is served, and nobody hears of changes."""
-    address, handler = gateway
-    said = {"last_contact": 1795399200.0, "error": "ClearML refuses the credentials"}
-    handler.content = {**SERVED, "spec_revision": "r", "registry": said}
-    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
-    text = capsys.readouterr().out
-    assert "ClearML refuses the credentials" in text
-    assert "out of date (read 2026-11-23T02:00:00Z)" in text
-
-
-def test_status_shows_a_new_version_that_failed_behind_the_one_that_serves(
-    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """No requests fail, but the new version is not served; shadow traffic is shown as well."""
-    address, handler = gateway
-    shadow = {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}
-    failed = {**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}
-    handler.content = {**SERVED, "endpoints": [failed], "shadows": shadow}
-    assert main(["status", "--url", address, "--state-dir", str(tmp_path)]) == 3
-    text = capsys.readouterr().out
-    assert "serving; its new version is failed: bad weights" in text
-    assert "shadow e: 5 % to e/2, nothing compared yet" in text
-
-
-def test_status_without_gateway_says_how_to_start_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """If nothing listens, the error says how to start a gateway, and stdout is empty."""
-    with nobody() as port:
-        assert main(["status", "--json", "--url", f"http://127.0.0.1:{port}", "--state-dir", str(tmp_path)]) == 1
-    shown = capsys.readouterr()
-    assert "triton-gateway up" in only_line(shown.err)
-    assert shown.out == ""
-
-
-@pytest.mark.parametrize("url", ["nonsense", "http://[::bad", "ftp://127.0.0.1:1"])
-def test_status_of_what_is_no_address_is_refused(url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An invalid address gives the same error as one that does not answer."""
-    assert main(["status", "--url", url, "--state-dir", str(tmp_path)]) == 1
-    assert "--url" in only_line(capsys.readouterr().err)
-
-
-def test_status_of_another_server_is_refused(
-    gateway: tuple[str, Gateway], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A server that is no gateway is named as such."""
-    assert main(["status", "--url", gateway[0], "--state-dir", str(tmp_path)]) == 1
-    assert "check that --url is the address of a triton-gateway" in only_line(capsys.readouterr().err)
+# --- groups
 
 
 @pytest.mark.parametrize("group", ["canary", "boards", "drift", "hook", "keys"])

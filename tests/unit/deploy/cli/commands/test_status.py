@@ -1,8 +1,72 @@
-"""``triton-gateway status``: the lines below the table."""
+"""``triton-gateway status``: what it prints, and its exit code."""
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+import pytest
+
 from deploy.cli.commands.status import describe
+from deploy.cli.main import main
+from tests.sites import nobody, site
+
+SERVED: dict[str, Any] = {
+    "ready": True, "not_ready_because": [], "faults": [], "pending": [], "canaries": {},
+    "endpoints": [{"url": "minilm", "model_id": "m1", "model_name": "MiniLM", "state": "serving"}],
+}  # fmt: skip
+
+
+def test_json_is_what_the_gateway_says_and_all_there_is_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """Programs can read it; the exit code says that all is well."""
+    with site(lambda _: (200, SERVED)) as address:
+        assert 0 == main(["status", "--json", "--url", address])
+    shown = capsys.readouterr()
+    assert (SERVED, "") == (json.loads(shown.out), shown.err)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"ready": False, "not_ready_because": ["x waits"],
+          "pending": [{"url": "x", "state": "building", "reason": "Triton does not have it"}],
+          "faults": [{"subject": "endpoint y", "message": "no model"}]},
+         ("not ready: x waits", "minilm", "m1", "Triton does not have it", "endpoint y: no model")),
+        ({"triton": {"triton:8001": False}}, ("Triton at triton:8001 does not answer",)),
+        ({"spec_revision": "r", "registry": {"last_contact": 1795399200.0, "error": "ClearML refuses the credentials"}},
+         ("out of date (read 2026-11-23T02:00:00Z)", "ClearML refuses the credentials")),
+        ({"endpoints": [{**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}],
+          "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}},
+         ("serving; its new version is failed: bad weights", "shadow e: 5 % to e/2, nothing compared yet")),
+    ],
+    ids=["not ready", "no Triton", "registry away", "failed behind a serving one"],
+)  # fmt: skip
+def test_what_is_not_served_is_told_and_the_exit_code_says_so(
+    changed: dict[str, Any], said: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if requests are answered: by an older configuration or version, or by endpoints without Triton."""
+    with site(lambda _: (200, {**SERVED, **changed})) as address:
+        assert 3 == main(["status", "--url", address])
+    text = capsys.readouterr().out
+    assert [] == [one for one in said if one not in text]
+
+
+def test_without_a_gateway_it_says_how_to_start_one(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line, and nothing on stdout."""
+    with nobody() as port:
+        assert 1 == main(["status", "--json", "--url", f"http://127.0.0.1:{port}"])
+    shown = capsys.readouterr()
+    assert ("", 1) == (shown.out, len(shown.err.splitlines()))
+    assert "triton-gateway up" in shown.err
+
+
+@pytest.mark.parametrize("url", ["nonsense", "http://[::bad", "ftp://127.0.0.1:1", "another server"])
+def test_what_is_no_gateway_is_refused(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An address that is none, and one of a server of another kind."""
+    with site(lambda _: (404, None)) as address:
+        assert 1 == main(["status", "--url", address if url == "another server" else url])
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "--url" in line
 
 
 def test_what_a_bare_name_means_and_what_pooling_outside_costs_is_told() -> None:
