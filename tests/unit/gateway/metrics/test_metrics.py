@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.errors import STATUS
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
+from gateway.metrics.statistics import of_snapshot
 from gateway.trace import Trace
 from tests import expositions
 
@@ -67,7 +68,10 @@ def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
 
 
 def test_what_a_request_and_its_call_leave() -> None:
-    """The times of its stages, rows, tokens and truncated texts; rows and tokens of the call."""
+    """The times of its stages, rows, tokens and truncated texts; rows and tokens of the call.
+
+    The statistics of the Open Inference Protocol say the same.
+    """
     observer = Observer()
     for rows in (1, 3):
         made = trace()
@@ -90,6 +94,16 @@ def test_what_a_request_and_its_call_leave() -> None:
     assert (1, 4) == tuple(found[f"gateway_batch_rows_{of}",] for of in ("count", "sum"))
     assert (64, 40) == (found["gateway_batch_padded_tokens_sum",], found["gateway_batch_tokens_total",])
     assert (2, 1) == tuple(found["gateway_cache_requests_total", result] for result in ("hit", "miss"))
+    observer.finished(trace(outcome="model_failed"))
+    (row,) = of_snapshot(observer.snapshot())
+    assert ("e", "1", 4, 1) == tuple(row[n] for n in ("name", "version", "inference_count", "execution_count"))
+    times = {
+        "success": (2, 4_000_000), "fail": (1, 0), "queue": (2, 4_000_000), "compute_input": (2, 2_000_000),
+        "compute_infer": (2, 80_000_000), "compute_output": (2, 16_000_000),
+    }  # fmt: skip
+    assert times == {
+        name: (row["inference_stats"][name]["count"], row["inference_stats"][name]["ns"]) for name in times
+    }
 
 
 @pytest.mark.parametrize("outcome", ["ok", *sorted(STATUS)])
