@@ -217,6 +217,18 @@ FAMILIES: Mapping[str, Family] = {
             mask_token="[MASK]",
         ),
     ),
+    "DistilBERT": Family(
+        f"DistilBert{CLASSIFIER}",
+        {
+            "dim": 32,
+            "hidden_dim": 48,
+            "n_layers": 2,
+            "n_heads": 2,
+            "max_position_embeddings": 130,
+            "initializer_range": 0.3,
+        },
+        words(),
+    ),
     "ELECTRA": Family(f"Electra{CLASSIFIER}", {**NARROW, "embedding_size": 24}, words("ElectraTokenizer")),
     "ALBERT": Family(f"Albert{CLASSIFIER}", {**NARROW, "embedding_size": 24}, ALBERT_TOKENS),
     "RoBERTa": Family(f"Roberta{CLASSIFIER}", NO_PAD_POSITIONS, byte_pairs("RobertaTokenizer")),
@@ -282,7 +294,7 @@ FAMILIES: Mapping[str, Family] = {
 
 def changed(place: Path, **how: Any) -> Path:
     """A classifier saved in another way."""
-    tiny.make("Bert", place, seed=12)
+    tiny.make(place, seed=12)
     model = transformers.AutoModelForSequenceClassification.from_pretrained(place)
     (place / "model.safetensors").unlink()
     if how.pop("half", False):
@@ -326,7 +338,7 @@ class OwnForSequenceClassification(PreTrainedModel):
 
 def own_code(place: Path) -> Path:
     """A model that only its own Python code can run."""
-    tiny.make("DistilBert", place, seed=13)
+    tiny.make(place, seed=13)
     (place / "modeling_own.py").write_text(OWN_CODE)
     config = {
         "model_type": "own-words", "architectures": ["OwnForSequenceClassification"], "vocab_size": 600,

@@ -20,11 +20,12 @@ from .conftest import Case
 pytestmark = pytest.mark.integration
 
 
-FEW = ("DistilBert", *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa-v2", "ModernBert")))
+FEW = ("DistilBERT", *(pytest.param(name, marks=pytest.mark.long) for name in ("DeBERTa-v2", "ModernBERT")))
 """The most different ones; ``.ci/run models`` does all."""
+ALL = ("Bert", "DistilBERT", "RoBERTa", "ModernBERT", "ELECTRA", "DeBERTa-v2", "MPNet", "XLM-R")
 
 
-@pytest.mark.parametrize("name", [*tiny.ARCHITECTURES, "DeBERTa-v2", "MPNet", "XLM-R"] if tiny.IS_ALL else FEW)
+@pytest.mark.parametrize("name", ALL if tiny.IS_ALL else FEW)
 def test_architecture_is_served_as_pytorch_answers(
     name: str, make_case: Callable[..., Case], make_bundle: Any, embedded_triton: Any, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ Optimize = Callable[..., "subprocess.CompletedProcess[str]"]
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny classifier and texts of the user's own."""
     folder = tmp_path_factory.mktemp("optimize")
-    tiny.make("Bert", folder / "model")
+    tiny.make(folder / "model")
     whats, hows, whys = ("train", "hotel", "film", "food", "bus"), ("late", "good", "bad", "cold", "new"), range(5)
     lines = [f"the {what} was {how} and cost {why} euros" for what in whats for how in hows for why in whys]
     (folder / "texts.txt").write_text("\n".join(lines))
@@ -118,7 +118,7 @@ ENDLESS = (
 
 def test_nothing_of_an_interrupted_run_stays_behind(tmp_path: Path) -> None:
     """Ctrl-C in the middle; a run beside it removes no folder of a running one."""
-    tiny.make("Bert", tmp_path / "model")
+    tiny.make(tmp_path / "model")
     with subprocess.Popen(
         [sys.executable, *warm.optimizing(ENDLESS), "optimize", "model", "--quick", "--output", "out"],
         cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}, text=True,

@@ -103,7 +103,7 @@ def test_texts_of_one_token_are_no_example(tmp_path: Path) -> None:
 
 def test_a_text_that_cannot_be_answered_is_named(tmp_path: Path) -> None:
     """A mask behind what the model reads: one sentence with the number and the text."""
-    folder = tiny.make("Bert", tmp_path / "model", task="MaskedLM")
+    folder = tiny.make(tmp_path / "model", task="MaskedLM")
     processor = TextProcessor.from_folder(folder)
 
     def run(feeds: Any) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def test_task_is_exported_and_judged(task: str, tmp_path: Path, make_bundle: Cal
         "question-answering": ("start", "end"),
         "zero-shot-classification": ("contradiction", "neutral", "entailment"),
     }
-    folder = tiny.make("Bert", tmp_path / "model", task=MODELS[task], labels=labels.get(task, tiny.LABELS))
+    folder = tiny.make(tmp_path / "model", task=MODELS[task], labels=labels.get(task, tiny.LABELS))
     options = {"task": task}
     processor = TextProcessor.from_folder(folder, options=options)
     original = Original(folder, processor.config)

@@ -1,4 +1,4 @@
-"""Whole Hugging Face models of a few thousand random weights, made offline; more kinds of them are in ``families``.
+"""Whole BERTs of a few thousand random weights, made offline; other kinds of models are in ``families``.
 
 Tokenizers are trained on a few sentences, weights are drawn wide, so that answers differ from text to text and a lost
 mask or a rounded weight shows.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -58,11 +57,6 @@ SIZES = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 130, "initializer_range": 0.3, "vocab_size": VOCABULARY, "pad_token_id": 0,
 }  # fmt: skip
-OFFSET = {**SIZES, "max_position_embeddings": 132, "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-
-Make = Callable[[], tuple[Any, Tokenizer, Mapping[str, str]]]
-
-
 IS_ALL = bool(os.environ.get("ALL_MODELS"))
 
 
@@ -73,41 +67,19 @@ def _special(names: list[str]) -> dict[str, str]:
 BERT_TOKENS = _special(BERT)
 ROBERTA_TOKENS = {**_special(["<pad>", "<unk>", "<s>", "</s>", "<mask>"]), "bos_token": "<s>", "eos_token": "</s>"}
 
-ARCHITECTURES: Mapping[str, Make] = {
-    "Bert": lambda: (transformers.BertConfig(**SIZES), word_piece(), BERT_TOKENS),
-    "DistilBert": lambda: (
-        transformers.DistilBertConfig(
-            vocab_size=VOCABULARY, dim=32, hidden_dim=48, n_layers=2, n_heads=2, max_position_embeddings=130,
-            initializer_range=0.3,
-        ), word_piece(), BERT_TOKENS,
-    ),
-    "Roberta": lambda: (transformers.RobertaConfig(**OFFSET), byte_pairs(ROBERTA, "<s>", "</s>"), ROBERTA_TOKENS),
-    "ModernBert": lambda: (
-        transformers.ModernBertConfig(
-            **SIZES, cls_token_id=2, sep_token_id=3, bos_token_id=2, eos_token_id=3, local_attention=16,
-            global_attn_every_n_layers=2, reference_compile=False,
-        ), byte_pairs(BERT, "[CLS]", "[SEP]"), BERT_TOKENS,
-    ),
-    "Electra": lambda: (
-        transformers.ElectraConfig(**SIZES, embedding_size=24), word_piece(), BERT_TOKENS
-    ),
-}  # fmt: skip
 
-
-def make(
-    name: str, folder: Path, *, task: str = "SequenceClassification", labels: Sequence[str] = LABELS, seed: int = 7
-) -> Path:
-    """Save the model as transformers and its users do; the same weights for the same ``seed``."""
+def make(folder: Path, *, task: str = "SequenceClassification", labels: Sequence[str] = LABELS, seed: int = 7) -> Path:
+    """Save a BERT as transformers and its users do; the same weights for the same ``seed``."""
     torch.manual_seed(seed)
-    config, tokenizer, specials = ARCHITECTURES[name]()
+    config = transformers.BertConfig(**SIZES)
     config.id2label = dict(enumerate(labels))
     config.label2id = {label: i for i, label in enumerate(labels)}
-    kind = f"{name}For{task}" if task else f"{name}Model"
+    kind = f"BertFor{task}" if task else "BertModel"
     model = getattr(transformers, kind)(config).eval()
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
-    tokenizer.save(str(folder / "tokenizer.json"))
+    word_piece().save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128, **specials})
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 128, **BERT_TOKENS})
     )
     return folder
