@@ -12,8 +12,9 @@ import binascii
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.callers.quotas import Limits, Quota, Quotas
 from gateway.callers.rights import OPERATIONS, Caller
@@ -41,31 +42,24 @@ _MAX_RECENT_BYTES: Final = 8192
 _BASIC: Final = b"basic "
 
 
-class Known(Protocol):
-    """The callers that a source knows; immutable."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """The callers that a source knows: nobody, but for what a subclass finds."""
 
-    @property
-    def certificates(self) -> tuple[tuple[str, Caller], ...]:
-        """Patterns of names in clients' certificates, each with its caller."""
-        ...
-
-    @property
-    def ended(self) -> frozenset[str]:
-        """Revoked names: of certificates, subjects and token ids."""
-        ...
-
-    @property
-    def quotas(self) -> Mapping[str, Limits]:
-        """Limits by tenant."""
-        ...
+    certificates: tuple[tuple[str, Caller], ...] = ()
+    """Patterns of names in clients' certificates, each with its caller; the first that matches counts."""
+    ended: frozenset[str] = frozenset()
+    """Revoked names, whatever source knows them: of certificates, subjects and token ids."""
+    quotas: Mapping[str, Limits] = field(default_factory=dict)
+    """Limits by tenant."""
 
     def summary(self) -> str:
         """Return a short summary for the log and the status."""
-        ...
+        return "nobody"
 
-    def find(self, shown: bytes, now: float) -> Caller | None:
+    def find(self, shown: bytes, now: float) -> Caller | None:  # noqa: ARG002 - for subclasses
         """Return the caller with these credentials; None if this source has none. Raises ``NotAuthenticated``."""
-        ...
+        return None
 
 
 class Access:

@@ -32,6 +32,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
+from gateway.callers.access import Known
 from gateway.callers.quotas import Limits
 from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, Operations, Patterns, PriorityClass
 from gateway.errors import NotAuthenticated
@@ -167,19 +168,12 @@ _STORED: Final = TypeAdapter(Stored)
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
-    """Callers by the hashes of their keys, made with one pepper; see ``access.Known``."""
+class Keys(Known):
+    """Callers by the hashes of their keys, made with one pepper."""
 
     pepper: bytes = b""
     callers: Mapping[bytes, Caller] = field(default_factory=dict)
     revoked: frozenset[bytes] = frozenset()
-    certificates: tuple[tuple[str, Caller], ...] = ()
-    """Patterns of names in clients' certificates, each with its caller; the first that matches counts."""
-    ended: frozenset[str] = frozenset()
-    """Revoked names (subjects, token ids), whatever source knows them."""
-
-    quotas: Mapping[str, Limits] = field(default_factory=dict)
-    """Limits by tenant."""
     strange: int = 0
     """Keys that were hashed with another pepper, so that nobody is known by them here."""
 
@@ -222,7 +216,7 @@ class KeyFile:
         self.pepper = Path(pepper or default_pepper(path))
         self._seen: object = None
         self.period = FILE_S
-        self.at_first = Keys()
+        self.at_first = Known()
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""
@@ -289,10 +283,10 @@ def usable(stored: Stored, pepper: bytes) -> Keys:
         pepper,
         {bytes.fromhex(key.hash): key.caller() for key in usual},
         frozenset(bytes.fromhex(key.hash) for key in usual if key.revoked),
-        tuple((one.name, one.caller()) for one in stored.certificates),
-        frozenset(stored.ended),
-        stored.quotas,
         len(stored.keys) - len(usual),
+        certificates=tuple((one.name, one.caller()) for one in stored.certificates),
+        ended=frozenset(stored.ended),
+        quotas=stored.quotas,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.callers.access import Known
 from gateway.callers.keys import FILE_S, BadKeys, Key, Keys, Stored, read_pepper, stored_in, usable
 from gateway.registry.ledger import Record
 from gateway.spec import ServingTask
@@ -60,7 +61,7 @@ class RegistryKeys:
         self._task: ServingTask | None = None
         self._seen: object = None
         self.period = FILE_S
-        self.at_first = Keys()
+        self.at_first = Known()
 
     def learn(self, task: ServingTask) -> None:
         """Take over the records of a serving Task that was just read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import jwt
 import requests
 
+from gateway.callers.access import Known
 from gateway.callers.keys import FILE_S, BadKeys
-from gateway.callers.quotas import Limits
 from gateway.callers.rights import ANYTHING, CLASSES, INFER, METADATA, OPERATIONS, Caller
 from gateway.errors import NotAuthenticated
 
@@ -48,15 +48,12 @@ class Issuer:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
-    """An issuer with its keys; see ``access.Known``."""
+class Tokens(Known):
+    """An issuer with its keys."""
 
     issuer: Issuer
     keys: Mapping[str, jwt.PyJWK]
     """By their ids; those without one under the empty id."""
-    certificates: tuple[tuple[str, Caller], ...] = ()
-    ended: frozenset[str] = frozenset()
-    quotas: Mapping[str, Limits] = field(default_factory=dict)
 
     def summary(self) -> str:
         """See ``Known.summary``."""
