@@ -44,7 +44,7 @@ from gateway.path.routing.snapshot import Pending, Snapshot
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
-from preprocessing.config import EMBEDDINGS, FILL_MASK, GENERATION, TaskConfig
+from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.heads import HEADS
 from preprocessing.model_files import read_limited
@@ -250,8 +250,7 @@ class Assembler:
                 checked = self._text(await self._processor(bundle, info, own, 0), call, info, _uncounted)
                 opened.push_async_callback(_close, checked)
             handler = CachedHandler(text, remembered, counts.cached) if remembered else text
-            details = {**processor.describe(), **token_vectors(processor, info)}
-            return _NewHandler(handler, text, details, (example, *validate.TEXT_BODIES), checked)
+            return _NewHandler(handler, text, processor.describe(), (example, *validate.TEXT_BODIES), checked)
         if call is not None:
             tensors = TensorHandler(call, called)
             opened.push_async_callback(_close, tensors)
@@ -364,18 +363,6 @@ async def _close(handler: Handler) -> None:
     _closing.add(closing)
     closing.add_done_callback(_closing.discard)
     await asyncio.shield(closing)
-
-
-def token_vectors(processor: TextProcessor, info: ModelInfo) -> dict[str, bool]:
-    """Return ``token_vectors`` if the model returns one vector per token, which the gateway pools; else nothing.
-
-    Such a model sends tens of times more bytes through Triton than one that pools its vectors itself.
-    """
-    if processor.config.task != EMBEDDINGS:
-        return {}
-    taken = processor.head.select_outputs([one.name for one in info.outputs])
-    ranks = {one.name: len(one.shape) for one in info.outputs}
-    return {"token_vectors": True} if any(ranks.get(name) == 3 for name in taken) else {}
 
 
 def assemble_snapshot(

@@ -139,12 +139,6 @@ def describe(address: str, gateway: Mapping[str, Any]) -> list[str]:
         is_over = len(weighted) == 1 < len(shares)
         lines.append(f"canary {name}: " + (f"finished, {weighted[0]} answers all" if is_over else json.dumps(shares)))
     lines += [_rollout(one) for one in gateway.get("rollouts", ()) if one.get("phase") == "running"]
-    lines += [
-        f"note {e.get('url')}: its graph answers one vector per token, and the gateway pools them. This costs CPU, "
-        "more for longer texts. `triton-gateway deploy` of the same files makes a graph that pools itself"
-        for e in gateway.get("endpoints", [])
-        if (e.get("details") or {}).get("token_vectors")
-    ]
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
         lines.append(f"default version of {name}: {url}{'' if url in served else ', which is not served'}")

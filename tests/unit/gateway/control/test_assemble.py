@@ -15,21 +15,19 @@ import pytest
 
 from gateway.batching.entries import BatchLimits
 from gateway.control import assemble
-from gateway.control.assemble import Assembler, refusals, token_vectors
+from gateway.control.assemble import Assembler, refusals
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookBuilder
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads
 from gateway.errors import AnswersDisagree, GatewayError
 from gateway.metrics import catalog
+from gateway.metrics.accumulator import Histogram, Series
 from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
 from gateway.path.serve import ask_version
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import Fault, decode, triton_model_name
-from gateway.triton.port import ModelInfo, TensorInfo
-from preprocessing.processor import TextProcessor
-from tests.encoder import encoder
 from tests.fakes import FakeBackend, FakeRegistry
 from tests.inline import Inline
 
@@ -211,12 +209,8 @@ async def test_calls_that_requests_wait_for_are_counted(tmp_path: Path, code: st
     for rows in (1, 3):
         await ask_version(endpoint, {"x": [[number] for number in range(rows)]}, 5)
     assert [(name, 1), (name, 3)] == backend.calls
-    found = {
-        labels: (sum(numbers[:-1]), numbers[-1])
-        for (metric, labels, _), numbers in assembler._observer.snapshot().distributed()
-        if metric == catalog.BATCH_ROWS.name
-    }
-    assert {("t", ""): (2, 4)} == found
+    counts, rows = cast("Histogram", assembler._observer.snapshot()[Series(catalog.BATCH_ROWS.name, ("t", ""))]).read()
+    assert (2, 4) == (sum(counts), rows)
     await endpoint.retire()
 
 
@@ -242,20 +236,3 @@ async def test_a_thousand_versions_that_wait_for_triton_do_not_keep_it_busy(tmp_
     assert 1000 == len({model for _, model in asked})
     assert 500 > len(late)
     assert 0 == assembler._asking
-
-
-@pytest.mark.parametrize(
-    ("outputs", "said"),
-    [
-        ([("last_hidden_state", 3)], {"token_vectors": True}),
-        ([("sentence_embedding", 2)], {}),
-        ([("last_hidden_state", 3), ("sentence_embedding", 2)], {}),
-    ],
-)
-def test_a_model_whose_token_vectors_are_pooled_here_is_told(
-    tmp_path: Path, outputs: list[tuple[str, int]], said: dict[str, bool]
-) -> None:
-    """For `status`: it costs several times the CPU."""
-    processor = TextProcessor.from_folder(encoder(tmp_path / "m", "mean"))
-    tensors = tuple(TensorInfo(name, "FP32", (-1,) * rank) for name, rank in outputs)
-    assert said == token_vectors(processor, ModelInfo("m", (), tensors, 8))
