@@ -4,8 +4,6 @@ Tokens, labels and scores are known anyway, and are counted of every answered te
 at the text: texts are drawn first, at most ``MAX_A_SECOND`` a second and worker, shared by the versions that have some.
 Only a text's beginning is looked at (``MAX_CHARS``), and no text is kept. An unreadable result costs only its own
 count. For use by one event loop.
-
-Public: ``deploy`` may import it, to write references of texts.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The built-in drift variables of text tasks: their names in references and metrics, and their meaning.
 
-Public: ``deploy`` may import it, to write references of bundles. Data only.
+Public: ``deploy`` may import it, for references and comparisons. Data only.
 """
 
 from __future__ import annotations
