@@ -99,12 +99,12 @@ def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> 
     world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])
     gone = dict(world.endpoints)
     world.endpoints.clear()
-    world.look(4)
+    world.look(12)
     world.endpoints.update(gone)
     world.look()
     assert {"faq": "faq/1"} == world.means
     world.endpoints.clear()
-    world.look()
+    world.look(30)
     world.add_endpoint("faq", "m3", version="3")
     world.look()
     assert {"faq": "faq/3"} == world.means
