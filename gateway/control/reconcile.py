@@ -126,7 +126,7 @@ class Reconciler:
         """The serving Task as it was read last."""
         self._marker: str | None = None
         self._models: Mapping[str, ModelRecord] = {}
-        """By id, as last read; replaced by each change, as threads read it. A deleted model may still be served."""
+        """Those that the Task names, by id, as last read; a deleted one stays. Replaced as a whole: threads read it."""
         self._records_due = 0.0
         self._answered = False
         self._saved: Saved | None = None
@@ -287,6 +287,7 @@ class Reconciler:
         )  # fmt: skip
         _log_faults(plan.faults, logging.WARNING, "")
         self._task, self._plan = task, plan
+        self._models = {one: self._models[one] for one in plan.spec.model_ids if one in self._models}
         begun = self.versions.configure(plan.endpoints, refusals(plan.faults))
         self._saved = None
         self._swap_soon()
@@ -339,11 +340,14 @@ class Reconciler:
         ready: dict[tuple[str, ...], bool] = {
             (one.spec.endpoint, one.spec.version): False for one in plan.endpoints.values()
         }
-        served = [endpoint.identity for endpoint in versions.endpoints().values()]
-        self._observer.show(catalog.ENDPOINT_READY, ready | {(one.endpoint, one.version): True for one in served})
-        links = {model_id: record.link for model_id, record in self._models.items()}
+        served = [
+            (one.endpoint.identity, one.plan.record if one.plan is not None else None)
+            for one in versions.served().values() if one.endpoint is not None
+        ]  # fmt: skip
+        self._observer.show(catalog.ENDPOINT_READY, ready | {(one.endpoint, one.version): True for one, _ in served})
         self._observer.show(catalog.MODEL_INFO, {
-            (i.endpoint, i.version, i.model_id, i.model_name, links.get(i.model_id, ""), i.pool): 1 for i in served
+            (i.endpoint, i.version, i.model_id, i.model_name, record.link if record is not None else "", i.pool): 1
+            for i, record in served
         })  # fmt: skip
         self._watch()
 

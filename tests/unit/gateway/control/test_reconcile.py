@@ -208,6 +208,16 @@ async def test_a_cancelled_build_that_raises_its_own_error_is_given_up(world: Wo
         assert None is task.exception()
 
 
+async def test_a_model_that_the_task_names_no_more_is_forgotten(world: World, tmp_path: Path) -> None:
+    """After ten thousand versions of auto-update a change costs what it cost at the start."""
+    async with world.running():
+        for name in ("m1", "m2"):
+            (tmp_path / name).write_text(name)
+            world.registry.add_model(name, tmp_path / name)
+            world.registry.add_endpoint("a", name, engine="custom", preprocess_artifact="code")
+            await world.until(lambda name=name: {name} == world.follower._models.keys())
+
+
 async def test_an_endpoint_that_is_ready_too_late_is_closed(world: World) -> None:
     """Its version was removed between the end of the build and the swap of the routes."""
     world.want("a")
