@@ -69,7 +69,13 @@ async def run(application: Application, exchange: Exchange) -> None:
         else:
             exchange.end(body)
 
+    is_read = False
+
     async def receive() -> MutableMapping[str, Any]:
+        nonlocal is_read
+        if is_read:  # Starlette waits beside an answer in pieces for the client to leave, and then ends this
+            await asyncio.Event().wait()
+        is_read = True
         return {"type": "http.request", "body": b"", "more_body": False}  # no route of the application reads a body
 
     await application(scope_of(exchange), receive, send)
