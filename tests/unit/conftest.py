@@ -54,7 +54,7 @@ OUTSIDE: Final = (
     "gateway/payloads/test_log.py", "gateway/protocols/test_generation_forms.py",
     "gateway/protocols/test_huggingface.py", "gateway/protocols/test_malformed.py",
     "gateway/protocols/test_numbers.py", "gateway/protocols/test_oip.py", "gateway/protocols/test_rerank.py",
-    "gateway/protocols/test_tei.py", "gateway/registry/clearml/test_stores.py", "gateway/test_app.py",
+    "gateway/protocols/test_tei.py", "gateway/test_app.py",
     "gateway/test_changes.py", "gateway/test_hocon.py",
     "gateway/test_locks.py", "gateway/test_main.py", "gateway/test_memory.py",
     "gateway/test_overwritten_models.py", "gateway/test_parent_death.py", "gateway/test_pools.py",

@@ -65,8 +65,8 @@ ELSEWHERE_RUN = {
 }
 """What lies in a unit's packages and runs in another unit; the command line imports its commands by name."""
 
-ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "boto3": "s3", "botocore": "s3", "azure": "azure",
-             "redis": "redis", "huggingface_hub": "bundles", "transformers": "bundles"}  # fmt: skip
+ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "redis": "redis", "huggingface_hub": "bundles",
+             "transformers": "bundles"}  # fmt: skip
 """Modules that are imported only if they are asked for, and the extra that the message names then."""
 
 WITHOUT_IMPORT = {
@@ -81,6 +81,7 @@ WITHOUT_IMPORT = {
     "scikit-learn": "by name in gateway/hooks/engines.py",
     "xgboost-cpu": "by name in gateway/hooks/engines.py",
     "lightgbm": "by name in gateway/hooks/engines.py",
+    "boto3": "by the clearml SDK, for s3://",
     "google-cloud-storage": "by the clearml SDK, for gs://",
     "azure-storage-blob": "by the clearml SDK, for azure://",
     "opentelemetry-exporter-otlp-proto-http": "the OpenTelemetry SDK finds it by its entry point",

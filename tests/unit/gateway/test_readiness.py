@@ -177,7 +177,8 @@ async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
     looks, forget = [], Tritons.forget
 
     async def counted(tritons: Tritons, needed: Any) -> Any:
-        looks.append(needed)
+        if tritons is stack.gateway._tritons:  # a gateway in another thread of this process may look too
+            looks.append(needed)
         return await forget(tritons, needed)
 
     monkeypatch.setattr(Tritons, "forget", counted)

@@ -84,7 +84,7 @@ def test_an_image_has_what_its_process_imports(image: str, project: dict[str, An
     }  # fmt: skip
     distributions = metadata.packages_distributions()
     present = closure(requirements(project, image))
-    optional = {"azure", "boto3", "botocore"} | ({"opentelemetry"} if image not in ("gateway", "laptop") else set())
+    optional = {"opentelemetry"} if image not in ("gateway", "laptop") else set()
     missing = {
         name for name in found - {*OURS, *sys.stdlib_module_names, *optional}
         if not {canonicalize_name(each) for each in distributions[name]} & present

@@ -178,7 +178,8 @@ async def test_calls_of_a_hung_server_are_repeated_elsewhere(over_http: bool) ->
             one.http = one.http if over_http else HttpTransport(None)
         b.http.is_stopped, b.grpc.stops = True, asyncio.Event()
         running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(8)]
-        await soon(lambda: 4 == backend._replicas.all[1].in_flight and sum(task.done() for task in running) == 4)
+        left, hung = backend._replicas.all  # which gets how many depends on the time, as the choice does
+        await soon(lambda: left.in_flight == 0 < hung.in_flight == sum(not task.done() for task in running))
         assert await backend.is_live()
         await asyncio.gather(*running)
         for _ in range(10):
