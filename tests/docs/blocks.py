@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.waiting import LIMIT_S
+
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs")
 EXAMPLES: Final = tuple(
@@ -80,7 +82,8 @@ class Command:
         """
         only_asks = re.match(r"curl |triton-gateway (?:status|history|canary status|default \S+$)", self.line)
         code, printed = once()
-        for _ in range(60 if only_asks else 0):
+        deadline = time.monotonic() + LIMIT_S
+        while only_asks and time.monotonic() < deadline:
             if self.agrees(printed) and (code == 0 or self.shown.strip()):
                 break
             time.sleep(1)
