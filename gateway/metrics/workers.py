@@ -31,7 +31,7 @@ from typing import IO, Any, Final
 
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
-from gateway.metrics.catalog import IN_FLIGHT, QUEUED, WORK, WORK_LIMIT
+from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, QUEUED, WORK, WORK_LIMIT
 from gateway.metrics.recent import STEP_S
 from gateway.metrics.views import Views
 
@@ -44,8 +44,8 @@ _GIVE_UP_S: Final = 10.0
 _LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
-_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, WORK_LIMIT))
-"""Gauges of what each worker has of its own: of several workers, they add up."""
+_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, WORK_LIMIT, POOL_WAITING))
+"""Gauges of what each worker has of its own: of several workers, they add up. NaN is nothing, unless all have it."""
 
 _log = logging.getLogger("triton_gateway.metrics")
 
@@ -61,7 +61,10 @@ def together(series: Series, one: Any, other: Any) -> Any:
         numbers = array("d", map(operator.add, array("d", one.numbers), array("d", other.numbers)))
         return Histogram(one.bounds, max(one.at, other.at), numbers.tobytes())
     newest = max(one, other, key=lambda value: float(value.at))
-    return newest._replace(value=one.value + other.value) if series.metric in _PARTS else newest
+    if series.metric in _PARTS:
+        parts = [each.value for each in (one, other) if not math.isnan(each.value)]
+        return newest._replace(value=sum(parts) if parts else math.nan)
+    return newest
 
 
 @dataclass

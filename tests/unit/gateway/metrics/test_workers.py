@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import AsyncIterator
 
@@ -136,11 +137,14 @@ def test_requests_and_work_in_hand_add_up_over_running_workers() -> None:
         numbers.set(catalog.IN_FLIGHT, value)
         numbers.set(catalog.WORK, value, "e", "1")
         numbers.set(catalog.POLL, value)
+        numbers.set(catalog.POOL_WAITING, value, "p")
+    living.set(catalog.POOL_WAITING, math.nan, "p")
     ended.set(catalog.BACKEND_UP, 1, "gone", "p")
     living.set(catalog.BACKEND_UP, 1, "there", "p")
     merged = summed(own.snapshot(), living.snapshot(), ended=[ended.snapshot()])
     assert ({(): 3.0}, {(): 2.0}) == (counted(merged, catalog.IN_FLIGHT), counted(merged, catalog.POLL))
     assert {("e", "1"): 3.0} == counted(merged, catalog.WORK)
+    assert {("p",): 1.0} == counted(merged, catalog.POOL_WAITING), "a pool that the newest worker does not know"
     assert {("there", "p"): 1.0} == counted(merged, catalog.BACKEND_UP)
 
 
