@@ -70,8 +70,10 @@ FILES: Final = {
 STATE: Final = """
 version: 1
 endpoints:
-  faq/1: {engine_type: custom, version: "1", code: {preprocess.py: &code "CODE"}}
-  faq/2: {engine_type: custom, version: "2", code: {preprocess.py: *code}}
+  faq/1: {engine_type: custom, version: "1", preprocess_artifact: py_code_faq}
+  faq/2: {engine_type: custom, version: "2", preprocess_artifact: py_code_faq}
+code:
+  py_code_faq: {preprocess.py: "CODE"}
 """.replace("CODE", r"class Preprocess:\n    def process(self, data): return data\n")
 
 
