@@ -296,6 +296,8 @@ def test_probes_are_real_routes(objects: Objects, routes: Mapping[str, set[str]]
             if probe in container:
                 assert container[probe]["httpGet"]["path"] in routes[kind], (name, probe)
                 asked += 1
+        if container["name"] in ("gateway", "triton", "sync", "controlplane"):
+            assert {"readinessProbe", "livenessProbe"} <= container.keys(), name
     assert asked >= 2
 
 
