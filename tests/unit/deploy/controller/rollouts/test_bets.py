@@ -1,0 +1,46 @@
+"""The stakes of a test: whoever bets without a difference wins nothing, and a late fault meets fresh money."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deploy.controller.rollouts.bets import Bets
+from deploy.controller.rollouts.counts import Counts
+from deploy.controller.rollouts.wagers import gathered, labels
+
+
+@given(st.lists(st.integers(1, 100_000), max_size=20), st.integers(1, 6))
+def test_a_stake_neither_grows_nor_shrinks_by_itself(intervals: list[int], count: int) -> None:
+    """That at most one sound canary of a hundred is rolled back rests on it."""
+    bets = Bets.of(count)
+    for seen in intervals:
+        bets = bets.after([0.0] * count, seen)
+    assert pytest.approx(0.0, abs=1e-9) == bets.log_evidence
+
+
+def test_a_late_fault_meets_fresh_money() -> None:
+    """What was bet on a hundred thousand sound requests is lost; what was kept aside is enough for a hundredfold."""
+    bets = Bets.of(2)
+    for _ in range(1000):
+        bets = bets.after([-0.5, -0.5], 100)
+    assert bets.log_evidence < 0
+    for _ in range(20):
+        bets = bets.after([1.0, 1.0], 100)
+    assert bets.log_evidence > math.log(100)
+
+
+def test_labels_beyond_the_eighth_count_as_one() -> None:
+    """Each label has a share of the stake, so their number is bounded; a known one keeps its place."""
+    counts = {f"label {number}": 20 - number for number in range(20)}
+    found = gathered(counts, ["label 19"], {})
+    assert (9, sum(counts.values()), 1) == (len(found), sum(found.values()), found["label 19"])
+
+
+def test_labels_are_bet_on_once_stables_shares_are_known() -> None:
+    """From fewer than 200 answers it would follow by chance how often the canary may give a label."""
+    one = Counts(labels={"good": 10})
+    assert [0, 2] == [len([*labels(one, one, {"good": known}, 0.1)]) for known in (199, 200)]
