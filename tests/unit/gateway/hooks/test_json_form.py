@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections import OrderedDict, deque
+from collections import deque
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum, IntEnum
-from ipaddress import ip_address, ip_network
-from pathlib import Path, PurePosixPath
-from re import compile as pattern
-from types import MappingProxyType, SimpleNamespace
+from enum import Enum
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import numpy as np
+import orjson
 import pytest
 from fastapi.encoders import jsonable_encoder
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import BaseModel, Field
 
 from gateway.hooks.json_form import to_json
-
-
-class Size(IntEnum):
-    LARGE = 3
 
 
 class Colour(Enum):
@@ -50,14 +45,10 @@ class Plain:
 
 
 _VALUES: tuple[Any, ...] = (
-    Decimal("1.50"), Decimal("15"), Decimal("1e3"), timedelta(days=1, milliseconds=250), Path("a/b"),
-    PurePosixPath("c"), deque([1, Decimal("2.5")]), {1}, frozenset({"a"}), b"bytes", pattern("a.b"), UUID(int=7),
-    ip_address("10.0.0.1"), ip_network("10.0.0.0/8"), SecretStr("s"), date(2026, 1, 2), datetime(2026, 1, 2, 3, 4, 5),
-    datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), time(1, 2), time(1, 2, tzinfo=UTC), Size.LARGE, Colour.RED,
-    Model(value=1, took=timedelta(seconds=1)), Point(Decimal("2"), 2**64), Plain(),
-    SimpleNamespace(a=1, b=[Point(Decimal(1), 2)]),
-    OrderedDict(a=1), MappingProxyType({"a": Decimal(1)}), (1, 2), 2**64, -(2**63) - 1, 10**40, 2**64 - 1, -(2**63),
-    {"a": {"b": [2**80, {"c": 1.5}]}}, {Path("p"): 1, Colour.RED: 2, 2**70: 3, 1: 4, None: 5}, True, None, "ü", 0.1,
+    Decimal("1.50"), Path("a/b"), deque([1, Decimal("2.5")]), {1}, b"bytes", UUID(int=7), time(1, 2, tzinfo=UTC),
+    datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), Colour.RED, Model(value=1, took=timedelta(seconds=1)),
+    Point(Decimal("2"), 2**64), Plain(), (1, 2), -(2**63) - 1, 2**64 - 1, {"a": {"b": [2**80, {"c": 1.5}]}},
+    {Path("p"): 1, Colour.RED: 2, 2**70: 3, 1: 4, None: 5},
 )  # fmt: skip
 
 
@@ -102,8 +93,10 @@ def test_a_value_that_contains_itself_raises_an_error() -> None:
 
 
 def test_arrays_are_lists_and_nan_is_null() -> None:
-    """FastAPI answers 500 for both; models answer with them."""
-    assert b'{"a":[[1.0,null]],"b":3}' == to_json({"a": np.array([[1.0, np.nan]]), "b": np.int64(3)})
+    """FastAPI answers 500 for both; models answer with them. Also inside what only FastAPI writes."""
+    found = {"a": np.array([[1.0, np.nan]]), "b": np.int64(3)}
+    assert b'{"a":[[1.0,null]],"b":3}' == to_json(found) == to_json(SimpleNamespace(**found))
+    assert b"[18446744073709551616]\n" == to_json([2**64], orjson.OPT_APPEND_NEWLINE)
 
 
 _SOURCE = """
