@@ -23,7 +23,7 @@ from tritonclient.grpc import service_pb2 as pb
 from gateway.callers.access import Names
 from gateway.callers.rights import METADATA, Caller
 from gateway.errors import GatewayError, InputRefused, MalformedBody
-from gateway.grpc.receiving import Receiving, Streams
+from gateway.grpc.receiving import Receiving
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
 from gateway.outcome import in_task, in_thread
@@ -140,8 +140,7 @@ class RpcServer:
         self._statistics = statistics
         self._version = version
         max_messages = max(plane.permits.max_bytes // max_message_bytes, 1)
-        self._receiving = Receiving(max_messages)
-        self._streams = Streams(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
+        self._receiving = Receiving(max_messages, _MEMORY_PER_BYTE * plane.permits.max_bytes)
         self._server = grpc.aio.server(
             options=[
                 ("grpc.so_reuseport", 1),
@@ -175,7 +174,7 @@ class RpcServer:
             for name, how in unary.items()
         }
         # gRPC runs a unary handler only after it has read the message. Declared as a stream, the message is read by us,
-        # when there is room for it.
+        # when its request has a permit.
         handlers["ModelInfer"] = grpc.stream_unary_rpc_method_handler(
             self._infer, response_serializer=pb.ModelInferResponse.SerializeToString
         )
@@ -285,7 +284,7 @@ class RpcServer:
 
     async def _stream(self, _requests: object, context: Any) -> None:
         try:
-            while (message := await self._streams.message(context)) is not grpc.aio.EOF:
+            while (message := await self._receiving.message(context)) is not grpc.aio.EOF:
                 # A stream may live longer than its caller's key: each request of it is checked.
                 ask = StreamAsk(self, context, message)
                 del message
