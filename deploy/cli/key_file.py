@@ -20,12 +20,9 @@ _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 @dataclass(slots=True)
 class Stored:
-    """What a store holds. ``quotas``: limits by tenant, as a file has them. ``peppers``: names of those that the keys
-    were made with; a name is empty if it is not known.
-    """
+    """What a store holds. ``peppers``: names of those that the keys were made with; empty if it is not known."""
 
     keys: list[callers.Key]
-    quotas: dict[str, Any] = field(default_factory=dict)
     peppers: set[str] = field(default_factory=set)
 
 
@@ -43,7 +40,7 @@ class KeyStore:
         return self._place
 
     def read(self) -> Stored:
-        """Return the keys, revoked ones too, and quotas."""
+        """Return the keys, revoked ones too."""
         raise NotImplementedError
 
     def editing(self) -> contextlib.AbstractContextManager[Stored]:
@@ -85,7 +82,7 @@ class KeyStore:
 
 
 class KeyFileStore(KeyStore):
-    """Keys and quotas in a file, with the pepper beside it or at ``pepper``."""
+    """Keys in a file, with the pepper beside it or at ``pepper``. What else is in the file stays (quotas)."""
 
     def __init__(self, path: Path, pepper: Path | None = None) -> None:
         super().__init__(str(path), pepper or Path(callers.default_pepper(path)))
@@ -108,14 +105,14 @@ class KeyFileStore(KeyStore):
                 yield stored
                 content = {
                     **self._content()[0], "keys": [key.to_json() for key in stored.keys],
-                    "pepper": callers.name_of(pepper), "quotas": stored.quotas,
+                    "pepper": callers.name_of(pepper),
                 }  # fmt: skip
                 callers.stored_in(content)
                 _replace(self.path, json.dumps(content, indent=1) + "\n")
 
     def _stored(self) -> Stored:
         content, keys = self._content()
-        return Stored(keys, dict(content.get("quotas", {})), {str(content.get("pepper", ""))} if keys else set())
+        return Stored(keys, {str(content.get("pepper", ""))} if keys else set())
 
     def _content(self) -> tuple[dict[str, Any], list[callers.Key]]:
         if not self.path.exists():

@@ -1,4 +1,4 @@
-"""``triton-gateway keys``: create, list and revoke API keys, and set quotas."""
+"""``triton-gateway keys``: create, list and revoke API keys."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(name="keys", cls=Group)
 def command() -> None:
-    """Create, list and revoke API keys, and set quotas.
+    """Create, list and revoke API keys.
 
     A key is shown once, when it is created. The file holds only a hash of it, made with a secret (the pepper) in a
     file of its own. Mount both files into the gateway and set TRITON_GATEWAY_KEYS_FILE. Each worker uses a changed
@@ -65,7 +65,6 @@ def command() -> None:
       triton-gateway keys create --file keys.json --tenant prometheus --operations metrics
       triton-gateway keys list --file keys.json
       triton-gateway keys revoke --file keys.json abcd2345
-      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
       triton-gateway keys create --registry --pepper-file pepper --tenant search-team
       curl -H "Authorization: Bearer tgk_…" http://gateway:8080/serve/embed -d '{"text": "hello"}'
     """
@@ -145,42 +144,6 @@ def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
             key = stored.keys[place]
             stored.keys[place] = replace(key, revoked=key.revoked or callers.written(time.time()))
     click.echo(f"revoked: {', '.join(key_ids)}")
-    return 0
-
-
-@command.command(name="quota")
-@click.option("--tenant", default="", help="Tenant to limit; `*` means every tenant without limits of its own.  "
-              "[default: show all]")  # fmt: skip
-@click.option("--requests-per-minute", type=click.FloatRange(min=0), help="Requests per minute, over all gateways.")
-@click.option("--tokens-per-minute", type=click.FloatRange(min=0), help="Tokens per minute, input and output together.")
-@click.option("--off", is_flag=True, help="Remove this tenant's limits.")
-@_store_options
-def quota(store: key_file.KeyStore, tenant: str, off: bool, **given: float | None) -> int:
-    """Set or show the limits of a tenant. The given limits replace all earlier limits of the tenant.
-
-    \b
-    Examples:
-      triton-gateway keys quota --file keys.json --tenant search-team --requests-per-minute 600
-      triton-gateway keys quota --file keys.json --tenant '*' --tokens-per-minute 100000
-      triton-gateway keys quota --file keys.json
-    """
-    if not isinstance(store, key_file.KeyFileStore):
-        raise DeployError("quotas can only be kept in a file", hint="give --file keys.json")
-    limits: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    if tenant and not limits and not off:
-        raise DeployError("no limit is given", hint="give one, for instance --requests-per-minute 600, or --off")
-    if not tenant and (limits or off):
-        raise DeployError("no tenant is given", hint="give --tenant, or --tenant '*' for all tenants")
-    if tenant:
-        with store.editing() as stored:
-            stored.quotas.pop(tenant, None)
-            if not off:
-                stored.quotas[tenant] = limits
-    limited = store.read().quotas
-    if not limited:
-        click.echo(f"no tenant has limits in {store}", err=True)
-    for name, one in limited.items():
-        click.echo(f"{name}: " + ", ".join(f"{key} {value:g}" for key, value in one.items()))
     return 0
 
 

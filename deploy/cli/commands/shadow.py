@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
@@ -33,7 +30,7 @@ def command(
     """Send copies of an endpoint's requests to another version and compare its answers (shadow traffic).
 
     Callers never see these answers and do not wait for them. Under load the copies are dropped first. Without --to and
-    --off it says what is mirrored; `triton-gateway status` shows how many answers agree.
+    --off it says what is mirrored. `gateway_shadow_requests_total` counts how many answers agree.
 
     \b
     Examples:
@@ -60,32 +57,3 @@ def command(
     store.write({}, [record.shadow_of(spec, endpoint, target, percent, tolerance, who())])
     click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
     return 0
-
-
-def describe(status: Mapping[str, Any], metrics: str | None) -> list[str]:
-    """Return a gateway's shadow traffic as text lines; ``metrics``: its ``/metrics``, which sum all its workers."""
-    from deploy.controller import counters
-
-    urls = {
-        (str(e.get("endpoint")), str(e.get("version") or "")): str(e.get("url")) for e in status.get("endpoints", ())
-    }
-    counted: dict[str, dict[str, int]] = {}
-    for series, value in counters.parse(metrics or "").items():
-        labels = dict(zip(counters.LABELS[series[0]], series[1:], strict=True))
-        url = urls.get((labels["endpoint"], labels["version"]))
-        if series[0] == counters.catalog.SHADOWS.name and url is not None:
-            counted.setdefault(url, {})[labels["outcome"]] = int(value)
-    lines = []
-    for name, one in dict(status.get("shadows", {})).items():
-        seen = counted.get(str(one["to"]), {})
-        agreed, differed, failed = (seen.get(outcome, 0) for outcome in ("agreed", "differed", "failed"))
-        compared = agreed + differed
-        result = f"{agreed / compared:.1%} of {compared} answers agree" if compared else "nothing compared yet"
-        result += f", {failed} failed" if failed else ""
-        result += f", {seen['dropped']} dropped" if seen.get("dropped") else ""
-        if not one.get("is_on"):
-            result = f"{one['to']} is not served yet"
-        elif one.get("last_failure"):
-            result += f" (last failure: {one['last_failure']})"
-        lines.append(f"shadow {name}: {one['percent']:g} % to {one['to']}, {result}")
-    return lines

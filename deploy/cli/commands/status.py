@@ -11,7 +11,6 @@ from typing import Any
 import click
 
 from deploy.cli import until_live
-from deploy.cli.commands import shadow
 from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.tools import http_client
 from deploy.tools.errors import DeployError
@@ -72,9 +71,6 @@ def _status(gateway: str, *, as_json: bool) -> int:
     else:
         for line in describe(gateway, content):
             click.echo(line)
-        if content.get("shadows"):
-            for line in shadow.describe(content, http_client.fetch_from_gateway(f"{gateway}/metrics")):
-                click.echo(line)
     return 0 if all_is_well(content) else 3
 
 
@@ -138,6 +134,7 @@ def describe(address: str, gateway: Mapping[str, Any]) -> list[str]:
         weighted = [url for url, share in dict(shares).items() if share]
         is_over = len(weighted) == 1 < len(shares)
         lines.append(f"canary {name}: " + (f"finished, {weighted[0]} answers all" if is_over else json.dumps(shares)))
+    lines += [_shadow(name, one) for name, one in dict(gateway.get("shadows", {})).items()]
     lines += [_rollout(one) for one in gateway.get("rollouts", ()) if one.get("phase") == "running"]
     served = {str(e.get("url")) for e in gateway.get("endpoints", [])}
     for name, url in dict(gateway.get("defaults", {})).items():
@@ -149,6 +146,12 @@ def describe(address: str, gateway: Mapping[str, Any]) -> list[str]:
     ]
     faults = [(str(fault.get("subject")), str(fault.get("message"))) for fault in gateway.get("faults", [])]
     return [*lines, *(f"fault in {line}" for line in _grouped(faults))]
+
+
+def _shadow(name: str, one: Mapping[str, Any]) -> str:
+    state = "" if one.get("is_on") else ", which is not served yet"
+    failure = f" (last failure: {one['last_failure']})" if one.get("last_failure") else ""
+    return f"shadow {name}: {one['percent']:g} % to {one['to']}{state}{failure}"
 
 
 def _rollout(one: Mapping[str, Any]) -> str:

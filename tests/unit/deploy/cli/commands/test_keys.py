@@ -100,28 +100,19 @@ def test_a_revoked_key_ends_and_stays_in_the_list(keyring: Keyring) -> None:
 
 
 def test_what_else_is_in_the_file_stays(keyring: Keyring) -> None:
-    """Other fields in the file are kept."""
+    """Fields that people write, as quotas: gateways read them; limits that they could not use are refused."""
     keyring.create("--tenant", "a")
     content = json.loads(keyring.path.read_text())
-    keyring.path.write_text(json.dumps({**content, "more": [1]}))
+    keyring.path.write_text(json.dumps({**content, "more": [1], "quotas": {"*": {"requests_per_minute": 60}}}))
     keyring.create("--tenant", "b")
     content = json.loads(keyring.path.read_text())
     assert ([1], 2) == (content["more"], len(content["keys"]))
-
-
-def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
-    """Quotas are set, shown, replaced and removed; keys stay."""
-    made = keyring.create("--tenant", "acme")
-    keyring.run("quota", "--tenant", "acme", "--requests-per-minute", "600")
-    result = keyring.run("quota", "--tenant", "*", "--tokens-per-minute", "1000")
-    assert ["acme: requests_per_minute 600", "*: tokens_per_minute 1000"] == (result.stdout.splitlines())
     found = KeyFile(str(keyring.path)).look()
     assert found is not None
-    assert (600, 1000) == (found.quotas["acme"].requests_per_minute, found.quotas["*"].tokens_per_minute)
-    assert "acme" == keyring.ask(made["key"])
-    keyring.run("quota", "--tenant", "*", "--off")
-    keyring.create("--tenant", "b")
-    assert "acme: requests_per_minute 600" == keyring.run("quota").stdout.strip()
+    assert 60 == found.quotas["*"].requests_per_minute
+    keyring.path.write_text(json.dumps({**content, "quotas": {"*": {"requests": 60}}}))
+    with pytest.raises(DeployError, match="quotas"):
+        keyring.run("list")
 
 
 @pytest.mark.parametrize(
@@ -135,8 +126,6 @@ def test_quotas_are_written_beside_the_keys(keyring: Keyring) -> None:
         (["create", "--tenant", "a", "--operations", " , "], "--operations is empty"),
         (["create", "--tenant", "a", "--expires", "2020-01-01"], "would have expired already"),
         (["revoke", "nobody"], "there is no key nobody"),
-        (["quota", "--tenant", "a"], "no limit is given"),
-        (["quota", "--requests-per-minute", "1"], "no tenant is given"),
     ],
 )
 def test_a_mistake_is_one_line_and_changes_nothing(
@@ -228,12 +217,6 @@ def test_the_first_key_makes_its_folder(keyring: Keyring) -> None:
     keyring.path = keyring.path.parent / "new" / "keys.json"
     keyring.create("--tenant", "a")
     assert {"keys.json", "keys.json.pepper"} <= {file.name for file in keyring.path.parent.iterdir()}
-
-
-def test_quotas_of_nobody_are_told_as_that(keyring: Keyring) -> None:
-    """A message is shown instead of an empty output."""
-    keyring.create("--tenant", "a")
-    assert "no tenant has limits" in keyring.run("quota").stderr
 
 
 def test_a_change_reaches_a_gateway_that_reads_the_file_as_another_user(keyring: Keyring, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import click
 import pytest
 
 from deploy.cli.commands import shadow
-from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import ShadowSpec, decode
 from tests.fakes import FakeRegistry
@@ -58,19 +57,3 @@ def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: t
     with pytest.raises((DeployError, GatewayError), match=reason):
         run(store, "--endpoint", "e", *arguments)
     assert before == store.task()
-
-
-def test_agreement_is_shown_for_all_workers_together() -> None:
-    """Counts come from the metrics, which sum all workers; the status names the versions."""
-    status = {
-        "endpoints": [{"endpoint": "e", "version": "2", "url": "e/2"}],
-        "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": "no memory"}},
-    }
-    text = "".join(
-        f'gateway_shadow_requests_total{{endpoint="e",outcome="{outcome}",version="2"}} {count}\n'
-        for outcome, count in {"agreed": 198.0, "differed": 2.0, "failed": 1.0, "dropped": 7.0}.items()
-    )
-    told = "shadow e: 5 % to e/2, 99.0% of 200 answers agree, 1 failed, 7 dropped (last failure: no memory)"
-    assert [told] == shadow.describe(status, text)
-    assert ["shadow e: 5 % to e/2, nothing compared yet (last failure: no memory)"] == shadow.describe(status, None)
-    assert record.shadow("e", None).key == record.shadow("e", ShadowSpec("e", "e/2", 5)).key

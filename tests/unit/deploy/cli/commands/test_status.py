@@ -36,8 +36,8 @@ def test_json_is_what_the_gateway_says_and_all_there_is_on_stdout(capsys: pytest
         ({"spec_revision": "r", "registry": {"last_contact": 1795399200.0, "error": "ClearML refuses the credentials"}},
          ("out of date (read 2026-11-23T02:00:00Z)", "ClearML refuses the credentials")),
         ({"endpoints": [{**SERVED["endpoints"][0], "successor": {"state": "failed", "reason": "bad weights"}}],
-          "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": None}}},
-         ("serving; its new version is failed: bad weights", "shadow e: 5 % to e/2, nothing compared yet")),
+          "shadows": {"e": {"to": "e/2", "percent": 5.0, "is_on": True, "last_failure": "no memory"}}},
+         ("serving; its new version is failed: bad weights", "shadow e: 5 % to e/2 (last failure: no memory)")),
     ],
     ids=["not ready", "no Triton", "registry away", "failed behind a serving one"],
 )  # fmt: skip
