@@ -38,11 +38,11 @@ from gateway.callers.sources import shared_quotas_of, sources_of
 from gateway.callers.usage import Usage
 from gateway.control.assemble import Assembler
 from gateway.control.hooks import HookBuilder
+from gateway.control.load_requests import LoadRequests
 from gateway.control.reconcile import FollowSettings, Reconciler
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
 from gateway.control.tritons import Tritons
-from gateway.control.wishes import Wishes
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
 from gateway.grpc.server import RpcServer, Tls
 from gateway.handlers.endpoint import Endpoint
@@ -521,7 +521,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
     logs.configure(settings.log_format)
     options = grpc_options(environ)
     registry = ClearMLRegistry(settings.serving_task_id, files_rewrite=settings.files_rewrites())
-    wishes = Wishes(registry.ledger)
+    load_requests = LoadRequests(registry.ledger)
     return Gateway(
         settings,
         registry=registry,
@@ -532,7 +532,7 @@ def create_app(environ: Mapping[str, str] | None = None) -> Gateway:
             tls=in_folder(settings.triton_tls, settings.triton_tls_name),
             away_s=settings.cold_start_timeout,
             cold_s=settings.cold_start_timeout or _COLD_S,
-            wish=wishes.make,
+            ask_to_load=load_requests.make,
         ),
         link=link,
         local_names=_local_names(settings, environ),

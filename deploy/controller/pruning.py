@@ -19,8 +19,8 @@ from gateway.spec import ServingTask
 EVERY_S: Final = 10.0
 UNUSED_S: Final = 3600.0
 """Seconds after which a record that nothing names is unused: its writer's clock may differ, or the Task be behind."""
-WISHES_S: Final = 86400.0
-"""Seconds after which a gateway's wish for a model that was unloaded is over: model sync reads it within seconds."""
+LOAD_REQUESTS_S: Final = 86400.0
+"""Seconds after which a gateway's request to load a model is over: model sync reads it within seconds."""
 _OF_ENDPOINTS: Final[Mapping[Kind, float]] = {
     "default_version": 10.0,
     **dict.fromkeys(("rollout", "rollout_request", "objective", "shadow"), UNUSED_S),
@@ -48,7 +48,8 @@ class Pruner:
             return None  # the Task cannot be read completely
         unused = self._abandoned(task, serving)
         unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)
-        unused["wish"] = [k for k, one in spec.records_of(task, "wish").items() if _time(one) < self._wall() - WISHES_S]
+        asked, until = spec.records_of(task, "load_request"), self._wall() - LOAD_REQUESTS_S
+        unused["load_request"] = [model for model, one in asked.items() if _time(one) < until]
         return Wanted(gone=unused, rests_on=lambda task: task.sections)
 
     def _abandoned(self, task: ServingTask, serving: spec.ServingSpec) -> dict[Kind, list[str]]:

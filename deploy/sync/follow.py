@@ -44,7 +44,7 @@ class Desired:
     """Endpoint url → (model id, why there is no model for it)."""
     elsewhere: frozenset[str] = frozenset()
     """Urls of endpoints that belong to other pools."""
-    wishes: Mapping[str, Any] = field(default_factory=dict)
+    load_requests: Mapping[str, Any] = field(default_factory=dict)
     """Gateways' latest requests to load a model, by model name."""
     held_urls: frozenset[str] = frozenset()
     is_readable: bool = True
@@ -140,7 +140,7 @@ class Follower:
             targets=targets,
             unresolved=unresolved,
             elsewhere=frozenset(elsewhere),
-            wishes=spec.records_of(self._task, "wish") if self._task is not None else {},
+            load_requests=spec.records_of(self._task, "load_request") if self._task is not None else {},
             held_urls=frozenset(unresolved) | faulty,
             is_readable=not any(subject in _SECTIONS for subject in faults),
         )

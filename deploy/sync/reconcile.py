@@ -139,8 +139,8 @@ class ModelSync:
         desired = self._desired or Desired(is_readable=False)
         observed = self._observe(desired)
         wanted = {name: target.wanted for name, target in desired.targets.items()}
-        wishes = desired.wishes
-        self._cold = {n: at for n, at in self._cold.items() if n in wanted and wishes.get(n, at) == at}
+        requests = desired.load_requests
+        self._cold = {n: at for n, at in self._cold.items() if n in wanted and requests.get(n, at) == at}
         now = self._clock()
         situation = Situation(
             triton_answers=self._triton_answers,
@@ -160,7 +160,7 @@ class ModelSync:
         for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
             if self._may_start(name):
                 if name in wanted and any(a.name == name and a.kind == "unload" for a in actions):
-                    self._cold[name] = wishes.get(name)
+                    self._cold[name] = requests.get(name)
                 self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
         told = self._told()
         if self._desired is not None and self._reporter.is_due(told):

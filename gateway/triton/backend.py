@@ -44,7 +44,7 @@ class TritonBackend:
     """One Triton, or all replicas behind one name or list of addresses. ``http_of``: see ``HttpOf``.
 
     A call waits ``away_s`` seconds for a server if none answers, and ``cold_s`` seconds for a model that is unloaded
-    (``expect_cold``); meanwhile ``wish(model)`` is called repeatedly. Then the call fails with a ``retry_after``.
+    (``expect_cold``); meanwhile ``ask_to_load(model)`` is called repeatedly. Then it fails with a ``retry_after``.
     """
 
     def __init__(
@@ -58,9 +58,9 @@ class TritonBackend:
         lookup_every: float = RESOLVE_S,
         away_s: float = 0.0,
         cold_s: float = 0.0,
-        wish: Callable[[str], None] = _ignore,
+        ask_to_load: Callable[[str], None] = _ignore,
     ) -> None:
-        self._away_s, self._cold_s, self._wish = away_s, cold_s, wish
+        self._away_s, self._cold_s, self._ask_to_load = away_s, cold_s, ask_to_load
         self._cold: dict[str, int] = {}
         """Models that are unloaded while they get no calls, and how many versions say so."""
         self._waiting = 0
@@ -224,7 +224,7 @@ class TritonBackend:
         try:
             while monotonic() < until:
                 if is_cold and not replicas.is_away:
-                    self._wish(model)
+                    self._ask_to_load(model)
                 await asyncio.sleep(_LOOK_S)
                 await replicas.survey(model)
                 if (found := replicas.holder(model)) is not None:
@@ -256,7 +256,7 @@ class TritonBackend:
         if self._replicas.is_away:
             self._wanted = monotonic()
         elif model in self._cold and self._replicas.holder(model) is None:
-            self._wish(model)
+            self._ask_to_load(model)
         have = [one for one in self._replicas.all if one.held is not None and model in one.held]
         awaited = (one for one in self._replicas.all if self._replicas.is_awaited(one, model))
         return bool(have) and all(one in have for one in awaited)

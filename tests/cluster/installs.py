@@ -109,7 +109,7 @@ class Install:
         return frozenset(lines)
 
     def generations(self) -> dict[str, int]:
-        """Return how often the wishes of every object of ours were changed."""
+        """Return how often the wanted state of every object of ours was changed."""
         kinds = "deployments,services,networkpolicies,poddisruptionbudgets,horizontalpodautoscalers,replicasets"
         items = self.cluster.get(kinds, "--namespace", self.namespace)["items"]
         return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"].get("generation", 0) for one in items}

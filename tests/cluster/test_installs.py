@@ -62,7 +62,7 @@ def test_the_name_that_gateways_are_counted_by_has_the_ready_ones(install: Insta
 
 
 def test_a_second_apply_changes_nothing(install: Install) -> None:
-    """No object's wishes, no pod; and the API has what the files say."""
+    """No object's wanted state, no pod; and the API has what the files say."""
     install.settle()  # the autoscalers have given every tier its least
     before = install.generations()
     install.apply()

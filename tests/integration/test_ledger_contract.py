@@ -54,11 +54,11 @@ def ledger(request: pytest.FixtureRequest) -> Open:
 
 
 def _one(key: str, **value: Any) -> Record:
-    return Record("wish", key, value)
+    return Record("load_request", key, value)
 
 
 def _decisions(ledger: Ledger) -> Mapping[str, Mapping[str, Any]]:
-    return ledger.read().get("wish", {})
+    return ledger.read().get("load_request", {})
 
 
 def test_nothing_written_reads_as_nothing(ledger: Open) -> None:
@@ -110,10 +110,10 @@ def test_what_is_removed_is_gone_and_the_rest_stays(ledger: Open) -> None:
     """A record that is not there is no error."""
     mine = ledger()
     mine.write([_one(f"removed/{n}", n=n) for n in range(3)])
-    ledger().remove("wish", ["removed/0", "removed/2", "removed/3"])
+    ledger().remove("load_request", ["removed/0", "removed/2", "removed/3"])
     assert {"removed/1"} == {key for key in _decisions(mine) if "removed" in key}
     mine.remove("history", ["nothing"])
-    mine.remove("wish", [])
+    mine.remove("load_request", [])
     assert {"removed/1"} == {key for key in _decisions(ledger()) if "removed" in key}
 
 

@@ -144,9 +144,9 @@ def test_marker_moves_with_the_task_only(world: World) -> None:
 def test_records_come_with_the_task_and_move_the_marker(world: World) -> None:
     """Whoever follows the Task follows our records of it."""
     before = world.registry.marker()
-    world.registry.ledger.write([Record("wish", "e", {"n": 1})])
+    world.registry.ledger.write([Record("load_request", "e", {"n": 1})])
     assert before != world.registry.marker()
-    assert {"e": {"n": 1}} == dict(records_of(world.registry.task(), "wish"))
+    assert {"e": {"n": 1}} == dict(records_of(world.registry.task(), "load_request"))
 
 
 def test_models_are_found_by_their_address(world: World) -> None:

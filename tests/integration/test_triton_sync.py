@@ -22,7 +22,7 @@ from deploy.sync.plan import Grace
 from deploy.sync.run import run_sync
 from deploy.sync.settings import SyncSettings
 from deploy.sync.stubs import count_stubs
-from gateway.control.wishes import Wishes
+from gateway.control.load_requests import LoadRequests
 from gateway.errors import ModelNotReady
 from gateway.registry.ledger import Record
 from gateway.registry.reports import read
@@ -235,12 +235,12 @@ def test_a_model_that_was_overwritten_is_refused_by_name_and_what_is_loaded_stay
 
 
 async def test_a_model_that_nobody_asks_for_is_unloaded_and_a_request_brings_it_back(world, token_inputs):
-    """Triton's own statistics tell when it was asked last; the request waits until model sync has heard of the wish."""
+    """Triton's own statistics tell when it was asked last; the request waits until sync loads it."""
     serve(world.registry, "cold", world.make("one"), auxiliary_cfg={"gateway": {"unload_after": "10s"}})
     await soon(lambda: "idle" in world.models().get("cold", {}).get("doing", ""))
     name = world.models()["cold"]["name"]
     assert not world.holds(name)
-    backend = TritonBackend(world.grpc, cold_s=LIMIT_S, wish=Wishes(world.registry.ledger).make)
+    backend = TritonBackend(world.grpc, cold_s=LIMIT_S, ask_to_load=LoadRequests(world.registry.ledger).make)
     try:
         with pytest.raises(ModelNotReady):
             await backend.infer(name, token_inputs([1, 2, 3]), ["logits"], timeout=LIMIT_S)  # not known to be unloaded

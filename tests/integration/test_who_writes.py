@@ -22,7 +22,7 @@ from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings
 from gateway.app import Gateway
-from gateway.control.wishes import Wishes
+from gateway.control.load_requests import LoadRequests
 from gateway.registry.cache import ArtifactCache, SpecStore
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.settings import Settings
@@ -94,7 +94,7 @@ class World:
             ),
             registry=self.registries["gateway"], make_backend=lambda *_: self.backend,
         )  # fmt: skip
-        self.wishes = Wishes(self.registries["gateway"].ledger)
+        self.load_requests = LoadRequests(self.registries["gateway"].ledger)
         """What the gateway's connection to Triton calls when a model is asked for that was unloaded."""
 
     def names(self) -> dict[str, str]:
@@ -153,8 +153,8 @@ async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_p
                 await world.until(lambda: person.task().sections["canary"] != weighted, "weights of an ended rollout")
                 client.ours("keys", "create", "--registry", "--pepper-file", str(tmp_path / "pepper"), "--tenant", "a")
                 cold = world.names()["e/1"]
-                world.wishes.make(cold)
-                await world.until(lambda: cold in world.records("wish"), "a wish")
+                world.load_requests.make(cold)
+                await world.until(lambda: cold in world.records("load_request"), "a load request")
 
                 def is_kept_alive() -> bool:
                     for one in world.registries.values():
@@ -165,7 +165,7 @@ async def test_only_the_controller_decides_and_others_write_what_is_theirs(tmp_p
             world.sync.close()
     written = {name: registry.written - {"tasks.ping"} for name, registry in world.registries.items()}
     homes = {"Task triton-gateway-records", "Task triton-gateway-reports"}  # made by whoever writes there first
-    assert ({"wish"}, {"report"}) == (written["gateway"] - homes, written["sync"] - homes)
+    assert ({"load_request"}, {"report"}) == (written["gateway"] - homes, written["sync"] - homes)
     assert written["controller"] >= {
         "leader", "version_number", "content_hash", "default_version", "rollout", "section model_monitoring_eps",
         "section canary",

@@ -122,7 +122,7 @@ def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
     """And is read as it was saved."""
     store = SpecStore(tmp_path)
     code = {"c": ArtifactRef("c", "u", None, is_archive=True)}
-    task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"wish": {"m": {"at": 1.5}}})
+    task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"load_request": {"m": {"at": 1.5}}})
     models = {f"m{i}": ModelRecord(f"m{i}", "n", "u", "", tags=("x",)) for i in range(50)}
     saved = Saved(task, models, {"e": {"fingerprint": "f"}}, frozenset({"e"}), {"e": ("f", "why")})
     store.save(saved)

@@ -57,11 +57,12 @@ def test_what_no_endpoint_or_number_names_goes_after_an_hour(world: World) -> No
     assert not carry_out(world, world.task(), world.pruner)
 
 
-def test_old_wishes_go(world: World) -> None:
+def test_old_load_requests_go(world: World) -> None:
     """Or the names of replaced models would stay for ever."""
-    world.ledger.write([Record("wish", key, {"at": world.now - age}) for key, age in (("old", 90_000), ("new", 9_000))])
+    ages = {"old": 90_000, "new": 9_000}
+    world.ledger.write([Record("load_request", key, {"at": world.now - age}) for key, age in ages.items()])
     assert carry_out(world, world.task(), world.pruner)
-    assert {"new"} == world.ledger.read()["wish"].keys()
+    assert {"new"} == world.ledger.read()["load_request"].keys()
 
 
 def test_records_of_an_endpoint_that_comes_back_within_the_hour_stay(world: World) -> None:

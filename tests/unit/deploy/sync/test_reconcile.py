@@ -48,7 +48,7 @@ class Registry:
         self.fails = None
         self.text = None
         self.reports = FakeLedger()
-        self.wishes = {}
+        self.load_requests = {}
 
     def add(self, url, model_id, **model):
         endpoint, _, version = url.partition("/")
@@ -75,7 +75,7 @@ class Registry:
         if self.fails:
             raise self.fails
         text = self.text if self.text is not None else json.dumps(self.endpoints)
-        return ServingTask("t", "s", {"endpoints": text}, records={"wish": dict(self.wishes)})
+        return ServingTask("t", "s", {"endpoints": text}, records={"load_request": dict(self.load_requests)})
 
     def model(self, model_id):
         if self.fails:
@@ -642,9 +642,9 @@ def test_what_moves_to_another_pool_stays_until_gateways_must_have_moved(world):
     assert ["unload"] == [kind for kind, _ in world.triton.calls if kind == "unload"]
 
 
-def wish(world, name, at):
+def ask_to_load(world, name, at):
     """What a gateway writes when somebody asks for a model that is not there."""
-    world.registry.wishes[name] = {"at": at}
+    world.registry.load_requests[name] = {"at": at}
     world.registry.version += 1
 
 
@@ -718,13 +718,13 @@ def test_a_model_that_nobody_calls_is_unloaded_and_comes_back_when_asked_for(wor
     before = len(world.triton.calls)
     world.rounds(20)
     assert before == len(world.triton.calls)
-    wish(world, name, 5.0)
+    ask_to_load(world, name, 5.0)
     assert ("loaded", "") == world.rounds()["a"]
     assert [("load", name)] == world.triton.calls[before:]
     assert ["m-a", "m-b"] == sorted(world.cache.asked)
-    world.rounds(40)  # the same wish again is no wish: it is unloaded for want of requests, and stays so
+    world.rounds(40)  # the same request again asks for nothing: it is unloaded for want of requests, and stays so
     assert COLD == world.rounds(20)["a"]
-    wish(world, name, 6.0)
+    ask_to_load(world, name, 6.0)
     assert ("loaded", "") == world.rounds()["a"]
 
 

@@ -354,22 +354,22 @@ async def test_a_call_that_waited_in_vain_gets_a_retry_time() -> None:
 async def test_a_cold_model_is_requested_and_called_once_loaded() -> None:
     """Only a model that is unloaded when idle. Any other missing model fails as usual."""
     async with tritons("a", "b") as (a, b):
-        wished: list[str] = []
-        backend = TritonBackend(together(a, b), lookup_every=0, cold_s=LIMIT_S, wish=wished.append)
+        asked: list[str] = []
+        backend = TritonBackend(together(a, b), lookup_every=0, cold_s=LIMIT_S, ask_to_load=asked.append)
         a.models, b.models = {"m"}, {"m"}
         await call(backend)
         a.models, b.models = set(), set()
         with pytest.raises(ModelNotReady):
             await call(backend)
-        assert [] == wished
+        assert [] == asked
         backend.expect_cold("m")
         waiting = asyncio.create_task(call(backend, timeout=3600))
-        await soon(lambda: wished)
+        await soon(lambda: asked)
         b.models = {"m"}
         calls_before = b.calls
         await waiting
         assert calls_before < b.calls
-        assert {"m"} == set(wished)
+        assert {"m"} == set(asked)
         assert 0 == backend.waiting
         await backend.close()
 

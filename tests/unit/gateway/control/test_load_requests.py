@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 from typing import Any
 
-from gateway.control.wishes import Wishes
+from gateway.control.load_requests import LoadRequests
 from tests.fakes import FakeLedger
 
 
@@ -19,46 +19,42 @@ class Later(Executor):
         self.calls.append(lambda: fn(*args, **kwargs))
         return Future()
 
-    def run(self) -> None:
+    def run(self) -> int:
         calls, self.calls = self.calls, []
         for call in calls:
             call()
+        return len(calls)
 
 
 class World:
-    """Wishes over a ledger in memory, with a clock that is moved by hand."""
+    """Load requests over a ledger in memory, with a clock that is moved by hand."""
 
     def __init__(self) -> None:
         self.now = 1000.0
         self.ledger = FakeLedger()
         self.thread = Later()
-        self.wishes = self.another()
+        self.requests = LoadRequests(self.ledger, clock=lambda: self.now, wall=lambda: self.now, thread=self.thread)
 
-    def another(self) -> Wishes:
-        return Wishes(self.ledger, clock=lambda: self.now, wall=lambda: self.now, thread=self.thread)
+    def written(self, *models: str) -> int:
+        """Ask for these models fifty times; return how many writes that makes."""
+        for _ in range(50):
+            for model in models:
+                self.requests.make(model)
+        return self.thread.run()
 
     def stored(self) -> dict[str, float]:
-        return {model: one["at"] for model, one in self.ledger.read().get("wish", {}).items()}
+        return {model: one["at"] for model, one in self.ledger.read().get("load_request", {}).items()}
 
 
-def test_many_requests_are_one_record_and_many_models_one_call() -> None:
-    """Two gateways also write one record, under the same key."""
+def test_many_requests_are_one_record_per_model_and_ten_seconds() -> None:
+    """However many callers ask for it."""
     world = World()
-    other = world.another()
-    for _ in range(100):
-        world.wishes.make("a")
-        world.wishes.make("b")
-        other.make("a")
-    world.thread.run()
+    assert 2 == world.written("a", "b")
     assert {"a": 1000.0, "b": 1000.0} == world.stored()
-    assert 2 == world.ledger.writes
     world.now += 9
-    world.wishes.make("a")
-    world.thread.run()
-    assert 2 == world.ledger.writes
+    assert 0 == world.written("a")
     world.now += 2
-    world.wishes.make("a")
-    world.thread.run()
+    assert 1 == world.written("a")
     assert {"a": 1011.0, "b": 1000.0} == world.stored()
 
 
@@ -66,14 +62,8 @@ def test_an_unreachable_registry_is_tried_again_with_the_next_request() -> None:
     """The caller gets no error, and nothing accumulates."""
     world = World()
     world.ledger.is_up = False
-    for _ in range(50):
-        world.wishes.make("a")
-    assert 1 == len(world.thread.calls)
-    world.thread.run()
-    world.wishes.make("a")
-    assert [] == world.thread.calls
+    assert (1, 0) == (world.written("a"), world.written("a"))
     world.ledger.is_up = True
     world.now += 1.5
-    world.wishes.make("a")
-    world.thread.run()
+    assert 1 == world.written("a")
     assert {"a": 1001.5} == world.stored()
