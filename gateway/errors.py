@@ -295,12 +295,6 @@ class ContentChanged(ControlError):
         self.found = found
 
 
-class FailsOnRequests(ControlError):
-    """A new version fails on a request that the version before it answered."""
-
-    kind = "fails_on_requests"
-
-
 def _tree(error: type[GatewayError]) -> Iterator[type[GatewayError]]:
     yield error
     for one in error.__subclasses__():

@@ -238,8 +238,6 @@ def _operation(summary: str, details: Mapping[str, Any] | None, parameters: list
     answer: dict[str, Any] = {"schema": {}}
     if details and "example" in details:
         content["example"] = details["example"]
-    if details and "example_answer" in details:
-        answer["example"] = details["example_answer"]
     refusals = {
         str(code): {"description": ", ".join(k for k, v in STATUS.items() if v == code),
                     "content": {"application/json": {"schema": _ERROR_REF}}}

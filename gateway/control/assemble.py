@@ -46,7 +46,6 @@ from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_mod
 from gateway.triton.port import Backend, ModelInfo
 from preprocessing.config import FILL_MASK, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
-from preprocessing.heads import HEADS
 from preprocessing.model_files import read_limited
 from preprocessing.processor import TextProcessor
 
@@ -113,13 +112,11 @@ class Assembler:
         progress: Progress,
         *,
         validating: Callable[[], None] = lambda: None,
-        recent: Sequence[bytes] = (),
     ) -> Endpoint:
         """Return an endpoint that has answered its validation requests. Raises ``GatewayError``.
 
-        ``progress`` is called with each step, ``validating`` before the first request. ``recent`` are bodies that a
-        version of the same endpoint has answered; a version whose code fails on one is refused. If the build fails or
-        is cancelled, everything that it opened is closed.
+        ``progress`` is called with each step, ``validating`` before the first request. If the build fails or is
+        cancelled, everything that it opened is closed.
         """
         spec, record = plan.spec, plan.record
         bundle: _Bundle | None = None
@@ -138,9 +135,7 @@ class Assembler:
         # code configured for the endpoint takes precedence over code in the bundle.
         if spec.preprocess is not None and (code_path is None or not spec.is_auto):
             progress("Fetched", "downloading the preprocess code")
-            code_path = await run_in(self._control.builds, self._cache.at_hand, spec.preprocess)
-            if code_path is None:
-                code_path = await run_in(self._control.downloads, self._cache.artifact, spec.preprocess)
+            code_path = await run_in(self._control.downloads, self._cache.artifact, spec.preprocess)
         if record is not None and bundle is not None and code_path is not None and not weights:
             is_own = code_path == bundle.code
             if await run_in(self._control.builds, _reads_model, code_path):
@@ -165,13 +160,11 @@ class Assembler:
                 call = TritonCall(backend, triton_name, info.inputs, outputs, info, pressure)
             progress("Loaded", "loading and warming up")
             new = await self._make_handler(spec, bundle, code_path, call, info, opened)
-            # A hook is run for callers only, because it may have side effects.
-            runs = new.details.get("task") in HEADS or new.details.get("task") == "tensors"
             stored = bundle.samples if bundle is not None else None
             async with self._places.taken():
                 validating()
-                await new.validate(stored, recent)
-                details = {**new.details, **await validate.example(new.plain, stored, new.details, runs=runs)}
+                await new.validate(stored)
+            details = {**validate.example(stored), **new.details}
             opened.pop_all()
         identity = Identity(
             url=spec.url, endpoint=spec.endpoint, version=spec.version,
@@ -182,14 +175,6 @@ class Assembler:
         return Endpoint(identity, new.handler, leave)
 
     async def _bundle(self, record: ModelRecord, url: str, *, weights: bool) -> _Bundle:
-        def at_hand() -> _Bundle | None:
-            folder = self._cache.at_hand(record, weights=weights)
-            return _read_bundle(folder, record, url) if folder is not None else None
-
-        # Reads from disk have threads of their own, so that they do not wait behind downloads.
-        bundle = await run_in(self._control.builds, at_hand)
-        if bundle is not None:
-            return bundle
         download = self._cache.model if weights else self._cache.without_weights
         folder = await run_in(self._control.downloads, download, record)
         return await run_in(self._control.builds, _read_bundle, folder, record, url)
@@ -202,8 +187,6 @@ class Assembler:
         options = {name: value for name, value in spec.options if name not in PLACEMENT}
         hook_limits = self._hooks.take_options(options, spec.engine)
         remembered = _whole_number(options.pop("response_cache", 0), "response_cache")
-        # The option keeps the name that validation had first.
-        validates = _flag(options.pop("rehearse", True), "rehearse")
         is_raw = options.get("task") == "tensors" and bool(options.pop("task"))
         processor = None
         if bundle is not None and info is not None and code_path is None and not is_raw:
@@ -229,7 +212,7 @@ class Assembler:
             opened.push_async_callback(_close, hooks)
             # The samples hold for the bundle with its own code, not for other code in front of it.
             is_own = bundle is not None and code_path == bundle.code
-            return _NewHandler(hooks, hooks, details, checked=hooks if is_own else None, replays=validates)
+            return _NewHandler(hooks, hooks, details, checked=hooks if is_own else None)
         if processor is not None and call is not None and info is not None and bundle is not None:
             example = processor.describe()["example"]
             if processor.config.task == GENERATION:
@@ -338,10 +321,8 @@ class _NewHandler:
     """What warms it up."""
     checked: Handler | None = None
     """Answers the bundle's samples; None if they were not recorded with it."""
-    replays: bool = False
-    """Whether it must answer what the version before has answered."""
 
-    async def validate(self, stored: samples.Samples | None, recent: Sequence[bytes]) -> None:
+    async def validate(self, stored: samples.Samples | None) -> None:
         """Send its first requests. Raises ``GatewayError``."""
         await validate.warm_up(self.plain, self.bodies)
         if isinstance(self.plain, TextHandler):
@@ -350,8 +331,6 @@ class _NewHandler:
             await validate.check(self.checked, stored)
             if self.checked is not self.plain:
                 await self.checked.close()
-        if self.replays:
-            await validate.replay(self.plain, recent)
 
 
 _closing: Final[set[asyncio.Future[None]]] = set()
@@ -503,10 +482,3 @@ def _whole_number(value: object, name: str) -> int:
     if not text.isdecimal():
         raise SpecFault(f"gateway.{name} must be a whole number, not {text}")
     return int(text)
-
-
-def _flag(value: object, name: str) -> bool:
-    found = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}.get(str(value).lower())
-    if found is None:
-        raise SpecFault(f"gateway.{name} must be true or false, not {value}")
-    return found

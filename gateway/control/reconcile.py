@@ -150,7 +150,6 @@ class Reconciler:
                 await self._learn(saved.task)
             # A model that has been deleted from the registry is still served from the cache.
             self._models = saved.models
-            self.versions.refused |= saved.refused
             self._builds.begin(self.versions.restore(_decode(saved.former), saved.served))
         try:
             await self._first_look()
@@ -398,7 +397,7 @@ class Reconciler:
         if task is None:
             return
         served = frozenset({*(versions.previously_served or ()), *versions.served()})
-        saved = Saved(task, dict(self._models), versions.former(), served, dict(versions.refused))
+        saved = Saved(task, dict(self._models), versions.former(), served)
         try:
             await self._local(self._store.save, saved)
         except OSError as error:

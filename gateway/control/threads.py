@@ -25,8 +25,8 @@ class ControlThreads:
         """Decodes, compiles and saves: CPU and local disk."""
         self.builds = ThreadPoolExecutor(2, thread_name_prefix="build")
         """Reads bundles and loads tokenizers: CPU and local disk."""
-        self.downloads = ThreadPoolExecutor(8, thread_name_prefix="download")
-        """Fetches models and code, and waits for other processes that fetch them."""
+        self.downloads = ThreadPoolExecutor(32, thread_name_prefix="download")
+        """Fetches models and code, or finds them on disk, and waits for other processes that fetch them."""
         self.lineage = ThreadPoolExecutor(2, thread_name_prefix="lineage")
         """Answers questions about lineage from the registry."""
 

@@ -1,4 +1,4 @@
-"""Validates a new version before it gets traffic: warm-up requests, the bundle's samples, and recent requests.
+"""Validates a new version before it gets traffic: warm-up requests, and the samples of its bundle.
 
 ``assemble`` calls this on handlers that nothing else uses yet. A failure here keeps the new version out of service; the
 version that serves continues.
@@ -6,12 +6,12 @@ version that serves continues.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
 
-from gateway.errors import AnswersDisagree, FailsOnRequests, GatewayError, InputRefused
+from gateway.errors import AnswersDisagree, GatewayError, InputRefused
 from gateway.handlers.endpoint import Endpoint, Handler, Identity
 from gateway.hooks.json_form import to_json
 from gateway.path.serve import ask_version
@@ -21,8 +21,6 @@ TEXT_BODIES: Final = ({"text": "warm up"}, {"text": ["warm up", "a longer text t
 
 _MAX_SHOWN: Final = 4096
 """Largest sample (bytes of JSON) that is shown as an example."""
-_SHOWN_ITEMS: Final = 4
-"""A list of more than twice this many items is cut to this many in an example."""
 TIMEOUT_S: Final = 60.0
 """Deadline of one validation request."""
 _NOBODY: Final = Identity("", "", "")
@@ -37,28 +35,6 @@ async def warm_up(handler: Handler, bodies: Sequence[object]) -> None:
             continue  # an endpoint may refuse long texts or lists
         except GatewayError as error:
             raise type(error)(f"warm-up failed: {error.message}", hint=error.hint) from error
-
-
-async def replay(handler: Handler, seen: Sequence[bytes]) -> None:
-    """Send bodies that were answered before; the answers are not compared. Raises ``FailsOnRequests``.
-
-    A body that is refused as invalid input (``ValueError`` in a hook) is no failure: versions may change their input.
-    """
-    for raw in seen:
-        try:
-            body: object = orjson.loads(raw)
-        except ValueError:
-            body = raw
-        try:
-            await _answer(handler, body)
-        except InputRefused:
-            continue
-        except GatewayError as error:
-            raise FailsOnRequests(
-                f"the last request that was answered fails with this version: {error.message}",
-                hint="mend its code, or add the endpoint with --aux-config gateway.rehearse=false if requests "
-                "look different from now on",
-            ) from error
 
 
 async def check(handler: Handler, samples: Samples) -> None:
@@ -81,37 +57,15 @@ async def check(handler: Handler, samples: Samples) -> None:
             )
 
 
-async def example(
-    handler: Handler, samples: Samples | None, details: Mapping[str, object], *, runs: bool = True
-) -> dict[str, object]:
-    """Return ``example`` and ``example_answer`` for the endpoint's documentation.
+def example(samples: Samples | None) -> dict[str, object]:
+    """Return ``example``, the first sample of at most 4 KiB, for the documentation of a model without one of its own.
 
-    The example is the task's own, as a bundle's samples are chosen to find faults (a word, a cut text, another script).
-    Models without one show the bundle's first sample of at most 4 KiB. If ``runs``, the handler answers the example
-    here; otherwise the recorded answer is used, if there is one. Long lists are cut.
+    Other models show their task's example, as a bundle's samples are chosen to find faults (a word, a cut text).
     """
-    body, answer = details.get("example"), None
-    for sample in samples.samples if samples is not None and body is None else ():
+    for sample in samples.samples if samples is not None else ():
         if len(orjson.dumps(sample.body)) <= _MAX_SHOWN:
-            body, answer = sample.body, sample.answer if sample.has_answer else None
-            break
-    if body is None:
-        return {}
-    if runs:
-        try:
-            answer = _json(await _answer(handler, body))
-        except (GatewayError, TypeError, ValueError):
-            answer = None
-    return {"example": body, **({} if answer is None else {"example_answer": _short(answer)})}
-
-
-def _short(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _short(item) for name, item in value.items()}
-    if isinstance(value, list):
-        kept = value[:_SHOWN_ITEMS] if len(value) > 2 * _SHOWN_ITEMS else value
-        return [_short(item) for item in kept]
-    return value
+            return {"example": sample.body}
+    return {}
 
 
 async def _answer(handler: Handler, body: object) -> object:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal, get_args
 
@@ -59,19 +59,6 @@ Progress = Callable[[ConditionName, str], None]
 _CONDITIONS: Final[tuple[ConditionName, ...]] = get_args(ConditionName)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One thing that is known about a version: whether it holds, why not, and since when (Unix seconds).
-
-    ``is_final``: another attempt would fail everywhere; the configuration or the model must change first.
-    """
-
-    ok: bool
-    reason: str
-    since: float
-    is_final: bool = False
-
-
 class Version:
     """One version of one url; its status for callers, status and page while it does not serve (``Pending``).
 
@@ -79,8 +66,7 @@ class Version:
     """
 
     __slots__ = (
-        "attempts", "conditions", "doing", "endpoint", "failures", "is_final", "phase", "plan", "reason", "since",
-        "url",
+        "attempts", "doing", "endpoint", "failed_at", "is_final", "phase", "plan", "reason", "since", "url",
     )  # fmt: skip
 
     def __init__(self, url: str, plan: EndpointPlan | None, since: float, reason: str = "starting") -> None:
@@ -90,13 +76,13 @@ class Version:
         self.phase = Phase.PENDING
         self.since = since
         """When it entered this phase (Unix seconds)."""
-        self.conditions: dict[ConditionName, Condition] = {}
         self.doing: ConditionName = "Fetched"
-        """The condition that the present attempt is working for."""
+        """The condition that the present attempt is working for; those before it hold."""
+        self.failed_at: ConditionName | None = None
+        """The condition at which an attempt failed last; None if none has failed, and once it serves."""
         self.reason = reason
         """What it is doing, or why it failed. A failure's reason stays during later attempts, until it serves."""
         self.attempts = 0
-        self.failures = 0
         self.is_final = plan is None
         """Another attempt would fail everywhere: the configuration or the model must change first."""
         self.endpoint: Endpoint | None = None
@@ -113,20 +99,32 @@ class Version:
         """
         if self.plan is None:
             return "refused"
-        return "failed" if self.failures else "pending"
+        return "failed" if self.failed_at else "pending"
 
     @property
     def stands_alone(self) -> bool:
         """Whether it is an endpoint without versions, as far as its configuration can be read."""
         return self.plan is None or not self.plan.spec.version
 
+    def conditions(self) -> dict[str, dict[str, object]]:
+        """Return what is known of it: the conditions that hold, and the one at which it failed last."""
+        at = _CONDITIONS.index(self.failed_at or self.doing)
+        found: dict[str, dict[str, object]] = {name: {"ok": True} for name in _CONDITIONS[:at]}
+        if self.failed_at:
+            found[self.failed_at] = {"ok": False, "reason": self.reason, "is_final": self.is_final}
+        return found
+
     def shown(self) -> dict[str, object]:
         """Return the status as JSON values; ``phase``, ``conditions``, … add detail to ``state``."""
         return {
-            "state": self.state, "reason": self.reason, "is_final": self.is_final, "phase": str(self.phase),
-            "conditions": {name: asdict(one) for name, one in self.conditions.items()},
-            "since": self.since, "attempts": self.attempts,
-        }  # fmt: skip
+            "state": self.state,
+            "reason": self.reason,
+            "is_final": self.is_final,
+            "phase": str(self.phase),
+            "conditions": self.conditions(),
+            "since": self.since,
+            "attempts": self.attempts,
+        }
 
     def __repr__(self) -> str:
         return f"<{self.url} {self.fingerprint[:8]} {self.phase}>"
@@ -182,7 +180,7 @@ class _Url:
     def may_still_serve(self) -> bool:
         """Whether it may still be served without a change. A former version that fails once is not waited for."""
         wanted, former = self.wanted, self.former
-        return (wanted is not None and not wanted.is_final) or (former is not None and not former.failures)
+        return (wanted is not None and not wanted.is_final) or (former is not None and not former.failed_at)
 
     def versions(self) -> Iterator[Version]:
         if self.wanted is not None:
@@ -209,8 +207,6 @@ class Versions:
         self.leaving: list[Version] = []
         self.previously_served: frozenset[str] | None = None
         """Urls that were served before this process started; None if no file says so. Shrinks only."""
-        self.refused: dict[str, tuple[str, str]] = {}
-        """By url, fingerprint and reason of a version that failed on a request which the former one had answered."""
         self._waits_until = 0.0
 
     # Configuration
@@ -227,7 +223,6 @@ class Versions:
         ``refusals`` maps a url to why its configuration is invalid; a version that serves the url continues.
         """
         for url in [url for url in self._urls if url not in plans and url not in refusals]:
-            self.refused.pop(url, None)
             for version in self._urls.pop(url).versions():
                 self._leave(version)
         begun: list[Version] = []
@@ -289,9 +284,7 @@ class Versions:
     def step(self, version: Version, condition: ConditionName, reason: str) -> None:
         """Set which condition the attempt works for, and how; a failed version keeps the reason of its failure."""
         version.doing = condition
-        for name in _CONDITIONS[: _CONDITIONS.index(condition)]:
-            self._know(version, name, Condition(ok=True, reason="", since=self._clock()))
-        if not version.failures:
+        if not version.failed_at:
             version.reason = reason
 
     def loaded(self, version: Version) -> None:
@@ -302,16 +295,9 @@ class Versions:
 
     def failed(self, version: Version, reason: str, *, is_final: bool = False) -> None:
         """Record that the attempt failed."""
-        version.failures += 1
-        version.reason, version.is_final = reason, is_final
-        self._know(version, version.doing, Condition(ok=False, reason=reason, since=self._clock(), is_final=is_final))
+        version.failed_at, version.reason, version.is_final = version.doing, reason, is_final
         if version.phase is Phase.LOADED:
             self._move(version, Phase.PENDING)
-
-    def _know(self, version: Version, name: ConditionName, condition: Condition) -> None:
-        known = version.conditions.get(name)
-        if known is None or replace(known, since=condition.since) != condition:
-            version.conditions[name] = condition
 
     def serve(self, version: Version, endpoint: Endpoint) -> bool:
         """Put the endpoint into service and take the version that it replaces out of service.
@@ -321,13 +307,11 @@ class Versions:
         if version.phase is Phase.GONE:
             return False
         self.loaded(version)
-        self._know(version, "Validated", Condition(ok=True, reason="", since=self._clock()))
         self._move(version, Phase.SERVING)
         version.endpoint = endpoint
-        version.reason, version.failures, version.is_final = "", 0, False
+        version.failed_at, version.reason, version.is_final = None, "", False
         of = self._urls[version.url]
         if version is of.wanted and of.former is not None:
-            self.refused.pop(version.url, None)
             former, of.former = of.former, None
             self._leave(former)
         return True
@@ -380,17 +364,6 @@ class Versions:
             url: of.wanted
             for url, of in self._urls.items() if of.wanted is not None and of.wanted.phase is not Phase.SERVING
         }  # fmt: skip
-
-    def family(self, name: str) -> list[Version]:
-        """Return the serving versions of one endpoint name."""
-        return [one for one in self._served.values() if one.plan is not None and one.plan.spec.endpoint == name]
-
-    def known_refusal(self, version: Version) -> str:
-        """Return why this version was refused before, if the former one serves or may still; else nothing."""
-        of, (refused, reason) = self._urls.get(version.url), self.refused.get(version.url, ("", ""))
-        former = of.former if of is not None else None
-        has_former = former is not None and former is not version and not former.failures
-        return reason if has_former and refused == version.fingerprint else ""
 
     def former(self) -> dict[str, EndpointPlan]:
         """Return the plan of each former version, for ``restore`` in the next process."""

@@ -166,11 +166,6 @@ class Endpoint:
         prices = None if self.batcher is None else self.batcher.prices
         return prices.report() if prices is not None and prices.calls else None
 
-    @property
-    def last_body(self) -> bytes | None:
-        """A body that this version's code has answered recently; None if none was kept."""
-        return getattr(self.handler, "last_body", None)
-
     def lease(self) -> None:
         """Hold the endpoint open for one request; ``release`` must follow."""
         self._leases += 1

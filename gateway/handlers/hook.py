@@ -10,9 +10,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
-from typing import Any, Final
-
-import orjson
+from typing import Any
 
 from gateway.handlers.endpoint import note, translate
 from gateway.handlers.stacking import StackedCalls
@@ -22,9 +20,6 @@ from gateway.trace import Trace
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import STAGES
-
-_BODY_EVERY_S: Final = 10.0
-_MAX_BODY_BYTES: Final = 256 << 10
 
 
 class HookHandler:
@@ -53,19 +48,11 @@ class HookHandler:
         self._calls = None if self.call is None else self.call.stacked(model_rows, on_call)
         self.batcher = None if self._calls is None else self._calls.batcher
         """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
-        self._next_body_at = 0.0
-        self.last_body: bytes | None = None
-        """A body that was answered recently. The next version of this code is validated with it."""
 
     async def answer(self, question: Any, ask: Trace) -> object:
         """See ``Handler``."""
         body: object = question
         ask.rows = 1
-        now = asyncio.get_running_loop().time()
-        kept = None
-        if now >= self._next_body_at:
-            self._next_body_at = now + _BODY_EVERY_S
-            kept = _copy_of(body)
         data: Any = {**body} if type(body) is dict else body
         state: dict[str, Any] = {}
         executor, call, calls = self._executor, self.call, self._calls
@@ -79,8 +66,6 @@ class HookHandler:
             data = await self._infer(call, calls, data, ask)
             if "postprocess" in executor.stages:
                 data = await executor.run(("postprocess",), data, state, ask)
-        if kept is not None:
-            self.last_body = kept
         return data
 
     async def close(self) -> None:
@@ -106,12 +91,3 @@ class HookHandler:
         ask.infer_ns += inferred
         ordered = [outputs[name] for name in call.outputs if name in outputs] or list(outputs.values())
         return ordered[0] if len(ordered) == 1 else ordered
-
-
-def _copy_of(body: object) -> bytes | None:
-    # Copied before the hook gets it, because hooks change bodies in place.
-    try:
-        copied = body if isinstance(body, bytes) else orjson.dumps(body)
-    except TypeError:
-        return None
-    return copied if len(copied) <= _MAX_BODY_BYTES else None

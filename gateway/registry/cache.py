@@ -107,9 +107,10 @@ class ArtifactCache:
         metadata has a hash of the whole. Raises as ``model``.
         """
         _require_data(record)
-        if (found := self.at_hand(record, weights=False)) is not None:
-            return found
         entry = self._entry(record, weights=False)
+        for known in (self._entry(record), entry):
+            if (found := self._usable(known, record)) is not None:
+                return found
         if record.sha256 is None and record.is_package and (stored := self._registry.parts(record.uri)) is not None:
             return self._files(entry, record, partial(_fetch_parts, stored, record.uri))
         if record.sha256 is None and not record.is_package and not is_read(record.uri):
@@ -121,17 +122,8 @@ class ArtifactCache:
 
         Raises as ``model``; the recorded sha256 is always checked.
         """
-        return _code_in(self._files(self._entry(ref), ref, partial(self._download, ref)), ref)
-
-    def at_hand(self, what: ModelRecord | ArtifactRef, *, weights: bool = True) -> Path | None:
-        """Return what ``model`` or ``artifact`` would return, if it is on disk and needs no question to the registry.
-
-        With ``weights`` False, what ``without_weights`` would return.
-        """
-        found = self._usable(self._entry(what), what)
-        if isinstance(what, ArtifactRef):
-            return _code_in(found, what) if found is not None else None
-        return found if weights or found is not None else self._usable(self._entry(what, weights=False), what)
+        files = self._files(self._entry(ref), ref, partial(self._download, ref))
+        return files if ref.is_archive else next(p for p in files.iterdir() if p.is_file())
 
     def hashes(self, record: ModelRecord) -> Hashes:
         """Return the hashes of the whole model on disk; empty if it is not there."""
@@ -255,8 +247,6 @@ class Saved:
     """By url, the plans (JSON, dataclasses) of versions that are served although the Task wants others."""
     served: frozenset[str] = frozenset()
     """Urls that are or were served."""
-    refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """By url, fingerprint and reason of a version that failed on a request which the former one had answered."""
 
 
 _SAVED: Final = TypeAdapter(Saved)
@@ -299,10 +289,6 @@ def _is_older(path: Path, than: float) -> bool:
     with contextlib.suppress(OSError):  # not there any more
         return path.stat().st_mtime <= than
     return False
-
-
-def _code_in(files: Path, ref: ArtifactRef) -> Path:
-    return files if ref.is_archive else next(p for p in files.iterdir() if p.is_file())
 
 
 def _hashes_of(entry: Path) -> Hashes | None:

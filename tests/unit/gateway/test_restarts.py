@@ -75,35 +75,3 @@ async def test_a_model_deleted_in_the_registry_serves_after_a_restart_too(make_s
     async with second.running():
         await stack.until(lambda: {"e"} == set(second.table.current.endpoints))
         assert "m1" == await model_of(stack, second, "e")
-
-
-CODE = """
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        {line}
-        return {{"v": {version}}}
-"""
-
-
-async def test_code_that_failed_on_requests_is_not_served_by_a_restart(make_stack: Any) -> None:
-    """The failure is stored until a request can test the code again."""
-    stack = make_stack()
-
-    async def version(gateway: Any) -> Any:
-        async with stack.new_client(gateway) as client:
-            return (await client.post("/serve/h", json={"x": 1})).json()
-
-    async with stack.gateway.running():
-        stack.add_hook("h", CODE.format(line="pass", version=1), engine="custom")
-        await stack.served("h")
-        assert {"v": 1} == await version(stack.gateway)
-        stack.add_hook("h", CODE.format(line="raise KeyError('first call')", version=2), engine="custom")
-        await stack.until(lambda: stack.state("h")[0] == "failed")
-    second = stack.gateway = stack.new_gateway()
-    async with second.running():
-        await stack.until(lambda: {"h"} == set(second.table.current.endpoints))
-        await stack.until(lambda: "first call" in stack.state("h")[1])
-        assert [{"v": 1}] * 3 == [await version(second) for _ in range(3)]
-        # it is tried again, with the request
-        await stack.until(lambda: "fails with this version" in stack.state("h")[1])
-        assert {"v": 1} == await version(second)

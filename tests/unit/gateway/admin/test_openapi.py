@@ -37,7 +37,7 @@ async def test_inference_comes_first_and_refusals_have_one_schema(served: Any) -
 
 
 async def test_example_of_a_task_is_a_sentence_whatever_the_bundles_samples_are(stack: Any) -> None:
-    """They are texts that find faults, the shortest first. The version's own answer is shown with the example."""
+    """They are texts that find faults, the shortest first."""
     sample = {"samples": [{"body": {"text": "?"}}]}
     stack.add_text_model("m1")
     bundle = stack.folder / "with-sample"
@@ -48,7 +48,6 @@ async def test_example_of_a_task_is_a_sentence_whatever_the_bundles_samples_are(
     await stack.served("e")
     operation = (await stack.client.get("/openapi.json")).json()["paths"]["/serve/e"]["post"]
     assert {"text": "I like this very much."} == operation["requestBody"]["content"]["application/json"]["example"]
-    assert operation["responses"]["200"]["content"]["application/json"]["example"]["label"] in ("BAD", "GOOD")
 
 
 def _unzip(stack: Any, model_id: str, folder: Any) -> None:

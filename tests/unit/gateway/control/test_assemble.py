@@ -14,7 +14,6 @@ from typing import Any, cast
 import pytest
 
 from gateway.batching.entries import BatchLimits
-from gateway.control import assemble
 from gateway.control.assemble import Assembler, refusals
 from gateway.control.compile import EndpointPlan, compile_spec
 from gateway.control.hooks import HookBuilder
@@ -111,7 +110,7 @@ async def test_a_build_cancelled_at_any_step_leaves_nothing_open(tmp_path: Path)
     steps = 0
     while True:
         before = len(hooks.started)
-        build = asyncio.ensure_future(assembler.build(plan, _ignore, recent=[b'{"x": 2}']))
+        build = asyncio.ensure_future(assembler.build(plan, _ignore))
         for _ in range(steps):
             await asyncio.sleep(0)
         if build.done():
@@ -132,31 +131,12 @@ async def test_a_build_cancelled_at_any_step_leaves_nothing_open(tmp_path: Path)
     assert "h" == build.result().identity.url
 
 
-@pytest.mark.parametrize("what", ["the samples", "the documentation's example"])
-async def test_a_build_that_fails_leaves_nothing_open(
-    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever it failed at."""
-    assembler, plan, hooks = made(tmp_path, {"x": 2 if what == "the samples" else 1})
-
-    async def fails(*_: object, **__: object) -> dict[str, object]:
-        raise AnswersDisagree("as it should")
-
-    if what != "the samples":
-        monkeypatch.setattr(assemble.validate, "example", fails)
-    with pytest.raises(GatewayError):
+async def test_a_build_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    """Here the samples are answered otherwise."""
+    assembler, plan, hooks = made(tmp_path, {"x": 2})
+    with pytest.raises(AnswersDisagree):
         await assembler.build(plan, _ignore)
     assert [1] == [handler.closed for handler in hooks.started]
-
-
-async def test_validation_is_reported_before_the_first_request(tmp_path: Path) -> None:
-    """The status shows that a version is being validated while that goes on."""
-    assembler, plan, hooks = made(tmp_path, {"x": 1})
-    recent: list[object] = []
-    await assembler.build(
-        plan, lambda _condition, step: recent.append(step), validating=lambda: recent.append(len(hooks.started))
-    )
-    assert ["downloading the model", "loading and warming up", 1] == recent
 
 
 def test_faults_of_endpoints_are_told_by_their_urls() -> None:

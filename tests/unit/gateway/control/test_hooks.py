@@ -37,7 +37,7 @@ async def test_a_build_that_fails_after_its_code_was_started_leaves_no_process(
         assert hook_processes()
         raise RuntimeError("between two lines")
 
-    monkeypatch.setattr(validate, "example", fails)
+    monkeypatch.setattr(validate, "warm_up", fails)
     stack = make_stack(code_engine="custom")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)
@@ -57,7 +57,7 @@ async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_pr
         await asyncio.Event().wait()
         return {}
 
-    monkeypatch.setattr(validate, "example", waits)
+    monkeypatch.setattr(validate, "warm_up", waits)
     stack = make_stack(code_engine="custom")
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK)

@@ -36,15 +36,15 @@ async def ask(handler: HookHandler, body: Any) -> Any:
     return await handler.answer(body, trace)
 
 
-async def test_the_body_of_an_answered_request_is_kept_unchanged(make: Any, tmp_path: Any) -> None:
-    """Hooks change bodies in place, but a new version is tried with the original body."""
+async def test_the_body_of_a_request_is_left_unchanged(make: Any, tmp_path: Any) -> None:
+    """Hooks change bodies in place, but a canary's is answered by the stable version if it fails."""
     path = tmp_path / "hook.py"
     path.write_text("class Preprocess:\n    def process(self, body, state, s=None):\n        return body.pop('x')\n")
     code = UserCode.load(path, name="t", endpoint=None, send_request=lambda *_: None)
     handler = make(ThreadExecutor(code, threads=1))
     body = {"x": 1}
     assert 1 == await ask(handler, body)
-    assert ({"x": 1}, b'{"x":1}') == (body, handler.last_body)
+    assert {"x": 1} == body
     await handler.close()
 
 

@@ -76,8 +76,6 @@ def test_downloaded_parts_survive_a_registry_outage(world: World) -> None:
     folder = world.gateway.without_weights(world.record())
     record = world.record()
     world.registry.is_up = False
-    assert folder == world.open("gateway").at_hand(record, weights=False)
-    assert world.open("gateway").at_hand(record) is None
     assert folder == world.open("gateway").without_weights(record)
 
 
@@ -85,7 +83,7 @@ def test_a_full_copy_on_the_same_disk_is_reused(world: World) -> None:
     """Beside model sync, on one machine, there is one copy."""
     folder = world.sync.model(world.record())
     beside = world.open("sync")
-    assert folder == beside.at_hand(world.record(), weights=False) == beside.without_weights(world.record())
+    assert folder == beside.without_weights(world.record())
 
 
 def test_a_store_without_ranges_gives_the_whole_file(world: World) -> None:

@@ -70,7 +70,7 @@ def test_what_is_needed_stays_also_where_its_use_cannot_be_marked(
 def test_a_use_counts(world: World) -> None:
     """Also of another program on the same cache, and also of what is needed without its weights."""
     world.open().model(world.record("old"))
-    assert world.open().at_hand(world.record("needed"), weights=False) is not None
+    world.open().without_weights(world.record("needed"))
     world.cache.keep([])
     assert {"old", "needed", "recent"} == world.there()
 
