@@ -24,13 +24,12 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.settings import Settings, trace_protocol, variables_of
+from gateway.settings import PREFIX, Settings, trace_protocol, variables_of
 
 _BACKLOG: Final = 4096
 """The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
 clients try again a second later.
 """
-_PREFIX: Final = "TRITON_GATEWAY_"
 _OTHER_VARIABLES: Final = ("POOL",)
 """Variables of other commands whose names are like those of a setting."""
 _NEAR: Final = 0.85
@@ -74,15 +73,15 @@ def misspelled(environ: Mapping[str, str]) -> list[str]:
     its default. Other variables with our prefix are not ours to judge: Kubernetes sets some for each Service.
     """
     names = {name for field in Settings.model_fields for name in variables_of(field)}
-    ours = {name.removeprefix(_PREFIX) for name in names if name.startswith(_PREFIX)}
+    ours = {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
     lines = []
     for variable in sorted(environ):
-        name = variable.removeprefix(_PREFIX)
+        name = variable.removeprefix(PREFIX)
         if name == variable or name in ours or name in _OTHER_VARIABLES:
             continue
         near = difflib.get_close_matches(name, ours, n=1, cutoff=_NEAR)
         if near:
-            lines.append(f"{variable} is not a setting and has no effect; did you mean {_PREFIX}{near[0]}?")
+            lines.append(f"{variable} is not a setting and has no effect; did you mean {PREFIX}{near[0]}?")
     return lines
 
 
@@ -235,7 +234,8 @@ def main(check: Callable[[Settings], None] = lambda _settings: None) -> int:
         settings = Settings()
     except ValidationError as error:
         for fault in error.errors():
-            name = fault["loc"][0] if fault["loc"] else "?"
+            name = str(fault["loc"][0]) if fault["loc"] else "?"
+            name = variables_of(name)[0] if name in Settings.model_fields else name
             ours = fault["msg"].removeprefix("Value error, ")  # a message of our own says what it got
             reason = ours if ours != fault["msg"] else f"{ours}, got {fault['input']!r}"
             print(f"error: {name}: {reason}", file=sys.stderr)  # noqa: T201 - as above

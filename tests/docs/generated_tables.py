@@ -39,7 +39,9 @@ def settings_table() -> str:
         is_duration = isinstance(default, float) and any(isinstance(one, BeforeValidator) for one in field.metadata)
         unit = " s" if is_duration else ""
         shown = f"`{default}{unit}`" if default != "" else "–"
-        rows.append(f"| {'<br>'.join(f'`{n}`' for n in names)} | {shown} | {field.description} |")
+        rows.append(
+            f"| {'<br>'.join(f'`{n}`' for n in names)} | {shown} | {' '.join(str(field.description).split())} |"
+        )
     return "\n".join(rows)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gateway.settings import Settings, grpc_options, parse_duration
+from gateway.settings import Settings, grpc_options, parse_duration, variables_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "settings.md"
 
@@ -22,7 +22,7 @@ def documented_defaults() -> dict[str, str]:
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_the_defaults_are_the_documented_ones(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """After validation: a validator once turned the poll interval of 5 s into 5 minutes."""
-    for variable in Settings.model_fields[name].validation_alias.choices:
+    for variable in variables_of(name):
         monkeypatch.delenv(variable, raising=False)
     value = getattr(Settings(), name)
     shown = documented_defaults()[name]
@@ -71,7 +71,7 @@ def test_clearmls_variables_are_read_and_ours_take_precedence(monkeypatch: pytes
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_a_variable_without_our_prefix_is_not_ours(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Conda sets ``HOST``, platforms set ``PORT``."""
-    for variable in {name, name.upper()} - {*Settings.model_fields[name].validation_alias.choices}:
+    for variable in {name, name.upper()} - {*variables_of(name)}:
         monkeypatch.setenv(variable, "unusable")
     Settings()
 
