@@ -124,7 +124,7 @@ def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
     code = {"c": ArtifactRef("c", "u", None, is_archive=True)}
     task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"load_request": {"m": {"at": 1.5}}})
     models = {f"m{i}": ModelRecord(f"m{i}", "n", "u", "", tags=("x",)) for i in range(50)}
-    saved = Saved(task, models, {"e": {"fingerprint": "f"}}, frozenset({"e"}), {"e": ("f", "why")})
+    saved = Saved(task, models, {"e": {"fingerprint": "f"}}, frozenset({"e"}))
     store.save(saved)
     assert saved == store.load()
     assert saved.former == json.loads((tmp_path / "last-good.json").read_text())["former"]
