@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from deploy.controller.election import Election
@@ -24,8 +24,6 @@ log = logging.getLogger("triton_gateway.controller")
 
 Duties = Mapping[str, Duty]
 """What each is for → the duty, in the order in which they are called."""
-Loaded = Callable[[], Collection[tuple[str, str]]]
-"""Returns url and model id of every version that some Triton has loaded."""
 _LOOK_S: Final = 1.0
 """Most seconds between looks at who leads."""
 _MAX_WRITES: Final = 20
@@ -39,7 +37,7 @@ class Controller:
     """
 
     def __init__(
-        self, store: RegistryWriter, election: Election, duties: Callable[[Loaded], Duties], *,
+        self, store: RegistryWriter, election: Election, duties: Callable[[], Duties], *,
         poll_s: float, clock: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._store = store
@@ -98,7 +96,7 @@ class Controller:
             return
         if not self._duties:
             # What the duties of an earlier lead had seen is old.
-            self._duties, self._marker, self._due = self._made(self.loaded), None, 0.0
+            self._duties, self._marker, self._due = self._made(), None, 0.0
         if self._clock() < self._due:
             return
         self._due = self._clock() + self._poll_s
@@ -124,8 +122,3 @@ class Controller:
                 log.warning("%s: %s", name, problem)
         self._problems[name] = problem
         return has_changed
-
-    def loaded(self) -> Collection[tuple[str, str]]:
-        """Return url and model id of every version that some Triton has loaded, as their model syncs report."""
-        told = registry.reports.read(self._election.records).values()
-        return {(one.url, one.model) for models in told for one in models if one.phase == "loaded"}

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from deploy.controller.auto_update import AutoUpdate
+from deploy.controller.auto_update import AutoUpdate, loaded
 from deploy.controller.contents import ContentKeeper, reported
-from deploy.controller.controller import Controller, Duties, Loaded
+from deploy.controller.controller import Controller, Duties
 from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
@@ -45,24 +45,27 @@ def made(
 
     election = Election(store.reports, me, clock=time.monotonic)
 
-    def duties(loaded: Loaded) -> Duties:
+    def duties() -> Duties:
         # Gateways look at their own pace: what replaces a version has been loaded for a while.
         settle_s = max(30.0, 2 * poll_s)
         found: Duties = {
-            "auto-update": AutoUpdate(store, loaded, clock=time.monotonic, every_s=max(5.0, poll_s), settle_s=settle_s),
+            "auto-update": AutoUpdate(
+                store, lambda: loaded(election.records), clock=time.monotonic, every_s=max(5.0, poll_s),
+                settle_s=settle_s,
+            ),
             "default versions": DefaultsKeeper(wall=time.time),
-            "rollouts": Rollouts(store, seen, me),
             "contents of models": ContentKeeper(
                 store, lambda: reported(election.records), clock=time.monotonic, wall=time.time
             ),
             "history": Observer(store),
             "unused records": Pruner(clock=time.monotonic, wall=time.time),
             "metrics of rollouts": lambda task: show(shown.families(task)),
-        }
+        }  # fmt: skip
         if seen is None:
-            return found
+            return {"rollouts": Rollouts(None, me), **found}
         judging = Judging(store, seen, show, begin=looking.submit, clock=time.monotonic, wall=time.time)
-        return {**found, "ClearML's pages": Telemetry(store, seen.statuses), "drift": judging}
+        rollouts = Rollouts(seen, me, judging.differences)
+        return {"rollouts": rollouts, **found, "ClearML's pages": Telemetry(store, seen.statuses), "drift": judging}
 
     return Controller(store, election, duties, poll_s=poll_s)
 

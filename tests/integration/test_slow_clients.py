@@ -18,6 +18,7 @@ from deploy.controller.rollouts import record
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.rollouts.record import Request
 from deploy.controller.rollouts.steps import Rollout
+from deploy.controller.wanted import carry_out
 from gateway.registry.clearml import ClearMLRegistry
 from gateway.registry.ledger import Record
 from gateway.spec import decode
@@ -94,13 +95,13 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 def test_weights_of_a_rollout_are_put_right(service: Service) -> None:
     """The CLI reverts them in the Task; the controller writes them again within seconds. A person's choice counts."""
     store = service.registry
-    controller = Rollouts(store, Gateways(list), "me")
+    controller = Rollouts(Gateways(list), "me")
     rollout = Rollout("c", "e/2", "e/1", steps=(50.0, 100.0))
 
     def between() -> None:
         store.write({}, [record.asked("c", Request("r1", "run", "ann", rollout))])
         for _ in range(2):
-            controller(store.task())
+            carry_out(store, store.task(), controller)
         assert {"e/2": 0.5, "e/1": 0.5} == service.told()
 
     service.overtaken("slow1", between)
@@ -108,13 +109,13 @@ def test_weights_of_a_rollout_are_put_right(service: Service) -> None:
     assert "slow1" in decode(store.task()).endpoints
 
     def put_right() -> bool:
-        controller(store.task())
+        carry_out(store, store.task(), controller)
         return service.told() == {"e/2": 0.5, "e/1": 0.5}
 
     until(put_right, pause=0.5)
-    controller(store.task())
+    carry_out(store, store.task(), controller)
     service.canary("0.3", "0.7")
-    controller(store.task())
+    carry_out(store, store.task(), controller)
     state = record.read(store.task(), "c")
     assert state is not None
     assert ("taken_over", {"e/2": 0.3, "e/1": 0.7}) == (state.phase, service.told())

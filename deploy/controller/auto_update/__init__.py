@@ -4,6 +4,6 @@
 look at the serving Task. It never assigns a number twice.
 """
 
-from deploy.controller.auto_update.writer import AutoUpdate
+from deploy.controller.auto_update.writer import AutoUpdate, loaded
 
-__all__ = ["AutoUpdate"]
+__all__ = ["AutoUpdate", "loaded"]

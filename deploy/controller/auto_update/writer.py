@@ -22,6 +22,12 @@ Loaded = Callable[[], Collection[tuple[str, str]]]
 """Returns url and model id of every version that some Triton has loaded."""
 
 
+def loaded(records: registry.Records) -> set[tuple[str, str]]:
+    """Return these from the reports of all model syncs."""
+    told = registry.reports.read(records).values()
+    return {(one.url, one.model) for models in told for one in models if one.phase == "loaded"}
+
+
 class AutoUpdate:
     """Called after every look at the serving Task. Asks the registry every ``every_s`` seconds, or when rules change.
 

@@ -71,6 +71,7 @@ class Judging:
         self._reading = Reading()
         self._variables: Variables | None = None
         self._versions = Versions()
+        self._pairs: Mapping[Pair, Compared] = {}
         self._labels: dict[tuple[str, str], Labels] = {}
         self._recorded: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Each endpoint's record, and when it was written (``clock``)."""
@@ -80,6 +81,11 @@ class Judging:
         if self._clock() >= self._due:
             self._due = math.inf  # until this look has ended
             self._begin(self._look)
+
+    def differences(self, endpoint: str, canary: str, stable: str) -> tuple[str, ...]:
+        """Return how the last look found two versions to differ, one sentence for each kind of difference."""
+        found = self._pairs.get(Pair(endpoint, canary, stable), Compared())
+        return tuple(found.sentences.values())
 
     def _look(self) -> None:
         began = self._clock()
@@ -101,12 +107,12 @@ class Judging:
         # A gateway that cannot be read now may be the only one that serves a version.
         in_use = references(self._reading)
         found = self._variables.update(now, news, in_use, is_whole=not self._reading.missing)
-        pairs = self._versions.update(now, news)
+        self._pairs = self._versions.update(now, news)
         for version, more in accuracy.counted(news).items():
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
         self._show(_families(found, self._labels, self._alarm_days))
-        self._record(_values(found, pairs, self._labels, self._alarm_days, now))
+        self._record(_values(found, self._pairs, self._labels, self._alarm_days, now))
 
     def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         now = self._clock()

@@ -1,4 +1,4 @@
-"""Carries out one rollout: reads its records and the counters, lets ``steps`` decide, and writes what was decided.
+"""Carries out one rollout: reads its records and the counters, lets ``steps`` decide, and says what to write.
 
 A decision is recorded, with its reason, before its weights are written. So a controller may be killed at any moment:
 the next one finds in the records what is wanted, and compares it with the serving Task. It counts only what it has seen
@@ -8,26 +8,42 @@ itself: two controllers that lead at once count no request twice, and each takes
 from __future__ import annotations
 
 import json
-import time
+import logging
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from deploy.controller import default_versions
 from deploy.controller.counters import Reading, grown
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record, steps
-from deploy.controller.rollouts.counts import Version, between, differences
-from deploy.controller.rollouts.steps import Decision, Observation, Rollout
+from deploy.controller.rollouts.counts import Version, between
+from deploy.controller.rollouts.steps import Observation, Rollout
+from deploy.controller.wanted import Wanted
 from gateway import default_version, spec
-from gateway.registry import Record, RegistryWriter
+from gateway.registry import Record
 from gateway.spec import ServingTask
+
+log = logging.getLogger("triton_gateway.controller")
 
 GUARDED_S: Final = 30.0
 """Seconds after a look for which a rollout counts as guarded; the state is written three times within them."""
 SETTLED_S: Final = 5.0
 """Seconds for which weights of somebody else stay before they are put right."""
 NO_GATEWAYS: Final = "the controller knows no gateways (TRITON_GATEWAY_URL), so nobody could see if a version is worse"
+
+Differences = Callable[[str, str, str], tuple[str, ...]]
+"""Returns how two versions (endpoint, canary, stable) are found to differ besides, one sentence for each kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A rollout, ahead of what is ``stored`` by what was counted since then, up to ``reading``."""
+
+    rollout: Rollout | None = None
+    stored: Mapping[str, Any] | None = None
+    stored_at: float = 0.0
+    reading: Reading = field(default_factory=Reading)
 
 
 class Carrier:
@@ -36,52 +52,38 @@ class Carrier:
     """
 
     def __init__(
-        self, store: RegistryWriter, gateways: Gateways | None, endpoint: str, me: str, *,
-        wall: Callable[[], float] = time.time,
+        self, gateways: Gateways | None, endpoint: str, me: str, differences: Differences, wall: Callable[[], float]
     ) -> None:  # fmt: skip
-        self._store = store
         self._gateways = gateways
         self._endpoint = endpoint
         self._me = me
+        self._differences = differences
         self._wall = wall
-        self._rollout: Rollout | None = None
-        """Ahead of ``_stored`` by what was compared since it was written."""
-        self._stored: Mapping[str, Any] | None = None
-        self._before = Reading()
-        self._saved_at = 0.0
+        self._known = _Known()
+        self._next: _Known | None = None
+        """What the last look wanted to be written: the next look finds whether it was."""
         self._found = ""
         self._since = 0.0
         """Since when the Task has the weights ``_found``."""
 
-    def look(self, task: ServingTask, serving: spec.ServingSpec) -> list[Decision]:
-        """Look once, and return what was decided. Raises ``DeployError``, and the registry's errors: nothing was
-        decided then, or the next look, of any controller, finishes it.
-        """
-        now = self._wall()
-        if self._rollout is None or record.raw(task, self._endpoint) != self._stored:
-            # Another controller has written, or this one does not know if its last write arrived.
-            self._rollout, self._stored = record.read(task, self._endpoint), record.raw(task, self._endpoint)
-            self._before = Reading()
+    def look(self, task: ServingTask, serving: spec.ServingSpec) -> Wanted | None:
+        """Look once, and return what to write. Raises ``DeployError``: nothing was decided then."""
+        now, stored = self._wall(), record.raw(task, self._endpoint)
+        if self._next is not None and self._next.stored == stored:
+            self._known = self._next
+        elif self._known.stored != stored:  # another controller has written
+            self._known = _Known(record.read(task, self._endpoint), stored)
+        self._next = None
         found = record.found_weights(serving, self._endpoint)
         if found != self._found or not self._since:
             self._found, self._since = found, now
-        before, reading = self._rollout, self._before
+        before, reading = self._known.rollout, self._known.reading
         after = self._requested(task, before, now)
         if after is None:
-            return []
+            return None
         if after is before:
             after, reading = self._moved(serving, after, now)
-        if not self._save(task, serving, before, after, now):
-            return []  # somebody has written meanwhile: the next look sees it
-        self._before = reading
-        old = before.history if before is not None else ()
-        return [decision for decision in after.history if decision not in old]
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether nothing is to be done until a record or the Task changes."""
-        one = self._rollout
-        return one is None or (one.is_over and one.is_written and self._found not in one.replaced)
+        return self._wanted(task, serving, after, reading, now)
 
     def _requested(self, task: ServingTask, rollout: Rollout | None, now: float) -> Rollout | None:
         """Return the rollout after what a person asks for; the same one if there is nothing new."""
@@ -101,25 +103,25 @@ class Carrier:
         """Return the rollout after one look, and the counters that were read for it."""
         found, wanted = self._found, record.wanted_weights(serving, rollout)
         if wanted is None:
-            return rollout, self._before
+            return rollout, self._known.reading
         if record.are_equal(wanted, record.weights(serving, self._endpoint)):
             rollout = rollout if rollout.is_written else rollout.written()
         elif not rollout.is_written and found in rollout.replaced:
-            return rollout, self._before  # it is written again
+            return rollout, self._known.reading  # it is written again
         elif rollout.is_old_copy(found, now) and all(
             url in serving.endpoints for url, share in wanted.items() if share
         ):
             if now - self._since < SETTLED_S:
-                return rollout, self._before  # whoever wrote it may still be writing
+                return rollout, self._known.reading  # whoever wrote it may still be writing
             why = f"another ClearML client wrote the former weights back: {found or 'no such route'}"
-            return replace(steps.put_right(rollout, now, why), is_written=False, restored=found), self._before
+            return replace(steps.put_right(rollout, now, why), is_written=False, restored=found), self._known.reading
         else:  # somebody's will, and what was replaced before is no old copy any more
             rollout = replace(rollout, replaced={}, is_written=True, restored=None)
             if not rollout.is_over:
                 foreign = Observation(foreign=f"the weights of {self._endpoint} were changed to {found or 'none'}")
-                return steps.after_look(rollout, foreign, now), self._before
+                return steps.after_look(rollout, foreign, now), self._known.reading
         if rollout.is_over:
-            return rollout, self._before
+            return rollout, self._known.reading
         seen, reading = self._seen(serving, rollout)
         return steps.after_look(rollout, seen, now), reading
 
@@ -127,30 +129,29 @@ class Carrier:
         urls, endpoints = (rollout.canary, rollout.stable), serving.endpoints
         gone = [url for url in urls if url not in endpoints]
         if gone:
-            return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task"), self._before
+            return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task"), self._known.reading
         if self._gateways is None:
-            return Observation(missing=(f"any gateway: {NO_GATEWAYS}",)), self._before
-        versions = {url: Version(endpoints[url].endpoint, endpoints[url].version) for url in urls}
-        reading = self._gateways.counters().over(self._before)
-        counted = grown(self._before, reading)
+            return Observation(missing=(f"any gateway: {NO_GATEWAYS}",)), self._known.reading
+        canary, stable = (Version(endpoints[url].endpoint, endpoints[url].version) for url in urls)
+        reading = self._gateways.counters().over(self._known.reading)
+        counted = grown(self._known.reading, reading)
         statuses, wanted = self._gateways.statuses(), record.wanted_weights(serving, rollout) or {}
         lagging = tuple(
             address for address, status in statuses.items()
             if status is not None and not record.are_equal(wanted, (status.get("canaries") or {}).get(rollout.endpoint))
         )  # fmt: skip
         missing = [*reading.missing, *(address for address, status in statuses.items() if status is None)]
-        canary, stable = versions[rollout.canary], versions[rollout.stable]
-        of_canary = between(counted, canary, "canary", rollout.rules.names)
-        of_stable = between(counted, stable, "stable")
         return Observation(
-            of_canary, of_stable, tuple(dict.fromkeys(missing)), lagging,
-            differences=differences(statuses.values(), canary, stable),
+            between(counted, canary, "canary", rollout.rules.names), between(counted, stable, "stable"),
+            tuple(dict.fromkeys(missing)), lagging,
+            differences=self._differences(canary.endpoint, canary.version, stable.version),
         ), reading  # fmt: skip
 
-    def _save(
-        self, task: ServingTask, serving: spec.ServingSpec, before: Rollout | None, after: Rollout, now: float
-    ) -> bool:
-        """Write the rollout if that is due, and what follows from it. Return False if somebody else has written."""
+    def _wanted(
+        self, task: ServingTask, serving: spec.ServingSpec, after: Rollout, reading: Reading, now: float
+    ) -> Wanted | None:
+        """Return the rollout if it is due to be written, and what follows from it."""
+        before = self._known.rollout
         is_new = _wants_anew(before, after)
         wanted = record.wanted_weights(serving, after)
         is_there = wanted is None or record.are_equal(wanted, record.weights(serving, self._endpoint))
@@ -160,20 +161,19 @@ class Carrier:
         records = record.mirroring(serving, after, by=record.CONTROLLER) if follows or not after.is_over else []
         records += _chosen_default(task, serving, after) if follows else []
         is_guarded = self._gateways is not None and not after.is_over
-        is_due = is_guarded and now - self._saved_at >= GUARDED_S / 3
+        is_due = is_guarded and now - self._known.stored_at >= GUARDED_S / 3
         if not (is_due or records or follows) and before is not None and _decided(before) == _decided(after):
-            self._rollout = after
-            return True
-        again = self._store.task()
-        if _seen_of(again, self._endpoint) != _seen_of(task, self._endpoint):
-            return False
+            self._known = replace(self._known, rollout=after, reading=reading)
+            return None
+        for one in after.history:
+            if before is None or one not in before.history:
+                log.info("rollout of %s: %g %%, %s: %s", self._endpoint, one.weight, one.what, one.why)
         guard, until = (self._me, now + GUARDED_S) if is_guarded else ("", 0.0)
         after = replace(after, guard=guard, guarded_until=until)
         stored = record.stored(after)
-        sections = {} if is_there or after.is_written else record.with_weights(again, self._endpoint, wanted or {})
-        self._store.write(sections, [stored, *records])
-        self._rollout, self._stored, self._saved_at = after, json.loads(json.dumps(stored.value)), now
-        return True
+        self._next = _Known(after, json.loads(json.dumps(stored.value)), now, reading)
+        sections = {} if is_there or after.is_written else record.with_weights(task, self._endpoint, wanted or {})
+        return Wanted([stored, *records], sections)
 
 
 def _wants_anew(old: Rollout | None, new: Rollout) -> bool:
@@ -186,12 +186,6 @@ def _wants_anew(old: Rollout | None, new: Rollout) -> bool:
 def _decided(one: Rollout) -> tuple[object, ...]:
     """Return what must not be lost; evidence may wait until the next write."""
     return one.phase, one.handled, one.history, one.replaced, one.is_written, one.restored
-
-
-def _seen_of(task: ServingTask, endpoint: str) -> tuple[object, ...]:
-    """Return what a decision about ``endpoint`` rests on."""
-    asked = spec.records_of(task, spec.ROLLOUT_REQUEST).get(endpoint)
-    return record.raw(task, endpoint), asked, task.sections.get(record.CANARY, "")
 
 
 def _chosen_default(task: ServingTask, serving: spec.ServingSpec, rollout: Rollout) -> list[Record]:

@@ -7,10 +7,10 @@ which stable answered instead, and mirrored requests that the version failed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from deploy.controller.counters import SECONDS, Numbers
 from gateway import errors, metrics
@@ -67,18 +67,6 @@ class Version:
 
     endpoint: str
     version: str
-
-
-def differences(statuses: Iterable[Mapping[str, Any] | None], canary: Version, stable: Version) -> tuple[str, ...]:
-    """Return the differences between two versions that the controller has found, one sentence for each kind."""
-    found = {
-        kind: how
-        for status in statuses if status is not None
-        for one in status.get("compared", ())
-        if (one["endpoint"], one["version"], one["beside"]) == (canary.endpoint, canary.version, stable.version)
-        for kind, how in one["sentences"].items()
-    }  # fmt: skip
-    return tuple(found.values())
 
 
 def between(grown: Numbers, version: Version, route: str, names: Mapping[str, str] = MappingProxyType({})) -> Counts:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.carrier import Carrier
-from deploy.tools.errors import DeployError, GatewayError
+from deploy.controller.rollouts.carrier import Carrier, Differences
+from deploy.controller.wanted import Wanted
+from deploy.tools.errors import DeployError
 from gateway import spec
-from gateway.registry import RegistryWriter
+from gateway.registry import Record
 from gateway.spec import ServingTask
 
 log = logging.getLogger("triton_gateway.controller")
@@ -28,41 +30,37 @@ class Rollouts:
     """
 
     def __init__(
-        self, store: RegistryWriter, gateways: Gateways | None, me: str, *, wall: Callable[[], float] = time.time
-    ) -> None:
-        self._store = store
-        self._gateways = gateways
-        self._me = me
-        self._wall = wall
+        self, gateways: Gateways | None, me: str, differences: Differences = lambda *_: (), *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._made: Callable[[str], Carrier] = lambda endpoint: Carrier(gateways, endpoint, me, differences, wall)
         self._carriers: dict[str, Carrier] = {}
         self._problems: dict[str, str] = {}
-        self._settled: ServingTask | None = None
-        """The last Task in which no rollout had anything to do."""
 
-    def __call__(self, task: ServingTask) -> None:
-        """Look at each rollout, and write what was decided about it: the next look finds that."""
-        if task is self._settled:
-            return
-        endpoints = {*record.requests(task), *spec.records_of(task, spec.ROLLOUT)}
+    def __call__(self, task: ServingTask) -> Wanted | None:
+        """Look at each rollout, and return what was decided."""
+        endpoints = sorted({*record.requests(task), *spec.records_of(task, spec.ROLLOUT)})
+        self._carriers = {endpoint: self._carriers.get(endpoint) or self._made(endpoint) for endpoint in endpoints}
         if not endpoints:
-            self._carriers, self._settled = {}, task
-            return
-        self._carriers = {
-            endpoint: self._carriers.get(endpoint)
-            or Carrier(self._store, self._gateways, endpoint, self._me, wall=self._wall)
-            for endpoint in sorted(endpoints)
-        }  # fmt: skip
+            return None
         serving = spec.decode(task)
-        is_settled = True
+        records: list[Record] = []
+        sections: dict[str, str] = {}
         for endpoint, carrier in self._carriers.items():
             problem = ""
             try:
-                for decision in carrier.look(task, record.readable(serving)):
-                    log.info("rollout of %s: %g %%, %s: %s", endpoint, decision.weight, decision.what, decision.why)
-            except (DeployError, GatewayError) as error:
+                wanted = carrier.look(task, record.readable(serving)) or Wanted()
+                records += wanted.records
+                sections |= wanted.sections
+                task = replace(task, sections={**task.sections, **sections})
+            except DeployError as error:
                 problem = error.message
             if problem and problem != self._problems.get(endpoint):
                 log.warning("rollout of %s: %s", endpoint, problem)
             self._problems[endpoint] = problem
-            is_settled = is_settled and carrier.is_idle and not problem
-        self._settled = task if is_settled else None
+        return Wanted(records, sections, rests_on=_decided_from)
+
+
+def _decided_from(task: ServingTask) -> tuple[object, ...]:
+    rollouts, requests = (spec.records_of(task, kind) for kind in (spec.ROLLOUT, spec.ROLLOUT_REQUEST))
+    return rollouts, requests, task.sections.get(record.CANARY, "")

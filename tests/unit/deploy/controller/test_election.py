@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from deploy.controller.auto_update import loaded
 from deploy.controller.controller import Controller
 from deploy.controller.election import SETTLE_S, WRITE_S, Election
 from deploy.controller.wanted import Duty, Wanted, carry_out
@@ -88,7 +89,7 @@ def test_nobody_leads_while_the_registry_is_away(world: World) -> None:
 def _controller(world: World, name: str, duty: Duty, **others: Duty) -> Controller:
     clock = lambda: world.now  # noqa: E731 - as short as that
     return Controller(
-        world.registry, world.candidate(name), lambda _: {"a duty": duty, **others}, poll_s=2.0, clock=clock, wall=clock
+        world.registry, world.candidate(name), lambda: {"a duty": duty, **others}, poll_s=2.0, clock=clock, wall=clock
     )
 
 
@@ -148,5 +149,5 @@ def test_what_some_triton_has_loaded_is_known_and_silent_reports_are_removed(wor
     for _ in range(10):
         world.now += 1
         controller.step()
-    assert {("e/1", "m")} == set(controller.loaded())
+    assert {("e/1", "m")} == loaded(world.registry.reports.read())
     assert {"pod"} == set(world.registry.reports.read()["report"])

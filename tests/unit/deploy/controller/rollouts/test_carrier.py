@@ -257,10 +257,9 @@ def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world:
 def test_a_verdict_names_what_differs_besides(world: World) -> None:
     """Only for these two versions, not for others that are compared."""
     controller = world.begin(fresh())
-    world.compared = [
-        {"endpoint": "e", "version": version, "beside": "1", "sentences": told, "alike": []}
-        for version, told in (("3", {"texts": "it gets other texts"}), ("2", {"answers": "it answers differently"}))
-    ]
+    world.differences = {
+        ("e", "3", "1"): ("it gets other texts",), ("e", "2", "1"): ("it answers differently",),
+    }  # fmt: skip
     assert "promoted" == world.finish(controller).phase
     for verdict in world.rollout().history[1:]:
         assert verdict.why.endswith("; it answers differently")

@@ -8,9 +8,8 @@ import pytest
 
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.carrier import NO_GATEWAYS
-from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.rollouts.steps import Rules
-from tests.unit.deploy.controller.rollouts.world import Killed, World, fresh
+from tests.unit.deploy.controller.rollouts.world import Killed, Look, World, fresh
 
 UNHURT = {False: [{"e/2": 0.05, "e/1": 0.95}, {"e/2": 0.5, "e/1": 0.5}, None],
           True: [{"e/2": 0.05, "e/1": 0.95}, {"e/2": 0.0, "e/1": 1.0}]}  # fmt: skip
@@ -29,7 +28,7 @@ def ended(world: World) -> tuple[Any, ...]:
     return world.rollout().phase, world.decided(), world.weights(), dict(world.serving().defaults)
 
 
-def run(world: World, controllers: list[Rollouts], bad: bool, *, most: int = 200) -> None:
+def run(world: World, controllers: list[Look], bad: bool, *, most: int = 200) -> None:
     """Let all ``controllers`` look after each five seconds of traffic, until the rollout has ended everywhere.
 
     One that is killed is replaced.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,10 +14,14 @@ from deploy.controller.rollouts import record
 from deploy.controller.rollouts.duty import Rollouts
 from deploy.controller.rollouts.record import Request
 from deploy.controller.rollouts.steps import Command, Rollout, Rules
+from deploy.controller.wanted import carry_out
 from deploy.tools import sections
-from gateway.spec import ServingSpec, decode
+from gateway.errors import RegistryUnavailable
+from gateway.spec import ServingSpec, ServingTask, decode
 from tests.fakes import FakeRegistry
 
+Look = Callable[[ServingTask], object]
+"""What a controller does about rollouts when it has read the serving Task."""
 ENDPOINTS = {f"e/{v}": {"serving_url": "e", "version": v, "engine_type": "triton", "model_id": f"m{v}"} for v in "123"}
 
 
@@ -34,7 +39,7 @@ class World(FakeRegistry):
         self.now = 1000.0
         self.down: set[str] = set()
         self.counters: dict[str, dict[str, int]] = {"g1": {}, "g2": {}}
-        self.compared: list[Any] = []
+        self.differences: dict[tuple[str, str, str], tuple[str, ...]] = {}
         self.requests = 0
         self.kill_in = 0
         self.wrote: list[dict[str, float] | None] = []
@@ -94,17 +99,25 @@ class World(FakeRegistry):
 
     def status(self, gateway: str) -> Mapping[str, Any] | None:
         """Return a gateway's status; all follow the Task."""
-        return None if gateway in self.down else {"canaries": {"e": self.weights()}, "compared": self.compared}
+        return None if gateway in self.down else {"canaries": {"e": self.weights()}}
 
     # --- the controller ---
 
-    def controller(self, me: str = "me", *, sees: bool = True) -> Rollouts:
-        """Return what carries rollouts out in a controller that has just begun to lead."""
+    def controller(self, me: str = "me", *, sees: bool = True) -> Look:
+        """Return a look of what carries rollouts out in a controller that has just begun to lead."""
         looks = itertools.count(step=10).__next__  # whoever looks sees what is counted now
         gateways = Gateways(lambda: ("g1", "g2"), fetch=self.fetch, status=self.status, clock=looks)
-        return Rollouts(self, gateways if sees else None, me, wall=lambda: self.now)
+        duty = Rollouts(
+            gateways if sees else None, me, lambda *pair: self.differences.get(pair, ()), wall=lambda: self.now
+        )
 
-    def begin(self, rollout: Rollout, controller: Rollouts | None = None) -> Rollouts:
+        def look(task: ServingTask) -> None:
+            with contextlib.suppress(RegistryUnavailable):
+                carry_out(self, task, duty)
+
+        return look
+
+    def begin(self, rollout: Rollout, controller: Look | None = None) -> Look:
         """Ask for ``rollout``, and return the controller that has begun it."""
         self.ask("run", rollout)
         controller = controller or self.controller()
@@ -118,13 +131,13 @@ class World(FakeRegistry):
             self.add(gateway, "1", "stable", ok=requests * 4, model_failed=1)
         self.now += 5.0
 
-    def tick(self, controller: Rollouts, *, canary_failures: int = 0, requests: int = 100) -> Rollout:
+    def tick(self, controller: Look, *, canary_failures: int = 0, requests: int = 100) -> Rollout:
         """Let callers ask for five seconds, then the controller look; return the rollout as it is stored."""
         self.traffic(canary_failures=canary_failures, requests=requests)
         controller(self.task())
         return self.rollout()
 
-    def finish(self, controller: Rollouts, most: int = 60, **traffic: int) -> Rollout:
+    def finish(self, controller: Look, most: int = 60, **traffic: int) -> Rollout:
         """Let it go on until the rollout has ended, and its weights are seen in the Task."""
         for _ in range(most):
             if self.tick(controller, **traffic).is_over:
