@@ -22,8 +22,6 @@ _MIRRORED: Final = (
 default."""
 _MIRRORED_PERCENT: Final = 10.0
 """A busy backend drops mirrored requests first, so this costs callers nothing."""
-_MIRROR_WAIT_STEPS: Final = 10
-"""Step times that the first step waits at most until enough mirrored answers were compared."""
 
 
 def planned(
@@ -47,9 +45,8 @@ def planned(
         is_ours = one.get("task") in _MIRRORED and "stages" not in one  # users' code may vary its answers
         mirror = _MIRRORED_PERCENT if is_ours else 0.0
     gate = Gate(1 + slower / 100, label_shift / 100, other_answers / 100 if mirror else 0.0)
-    wait_s = step_time * _MIRROR_WAIT_STEPS
     names = renamed(_labels(one), _labels(other))
-    rules = Rules(min_requests, step_time, mirror, wait_s, names)
+    rules = Rules(min_requests, step_time, mirror, names)
     return Rollout(endpoint, canary, stable, steps=shares, rules=rules, gate=gate)
 
 

@@ -1,8 +1,8 @@
 """Records one content per model, so that every replica notices when another upload has overwritten its file.
 
-The bytes that a model sync reports first are the model's. Models that no Triton runs are looked at here, once. If
-another model is registered at an address later, the file there is looked at again; what differs is a fault that every
-gateway shows. Files are read in a thread of its own, one at a time: a large one must not cost the lead.
+The bytes that a model sync reports first are the model's. If one reports others later, that is a fault that every
+gateway shows. Models that no Triton runs are looked at here, once. Files are read in a thread of its own, one at a
+time: a large one must not cost the lead.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import re
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -48,30 +49,29 @@ def reported(records: Records) -> dict[str, list[tuple[str, str]]]:
 
 
 class ContentKeeper:
-    """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
+    """Called with the serving Task after every look, on one thread. ``wall``: Unix seconds."""
 
     def __init__(
-        self, store: RegistryWriter, reported: Reported, *, clock: Callable[[], float], wall: Callable[[], float],
+        self, store: RegistryWriter, reported: Reported, *, wall: Callable[[], float] = time.time,
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._reported = reported
-        self._clock = clock
         self._wall = wall
         self._start = start or (lambda work: threading.Thread(target=work, name="contents", daemon=True).start())
         self._due = 0.0
-        self._looking: tuple[str, str] | None = None
-        self._seen: dict[tuple[str, str], str] = {}
-        """Address and newest model there → the hash of the file."""
+        self._looking = ""
+        self._seen: dict[str, str] = {}
+        """Address → the hash of the file there."""
 
     def __call__(self, task: ServingTask) -> Wanted | None:
         """Return the contents that are new or were overwritten."""
-        if task.problem or self._clock() < self._due:
+        if task.problem or self._wall() < self._due:
             return None
-        self._due = self._clock() + EVERY_S
+        self._due = self._wall() + EVERY_S
         changed, is_open = self._changed(task)
         if is_open:
-            self._due = self._clock() + SOON_S
+            self._due = self._wall() + SOON_S
         return Wanted(changed)
 
     def _changed(self, task: ServingTask) -> tuple[list[Record], bool]:
@@ -88,50 +88,37 @@ class ContentKeeper:
                 key=lambda m: (m.created, m.id),
             )
             content = known.get(model.id)
-            newest = newer[-1].id if newer else model.id
             if content is not None and content.is_of(model):
-                content = replace(content, found=self._found(content, hashes, newest))
+                content = replace(content, found=next((one for one, _ in hashes if one != content.sha256), ""))
             else:
-                sha256, parts = hashes[0] if hashes else ("" if runs else self._look(model.uri, newest), "")
+                sha256, parts = hashes[0] if hashes else ("" if runs else self._look(model.uri), "")
                 names = tuple(f"{m.name} ({m.id})" for m in newer[:_MAX_NAMED])
                 content = spec.Content(
                     model.id, model.name, model.uri, sha256, parts, stated=model.sha256 or "", newer=names,
                     at=round(self._wall(), 3),
                 ) if sha256 else None  # fmt: skip
-            is_open = is_open or content is None or self._looking is not None
+            is_open = is_open or content is None or bool(self._looking)
             if content is not None and content != known.get(model.id):
                 changed.append(Record("content_hash", model.id, _value(content)))
                 if content.found:
                     log.warning("the file of model %s (%s) was overwritten by another upload", model.name, model.id)
         return changed, is_open
 
-    def _found(self, content: spec.Content, hashes: Sequence[tuple[str, str]], newest: str) -> str:
-        """Return the hash of other bytes at the content's address; empty if there are none."""
-        other = next((sha256 for sha256, _ in hashes if sha256 != content.sha256), "")
-        if other or content.newer or newest == content.model:
-            return other
-        seen = self._look(content.uri, newest)
-        return content.found if not seen else seen if seen != content.sha256 else ""
+    def _look(self, uri: str) -> str:
+        """Return the hash of the file at ``uri``; empty until it is known."""
+        if uri not in self._seen and not self._looking:
+            self._looking = uri
+            self._start(lambda: self._read(uri))
+        return self._seen.get(uri, "")
 
-    def _look(self, uri: str, newest: str) -> str:
-        """Return the hash of the file at ``uri`` since the model ``newest`` is there; empty until it is known."""
-        key = uri, newest
-        if key not in self._seen and self._looking is None:
-            self._looking = key
-            self._start(lambda: self._read(key))
-        return self._seen.get(key, "")
-
-    def _read(self, key: tuple[str, str]) -> None:
+    def _read(self, uri: str) -> None:
         try:
-            with (
-                tempfile.TemporaryDirectory() as folder,
-                self._store.download(key[0], Path(folder)).open("rb") as file,
-            ):
-                self._seen[key] = hashlib.file_digest(file, "sha256").hexdigest()
+            with tempfile.TemporaryDirectory() as folder, self._store.download(uri, Path(folder)).open("rb") as file:
+                self._seen[uri] = hashlib.file_digest(file, "sha256").hexdigest()
         except (GatewayError, OSError) as error:
-            log.info("the file at %s cannot be compared: %s", key[0], error)
+            log.info("the file at %s cannot be read: %s", uri, error)
         finally:
-            self._looking = None
+            self._looking = ""
 
 
 def _value(content: spec.Content) -> dict[str, object]:

@@ -7,6 +7,7 @@ version of each endpoint, because the stock ``model add`` does not know default 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -58,19 +59,9 @@ def first_added(serving: spec.ServingSpec) -> dict[str, str]:
     return added
 
 
-class DefaultsKeeper:
-    """Called with the serving Task after every look, on one thread. ``wall``: Unix seconds."""
-
-    def __init__(self, *, wall: Callable[[], float]) -> None:
-        self._wall = wall
-        self._seen: spec.ServingTask | None = None
-
-    def __call__(self, task: spec.ServingTask) -> Wanted | None:
-        """Return the missing defaults."""
-        if task is self._seen:
-            return None
-        self._seen, found = task, missing(task)
-        for endpoint, url in found.items():
-            log.info("the default version of %s is now %s", endpoint, url)
-        records = [first(endpoint, url, now=self._wall()) for endpoint, url in found.items()]
-        return Wanted(records, rests_on=missing)
+def recorded(task: spec.ServingTask, *, wall: Callable[[], float] = time.time) -> Wanted:
+    """Return what records the missing defaults: a duty of the controller. ``wall``: Unix seconds."""
+    found = missing(task)
+    for endpoint, url in found.items():
+        log.info("the default version of %s is now %s", endpoint, url)
+    return Wanted([first(endpoint, url, now=wall()) for endpoint, url in found.items()], rests_on=missing)

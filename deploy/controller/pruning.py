@@ -7,7 +7,7 @@ steps.
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -16,33 +16,27 @@ from gateway import spec, version_numbers
 from gateway.registry import Kind
 from gateway.spec import ServingTask
 
-EVERY_S: Final = 10.0
 UNUSED_S: Final = 3600.0
 """Seconds after which a record that nothing names is unused: its writer's clock may differ, or the Task be behind."""
 LOAD_REQUESTS_S: Final = 86400.0
 """Seconds after which a gateway's request to load a model is over: model sync reads it within seconds."""
 _OF_ENDPOINTS: Final[Mapping[Kind, float]] = {
-    "default_version": 10.0,
+    "default_version": 15.0,
     **dict.fromkeys(("rollout", "rollout_request", "objective", "shadow"), UNUSED_S),
 }
 """Kinds of records that are about endpoints, versions or routes → how long they stay after those."""
 
 
 class Pruner:
-    """Called with the serving Task after every look, on one thread. ``clock``: seconds; ``wall``: Unix seconds."""
+    """Called with the serving Task after every look, on one thread. ``wall``: Unix seconds."""
 
-    def __init__(self, *, clock: Callable[[], float], wall: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, *, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
-        self._due = -math.inf
         self._gone: dict[str, float] = {}
-        """Names of records whose endpoint has gone → since when (``clock``)."""
+        """Names of records whose endpoint has gone → since when."""
 
     def __call__(self, task: ServingTask) -> Wanted | None:
         """Return what is unused."""
-        if self._clock() < self._due:
-            return None
-        self._due = self._clock() + EVERY_S
         serving = spec.decode(task)
         if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
             return None  # the Task cannot be read completely
@@ -61,7 +55,7 @@ class Pruner:
         found = {
             kind: [k for k in spec.records_of(task, kind) if _named(kind, k) not in there] for kind in _OF_ENDPOINTS
         }
-        now, before = self._clock(), self._gone
+        now, before = self._wall(), self._gone
         self._gone = {key: before.get(key, now) for keys in found.values() for key in keys}
         return {kind: [k for k in keys if now - self._gone[k] >= _OF_ENDPOINTS[kind]] for kind, keys in found.items()}
 

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from deploy.controller import default_versions
 from deploy.controller.auto_update import AutoUpdate, loaded
 from deploy.controller.contents import ContentKeeper, reported
 from deploy.controller.controller import Controller, Duties
-from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.drift.judging import Families, Judging
 from deploy.controller.election import Election
 from deploy.controller.gateways import Gateways, addresses
@@ -53,19 +53,17 @@ def made(
                 store, lambda: loaded(election.records), clock=time.monotonic, every_s=max(5.0, poll_s),
                 settle_s=settle_s,
             ),
-            "default versions": DefaultsKeeper(wall=time.time),
-            "contents of models": ContentKeeper(
-                store, lambda: reported(election.records), clock=time.monotonic, wall=time.time
-            ),
+            "rollouts": Rollouts(seen, me),
+            "default versions": default_versions.recorded,
+            "contents of models": ContentKeeper(store, lambda: reported(election.records)),
             "history": Observer(store),
-            "unused records": Pruner(clock=time.monotonic, wall=time.time),
+            "unused records": Pruner(),
             "metrics of rollouts": lambda task: show(shown.families(task)),
         }  # fmt: skip
         if seen is None:
-            return {"rollouts": Rollouts(None, me), **found}
+            return found
         judging = Judging(store, seen, show, begin=looking.submit, clock=time.monotonic, wall=time.time)
-        rollouts = Rollouts(seen, me, judging.differences)
-        return {"rollouts": rollouts, **found, "ClearML's pages": Telemetry(store, seen.statuses), "drift": judging}
+        return {**found, "ClearML's pages": Telemetry(store, seen.statuses), "drift": judging}
 
     return Controller(store, election, duties, poll_s=poll_s)
 

@@ -418,11 +418,13 @@ def _brief(version: str, how: str) -> str:
 
 
 def _beside(pairs: Sequence[Values]) -> str:
-    """Return each canary compared with the stable version: the certain differences, and the equal variables."""
+    """Return each canary compared with the stable version: the certain differences."""
     return "".join(
         f"<h3>Version {_e(one['version'])} compared with {_e(one['beside'])}</h3>"
-        + "".join(f"<p class=wait>{_e(how)}</p>" for how in one["sentences"].values())
-        + (f"<p class=dim>No difference so far: {_e(', '.join(one['alike']))}</p>" if one["alike"] else "")
+        + (
+            "".join(f"<p class=wait>{_e(how)}</p>" for how in one["sentences"].values())
+            or "<p class=dim>No difference so far.</p>"
+        )
         for one in pairs
     )
 

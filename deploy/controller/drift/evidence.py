@@ -31,16 +31,11 @@ Floats = NDArray[np.float64]
 
 DAY_S: Final = 86_400.0
 
-_ODDS: Final = (1.5, 3.0, 10.0)
-"""By how much bets on a more frequent bin multiply the bin's odds."""
-_RARE_ODDS: Final = (3.0, 10.0, 50.0)
+_ODDS: Final = (0.33, 1.5, 3.0, 10.0)
+"""By how much bets multiply a bin's odds."""
+_RARE_ODDS: Final = (3.0, 50.0, 1000.0)
 _RARE: Final = 0.01
-_HARDLY_EVER_ODDS: Final = (50.0, 1000.0)
-_HARDLY_EVER: Final = 0.0003
 """A bin with a smaller share: if it becomes frequent at all, its odds change by large factors."""
-_LESS_ODDS: Final = (0.67, 0.33)
-_COMMON: Final = 0.05
-"""Bins with a larger share also get bets that they have become rarer."""
 _TILTS: Final = (0.2, 0.45, 1.0)
 """By how many of the reference's standard deviations bets move ordered values, up and down."""
 _SPREADS: Final = (-0.3, 0.3)
@@ -63,12 +58,7 @@ def bets(p: Floats, size: float, *, ordered: bool) -> Floats:
     number, in order, followed by ``missing``.
     """
     found: list[Floats] = _tilted(p) if ordered else []
-    usual = (_ODDS[1],) if ordered else _ODDS
-    odds_of = [usual if share >= _RARE else _RARE_ODDS if share >= _HARDLY_EVER else _HARDLY_EVER_ODDS for share in p]
-    found += [_times(p, b, odds) for b, several in enumerate(odds_of) for odds in several]
-    common = np.flatnonzero(p >= _COMMON)
-    if not ordered and len(common) > 2:  # of two values, a bet that one is rarer is a bet that the other is not
-        found += [_times(p, b, odds) for b in common.tolist() for odds in _LESS_ODDS]
+    found += [_times(p, b, odds) for b, share in enumerate(p) for odds in (_ODDS if share >= _RARE else _RARE_ODDS)]
     kept = [q for q in found if size * float(np.sum(q * np.log(q / p))) >= _LEAST_LOG]
     return np.array(kept).reshape(len(kept), len(p))
 

@@ -19,7 +19,7 @@ from deploy.controller.drift.accuracy import Labels
 from deploy.controller.drift.evidence import Judged
 from deploy.controller.drift.references import Key, name_of, references
 from deploy.controller.drift.variables import Begun, Followed, Variables, of_endpoints
-from deploy.controller.drift.versions import Compared, Pair, Versions
+from deploy.controller.drift.versions import Pair, Sentences, Versions
 from deploy.controller.gateways import Gateways
 from deploy.tools.errors import GatewayError
 from gateway import metrics
@@ -71,7 +71,6 @@ class Judging:
         self._reading = Reading()
         self._variables: Variables | None = None
         self._versions = Versions()
-        self._pairs: Mapping[Pair, Compared] = {}
         self._labels: dict[tuple[str, str], Labels] = {}
         self._recorded: dict[str, tuple[float, Mapping[str, Any]]] = {}
         """Each endpoint's record, and when it was written (``clock``)."""
@@ -81,11 +80,6 @@ class Judging:
         if self._clock() >= self._due:
             self._due = math.inf  # until this look has ended
             self._begin(self._look)
-
-    def differences(self, endpoint: str, canary: str, stable: str) -> tuple[str, ...]:
-        """Return how the last look found two versions to differ, one sentence for each kind of difference."""
-        found = self._pairs.get(Pair(endpoint, canary, stable), Compared())
-        return tuple(found.sentences.values())
 
     def _look(self) -> None:
         began = self._clock()
@@ -107,12 +101,13 @@ class Judging:
         # A gateway that cannot be read now may be the only one that serves a version.
         in_use = references(self._reading)
         found = self._variables.update(now, news, in_use, is_whole=not self._reading.missing)
-        self._pairs = self._versions.update(now, news)
+        pairs = self._versions.update(now, news)
         for version, more in accuracy.counted(news).items():
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
-        self._show(_families(found, self._labels, self._alarm_days))
-        self._record(_values(found, self._pairs, self._labels, self._alarm_days, now))
+        values = _values(found, pairs, self._labels, self._alarm_days, now)
+        self._show(_families(found, values, self._alarm_days))
+        self._record(values)
 
     def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         now = self._clock()
@@ -141,7 +136,7 @@ def _verdicts(value: Mapping[str, Any]) -> object:
 
 
 def _values(
-    found: Mapping[Key, Followed], pairs: Mapping[Pair, Compared], labels: Mapping[tuple[str, str], Labels],
+    found: Mapping[Key, Followed], pairs: Mapping[Pair, Sentences], labels: Mapping[tuple[str, str], Labels],
     alarm_days: float, now: float,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return the record of each endpoint; ``now`` in Unix seconds."""
@@ -154,13 +149,11 @@ def _values(
         values[endpoint]["variables"].append({
             "version": version, "variable": variable, "reference": name_of(followed.reference),
             "days": round(one.days, 3), "visible": round(one.visible, 4), "since": round(one.since),
-            "state": state(one, endpoints.get(endpoint, 0.0), alarm_days),
+            "state": state(one, endpoints[endpoint], alarm_days),
         })  # fmt: skip
-    for pair, compared in pairs.items():
-        values[pair.endpoint]["compared"].append({
-            "version": pair.canary, "beside": pair.stable, "sentences": dict(compared.sentences),
-            "alike": list(compared.alike),
-        })  # fmt: skip
+    for pair, sentences in pairs.items():
+        told = {"version": pair.canary, "beside": pair.stable, "sentences": dict(sentences)}
+        values[pair.endpoint]["compared"].append(told)
     for (endpoint, version), known in labels.items():
         last = {"version": version, "right": known.right, "at": round(known.at)}
         values[endpoint]["accuracy"].append({**last, **known.described()})
@@ -183,31 +176,28 @@ def read(records: Records) -> tuple[Begun, dict[tuple[str, str], Labels]]:
     return begun, labels
 
 
-def _families(found: Mapping[Key, Followed], labels: Mapping[tuple[str, str], Labels], alarm_days: float) -> Families:
-    right: dict[tuple[str, ...], float] = {}
-    for version, one in labels.items():
-        low, high = one.interval
-        of = {"value": one.accuracy, "low": low, "high": high}
-        right |= {(*version, name): value for name, value in of.items()}
+def _families(found: Mapping[Key, Followed], values: Mapping[str, Mapping[str, Any]], alarm_days: float) -> Families:
+    """Return the metrics of what the records (``values``) say, and the shares beside the references."""
+    variables = {(endpoint, one["version"], one["variable"]): one
+                 for endpoint, value in values.items() for one in value["variables"]}  # fmt: skip
     shares: dict[tuple[str, ...], float] = {}
     moved: dict[tuple[str, ...], float] = {}
     for key, followed in found.items():
         beside = followed.shares()
         if not beside.n:  # an idle one has no shares
             continue
-        for of_it, values in (("now", beside.now), ("reference", beside.then)):
-            shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, values.tolist(), strict=True)}
+        for of_it, some in (("now", beside.now), ("reference", beside.then)):
+            shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, some.tolist(), strict=True)}
         moved |= {(*key, beside.named(name)): by for name, by in beside.moved}
-    judged = {key: followed.last for key, followed in found.items()}
-    endpoints = of_endpoints(found)
     return {
         catalog.DRIFT_ALARM: {(): alarm_days},
-        catalog.DRIFT_EVIDENCE: {
-            (*key, state(last, endpoints[key[0]], alarm_days)): last.days for key, last in judged.items()
-        },
-        catalog.DRIFT_VISIBLE: {key: last.visible for key, last in judged.items()},
-        catalog.DRIFT_SINCE: {key: last.since for key, last in judged.items() if last.days >= 1},
+        catalog.DRIFT_EVIDENCE: {(*key, one["state"]): one["days"] for key, one in variables.items()},
+        catalog.DRIFT_VISIBLE: {key: one["visible"] for key, one in variables.items()},
+        catalog.DRIFT_SINCE: {key: one["since"] for key, one in variables.items() if one["days"] >= 1},
         catalog.DRIFT_SHARE: shares,
         catalog.DRIFT_MOVED: moved,
-        catalog.ACCURACY: right,
+        catalog.ACCURACY: {
+            (endpoint, one["version"], name): one[name]
+            for endpoint, value in values.items() for one in value["accuracy"] for name in ("value", "low", "high")
+        },
     }  # fmt: skip

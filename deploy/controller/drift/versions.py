@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from deploy.controller.counters import Numbers
@@ -39,8 +39,6 @@ _DEVIATIONS: Final = 5.0
 _EXPECTED: Final = 10.0
 _LEAST: Final = 20
 """Values of each side that are collected before they are compared."""
-_SAMPLE: Final = 200
-"""Values of both sides together after which a variable without a difference counts as alike."""
 _OVER_S: Final = 3600.0
 """A canary without requests for this long is no longer compared."""
 _ROUTES: Final = ("canary", "stable")
@@ -56,14 +54,8 @@ class Pair(NamedTuple):
     stable: str
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
-    """What is found of a pair."""
-
-    sentences: Mapping[str, str] = field(default_factory=dict)
-    """A sentence for each kind of difference that is certain (``texts``, ``tokens``, ``answers``)."""
-    alike: tuple[str, ...] = ()
-    """The variables that do not differ so far."""
+Sentences = Mapping[str, str]
+"""A sentence for each kind of difference of a pair that is certain (``texts``, ``tokens``, ``answers``)."""
 
 
 class Versions:
@@ -75,7 +67,7 @@ class Versions:
         self._cached: set[str] = set()
         """The endpoints that have answered from a response cache."""
 
-    def update(self, now: float, grown: Numbers) -> dict[Pair, Compared]:
+    def update(self, now: float, grown: Numbers) -> dict[Pair, Sentences]:
         """Compare what was counted since the last time (``now`` is Unix time)."""
         self._asked_at |= dict.fromkeys(_asked(grown), now)
         self._asked_at = {pair: at for pair, at in self._asked_at.items() if now - at < _OVER_S}
@@ -158,11 +150,6 @@ class _Variable:
         ours.clear()
         theirs.clear()
 
-    @property
-    def is_compared(self) -> bool:
-        """Whether enough values came to compare."""
-        return self._values[_ALL].ours + self._values[_ALL].theirs >= _SAMPLE
-
     def difference(self) -> str:
         """Return in words how the sides differ, if that is certain: by what the canary never gives, else by what moved
         most.
@@ -175,8 +162,8 @@ class _Variable:
         return f"{name} {one.ours / of.ours:.1%}, stable {one.theirs / of.theirs:.1%}"
 
 
-def _found(known: Mapping[str, _Variable]) -> Compared:
-    told = {name: one.difference() for name, one in sorted(known.items()) if one.is_compared}
+def _found(known: Mapping[str, _Variable]) -> Sentences:
+    told = {name: one.difference() for name, one in sorted(known.items())}
     sentences = {
         kind: meaning.format("; ".join(differ[:_MAX_NAMED]))
         for kind, meaning in _MEANINGS.items()
@@ -184,4 +171,4 @@ def _found(known: Mapping[str, _Variable]) -> Compared:
     }
     if "texts" in sentences and "answers" in sentences:
         sentences["answers"] += "; its texts may be the reason"
-    return Compared(sentences, tuple(name for name, how in told.items() if not how))
+    return sentences

@@ -43,8 +43,6 @@ _FRESH_S: Final = 300.0
 _MAX_TEXT: Final = 300
 _SLACK_S: Final = 2.0
 """Tolerance when times are compared: the times of keys are whole seconds."""
-_CLOCKS_S: Final = 60.0
-"""Largest difference of two machines' clocks for which the order of entries is kept."""
 
 Fields = Mapping[str, Any]
 Thing = tuple[str, str]
@@ -73,11 +71,11 @@ class Entry:
     before: Fields
     after: Fields
     at: float
-    """When the change was made, or seen if its time is not recorded (Unix seconds)."""
+    """When the change was noticed (Unix seconds)."""
     by: str
     why: str = ""
     is_seen: bool = False
-    """True if the change was only noticed: its exact time and author are known only as far as ClearML tells them."""
+    """True if nobody recorded its author, who is known only as far as ClearML tells."""
     place: int = 0
     """Its position among the changes that were found together."""
     restore: str = ""
@@ -86,7 +84,7 @@ class Entry:
     @property
     def key(self) -> str:
         """The key of the entry's record; keys are in the order of entries."""
-        return f"{1000 * self.at:016.0f} {self.place:05d} {self.kind} {self.subject}"
+        return f"{1_000_000 * self.at:019.0f} {self.place:05d} {self.kind} {self.subject}"
 
     @property
     def order(self) -> tuple[float, int]:
@@ -150,34 +148,29 @@ def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
 
 
 def changed(
-    known: Mapping[Thing, Fact], facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float,
-    latest: float = 0.0, user: str = "",
+    known: Mapping[Thing, Fact], facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float, user: str = ""
 ) -> list[Entry]:  # fmt: skip
     """Return the changes since ``known``, in a stable order.
 
-    ``latest``: time of the last entry of all. ``user``: ClearML's name of the user who changed the Task last.
+    ``user``: ClearML's name of the user who changed the Task last.
     """
     found: list[Entry] = []
-    if latest - now < _CLOCKS_S:
-        now = max(now, latest + 0.001)
     stock = f"{STOCK} (user {user})" if user else STOCK
     for thing in sorted({*known, *facts}, key=lambda one: (KINDS.index(one[0]), one[1])):
         kind, subject = thing
         last, fact = known.get(thing, Fact()), facts.get(thing, Fact())
         if last.fields == fact.fields:
             continue
-        by, why, at = "", "", now
+        by, why = "", ""
         under_way = doing.get(subject)
         if fact.by and (not fact.at or fact.at >= last.at - _SLACK_S):
             by, why = fact.by, fact.why
-            at = round(fact.at, 3)  # as entries store it: two of one millisecond would have one key
-            at = at if latest < at < now else now
         elif under_way is not None and kind in _BY_STOCK_TOOLS and now < under_way.until:
             by, why = under_way.by, under_way.why
         elif not fact.fields and last.by == AUTO:
             by = AUTO
         found.append(Entry(
-            kind, subject, last.fields, fact.fields, round(at, 3), by or stock, why, not by, len(found)
+            kind, subject, last.fields, fact.fields, round(now, 6), by or stock, why, not by, len(found)
         ))  # fmt: skip
     return [_lost(one, known, found, now) for one in found]
 

@@ -156,8 +156,7 @@ def _changes(
     known = _known(recorded)
     user = task.changed_by
     user = store.user_name(user) if user and _said(facts) != _said(known) else user
-    latest = max((entry.at for entry in _entries(recorded)), default=0.0)
-    return facts, changes.changed(known, facts, _doing(recorded), now=now, latest=latest, user=user)
+    return facts, changes.changed(known, facts, _doing(recorded), now=now, user=user)
 
 
 def _said(facts: Mapping[Thing, Fact]) -> dict[Thing, changes.Fields]:

@@ -32,9 +32,6 @@ SETTLED_S: Final = 5.0
 """Seconds for which weights of somebody else stay before they are put right."""
 NO_GATEWAYS: Final = "the controller knows no gateways (TRITON_GATEWAY_URL), so nobody could see if a version is worse"
 
-Differences = Callable[[str, str, str], tuple[str, ...]]
-"""Returns how two versions (endpoint, canary, stable) are found to differ besides, one sentence for each kind."""
-
 
 @dataclass(frozen=True, slots=True)
 class _Known:
@@ -51,13 +48,10 @@ class Carrier:
     seconds. One thread.
     """
 
-    def __init__(
-        self, gateways: Gateways | None, endpoint: str, me: str, differences: Differences, wall: Callable[[], float]
-    ) -> None:  # fmt: skip
+    def __init__(self, gateways: Gateways | None, endpoint: str, me: str, wall: Callable[[], float]) -> None:
         self._gateways = gateways
         self._endpoint = endpoint
         self._me = me
-        self._differences = differences
         self._wall = wall
         self._known = _Known()
         self._next: _Known | None = None
@@ -74,7 +68,7 @@ class Carrier:
         elif self._known.stored != stored:  # another controller has written
             self._known = _Known(record.read(task, self._endpoint), stored)
         self._next = None
-        found = record.found_weights(serving, self._endpoint)
+        found = spec.described_weights(serving.canaries.get(self._endpoint))
         if found != self._found or not self._since:
             self._found, self._since = found, now
         before, reading = self._known.rollout, self._known.reading
@@ -144,7 +138,6 @@ class Carrier:
         return Observation(
             between(counted, canary, "canary", rollout.rules.names), between(counted, stable, "stable"),
             tuple(dict.fromkeys(missing)), lagging,
-            differences=self._differences(canary.endpoint, canary.version, stable.version),
         ), reading  # fmt: skip
 
     def _wanted(
@@ -156,7 +149,8 @@ class Carrier:
         wanted = record.wanted_weights(serving, after)
         is_there = wanted is None or record.are_equal(wanted, record.weights(serving, self._endpoint))
         if is_new and wanted is not None and not is_there:
-            after = after.replacing(self._found, record.described_shares(wanted), now)
+            shares = spec.CanarySpec("", tuple(wanted.values()), tuple(wanted))
+            after = after.replacing(self._found, spec.described_weights(shares), now)
         follows = is_new or not after.is_written
         records = record.mirroring(serving, after, by=record.CONTROLLER) if follows or not after.is_over else []
         records += _chosen_default(task, serving, after) if follows else []

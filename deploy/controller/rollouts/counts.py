@@ -19,8 +19,6 @@ T = TypeVar("T")
 
 FAILURES: Final = frozenset(kind for kind, status in errors.STATUS.items() if status >= 500) - {"draining"}
 """Outcomes that count as failures of the version; callers' mistakes and overloaded gateways do not."""
-REFUSED: Final = errors.Overloaded.kind
-"""The outcome of requests for which a version had no capacity."""
 
 _REQUESTS: Final = metrics.catalog.REQUESTS.name
 _FALLBACKS: Final = metrics.catalog.FALLBACKS.name
@@ -35,7 +33,7 @@ class Counts:
     ``slower``: bucket bound in seconds → successful requests that took longer. ``timed``: successful requests.
     ``labels``: value → answers with this label. ``pairs``: mirrored requests with the same
     answer as stable, and with another one or none; ``mirror_failures``: those with none, because the version failed.
-    ``refused``: requests that the version had no capacity for; ``requests`` does not include them, nor mirrored ones.
+    ``requests`` does not include mirrored ones, nor those that the version had no capacity for.
     """
 
     requests: int = 0
@@ -44,7 +42,6 @@ class Counts:
     slower: Mapping[float, int] = field(default_factory=dict)
     labels: Mapping[str, int] = field(default_factory=dict)
     pairs: tuple[int, int] = (0, 0)
-    refused: int = 0
     mirror_failures: int = 0
 
     def plus(self, more: Counts) -> Counts:
@@ -52,7 +49,7 @@ class Counts:
         return Counts(
             self.requests + more.requests, self.failures + more.failures, self.timed + more.timed,
             _added(self.slower, more.slower), _added(self.labels, more.labels),
-            (self.pairs[0] + more.pairs[0], self.pairs[1] + more.pairs[1]), self.refused + more.refused,
+            (self.pairs[0] + more.pairs[0], self.pairs[1] + more.pairs[1]),
             self.mirror_failures + more.mirror_failures,
         )  # fmt: skip
 
@@ -74,7 +71,7 @@ def between(grown: Numbers, version: Version, route: str, names: Mapping[str, st
 
     Labels and mirrored requests are counted per version, on all routes. ``names``: labels → what they mean.
     """
-    requests = failures = refused = timed = 0.0
+    requests = failures = timed = 0.0
     faster: dict[float, float] = defaultdict(float)
     values: dict[str, float] = defaultdict(float)
     mirrored: dict[str, float] = defaultdict(float)
@@ -85,12 +82,10 @@ def between(grown: Numbers, version: Version, route: str, names: Mapping[str, st
         if name == _REQUESTS and of[0] == route:
             requests += news if of[1] == "ok" or of[1] in FAILURES else 0.0
             failures += news if of[1] in FAILURES else 0.0
-            refused += news if of[1] == REFUSED else 0.0
         elif name == _FALLBACKS and route == "canary":
             # The canary failed and stable answered: in the totals it is a request of stable.
             requests += news if of[0] in FAILURES else 0.0
             failures += news if of[0] in FAILURES else 0.0
-            refused += news if of[0] == REFUSED else 0.0
         elif name == SECONDS and of[0] == route:
             if of[1] == "+Inf":
                 timed += news
@@ -103,6 +98,6 @@ def between(grown: Numbers, version: Version, route: str, names: Mapping[str, st
     return Counts(
         int(requests), int(failures), int(timed), {bound: int(timed - count) for bound, count in faster.items()},
         {value: round(count) for value, count in values.items() if count > 0},
-        (int(mirrored["agreed"]), int(mirrored["differed"] + mirrored["failed"])), int(refused),
+        (int(mirrored["agreed"]), int(mirrored["differed"] + mirrored["failed"])),
         int(mirrored["failed"]),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
-from deploy.controller.rollouts.carrier import Carrier, Differences
+from deploy.controller.rollouts.carrier import Carrier
 from deploy.controller.wanted import Wanted
 from deploy.tools.errors import DeployError
 from gateway import spec
@@ -30,10 +30,9 @@ class Rollouts:
     """
 
     def __init__(
-        self, gateways: Gateways | None, me: str, differences: Differences = lambda *_: (), *,
-        wall: Callable[[], float] = time.time,
+        self, gateways: Gateways | None, me: str, *, wall: Callable[[], float] = time.time
     ) -> None:  # fmt: skip
-        self._made: Callable[[str], Carrier] = lambda endpoint: Carrier(gateways, endpoint, me, differences, wall)
+        self._made: Callable[[str], Carrier] = lambda endpoint: Carrier(gateways, endpoint, me, wall)
         self._carriers: dict[str, Carrier] = {}
         self._problems: dict[str, str] = {}
 

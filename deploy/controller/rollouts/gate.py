@@ -14,8 +14,8 @@ that turns bad late. Errors, latency, labels and mirrored answers (``wagers``) a
 for all of them together.
 
 Latency is compared at one bucket bound near stable's median and at three near its slow end: how often each side is
-slower than the bound. Bounds are chosen from stable's earlier latencies, and again after a thousand of its requests. A
-canary may be slower by a tenth (``slower``). How much more often it may then exceed the bound follows from stable's own
+slower than the bound. Bounds follow from stable's latencies in all earlier intervals, so the bets stay fair. A canary
+may be slower by a tenth (``slower``). How much more often it may then exceed the bound follows from stable's own
 histogram.
 """
 
@@ -35,12 +35,6 @@ THRESHOLD: Final = 100.0
 """Evidence at which a canary is rolled back: at most 1 % of the canaries that are not worse reach it."""
 DOUBT: Final = 10.0
 """Evidence between this and ``THRESHOLD`` is inconclusive: too much to continue, too little to roll back."""
-_LATENCY_SAMPLE: Final = 200
-"""Requests of stable that are seen before the latency bounds are chosen."""
-_LATENCY_AGAIN: Final = 1000
-"""Requests of stable after which the bounds are chosen again. A rollout that begins in a slow phase would otherwise
-compare at bounds that nothing exceeds later.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +51,6 @@ class Gate:
     other_answers: float = 0.0
     canary: Counts = field(default_factory=Counts)
     stable: Counts = field(default_factory=Counts)
-    recent: Counts = field(default_factory=Counts)
-    """Stable's since the latency bounds were chosen."""
-    bounds: tuple[Bound, ...] = ()
     bets: Mapping[str, Mapping[str, Bets]] = field(default_factory=dict)
     """Test → place → stakes."""
 
@@ -74,24 +65,18 @@ class Gate:
         for test, place, gains, seen in self._wagers(canary, stable):
             places = bets.setdefault(test, {})
             places[place] = places.get(place, Bets.of(len(gains))).after(gains, seen)
-        recent, bounds = self.recent.plus(stable), self.bounds
-        enough = _LATENCY_AGAIN if bounds else _LATENCY_SAMPLE
-        if recent.timed >= enough and (chosen := wagers.bounds(recent, self.slower)):
-            # Bounds chosen from past intervals are used from the next one on. The bets therefore stay fair, even if
-            # the bets on one latency continue on another.
-            recent, bounds = Counts(), chosen
-        return replace(
-            self, canary=self.canary.plus(canary), stable=self.stable.plus(stable), recent=recent, bounds=bounds,
-            bets=bets,
-        )  # fmt: skip
+        return replace(self, canary=self.canary.plus(canary), stable=self.stable.plus(stable), bets=bets)
 
     def _wagers(self, canary: Counts, stable: Counts) -> Iterator[Wager]:
         yield from wagers.errors(canary, stable)
-        yield from wagers.latency(canary, stable, self.bounds)
+        yield from wagers.latency(canary, stable, self._bounds())
         if self.label_shift:
             yield from wagers.labels(canary, stable, self.stable.labels, self.label_shift)
         if self.other_answers:
             yield from wagers.pairs(canary, self.other_answers)
+
+    def _bounds(self) -> tuple[Bound, ...]:
+        return wagers.bounds(self.stable, self.slower)
 
     @property
     def evidence(self) -> float:
@@ -149,21 +134,24 @@ class Gate:
         return found
 
     @property
-    def enough_pairs(self) -> int:
-        """Mirrored answers needed to detect what ``sensitivity.enough_pairs`` says; 0 if nothing is mirrored."""
-        return sensitivity.enough_pairs(self.other_answers, len(self._logs())) if self.other_answers else 0
+    def lacks_pairs(self) -> bool:
+        """True if so few mirrored answers were compared that ``twice`` the permitted share of different ones is not
+        seen.
+        """
+        seen = self.could_see().get("pairs", 0.0)
+        return seen is None or seen > self.twice
 
     @property
-    def lacks_pairs(self) -> bool:
-        """True if fewer than ``enough_pairs`` mirrored answers were compared."""
-        return self.compared_pairs < self.enough_pairs
+    def twice(self) -> float:
+        """Twice the permitted share of different answers; of a large one, the middle between it and 1."""
+        return min(2 * self.other_answers, (1 + self.other_answers) / 2)
 
     def describe(self) -> dict[str, Any]:
         """Return the evidence as it is recorded with every decision."""
         found: dict[str, Any] = {
             "evidence": _rounded(self.evidence),
             **{name: _rounded(_fortune(log)) for name, log in self._logs().items()},
-            "latency_bounds_s": sorted({at.seconds for at in self.bounds}),
+            "latency_bounds_s": sorted({at.seconds for at in self._bounds()}),
             "canary": [self.canary.requests, self.canary.failures],
             "stable": [self.stable.requests, self.stable.failures],
             "could_see": {name: least and _rounded(least) for name, least in self.could_see().items()},
@@ -175,7 +163,6 @@ class Gate:
             found["mirrored"] = {
                 "compared": compared, "differed": differed, "failed": self.canary.mirror_failures,
                 "share": round(differed / compared, 4) if compared else None, "permitted": self.other_answers,
-                "enough": self.enough_pairs,
             }  # fmt: skip
         return found
 

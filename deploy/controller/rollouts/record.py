@@ -108,16 +108,6 @@ def readable(serving: spec.ServingSpec) -> spec.ServingSpec:
     return serving
 
 
-def found_weights(serving: spec.ServingSpec, endpoint: str) -> str:
-    """Return the weights that the Task has for ``endpoint``, as rollouts store them; empty without a route."""
-    return spec.described_weights(serving.canaries.get(endpoint))
-
-
-def described_shares(shares: Mapping[str, float]) -> str:
-    """Return weights by url in the same form."""
-    return spec.described_weights(spec.CanarySpec("", tuple(shares.values()), tuple(shares)))
-
-
 def weights(serving: spec.ServingSpec, endpoint: str) -> dict[str, float] | None:
     """Return the weights of the canary ``endpoint``, by url; None if the Task has no such canary."""
     route = serving.canaries.get(endpoint)

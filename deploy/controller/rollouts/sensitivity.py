@@ -2,7 +2,7 @@
 
 A test finds a fault when the stake on it has grown a hundredfold. The growth per request follows from how often canary
 and stable do what is compared (fail, give a label, differ). The smallest fault is the one whose stake grows enough on
-average. This is an estimate for people; only ``enough_pairs`` is used in a decision.
+average. It is an estimate, for people and for how long a first step waits for mirrored answers.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from deploy.controller.rollouts.wagers import PLACES
 
 _NEEDED: Final = math.log(100.0)
 """Logarithm of the evidence that rolls a canary back (``gate.THRESHOLD``)."""
-_MAX_BAD_LUCK: Final = 1.645
-"""Standard deviations below the mean; nineteen of twenty draws are above."""
 _BETS: Final = math.log(5.0) + math.log(2.0)
 """Five bets share the stake, and half of it is kept aside."""
 
@@ -51,22 +49,6 @@ def change_of_labels(canary: Mapping[str, int], stable: Mapping[str, int], most:
     share = min(share, 1 - share)  # that it gets rarer is that all others get more frequent
     least = smallest(min(share + most, 0.998), sum(canary.values()), answers, PLACES["labels"] * tests)
     return None if least is None else least - share
-
-
-def twice(most: float) -> float:
-    """Return twice the permitted share ``most``; for a large one, the middle between it and 1."""
-    return min(2 * most, (1 + most) / 2)
-
-
-def enough_pairs(most: float, tests: int) -> int:
-    """Return how many pairs detect a share ``twice(most)`` of different answers in nineteen rollouts of twenty."""
-    share = twice(most)
-    grows = _divergence(share, most)
-    by_chance = math.sqrt(share * (1 - share)) * math.log(share / most * (1 - most) / (1 - share))
-    # After n pairs the stake has grown by n * grows, less up to luck * sqrt(n) by bad luck.
-    luck = _MAX_BAD_LUCK * by_chance
-    root = (luck + math.sqrt(luck * luck + 4 * grows * _needed(tests))) / (2 * grows)
-    return math.ceil(root * root)
 
 
 def _needed(tests: int) -> float:

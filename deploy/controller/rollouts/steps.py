@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from deploy.controller.plain import plain, read
-from deploy.controller.rollouts import sensitivity
 from deploy.controller.rollouts.counts import Counts
 from deploy.controller.rollouts.gate import DOUBT, THRESHOLD, Gate
 from gateway import spec
@@ -22,8 +21,8 @@ Command = Literal["run", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
 """Shares of the canary, in percent."""
-_SILENT_STEPS: Final = 3
-"""A canary that refuses every request while stable answers is rolled back after this many step times."""
+_MIRROR_STEPS: Final = 10
+"""Step times that the first step lasts at most until enough mirrored answers were compared."""
 _UNDETECTABLE: Final = {
     "errors": "errors", "labels": "changes of labels", "pairs": "different answers",
 }  # fmt: skip
@@ -40,14 +39,12 @@ class Rules:
     """When a step ends: after ``min_requests`` compared requests of each side, and ``step_s`` seconds.
 
     ``mirror``: the percentage of stable's requests that the canary also answers while the rollout runs, invisibly to
-    callers; 0: none. ``mirror_wait_s``: how long the first step waits for enough compared answers at most. ``names``:
-    the canary's labels that mean another label of stable (``gateway/metrics/mirrored``).
+    callers; 0: none. ``names``: the canary's labels that mean another label of stable (``gateway/metrics/mirrored``).
     """
 
     min_requests: int = 200
     step_s: float = 60.0
     mirror: float = 0.0
-    mirror_wait_s: float = 0.0
     names: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -57,8 +54,7 @@ class Observation:
 
     ``canary`` and ``stable``: counts since the last look. ``missing``: instances that could not be read. ``lagging``:
     gateways that do not route by the current weights yet. ``foreign``: why the rollout must end, if somebody else
-    changed the weights or removed a version. ``differences``: sentences on how the canary's requests or answers differ
-    from stable's, which stand in a verdict and decide nothing.
+    changed the weights or removed a version.
     """
 
     canary: Counts = field(default_factory=Counts)
@@ -66,7 +62,6 @@ class Observation:
     missing: tuple[str, ...] = ()
     lagging: tuple[str, ...] = ()
     foreign: str = ""
-    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +95,6 @@ class Rollout:
     handled: str = ""
     """Id of the last request that was carried out."""
     history: tuple[Decision, ...] = ()
-    answered: tuple[float, int, int] = (0.0, 0, 0)
-    """When the canary answered last, how many requests it had refused by then, and how many stable had answered."""
     guard: str = ""
     """The controller that looks after it, until ``guarded_until``."""
     guarded_until: float = 0.0
@@ -157,7 +150,7 @@ class Rollout:
 def begun(rollout: Rollout, request_id: str, now: float, who: str = "") -> Rollout:
     """Return ``rollout`` at its first step."""
     why = f"{rollout.canary} beside {rollout.stable}{f', requested by {who}' if who else ''}"
-    return _decided(replace(rollout, handled=request_id, since=now, answered=(now, 0, 0)), now, "start", why)
+    return _decided(replace(rollout, handled=request_id, since=now), now, "start", why)
 
 
 def refused(rollout: Rollout, request_id: str, now: float, why: str) -> Rollout:
@@ -188,21 +181,10 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
     if both and not seen.lagging:
         compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
     rollout = replace(rollout, gate=gate, compared=compared)
-    differences = "".join(f"; {how}" for how in seen.differences)
     if gate.is_bad:
         why = (
             f"{rollout.canary} is worse than {rollout.stable}: {gate.reason()} (evidence {gate.evidence:.3g}, "
-            f"threshold {THRESHOLD:g}){differences}"
-        )
-        return _ended(rollout, "rolled_back", now, "roll back", why)
-    if seen.canary.requests:
-        rollout = replace(rollout, answered=(now, gate.canary.refused, gate.stable.requests))
-    at, *before = rollout.answered
-    refused, others = gate.canary.refused - before[0], gate.stable.requests - before[1]
-    if min(refused, others) >= rollout.rules.min_requests and now - at >= _SILENT_STEPS * rollout.rules.step_s:
-        why = (
-            f"{rollout.canary} answered no request for {now - at:.0f} s: it had no capacity for any of {refused} "
-            f"requests, while {rollout.stable} answered {others}"
+            f"threshold {THRESHOLD:g})"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
     state, why = _judged(rollout, seen, now)
@@ -211,7 +193,7 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
         return rollout
     why = (
         f"no fault found in {compared[0]} requests, compared with {compared[1]} of {rollout.stable}; evidence "
-        f"{gate.evidence:.3g}; {_undetectable(gate)}{differences}"
+        f"{gate.evidence:.3g}; {_undetectable(gate)}"
     )
     if rollout.index + 1 >= len(rollout.steps) or rollout.steps[rollout.index + 1] >= 100:
         return _ended(rollout, "promoted", now, "promote", why)
@@ -246,7 +228,7 @@ def _judged(rollout: Rollout, seen: Observation, now: float) -> tuple[State, str
     left = rollout.rules.step_s - (now - rollout.since)
     if left > 0:
         return "waiting", f"no fault found; this step takes {left:.0f} s more"
-    left = rollout.rules.mirror_wait_s - (now - rollout.since)
+    left = _MIRROR_STEPS * rollout.rules.step_s - (now - rollout.since)
     if left > 0 and rollout.index == 0 and rollout.gate.lacks_pairs:
         return "waiting", f"no fault found; {_too_few_pairs(rollout.gate)}; waiting for more for up to {left:.0f} s"
     return "healthy", "no fault found"
@@ -267,10 +249,9 @@ def _undetectable(gate: Gate) -> str:
 
 
 def _too_few_pairs(gate: Gate) -> str:
-    most = gate.other_answers
     return (
-        f"only {gate.compared_pairs} mirrored answers were compared; {gate.enough_pairs} are needed to tell "
-        f"{sensitivity.twice(most):.1%} different ones from the permitted {most:.1%}"
+        f"{gate.compared_pairs} mirrored answers are too few to tell {gate.twice:.1%} different ones from the "
+        f"permitted {gate.other_answers:.1%}"
     )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from deploy.controller.rollouts.bets import likelier
 from deploy.controller.rollouts.counts import Counts
 
@@ -23,16 +25,14 @@ LABELS: Final = (1.1, 1.3, 1.7, 3.0, 8.0)
 PAIRS: Final = (0.03, 0.1, 0.3, 0.8)
 """The shares of different answers that are bet on, as fractions of the range between the permitted one and 1."""
 
-QUANTILES: Final = ((0.5, 1.2), (0.9, 1.25), (0.95, 1.35), (0.99, 1.5))
-"""Quantiles of stable's latency near which both sides are compared, and the smallest permitted ratio of odds there: few
-slow requests make stable's histogram uncertain.
-"""
+QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
+"""Quantiles of stable's latency near which both sides are compared."""
 _MAX_LABELS: Final = 8
 _REST: Final = "(other values)"
 _VANISHED: Final = 0.25
 """The canary may give no label less often than this part of stable's share."""
 _SAMPLE: Final = 200
-"""Answers of stable that are counted before the first bet on labels, which needs stable's shares."""
+"""Answers of stable that are counted before the first bet on labels or latency, which needs stable's shares."""
 PLACES: Final = {"errors": 1, "latency": len(QUANTILES), "labels": 2 * (_MAX_LABELS + 1), "pairs": 1}
 """Test → places that share its stake, used or not: what begins late adds nothing to it."""
 
@@ -121,34 +121,20 @@ def pairs(canary: Counts, most: float) -> Iterator[Wager]:
 
 
 def bounds(seen: Counts, slower: float) -> tuple[Bound, ...]:
-    """Return the bucket bounds nearest to stable's quantiles; empty if all requests were in one bucket.
-
-    ``slower``: the permitted ratio of latencies.
+    """Return the bucket bounds nearest to stable's quantiles; empty if it has answered too few requests, or all were in
+    one bucket. ``slower``: the permitted ratio of latencies.
     """
-    inside = [bound for bound in sorted(seen.slower) if 0 < seen.slower[bound] < seen.timed]
+    if seen.timed < _SAMPLE:
+        return ()
+    shares = {bound: seen.slower[bound] / seen.timed for bound in sorted(seen.slower)}
+    inside = [bound for bound, share in shares.items() if 0 < share < 1]
     found = []
-    for quantile, least in QUANTILES if inside else ():
+    for quantile in QUANTILES if inside else ():
         wanted = _log_odds(1 - quantile)
-        bound = min(inside, key=lambda one: abs(_log_odds(seen.slower[one] / seen.timed) - wanted))
-        now, then = seen.slower[bound] / seen.timed, _share_above(seen, bound / slower)
-        found.append(Bound(bound, max(least, math.exp(_log_odds(then) - _log_odds(now)))))
+        bound = min(inside, key=lambda one: abs(_log_odds(shares[one]) - wanted))
+        then = float(np.interp(bound / slower, [0.0, *shares], [1.0, *shares.values()]))  # within its bucket
+        found.append(Bound(bound, math.exp(_log_odds(then) - _log_odds(shares[bound]))))
     return tuple(found)
-
-
-def _share_above(seen: Counts, seconds: float) -> float:
-    """Return the share of requests that took longer than ``seconds``, interpolated within its bucket.
-
-    Where latencies get rare, a straight line overestimates and a falling exponential underestimates: it is their mean.
-    """
-    before, share_before = 0.0, 1.0
-    for bound in sorted(seen.slower):
-        share = seen.slower[bound] / seen.timed
-        if bound >= seconds:
-            part = (seconds - before) / (bound - before) if bound > before else 1.0
-            straight = share_before + (share - share_before) * part
-            return (straight + math.pow(share_before, 1 - part) * math.pow(share, part)) / 2
-        before, share_before = bound, share
-    return share_before
 
 
 def _odds(share: float) -> float:

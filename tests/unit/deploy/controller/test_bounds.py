@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from deploy.controller import default_versions
 from deploy.controller.auto_update import AutoUpdate
 from deploy.controller.contents import ContentKeeper
-from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
 from deploy.controller.rollouts.duty import Rollouts
@@ -37,11 +37,11 @@ class World(FakeRegistry):
         self.add_endpoint("fixed", "f", version="1")
         self.duties: Sequence[Duty] = (
             AutoUpdate(self, self.loaded, clock=self.clock, settle_s=30.0),
-            DefaultsKeeper(wall=self.clock),
-            Rollouts(self, None, "me", wall=self.clock),
-            ContentKeeper(self, self.hashes, clock=self.clock, wall=self.clock, start=lambda work: work()),
+            default_versions.recorded,
+            Rollouts(None, "me", wall=self.clock),
+            ContentKeeper(self, self.hashes, wall=self.clock, start=lambda work: work()),
             Observer(self, clock=self.clock),
-            Pruner(clock=self.clock, wall=self.clock),
+            Pruner(wall=self.clock),
         )
 
     def clock(self) -> float:

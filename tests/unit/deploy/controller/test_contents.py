@@ -26,9 +26,7 @@ class World(FakeRegistry):
             self.put(name, b"first")
             self.add_model(name, folder / name, created="2026-01-01")
             self.add_endpoint(name, name, engine=engine)
-        self.keeper = ContentKeeper(
-            self, lambda: self.told, clock=lambda: self.now, wall=lambda: self.now, start=lambda work: work()
-        )
+        self.keeper = ContentKeeper(self, lambda: self.told, wall=lambda: self.now, start=lambda work: work())
 
     def put(self, name: str, content: bytes) -> None:
         """Upload a file."""
@@ -74,26 +72,6 @@ def test_the_first_report_is_the_models_content_and_other_models_are_looked_at(w
     assert ["model m (m)"] == world.faults
     world.report("a")
     assert "" == world.look()["m"].found
-    assert [] == world.faults
-
-
-def test_another_upload_to_the_address_is_found_unless_it_has_the_same_bytes(world: World) -> None:
-    """Whichever engine runs the model, and without any replica that fetches it."""
-    world.report(sha(b"first"))
-    world.look()
-    for name in ("m", "s"):
-        world.add_model(f"{name}2", world.folder / name, created="2026-01-02")
-    world.look()
-    assert [] == world.faults
-    for name in ("m", "s"):
-        world.put(name, b"second")
-        world.add_model(f"{name}3", world.folder / name, created="2026-01-03")
-    assert {"m": sha(b"second"), "s": sha(b"second")} == {name: one.found for name, one in world.look().items()}
-    assert ["model m (m)", "model s (s)"] == sorted(world.faults)
-    for name in ("m", "s"):
-        world.put(name, b"first")
-        world.add_model(f"{name}4", world.folder / name, created="2026-01-04")
-    world.look()
     assert [] == world.faults
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from deploy.controller import default_versions
-from deploy.controller.default_versions import DefaultsKeeper
 from deploy.controller.pruning import Pruner
-from deploy.controller.wanted import carry_out
-from gateway.errors import RegistryRefused
-from gateway.spec import decode
+from deploy.controller.wanted import Wanted, carry_out
+from gateway.spec import ServingTask, decode
 from tests.fakes import FakeRegistry
 
 
@@ -19,12 +17,11 @@ class World(FakeRegistry):
     def __init__(self) -> None:
         super().__init__()
         self.now = 1000.0
-        self.keeper = self.another()
-        self.pruner = Pruner(clock=lambda: self.now, wall=lambda: self.now)
+        self.pruner = Pruner(wall=lambda: self.now)
 
-    def another(self) -> DefaultsKeeper:
-        """One more controller."""
-        return DefaultsKeeper(wall=lambda: self.now)
+    def keeper(self, task: ServingTask) -> Wanted:
+        """Return the missing defaults."""
+        return default_versions.recorded(task, wall=lambda: self.now)
 
     def look(self, seconds: float = 20.0) -> None:
         """Look for a while, every two seconds."""
@@ -50,10 +47,9 @@ def world() -> World:
 
 
 def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(world: World) -> None:
-    """One record is written, however often and by however many keepers the Task is read."""
+    """One record is written, however often the Task is read."""
     world.add_endpoint("faq", "m3", version="3")
     world.look()
-    carry_out(world, world.task(), world.another())
     assert {"faq": "faq/2"} == world.means
     assert 1 == len(world.ledger.read()["default_version"])
 
@@ -79,7 +75,7 @@ def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
     world.add_endpoint("faq", "m1", version="1")
     carry_out(world, world.task(), world.keeper)
     world.now += 1
-    carry_out(world, early, world.another())
+    carry_out(world, early, world.keeper)
     assert {"faq": "faq/2"} == world.means
 
 
@@ -137,20 +133,3 @@ def test_versions_that_auto_update_makes_have_none_by_themselves(world: World) -
     )
     world.look()
     assert {} == world.means
-
-
-def test_credentials_that_may_only_read_harm_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writing is retried after the next change of the Task."""
-    world = World()
-    world.add_endpoint("faq", "m2", version="2")
-
-    def refuse(*_: object) -> None:
-        raise RegistryRefused("may only read")
-
-    monkeypatch.setattr(world, "write", refuse)
-    with pytest.raises(RegistryRefused):
-        carry_out(world, world.task(), world.keeper)
-    monkeypatch.undo()
-    world.add_endpoint("x", "m1", version="1")
-    world.look()
-    assert {"faq": "faq/2", "x": "x/1"} == world.means

@@ -136,7 +136,6 @@ async def test_what_the_controller_has_found_is_on_status_and_page(stack: Any) -
         "version": "2",
         "beside": "1",
         "sentences": {"answers": "it says BAD"},
-        "alike": ["language"],
     }
     value = {"at": time.time(), "alarm_days": 30.0, "variables": [], "compared": [beside], "accuracy": [right]}
     old = {**value, "at": time.time() - 86_400}

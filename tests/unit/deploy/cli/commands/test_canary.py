@@ -53,13 +53,6 @@ def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(detail
     assert 0.1 == planned(details, details, mirror=2.0).gate.other_answers
 
 
-def test_a_first_step_waits_ten_step_times_for_enough_mirrored_answers() -> None:
-    """Also if a share was chosen."""
-    assert 600.0 == planned(CLASSIFIER, CLASSIFIER).rules.mirror_wait_s
-    chosen = planned(CLASSIFIER, CLASSIFIER, mirror=5.0).rules
-    assert (5.0, 600.0) == (chosen.mirror, chosen.mirror_wait_s)
-
-
 def test_what_is_switched_off_is_not_compared() -> None:
     """0 points or 0 percent turns a comparison off."""
     rollout = planned(CLASSIFIER, CLASSIFIER, label_shift=0.0, mirror=0.0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import time
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from deploy.cli.commands.status import command
 from deploy.cli.planned_changes import changes
 from deploy.cli.until_live import missing
-from deploy.controller.default_versions import DefaultsKeeper
+from deploy.controller import default_versions
 from deploy.controller.wanted import carry_out
 from deploy.tools.errors import DeployError
 from gateway.preview import preview
@@ -174,7 +173,7 @@ def test_the_name_without_a_version_is_waited_for(wait, capsys, monkeypatch, kee
     store = Following()
     store.tasks = [registry.task()]
     if keeps:
-        carry_out(registry, registry.task(), DefaultsKeeper(wall=time.time))
+        carry_out(registry, registry.task(), default_versions.recorded)
         store.tasks.append(registry.task())
     assert 0 == wait(store, "--timeout", "600s")
     assert keeps == ("e" in store.spec().defaults)

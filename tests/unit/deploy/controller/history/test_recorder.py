@@ -169,6 +169,7 @@ def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_
     Observer(store, clock=lambda: now[0])(store.task())
     assert {"lost/3": command} == _lost(store), "the next controller goes on saying so"
 
+    now[0] += 20
     store.add_endpoint("lost", A, version="3")
     observer(store.task())
     assert {} == _lost(store), "somebody has restored it"

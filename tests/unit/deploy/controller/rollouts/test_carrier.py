@@ -254,18 +254,6 @@ def test_labels_of_another_name_are_the_same_labels_if_that_was_permitted(world:
     assert "promoted" == world.rollout().phase
 
 
-def test_a_verdict_names_what_differs_besides(world: World) -> None:
-    """Only for these two versions, not for others that are compared."""
-    controller = world.begin(fresh())
-    world.differences = {
-        ("e", "3", "1"): ("it gets other texts",), ("e", "2", "1"): ("it answers differently",),
-    }  # fmt: skip
-    assert "promoted" == world.finish(controller).phase
-    for verdict in world.rollout().history[1:]:
-        assert verdict.why.endswith("; it answers differently")
-        assert "other texts" not in verdict.why
-
-
 # --- old copies that slow clients write back --------------------------------------------------------------------------
 
 

@@ -107,25 +107,6 @@ def test_two_that_lead_at_once_for_ten_seconds_decide_as_one(bad: bool, begins: 
     assert counted <= sum(n for key, n in world.counters["g1"].items() if 'version="2"' in key) * 2
 
 
-def test_a_controller_that_slept_while_another_decided_takes_nothing_back() -> None:
-    """Its process was stopped for a minute after it had read the Task."""
-    world = World()
-    world.ask("run", fresh())
-    first, second = world.controller("first"), world.controller("second")
-    run_until = 0
-    while world.rollout().weight == 5.0 if run_until else True:
-        world.traffic()
-        task = world.task()
-        first(task)
-        run_until += 1
-    run(world, [second], bad=False)
-    first(task)
-    for _ in range(3):
-        world.traffic()
-        first(world.task())
-    assert END[False] == ended(world)
-
-
 def test_a_controller_without_gateways_begins_nothing_and_carries_out_requests() -> None:
     """Nobody could see if a version is worse. What runs already is not guarded by it, and can be aborted."""
     world = World()

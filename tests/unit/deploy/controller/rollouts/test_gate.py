@@ -183,15 +183,14 @@ def test_latency_is_compared_at_stables_own_quantiles():
     gate, traffic = Gate(), Traffic(1)
     for _ in range(20):
         gate = gate.after(*traffic.interval())
-    bounds = [at.seconds for at in gate.bounds]
+    bounds = gate.describe()["latency_bounds_s"]
     assert bounds[0] in (0.01, 0.015)
-    assert sorted(bounds) == bounds
     assert 0.03 <= bounds[-1] <= 0.05
 
 
 @pytest.mark.parametrize("slow", [1.0, 5.0, 10.0])
 def test_a_slower_canary_is_found_also_if_all_was_slow_when_the_rollout_began(slow):
-    """Latency bounds chosen in a slow phase are replaced by bounds from later requests."""
+    """Latency bounds chosen in a slow phase move on with later requests."""
 
     def until_found(seed):
         gate, traffic = Gate(), Traffic(seed, batch=100)

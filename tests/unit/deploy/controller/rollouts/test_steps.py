@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 from dataclasses import replace
 
 import pytest
@@ -45,43 +43,6 @@ def test_few_requests_mean_waiting_however_long_it_takes():
     assert (5.0, "waiting") == (rollout.weight, rollout.state)
 
 
-def refused(canary=20, stable=200):
-    """A look at which the canary had no capacity for any request."""
-    return Observation(Counts(refused=canary), Counts(stable))
-
-
-def test_a_canary_that_has_no_room_for_any_request_is_rolled_back_after_three_step_times():
-    """Otherwise it would wait for requests for ever, while its callers are refused or answered by stable."""
-    rollout = start()
-    for second in range(20, 180, 20):
-        rollout = after_look(rollout, refused(), float(second))
-        assert "waiting" == rollout.state
-    rollout = after_look(Rollout.from_json(json.loads(json.dumps(rollout.to_json()))), refused(), 180.0)
-    assert ("rolled_back", 0.0) == (rollout.phase, rollout.weight)
-    assert (
-        "e/2 answered no request for 180 s: it had no capacity for any of 180 requests, while e/1 answered 1800"
-        == rollout.why
-    )
-
-
-@pytest.mark.parametrize("look", [refused(stable=0), refused(canary=1), Observation(stable=Counts(200))])
-def test_no_room_for_anybody_few_refusals_or_no_requests_end_no_rollout(look):
-    """A canary without capacity is no worse than a stable version without capacity; few refusals prove nothing."""
-    rollout = start()
-    for second in range(60, 1000, 20):
-        rollout = after_look(rollout, look, float(second))
-    assert (5.0, "waiting") == (rollout.weight, rollout.state)
-
-
-def test_one_answer_ends_the_silence_of_a_canary():
-    """It has little capacity; an overloaded stable version refuses as well."""
-    rollout = start()
-    for second in range(60, 2000, 20):
-        canary = Counts(1) if second % 100 == 0 else Counts(refused=50)
-        rollout = after_look(rollout, Observation(canary, Counts(200)), second)
-        assert "running" == rollout.phase
-
-
 def test_without_stable_traffic_a_step_is_never_over():
     """Without requests to compare with, nothing is concluded."""
     rollout = after_look(start(), Observation(Counts(10_000), Counts(0)), 1000.0)
@@ -117,29 +78,7 @@ def test_a_person_may_end_it_at_once(command, phase, weight):
     assert (phase, "abort refused") == (again.phase, again.history[-1].what)
 
 
-def test_a_rollout_survives_being_stored_after_every_look():
-    """A runner that restarts before every look makes the same decisions."""
-    draw = random.Random(5)
-    one = other = start()
-    for second in range(0, 1200, 20):
-        seen = Observation(Counts(50, int(draw.random() < 0.1)), Counts(450, int(draw.random() < 0.3)))
-        one = after_look(one, seen, float(second))
-        other = after_look(Rollout.from_json(json.loads(json.dumps(other.to_json()))), seen, float(second))
-    assert (one.phase, one.weight) == (other.phase, other.weight)
-    assert [d.what for d in one.history] == [d.what for d in other.history]
-
-
-def test_what_differs_beside_the_gate_stands_in_every_verdict():
-    """Differences decide nothing: a healthy canary grows."""
-    uneven = ("it is asked other texts", "it answers otherwise")
-    rollout = after_look(start(), replace(healthy(), differences=uneven), 61.0)
-    assert ["start", "step"] == [d.what for d in rollout.history]
-    assert rollout.history[-1].why.endswith("; it is asked other texts; it answers otherwise")
-    bad = after_look(rollout, Observation(Counts(100, 20), Counts(900, 3), differences=uneven), 70.0)
-    assert ("rolled_back", True) == (bad.phase, "it is asked other texts" in bad.why)
-
-
-MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0, mirror_wait_s=100.0)
+MIRRORED = Rules(min_requests=100, step_s=10.0, mirror=5.0)
 
 
 def compared(pairs, differed=0):
@@ -151,9 +90,7 @@ def test_the_first_step_lasts_until_enough_mirrored_answers_were_compared():
     """Requests and time alone prove little: with few pairs, one different answer in ten is not detected."""
     rollout = after_look(start(rules=MIRRORED, gate=Gate(other_answers=0.1)), compared(60, 6), 11.0)
     assert ("waiting", 5.0) == (rollout.state, rollout.weight)
-    assert (
-        "only 60 mirrored answers were compared; 430 are needed to tell 20.0% different ones from the permitted 10.0%"
-    ) in rollout.why
+    assert "60 mirrored answers are too few to tell 20.0% different ones from the permitted 10.0%" in rollout.why
     assert rollout.why.endswith("waiting for more for up to 89 s")
     rollout = after_look(rollout, compared(900), 15.0)
     assert 25.0 == rollout.weight
@@ -168,13 +105,10 @@ def test_a_first_step_does_not_wait_for_mirrored_answers_for_ever_and_the_verdic
     assert 25.0 == rollout.weight
     rollout = after_look(rollout, compared(5), 111.0)
     assert "promoted" == rollout.phase
-    assert "; only 10 mirrored answers were compared; 430 are needed to tell 20.0% different ones" in rollout.why
+    assert "; 10 mirrored answers are too few to tell 20.0% different ones" in rollout.why
 
 
 def test_what_is_not_mirrored_is_not_waited_for():
-    """Rollouts that compare no answers, and those that are not told to wait for some."""
+    """Of rollouts that compare no answers."""
     rollout = after_look(start(rules=MIRRORED), healthy(), 11.0)
     assert (25.0, False) == (rollout.weight, "mirrored" in rollout.history[-1].why)
-    rules = replace(MIRRORED, mirror_wait_s=0.0)
-    hasty = start(rules=rules, gate=Gate(other_answers=0.1))
-    assert 25.0 == after_look(hasty, compared(5), 11.0).weight

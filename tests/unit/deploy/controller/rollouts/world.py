@@ -39,7 +39,6 @@ class World(FakeRegistry):
         self.now = 1000.0
         self.down: set[str] = set()
         self.counters: dict[str, dict[str, int]] = {"g1": {}, "g2": {}}
-        self.differences: dict[tuple[str, str, str], tuple[str, ...]] = {}
         self.requests = 0
         self.kill_in = 0
         self.wrote: list[dict[str, float] | None] = []
@@ -107,9 +106,7 @@ class World(FakeRegistry):
         """Return a look of what carries rollouts out in a controller that has just begun to lead."""
         looks = itertools.count(step=10).__next__  # whoever looks sees what is counted now
         gateways = Gateways(lambda: ("g1", "g2"), fetch=self.fetch, status=self.status, clock=looks)
-        duty = Rollouts(
-            gateways if sees else None, me, lambda *pair: self.differences.get(pair, ()), wall=lambda: self.now
-        )
+        duty = Rollouts(gateways if sees else None, me, wall=lambda: self.now)
 
         def look(task: ServingTask) -> None:
             with contextlib.suppress(RegistryUnavailable):
