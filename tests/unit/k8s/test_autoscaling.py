@@ -32,16 +32,6 @@ def test_what_keda_asks_is_recorded(helm: Render) -> None:
     named = {name for query in queries for name in re.findall(r"\bmax\(([\w:]+){", query)}
     assert {rules.WORK, "job:gateway_hold:total", rules.WANTED_BY_QUEUE, rules.WANTED_BY_LOAD} == named
     assert named <= rules.records().keys()
-    assert (
-        len(
-            [
-                name
-                for name in rules.records()
-                if re.match("(job|instance|endpoint_version):(triton_|gateway_(work|hold|pool))", name)
-            ]
-        )
-        <= 8
-    )
 
 
 @pytest.mark.parametrize("tier", TIERS)

@@ -96,17 +96,3 @@ def test_an_image_has_what_its_process_imports(image: str, project: dict[str, An
 def test_an_image_carries_nothing_of_other_processes(image: str, project: dict[str, Any]) -> None:
     """Every package is somebody's advisory one day, and megabytes at every start on a new node."""
     assert set() == {*NEVER[image]} & closure(requirements(project, image))
-
-
-@pytest.mark.parametrize(("image", "more"), [("gatway", ()), ("gateway", ("engine",))])
-def test_an_image_or_an_extra_that_does_not_exist_is_refused(image: str, more: tuple[str, ...], project: Any) -> None:
-    """A build that goes on without it would fail much later."""
-    with pytest.raises(KeyError):
-        requirements(project, image, more)
-
-
-def test_extras_that_name_extras_are_followed(project: dict[str, Any]) -> None:
-    """`bundles` is `openvino` and more."""
-    assert {*project["optional-dependencies"]["openvino"]} <= {*requirements(project, "bundles")}
-    assert {*project["optional-dependencies"]["engines"]} <= {*requirements(project, "gateway", ["engines"])}
-    assert not any(line.startswith("triton-gateway") for image in IMAGES for line in requirements(project, image))

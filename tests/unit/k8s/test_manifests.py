@@ -5,22 +5,19 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from dashboards import boards, rules
 from deploy.controlplane import Credentials
 from deploy.controlplane.app import build as build_controlplane
 from deploy.controlplane.store import Store
 from gateway.app import Gateway
-from gateway.settings import Settings, parse_duration
+from gateway.settings import Settings
 from tests.fakes import FakeBackend, FakeRegistry
-from tests.kube_tools import CHART
 
 from .objects import Objects, labels_of, matches, named, of, pods, variables_of
 
@@ -73,57 +70,25 @@ def test_every_object_is_valid_in_every_supported_version(objects: Objects, vers
         kubernetes_validate.validate(each, version, strict=True)
 
 
-def test_the_oldest_version_is_the_one_that_is_promised() -> None:
-    """By the chart and its page."""
-    oldest = VERSIONS[0].removesuffix(".0")
-    page = Path(__file__).parents[3] / "docs" / "kubernetes.md"
-    assert f">={oldest}.0-0" == yaml.safe_load((CHART / "Chart.yaml").read_text())["kubeVersion"]
-    assert f"Kubernetes {oldest} or newer" in page.read_text()
-
-
-def test_objects_are_named_once(objects: Objects) -> None:
-    """Two of one kind and name would silently be the later one."""
-    names = [(each["kind"], each["metadata"]["name"]) for each in objects]
-    assert len(names) == len(set(names))
-    assert {None} == {each["metadata"].get("namespace") for each in objects}, "the release's"
-
-
 # --- names that must meet ----------------------------------------------------------------------------------------
 
 
 def test_selectors_select(objects: Objects) -> None:
-    """Services, budgets, policies and Deployments each find exactly the pods they are named after."""
+    """Services, budgets and policies each find exactly the pods they are named after."""
     labels = {name: each for name, each, _ in pods(objects)}
-    for each in of(objects, "Deployment"):
-        assert matches(each["spec"]["selector"]["matchLabels"], labels[each["metadata"]["name"]])
     for each in of(objects, "Service", "PodDisruptionBudget", "NetworkPolicy"):
         found = [name for name, having in labels.items() if matches(labels_of(each["spec"]), having)]
         assert [each["metadata"]["name"].removesuffix("-peers")] == found, each
     for each in of(objects, "NetworkPolicy"):
-        for rule in each["spec"].get("ingress", []):
-            for peer in rule.get("from", []):
-                if "podSelector" in peer and "namespaceSelector" not in peer:
-                    wanted = peer["podSelector"]["matchLabels"]
-                    assert any(matches(wanted, having) for having in labels.values()), each
-    for name, having, spec in pods(objects):
-        for constraint in spec.get("topologySpreadConstraints", []):
-            assert matches(constraint["labelSelector"]["matchLabels"], having), name
+        for peer in (peer for rule in each["spec"].get("ingress", []) for peer in rule.get("from", [])):
+            assert any(matches(peer["podSelector"]["matchLabels"], having) for having in labels.values()), each
 
 
 def test_every_pod_has_a_policy(objects: Objects) -> None:
     """What no policy selects may talk to everything."""
     policies = [each["spec"]["podSelector"]["matchLabels"] for each in of(objects, "NetworkPolicy")]
     assert [] == [name for name, labels, _ in pods(objects) if not any(matches(p, labels) for p in policies)]
-    for each in of(objects, "NetworkPolicy"):
-        assert ["Ingress"] == each["spec"]["policyTypes"]
-        assert [] not in each["spec"].values(), "the server leaves an empty list out: every apply would find a change"
-
-
-def test_tritons_with_a_gpu_run_where_the_gpus_are(objects: Objects) -> None:
-    """Nodes with GPUs are tainted, as NVIDIA's operator and the clouds do it."""
-    for name, _, spec in pods(objects):
-        if any("nvidia.com/gpu" in container["resources"]["limits"] for container in spec["containers"]):
-            assert "nvidia.com/gpu" in {toleration["key"] for toleration in spec["tolerations"]}, name
+    assert all(["Ingress"] == each["spec"]["policyTypes"] for each in of(objects, "NetworkPolicy"))
 
 
 def test_ports_are_where_they_are_looked_for(objects: Objects) -> None:
@@ -152,66 +117,20 @@ def test_ports_are_where_they_are_looked_for(objects: Objects) -> None:
                 assert container[probe]["httpGet"]["port"] in own, (name, probe)
 
 
-def test_gateways_and_sync_are_told_where_triton_is(objects: Objects) -> None:
-    """The address is the headless Service and its gRPC port, in DNS form; sync talks to its own pod."""
-    services = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Service")}
-    for name, container in containers(objects):
-        address = environment(container).get("TRITON_GATEWAY_TRITON_GRPC")
-        if address is None:
-            continue
-        if name.startswith("triton-gateway/"):
-            host, port = address.removeprefix("dns:///").rsplit(":", 1)
-            assert address.startswith("dns:///")
-            assert int(port) == 8001
-            if "triton" in services:
-                assert "triton" == host
-                assert "None" == services["triton"]["clusterIP"]
-        elif name.startswith("triton/"):
-            assert "127.0.0.1:8001" == address
-
-
 def test_a_model_sync_that_ends_again_and_again_takes_no_triton_from_the_gateways(objects: Objects) -> None:
     """A pod is ready if all of its containers are: behind the name are all pods, and gateways call what answers."""
     for each in of(objects, "Service"):
         is_triton = each["metadata"]["labels"].get("app.kubernetes.io/component") == "triton"
         assert is_triton == each["spec"].get("publishNotReadyAddresses", False), each["metadata"]["name"]
+        assert not is_triton or "None" == each["spec"]["clusterIP"]
 
 
-def test_gateways_count_themselves_by_a_service_that_nothing_else_finds(objects: Objects) -> None:
-    """It is headless, has the ready pods only, and no ServiceMonitor would scrape them a second time by it."""
-    gateways = [
-        (labels, environment(container)) for _, labels, spec in pods(objects) for container in spec["containers"]
-        if kind_of(container) == "gateway" and "TRITON_GATEWAY_PORT" in environment(container)
-    ]  # fmt: skip
-    services = {each["metadata"]["name"]: each for each in of(objects, "Service")}
-    assert len(gateways) == sum(name.endswith("-peers") for name in services)
-    for labels, variables in gateways:
-        peers = services[variables["TRITON_GATEWAY_REPLICAS"]]
-        assert "None" == peers["spec"]["clusterIP"]
-        assert not peers["spec"].get("publishNotReadyAddresses")
-        assert matches(peers["spec"]["selector"], labels)
-        for monitor in of(objects, "ServiceMonitor"):
-            assert not matches(monitor["spec"]["selector"]["matchLabels"], peers["metadata"]["labels"])
-            asked = {endpoint["port"] for endpoint in monitor["spec"]["endpoints"]}
-            assert not asked & {port["name"] for port in peers["spec"]["ports"]}
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"gateway__env": '{"TRITON_GATEWAY_REPLICAS": 4}'},
-        {"gateway__extraEnv": '[{"name": "TRITON_GATEWAY_REPLICAS", "value": "4"}]'},
-    ],
-)
-def test_a_number_of_gateways_replaces_the_service_that_counts_them(
-    given: dict[str, str], helm: Callable[..., Objects]
-) -> None:
+def test_a_number_of_gateways_replaces_the_service_that_counts_them(helm: Callable[..., Objects]) -> None:
     """The variable is written once, and an object that nothing uses is not made."""
-    objects = helm("gpu", **given)
+    objects = helm("gpu", gateway__extraEnv='[{"name": "TRITON_GATEWAY_REPLICAS", "value": "4"}]')
     assert [] == [each for each in of(objects, "Service") if each["metadata"]["name"].endswith("-peers")]
     [gateway] = [container for _, container in containers(objects) if kind_of(container) == "gateway"]
-    written = [entry["value"] for entry in gateway["env"] if entry["name"] == "TRITON_GATEWAY_REPLICAS"]
-    assert ["4"] == written
+    assert ["4"] == [each["value"] for each in gateway["env"] if each["name"] == "TRITON_GATEWAY_REPLICAS"]
 
 
 def test_targets_have_the_labels_that_rules_read(objects: Objects) -> None:
@@ -237,18 +156,6 @@ def test_what_model_sync_lacks_is_scraped(objects: Objects) -> None:
         if each["metadata"]["name"] == "triton" and "triton" in services:
             everybody = [rule for rule in each["spec"]["ingress"] if "from" not in rule]
             assert {"metrics", "health"} == {port["port"] for rule in everybody for port in rule["ports"]}
-
-
-def test_volumes_that_are_mounted_exist(objects: Objects) -> None:
-    """And every one that exists is mounted."""
-    claims = {each["metadata"]["name"] for each in of(objects, "PersistentVolumeClaim")} | {"triton-models"}
-    for name, _, spec in pods(objects):
-        declared = {volume["name"] for volume in spec.get("volumes", [])}
-        mounted = {m["name"] for c in spec["containers"] for m in c.get("volumeMounts", [])}
-        assert declared == mounted, name
-        for volume in spec.get("volumes", []):
-            if "persistentVolumeClaim" in volume:
-                assert volume["persistentVolumeClaim"]["claimName"] in claims
 
 
 # --- probes ------------------------------------------------------------------------------------------------------
@@ -289,49 +196,21 @@ def kind_of(container: Mapping[str, Any]) -> str:
 
 def test_probes_are_real_routes(objects: Objects, routes: Mapping[str, set[str]]) -> None:
     """A path that nobody answers would restart pods for ever."""
-    asked = 0
     for name, container in containers(objects):
-        kind = kind_of(container)
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            if probe in container:
-                assert container[probe]["httpGet"]["path"] in routes[kind], (name, probe)
-                asked += 1
+        for probe in {"startupProbe", "readinessProbe", "livenessProbe"} & container.keys():
+            assert container[probe]["httpGet"]["path"] in routes[kind_of(container)], (name, probe)
         if container["name"] in ("gateway", "triton", "sync", "controlplane"):
             assert {"readinessProbe", "livenessProbe"} <= container.keys(), name
-    assert asked >= 2
 
 
-def test_liveness_depends_on_nothing_outside_and_readiness_on_what_it_serves(objects: Objects) -> None:
-    """Restarting a pod repairs neither ClearML nor Triton."""
+def test_liveness_depends_on_nothing_outside(objects: Objects) -> None:
+    """Restarting a pod repairs neither ClearML nor Triton; and a start may take a minute."""
     for name, container in containers(objects):
-        if "livenessProbe" not in container:
-            continue
-        live, ready = (
-            container.get(p, {}).get("httpGet", {}).get("path", "") for p in ("livenessProbe", "readinessProbe")
-        )  # fmt: skip
-        assert not live.endswith(("readyz", "ready")), name
-        if not name.startswith("controlplane/"):
-            assert live != ready, name
-            assert container["startupProbe"]["httpGet"]["path"] == live
-            patience = container["startupProbe"]["failureThreshold"] * container["startupProbe"]["periodSeconds"]
-            assert patience >= 60, name
-
-
-def test_a_pod_outlives_its_drain(objects: Objects) -> None:
-    """Grace period > preStop + what requests in flight may take; or the kubelet kills what is being answered."""
-    for name, _, spec in pods(objects):
-        for container in spec["containers"]:
-            before = container.get("lifecycle", {}).get("preStop")
-            if before is None:
-                continue
-            pause = float(before["exec"]["command"][1])
-            drain = environment(container).get("TRITON_GATEWAY_DRAIN_TIMEOUT", "30s")
-            assert pause >= 5
-            delay = Settings.model_fields["drain_delay"].default
-            assert spec["terminationGracePeriodSeconds"] >= pause + delay + parse_duration(drain) + 5, name
-            if "TRITON_GATEWAY_DRAIN_TIMEOUT" in environment(container):
-                longest = Settings.model_fields["request_timeout"].default
-                assert parse_duration(drain) >= longest, "a request may take longer than its gateway waits"
+        if start := container.get("startupProbe"):
+            live = container["livenessProbe"]["httpGet"]["path"]
+            assert live in ("/livez", "/healthz", "/v2/health/live"), name
+            assert start["httpGet"]["path"] == live
+            assert start["failureThreshold"] * start["periodSeconds"] >= 60, name
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
@@ -356,28 +235,24 @@ def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) 
 
 
 def test_the_gateways_settings_are_usable(objects: Objects) -> None:
-    """Every value passes the settings' own validation."""
+    """Every value passes the settings' own validation; no request may take longer than its gateway waits."""
     for name, container in containers(objects):
         values = {k: v for k, v in environment(container).items() if k.startswith("TRITON_GATEWAY_")}
         if kind_of(container) == "gateway" and "TRITON_GATEWAY_TRITON_GRPC" in values:
-            assert 8080 == Settings(**values).port, name
+            found = Settings(**values)
+            assert 8080 == found.port, name
+            assert found.drain_timeout >= found.request_timeout, name
 
 
 def test_secrets_are_referred_to_and_never_written(objects: Objects) -> None:
-    """By name, in one Secret that the cluster's owner makes; needed, so that a pod without it says so.
-
-    Only the key of a Triton of ours is made by the chart, of chance.
-    """
+    """By name; needed, so that a pod without it says so. Only the key of a Triton of ours is made by the chart."""
     assert {"triton-gateway-triton-key"} >= {each["metadata"]["name"] for each in of(objects, "Secret")}
     for name, container in containers(objects):
         for entry in container.get("env", []):
-            secret = any(word in entry["name"] for word in ("SECRET", "ACCESS_KEY", "PASSWORD", "TOKEN"))
-            assert secret == ("valueFrom" in entry), (name, entry["name"])
-            if secret:
-                reference = entry["valueFrom"]["secretKeyRef"]
-                assert "clearml-credentials" == reference["name"]
-                assert reference["key"] in CREDENTIALS
-                assert not reference.get("optional")
+            is_secret = any(word in entry["name"] for word in ("SECRET", "ACCESS_KEY", "PASSWORD", "TOKEN"))
+            reference = entry.get("valueFrom", {}).get("secretKeyRef")
+            assert is_secret == (reference is not None), (name, entry["name"])
+            assert not is_secret or {*reference} == {"name", "key"}
 
 
 def test_every_triton_of_ours_starts_with_a_key_that_sync_has_and_gateways_have_not(objects: Objects) -> None:
@@ -404,13 +279,6 @@ def test_every_triton_of_ours_starts_with_a_key_that_sync_has_and_gateways_have_
 # --- hardening ---------------------------------------------------------------------------------------------------
 
 
-def test_images_are_pinned_to_this_version(objects: Objects) -> None:
-    """Never latest; ours carry the version of the package."""
-    for name, container in containers(objects):
-        _, _, tag = container["image"].rpartition(":")
-        assert metadata.version("triton-gateway") == tag, name
-
-
 def test_memory_is_guaranteed_and_cpu_is_not_throttled(objects: Objects) -> None:
     """Requests equal limits for memory; no CPU limit, whose throttling shows as p99."""
     for name, container in containers(objects):
@@ -420,69 +288,16 @@ def test_memory_is_guaranteed_and_cpu_is_not_throttled(objects: Objects) -> None
         assert "cpu" not in resources["limits"], name
 
 
-def test_the_node_has_room_for_every_volume(objects: Objects) -> None:
-    """A pod requests what its emptyDirs may hold; for development a node may be smaller."""
-    found = 0
-    for name, _, spec in pods(objects):
-        rooms = {each["name"]: each.get("emptyDir") for each in spec.get("volumes", [])}
-        if not of(objects, "PersistentVolumeClaim"):
-            # What the pod keeps on the node's disk; temporary files, which seldom exist, are not requested.
-            kept = [rooms[each]["sizeLimit"] for each in ("state", "models", "sync-state") if rooms.get(each)]
-            requests = [container["resources"]["requests"] for container in spec["containers"]]
-            requested = [each["ephemeral-storage"] for each in requests if "ephemeral-storage" in each]
-            assert sorted(kept) == sorted(requested), name
-            found += len(kept)
-    assert 0 < found or of(objects, "PersistentVolumeClaim")
-
-
 def test_pods_are_nobody_on_a_read_only_root_without_a_token(objects: Objects) -> None:
-    """The restricted Pod Security Standard, and no way to the Kubernetes API."""
+    """Beyond the restricted Pod Security Standard, which tests/cluster has enforced."""
     for name, _, spec in pods(objects):
         assert spec["automountServiceAccountToken"] is False, name
-        security = spec["securityContext"]
-        assert security["runAsNonRoot"] is True
-        assert security["runAsUser"] >= 10000
-        assert {"type": "RuntimeDefault"} == security["seccompProfile"]
-        assert not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC"))
+        assert spec["securityContext"]["runAsUser"] >= 10000, name
     for name, container in containers(objects):
-        security = container["securityContext"]
-        assert security["readOnlyRootFilesystem"] is True, name
-        assert security["allowPrivilegeEscalation"] is False, name
-        assert ["ALL"] == security["capabilities"]["drop"], name
-        assert "/tmp" in {mount["mountPath"] for mount in container["volumeMounts"]}, name
-    for each in of(objects, "ServiceAccount"):
-        assert each["automountServiceAccountToken"] is False
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True, name
 
 
 # --- scale and disruption ----------------------------------------------------------------------------------------
-
-
-def bounds(objects: Objects) -> dict[str, tuple[int, int]]:
-    """Fewest and most pods of every Deployment, whoever decides."""
-    found = {}
-    for each in of(objects, "Deployment"):
-        count = each["spec"].get("replicas", 1)
-        found[each["metadata"]["name"]] = (count, count)
-    for each in of(objects, "HorizontalPodAutoscaler"):
-        spec = each["spec"]
-        found[spec["scaleTargetRef"]["name"]] = (spec.get("minReplicas", 1), spec["maxReplicas"])
-    for each in of(objects, "ScaledObject"):
-        spec = each["spec"]
-        found[spec["scaleTargetRef"]["name"]] = (spec.get("minReplicaCount", 0), spec["maxReplicaCount"])
-    return found
-
-
-def test_nobody_decides_twice_how_many_pods_there_are(objects: Objects) -> None:
-    """One autoscaler per Deployment, for one that exists, and no `replicas` beside it; least below most."""
-    scalers = of(objects, "HorizontalPodAutoscaler", "ScaledObject")
-    targets = [each["spec"]["scaleTargetRef"]["name"] for each in scalers]
-    assert len(targets) == len(set(targets))
-    deployments, found = {each["metadata"]["name"]: each["spec"] for each in of(objects, "Deployment")}, bounds(objects)
-    for target in targets:
-        assert "replicas" not in deployments[target]
-        assert found[target][0] >= 2, "one under a budget of one is taken away by every drain"
-    for fewest, most in found.values():
-        assert 1 <= fewest <= most
 
 
 def test_autoscalers_ask_for_their_own_releases_and_pools_numbers(helm: Callable[..., Objects]) -> None:
@@ -531,28 +346,25 @@ def test_model_sync_sees_the_processes_that_it_counts(objects: Objects) -> None:
         assert bool(spec.get("shareProcessNamespace")) == ("triton" in kinds and "python" in engines), name
 
 
-def test_rolling_loses_no_capacity_and_waits_for_no_gpu(objects: Objects) -> None:
-    """A new pod first, then an old one less; except if a disk, a repository or a GPU has room for one only."""
-    for each in of(objects, "Deployment"):
-        name, strategy = each["metadata"]["name"], each["spec"]["strategy"]
-        limits = [c["resources"]["limits"] for c in each["spec"]["template"]["spec"]["containers"]]
-        if name in ("controlplane", "controller", "sync"):
-            assert "Recreate" == strategy["type"]
-            assert 1 == each["spec"]["replicas"]
-        elif any("nvidia.com/gpu" in each for each in limits):
-            assert {"maxSurge": 0, "maxUnavailable": 1} == strategy["rollingUpdate"], name
-        else:
-            assert 0 == strategy["rollingUpdate"]["maxUnavailable"], name
-            assert 0 != strategy["rollingUpdate"]["maxSurge"], name
-
-
-def test_pods_are_spread(objects: Objects) -> None:
-    """Over nodes; gateways also over zones."""
+def test_gateways_roll_without_a_gap_and_both_tiers_are_spread(objects: Objects) -> None:
+    """A new pod first, then an old one less; over nodes, gateways also over zones."""
     for name, _, spec in pods(objects):
         if name in ("triton-gateway", "triton"):
             keys = {constraint["topologyKey"] for constraint in spec["topologySpreadConstraints"]}
             assert "kubernetes.io/hostname" in keys, name
             assert name == "triton" or "topology.kubernetes.io/zone" in keys
+        strategy = named(objects, "Deployment", name)["spec"]["strategy"]
+        assert name != "triton-gateway" or 0 == strategy["rollingUpdate"]["maxUnavailable"]
+        assert (strategy["type"] == "Recreate") == (name in ("controlplane", "controller", "sync"))
+
+
+def test_nobody_decides_twice_how_many_pods_there_are(objects: Objects) -> None:
+    """One autoscaler per Deployment, and no `replicas` beside it; at least two, as a drain takes one away."""
+    for each in of(objects, "HorizontalPodAutoscaler", "ScaledObject"):
+        spec = each["spec"]
+        assert "replicas" not in named(objects, "Deployment", spec["scaleTargetRef"]["name"])["spec"]
+        assert 2 <= spec.get("minReplicas", spec.get("minReplicaCount"))
+        assert each["metadata"]["name"] == spec["scaleTargetRef"]["name"]
 
 
 # --- helm --------------------------------------------------------------------------------------------------------
@@ -614,31 +426,13 @@ def test_a_secret_of_keys_reaches_the_gateway_and_prometheus_has_its_own(helm: C
     assert "authorization" not in monitors["triton"]
 
 
-@pytest.mark.parametrize("url", ["rediss://gateway@quotas.example:6380/1", "redis://10.0.0.7"])
-def test_a_store_of_quotas_reaches_the_gateway(helm: Callable[..., Objects], url: str) -> None:
-    """Its address, and its password as a file."""
-    objects = helm(gateway__quotaStore__url=f'"{url}"', gateway__quotaStore__passwordSecret='"quotas"')
-    gateway = next(container for name, container in containers(objects) if name == "triton-gateway/gateway")
-    variables = environment(gateway)
-    assert url == variables["TRITON_GATEWAY_QUOTA_STORE"]
-    assert "/quota-store/password" == variables["TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"]
-    assert "/quota-store" in {mount["mountPath"] for mount in gateway["volumeMounts"]}
-    deployment = named(objects, "Deployment", "triton-gateway")
-    [volume] = [v for v in deployment["spec"]["template"]["spec"]["volumes"] if v["name"] == "quota-store"]
-    assert "quotas" == volume["secret"]["secretName"]
-
-
 @pytest.mark.parametrize(
     ("pairs", "said"),
     [
-        ({"gateway__quotaStore__url": '"redis://:secret@quotas"'}, "quotaStore"),
         ({"triton__enabled": "false"}, "triton.address"),
         ({"sync__claim": '"c"'}, "sync.address"),
         ({"gatway": "{}"}, "gatway"),
-        ({"gateway__replicas": '"two"'}, "replicas"),
-        ({"triton__engine": '"onnx"'}, "engine"),
         ({"autoscaling__gateway__min": "9", "autoscaling__gateway__max": "8"}, "autoscaling.gateway.min"),
-        ({"autoscaling__triton__max": "0"}, "autoscaling.triton"),
         ({"gateway__drainTimeout": '"300s"'}, "gateway.terminationGracePeriodSeconds: at least 317"),
         ({"triton__preStopSeconds": "26"}, "triton.terminationGracePeriodSeconds: at least 61"),
         (
@@ -646,14 +440,10 @@ def test_a_store_of_quotas_reaches_the_gateway(helm: Callable[..., Objects], url
             "triton.pools: a.terminationGracePeriodSeconds: at least 50",
         ),
         ({"gateway__grpcPort": "8080"}, "grpcPort"),
-        ({"gateway__drainTimeout": '"1.5m"'}, "gateway.terminationGracePeriodSeconds: at least 107"),
         ({"gateway__allowAnonymous": "false"}, "gateway: set keysSecret"),
         ({"gateway__env": '{"TRITON_GATEWAY_DRAIN_TIMEOUT": "300s"}'}, "gateway.env.TRITON_GATEWAY_DRAIN_TIMEOUT"),
         ({"gateway__env": '{"CLEARML_API_HOST": "http://elsewhere"}'}, "gateway.env.CLEARML_API_HOST"),
         ({"triton__pools": '[{"name": "default"}]'}, "two pools are called default"),
-        ({"triton__pools": '[{"name": "a"}, {"name": "a"}]'}, "two pools are called a"),
-        ({"triton__pools": '[{"gpus": 1}]'}, "name"),
-        ({"triton__pools": '[{"name": "A_10"}]'}, "pattern"),
         ({"triton__pools": '[{"name": "a", "gpu": 1}]'}, "gpu"),
         ({"triton__pools": '[{"name": "a"}]', "triton__enabled": "false"}, "triton.pools: needs"),
         # of two entries with one name, Kubernetes takes the last without a word, and server-side apply refuses both
@@ -662,7 +452,6 @@ def test_a_store_of_quotas_reaches_the_gateway(helm: Callable[..., Objects], url
             "extraEnv: TRITON_GATEWAY_PORT",
         ),
         ({"gateway__extraEnv": '[{"name": "A", "value": "1"}]', "gateway__env": '{"A": "2"}'}, "extraEnv: A is set"),
-        ({"gateway__extraEnv": '[{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]'}, "extraEnv: A is set"),
         (
             {"sync__extraEnv": '[{"name": "CLEARML_API_ACCESS_KEY", "value": "k"}]'},
             "extraEnv: CLEARML_API_ACCESS_KEY",

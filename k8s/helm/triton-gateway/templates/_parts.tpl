@@ -6,10 +6,9 @@ triton, sync, controller or controlplane. Comments that begin with # reach whoev
 {{- /* What the objects of a release begin with. 40 characters leave room for `-triton-POOL` in the name of a Service. */ -}}
 {{- define "triton-gateway.fullname" -}}
 {{- $ := index . 0 -}}
-{{- $name := default $.Chart.Name $.Values.nameOverride -}}
 {{- $own := $.Release.Name -}}
-{{- if not (contains $name $own) -}}
-{{- $own = printf "%s-%s" $own $name -}}
+{{- if not (contains $.Chart.Name $own) -}}
+{{- $own = printf "%s-%s" $own $.Chart.Name -}}
 {{- end -}}
 {{ default $own $.Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
 {{- end }}
@@ -35,7 +34,7 @@ Name of an object: (list $ component), or (list $ "triton" pool). The gateway's 
 
 {{- /* What never changes: (list $ component), or (list $ "triton" pool). */ -}}
 {{- define "triton-gateway.selectorLabels" -}}
-app.kubernetes.io/name: {{ default (index . 0).Chart.Name (index . 0).Values.nameOverride }}
+app.kubernetes.io/name: {{ (index . 0).Chart.Name }}
 app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- if gt (len .) 2 }}
@@ -81,12 +80,6 @@ topologySpreadConstraints:
     labelSelector: {{ include "triton-gateway.selector" $pods | nindent 6 }}
   {{- end }}
 {{- end }}
-{{- end }}
-
-{{- /* SERVICE:PORT by which callers reach gateways. */ -}}
-{{- define "triton-gateway.callers" -}}
-{{- $ := index . 0 -}}
-{{ include "triton-gateway.name" (list $ "gateway") }}:{{ $.Values.gateway.service.port }}
 {{- end }}
 
 {{- define "triton-gateway.serviceAccountName" -}}
@@ -214,9 +207,6 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- define "triton-gateway.resources" -}}
 {{- $ := index . 0 -}}
 {{- $resources := deepCopy (index . 1) -}}
-{{- if and $.Values.cpuLimit (not (hasKey $resources.limits "cpu")) -}}
-{{- $_ := set $resources.limits "cpu" $.Values.cpuLimit -}}
-{{- end -}}
 {{- /* What its emptyDirs may hold, so that a pod starts on a node that has it; for development a node may be small. */ -}}
 {{- if and (gt (len .) 2) (not $.Values.controlplane.enabled) (not (hasKey $resources.requests "ephemeral-storage")) -}}
 {{- $_ := set $resources.requests "ephemeral-storage" (index . 2) -}}
@@ -268,12 +258,6 @@ CLEARML_WEB_HOST: {{ $server.webHost | quote }}
 {{- with (index . 0).Values.clearml.servingTaskId }}
 CLEARML_SERVING_TASK_ID: {{ . | quote }}
 {{- end }}
-{{- end }}
-
-{{- /* What every container of ours that talks to ClearML begins with: addresses from the ConfigMap, keys from the Secret. */ -}}
-{{- define "triton-gateway.settings" -}}
-{{- $ := index . 0 -}}
-- configMapRef: {name: {{ include "triton-gateway.fullname" . }}}
 {{- end }}
 
 {{- /* The Secret with the keys of ClearML: yours, or what the chart makes for its own control plane. */ -}}

@@ -14,14 +14,6 @@
 {{- if $gateway.keysSecret }}
 - {name: TRITON_GATEWAY_KEYS_FILE, value: /callers/keys.json} # read again when the Secret changes
 {{- end }}
-{{- with $gateway.quotaStore }}
-{{- if .url }}
-- {name: TRITON_GATEWAY_QUOTA_STORE, value: {{ .url | quote }}} # while it is away, each pod admits its share
-{{- if .passwordSecret }}
-- {name: TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE, value: /quota-store/password}
-{{- end }}
-{{- end }}
-{{- end }}
 {{- with include "triton-gateway.peers" (list $) }}
 - {name: TRITON_GATEWAY_REPLICAS, value: {{ . }}} # the ready pods behind this name share the quotas and the calls to Triton
 {{- end }}
@@ -76,8 +68,7 @@ containers:
   - name: gateway
     {{- include "triton-gateway.image" (list $ "") | nindent 4 }}
     args: [serve]
-    envFrom:
-      {{- include "triton-gateway.settings" (list $) | nindent 6 }}
+    envFrom: [{configMapRef: {name: {{ include "triton-gateway.fullname" (list $) }}}}]
     env:
       {{- $written := include "triton-gateway.gatewayEnv" (list $) }}
       {{- $names := list }}
@@ -118,9 +109,6 @@ containers:
       {{- if $gateway.keysSecret }}
       - {name: callers, mountPath: /callers, readOnly: true}
       {{- end }}
-      {{- if $gateway.quotaStore.passwordSecret }}
-      - {name: quota-store, mountPath: /quota-store, readOnly: true}
-      {{- end }}
       {{- if $gateway.tls.secret }}
       - {name: tls, mountPath: /tls, readOnly: true}
       {{- end }}
@@ -134,9 +122,6 @@ volumes:
     secret:
       secretName: {{ $gateway.keysSecret }}
       items: [{key: keys.json, path: keys.json}, {key: keys.json.pepper, path: keys.json.pepper}]
-  {{- end }}
-  {{- with $gateway.quotaStore.passwordSecret }}
-  - {name: quota-store, secret: {secretName: {{ . }}, items: [{key: password, path: password}]}}
   {{- end }}
   {{- with $gateway.tls.secret }}
   - {name: tls, secret: {secretName: {{ . }}}}
@@ -219,9 +204,6 @@ containers:
       {{- if $triton.tls.secret }}
       - {name: triton-server-tls, mountPath: /triton-server-tls, readOnly: true}
       {{- end }}
-      {{- if $triton.engineCacheClaim }}
-      - {name: engines, mountPath: /tmp/trt-engines} # folder in which the models' configurations make TensorRT keep its engines
-      {{- end }}
       {{- with $triton.extraVolumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
@@ -229,9 +211,6 @@ containers:
 volumes:
   {{- if eq $triton.engine "python" }}
   - {name: triton-state, emptyDir: {sizeLimit: 1Gi}}
-  {{- end }}
-  {{- with $triton.engineCacheClaim }}
-  - {name: engines, persistentVolumeClaim: {claimName: {{ . }}}}
   {{- end }}
   {{- with $triton.tls.secret }}
   - {name: triton-server-tls, secret: {secretName: {{ . }}, defaultMode: 288}} # with the key; the others see only ca.crt
@@ -277,8 +256,7 @@ volumes:
 name: sync
 {{ include "triton-gateway.image" (list $ "-sync") }}
 args: {{ concat (list "sync") $.Values.sync.extraArgs | toJson }}
-envFrom:
-  {{- include "triton-gateway.settings" (list $) | nindent 2 }}
+envFrom: [{configMapRef: {name: {{ include "triton-gateway.fullname" (list $) }}}}]
 env:
   {{- $written := include "triton-gateway.syncEnv" . }}
   {{- $written | nindent 2 }}
