@@ -109,14 +109,14 @@ def stack(podman: None) -> Iterator[None]:
         compose("down", "-v", "--timeout", "20")
 
 
-@pytest.mark.parametrize("profiles", ["", "embedded,gpu", "clearml,cpu", "clearml,gpu", "embedded,cpu,load"])
+@pytest.mark.parametrize("profiles", ["", "embedded,gpu", "cpu"])
 def test_compose_itself_accepts_every_choice(profiles: str) -> None:
     """Schema, references between services, interpolation; also of the profiles that cannot be started here."""
     chosen = [word for name in profiles.split(",") if name for word in ("--profile", name)]
     sh(os.environ["COMPOSE"], "-f", "docker-compose.yml", *chosen, "config", "--quiet")
     services = set(sh(os.environ["COMPOSE"], "-f", "docker-compose.yml", *chosen, "config", "--services").split())
     assert ("triton-gpu" in profiles.replace("gpu", "triton-gpu")) == ("triton-gpu" in services)
-    assert ("clearml" in profiles) == ("apiserver" in services) == ("controlplane" not in services)
+    assert ("cpu" != profiles) == ("controlplane" in services)
 
 
 def test_one_request_is_answered_end_to_end(stack: None) -> None:
@@ -203,13 +203,3 @@ def test_the_laptop_image_is_a_whole_stack() -> None:
         raise
     finally:
         sh("podman", "rm", "--force", "--time", "15", name, check=False)
-
-
-def test_it_is_torn_down_without_a_trace(podman: None) -> None:
-    """After `down -v` no container, network or volume of the project is left. Runs last: the fixture took it down."""
-    compose("up", "-d", "--no-build", "prometheus", "alertmanager")
-    compose("down", "-v", "--timeout", "10")
-    label = "label=com.docker.compose.project=triton-gateway"
-    assert [] == sh("podman", "ps", "-aq", "--filter", label).split()
-    assert [] == sh("podman", "volume", "ls", "-q", "--filter", label).split()
-    assert [] == sh("podman", "network", "ls", "-q", "--filter", label).split()
