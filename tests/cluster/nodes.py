@@ -56,8 +56,6 @@ def _node(name: str, cpus: int, gpus: int = 0) -> dict[str, Any]:
 
 
 _LABEL: Final = '.metadata.labels["app.kubernetes.io/component"]'
-STAYS_UNREADY: Final = "tests/stays-unready"
-"""Annotation of a pod that kwok does not make ready: a test says what its containers do."""
 _ALIVE: Final = {"key": ".metadata.deletionTimestamp", "operator": "DoesNotExist"}
 
 _NODE: Final = """
@@ -87,20 +85,6 @@ containerStatuses:
 - {name: {{ .name | Quote }}, image: {{ .image | Quote }}, imageID: "", ready: false, restartCount: 0, started: true,
    state: {running: {startedAt: {{ $now | Quote }}}}}
 {{ end }}
-initContainerStatuses:
-{{ range .spec.initContainers }}
-- name: {{ .name | Quote }}
-  image: {{ .image | Quote }}
-  imageID: ""
-  ready: true
-  restartCount: 0
-  {{ if eq .restartPolicy "Always" }}
-  started: true
-  state: {running: {startedAt: {{ $now | Quote }}}}
-  {{ else }}
-  state: {terminated: {exitCode: 0, reason: Completed, startedAt: {{ $now | Quote }}, finishedAt: {{ $now | Quote }}}}
-  {{ end }}
-{{ end }}
 hostIP: {{ NodeIPWith .spec.nodeName | Quote }}
 podIP: {{ PodIPWith .spec.nodeName false .metadata.uid .metadata.name .metadata.namespace | Quote }}
 phase: Running
@@ -128,7 +112,6 @@ def stages(played: Played) -> str:
     neither = {"key": _LABEL, "operator": "NotIn", "values": ["gateway", "triton"]}
     waiting = [
         _ALIVE,
-        {"key": f'.metadata.annotations["{STAYS_UNREADY}"]', "operator": "DoesNotExist"},
         {"key": ".status.phase", "operator": "In", "values": ["Running"]},
         {"key": '.status.conditions.[] | select( .type == "Ready" ) | .status', "operator": "In", "values": ["False"]},
     ]

@@ -105,22 +105,3 @@ def test_ctrl_c_before_the_endpoint_is_there_ends_it_with_a_line(
     assert ("model remove --endpoint words/1" in said) == (call == "tasks.edit")
     if call != "tasks.edit":
         assert before == endpoints(server, environment)
-
-
-def deploy(environment: Mapping[str, str], place: Path, model: Path, endpoint: str) -> str:
-    """Deploy until the endpoint is added, as no gateway answers; return what was said. Ctrl-C then leaves it, and says
-    so with the command that removes it.
-    """
-    argv = [*command(), "deploy", str(model), "--endpoint", endpoint, "--url", "http://127.0.0.1:9"]
-    said = ""
-    with subprocess.Popen(argv, env=environment, cwd=place, stderr=subprocess.PIPE, text=True) as running:
-        assert running.stderr is not None
-        for line in running.stderr:
-            if f"waiting for {endpoint}/1" in line and f"waiting for {endpoint}/1" not in said:
-                running.send_signal(signal.SIGINT)  # once: another one would stop what it then says
-            said += line
-        running.wait(LIMIT_S)
-    assert 130 == running.returncode, said
-    assert f"if {endpoint}/1 was added, it stays" in said
-    assert f"model remove --endpoint {endpoint}/1" in said
-    return said

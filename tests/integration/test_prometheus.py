@@ -210,50 +210,6 @@ def test_counts_equal_the_clients_counts(running: Running) -> None:
     assert {"ok", "input_refused", "hook_failed", "endpoint_not_found"} == set(counted())
 
 
-def test_page_board_and_alert_show_one_evidence(running: Running) -> None:
-    """What the controller judges is what Prometheus records of it; the page reads its record."""
-
-    def status() -> Any:
-        return httpx.get(f"{running.gateway}/v1/status", trust_env=False).json()
-
-    def both() -> bool:
-        running.traffic(0.5)
-        shown = {
-            (one["endpoint"], one["version"], one["variable"]): one["days"]
-            for one in status()["drift"] if one["days"] is not None
-        }  # fmt: skip
-        labels = ("endpoint", "version", "variable")
-        recorded = {
-            tuple(one["metric"].get(label, "") for label in labels): float(one["value"][1])
-            for one in running.query("controller_drift_evidence_days")
-        }
-        # The record is written when a verdict changes: what it says is then what was judged at that time.
-        return bool(shown) and shown.keys() <= recorded.keys()
-
-    until(both)
-
-
-def test_prometheus_keeps_the_trace_ids_of_latency_buckets(running: Running) -> None:
-    """It asks for OpenMetrics by itself, and gives exemplars back as Grafana asks for them."""
-    trace_id = "4bf92f3577b34da6a3ce929d0e0e4736"
-    with httpx.Client(base_url=running.gateway, trust_env=False) as client:
-        reply = client.post(
-            "/serve/t/1", json={"text": "good"}, headers={"traceparent": f"00-{trace_id}-{'1' * 16}-01"}
-        )
-    running.sent["ok"] += reply.status_code == 200
-
-    def kept() -> set[str]:
-        now = time.time()
-        query = {"query": "gateway_request_duration_seconds_bucket", "start": now - 3600, "end": now + 3600}
-        with urllib.request.urlopen(
-            f"{running.prometheus}/api/v1/query_exemplars?{urllib.parse.urlencode(query)}", timeout=LIMIT_S
-        ) as answer:
-            series = json.loads(answer.read())["data"]
-        return {exemplar["labels"]["trace_id"] for one in series for exemplar in one["exemplars"]}
-
-    until(lambda: kept() == {trace_id})
-
-
 def panel_queries() -> list[tuple[str, str, str]]:
     """Board, panel and expression of every query, with template variables filled in."""
     found = [(b.title, p.title, q.expr) for b in BOARDS for p in b.panels() for q in p.queries]

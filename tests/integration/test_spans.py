@@ -7,17 +7,13 @@ import base64
 import json
 import shutil
 from collections.abc import Iterator
-from concurrent import futures
 from pathlib import Path
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as pb
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as rpc
-from opentelemetry.sdk.resources import Resource
 
 from deploy.sync.client import AdminClient
 from deploy.sync.repository import ModelRepository
@@ -25,7 +21,6 @@ from gateway.app import Gateway
 from gateway.settings import Settings
 from gateway.spans import exporting
 from gateway.spec import decode, triton_model_name
-from gateway.trace import Trace
 from gateway.triton.backend import TritonBackend
 from tests.core_client import CoreTransport
 from tests.fakes import FakeRegistry
@@ -88,24 +83,6 @@ def over_http() -> Iterator[tuple[Receiver, str]]:
         yield receiver, address
 
 
-@pytest.fixture
-def over_grpc() -> Iterator[tuple[Receiver, str]]:
-    """OTLP over gRPC, with the protocol's own service class."""
-    receiver = Receiver()
-
-    class Service(rpc.TraceServiceServicer):
-        def Export(self, request: Any, context: Any) -> Any:
-            receiver.take(request)
-            return pb.ExportTraceServiceResponse()
-
-    server = grpc.server(futures.ThreadPoolExecutor(2))
-    rpc.add_TraceServiceServicer_to_server(Service(), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    yield receiver, f"http://127.0.0.1:{port}"
-    server.stop(1).wait()
-
-
 async def test_gateway_and_triton_are_one_trace(
     over_http: tuple[Receiver, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,23 +138,3 @@ async def test_gateway_and_triton_are_one_trace(
     spans = [span for _, span in receiver.spans if span.trace_id.hex() == caller[3:35]]
     ids = {span.span_id for span in spans} | {bytes.fromhex(caller[36:52])}
     assert [] == [span.name for span in spans if span.parent_span_id not in ids]
-
-
-async def test_spans_leave_over_grpc_with_the_names_of_the_environment(
-    over_grpc: tuple[Receiver, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES are the service's; a flush at the end loses nothing."""
-    receiver, address = over_grpc
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-    monkeypatch.setenv("OTEL_SERVICE_NAME", "sentiment")
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "deployment.environment=test")
-    spans = exporting("grpc", version="1", instance="test")
-    for _ in range(5):
-        trace = Trace("id")
-        spans.begin(trace)
-        trace.url, trace.prepare_ns = "e", 1000
-        trace.close()
-        spans.finished(trace)
-    await asyncio.to_thread(spans.close)
-    assert [("sentiment", "prepare"), ("sentiment", "POST e")] * 5 == [(s, span.name) for s, span in receiver.spans]
-    assert Resource.create().attributes["deployment.environment"] == "test"

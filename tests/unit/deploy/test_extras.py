@@ -1,12 +1,9 @@
-"""Each place our code runs in installs what its code imports, and nothing that no code there asks for."""
+"""Each place our code runs in installs what its code imports."""
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
 import tomllib
-from collections import defaultdict
 from importlib import metadata
 from pathlib import Path
 
@@ -14,8 +11,6 @@ import grimp
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
-from deploy.cli.main import EXTRAS
 
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -69,28 +64,6 @@ ELSEWHERE = {"opentelemetry": "otel", "onnxruntime": "triton", "redis": "redis",
              "transformers": "bundles"}  # fmt: skip
 """Modules that are imported only if they are asked for, and the extra that the message names then."""
 
-WITHOUT_IMPORT = {
-    "clearml-serving": "a program, run by deploy/tools/clearml_serving.py",
-    "nvidia-pytriton": "Triton's binary, found by deploy/tritonserver/launcher.py",
-    "numpy": "a limit for the python backend",
-    "python-multipart": "by starlette, for uploads",
-    "onnxruntime": "imported inside Triton by deploy/sync/runtime",
-    "openvino": "imported inside Triton by deploy/sync/runtime",
-    "onnxscript": "torch.onnx.export asks for it",
-    "sentencepiece": "imported by name in deploy/bundles/export/tokens.py",
-    "scikit-learn": "by name in gateway/hooks/engines.py",
-    "xgboost-cpu": "by name in gateway/hooks/engines.py",
-    "lightgbm": "by name in gateway/hooks/engines.py",
-    "boto3": "by the clearml SDK, for s3://",
-    "google-cloud-storage": "by the clearml SDK, for gs://",
-    "azure-storage-blob": "by the clearml SDK, for azure://",
-    "opentelemetry-exporter-otlp-proto-http": "the OpenTelemetry SDK finds it by its entry point",
-    "opentelemetry-exporter-otlp-proto-grpc": "the OpenTelemetry SDK finds it by its entry point",
-}
-
-TOOLS = ("check", "dev", "docs")
-"""Extras of what is run on this project and imported by none of it."""
-
 
 def foreign(graph: grimp.ImportGraph, unit: str) -> set[str]:
     """What is imported from outside by a unit and everything of ours that it imports, functions' own imports too."""
@@ -122,45 +95,3 @@ def test_what_a_unit_imports_is_declared_by_its_extra(graph: grimp.ImportGraph, 
         if not DISTRIBUTIONS.get(module, {module}) & installed.union(REQUIRED.get(ELSEWHERE.get(module, ""), ()))
     }
     assert missing == {}
-
-
-def test_every_room_of_deploy_belongs_to_a_unit() -> None:
-    """A new room says what it needs, or is one that others share."""
-    rooms = {path.parent.name for path in (ROOT / "deploy").glob("*/__init__.py")}
-    named = {place.split(".")[1] for places in UNITS.values() for place in places if place.startswith("deploy.")}
-    assert rooms - named == {"tools"}
-
-
-def test_what_is_declared_is_imported(graph: grimp.ImportGraph) -> None:
-    """Nobody installs what no code asks for."""
-    modules = defaultdict(set)
-    for module, names in DISTRIBUTIONS.items():
-        for name in names:
-            modules[name].add(module)
-    imported = {module for unit in UNITS for module in foreign(graph, unit)}
-    listed = {name for extra, names in REQUIRED.items() if extra not in TOOLS for name in names}
-    assert [] == sorted(name for name in listed - WITHOUT_IMPORT.keys() if not modules[name] & imported)
-
-
-def test_torch_is_in_no_extra_but_that_of_bundles() -> None:
-    """Five gigabytes: for whoever makes a model ready, and for nobody else."""
-    assert {"bundles", "dev"} == {extra for extra, names in REQUIRED.items() if "torch" in names}
-
-
-def test_every_extra_that_is_named_somewhere_exists() -> None:
-    """In messages and on pages."""
-    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    wrong = {}
-    for name in tracked:
-        if not name.endswith((".py", ".md", ".sh", ".toml", "Makefile", "Dockerfile")) or name == "CHANGELOG.md":
-            continue
-        for found in re.findall(r"triton-gateway\[([\w,-]+)\]", (ROOT / name).read_text()):
-            unknown = [extra for extra in found.split(",") if extra not in REQUIRED]
-            if unknown:
-                wrong[name] = unknown
-    assert wrong == {}
-
-
-def test_the_extras_of_commands_exist() -> None:
-    """Each command's message names one."""
-    assert set(EXTRAS.values()) <= set(REQUIRED)
