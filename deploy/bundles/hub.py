@@ -1,7 +1,4 @@
-"""Models named by their hub names: fetched, or refused with an explanation of how to work without a network.
-
-``check`` runs before anything is started, ``fetch`` when the export begins; both after ``prerequisites.require``.
-"""
+"""Models named by their hub names: fetched, or refused with an explanation of how to work without a network."""
 
 from __future__ import annotations
 
@@ -12,22 +9,8 @@ from deploy.tools.errors import DeployError
 
 _WANTED: Final = ("*.json", "*.txt", "*.model", "*.safetensors", "*.bin", "*.py", "*.jinja")
 _IGNORED: Final = ("onnx/*", "openvino/*", "*.onnx", "*.h5", "*.msgpack", "*.ot")
-_ANSWERS_WITHIN_S: Final = 10.0
 _HIDDEN: Final = (401, 403, 404)
 """Statuses for a model that does not exist, or is not public."""
-
-
-def check(name: str) -> None:
-    """Raise ``DeployError`` if the model is neither in the local cache nor available from the hub."""
-    from huggingface_hub import HfApi, snapshot_download
-
-    try:
-        snapshot_download(name, local_files_only=True)
-    except Exception:  # noqa: BLE001 - whatever the cache lacks, the hub is asked
-        try:
-            HfApi().model_info(name, timeout=_ANSWERS_WITHIN_S)
-        except Exception as error:
-            raise refusal(name, error) from error
 
 
 def fetch(name: str) -> Path:

@@ -60,11 +60,6 @@ class Given:
     config: TaskConfig | None = None
     task: str = "auto"
 
-    @property
-    def is_on_hub(self) -> bool:
-        """True for a hub name: neither a path nor a registered model."""
-        return self.path is None and not registry.is_id(self.given)
-
 
 def recognise(given: str, *, task: str = "auto", tokenizer: Path | None = None) -> Given:
     """Return what ``given`` is: a folder, a file, a hub name, or the id of a ClearML model.

@@ -1,4 +1,4 @@
-"""Checks what an export needs before anything is started or fetched: packages, and the hub for hub names.
+"""Checks what an export needs before anything is started or fetched.
 
 ``deploy`` and ``up --model`` call it first, and ``optimize`` calls it too. It imports none of the packages.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from importlib import util
 from typing import Final
 
-from deploy.bundles import hub
 from deploy.bundles.export import custom_code
 from deploy.bundles.export.source import refuse_generation
 from deploy.bundles.model_kinds import IN_PYTHON, Given
@@ -38,8 +37,6 @@ def check(
     if given.path is not None:
         with custom_code.trusted(trusts_code):
             custom_code.check(given.path)
-    if given.is_on_hub:
-        hub.check(given.given)
 
 
 def require(*, openvino: bool) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from deploy.sync.model_folder.execution import Target
-from deploy.tools.clearml_serving import Tensor, model_add
+from deploy.tools.clearml_serving import Tensor
 
 _LEAST_BATCH: Final = 8
 """Small requests may share a call even if batching gains nothing: each call costs Triton about 1 ms."""
@@ -61,13 +61,6 @@ def tensors(feeds: Mapping[str, Any], outputs: Sequence[Mapping[str, Any]]) -> t
         ]  # fmt: skip
         answers.append(Tensor(name, "float32", (-1, *sizes)))
     return inputs, answers
-
-
-def add_arguments(
-    endpoint: str, model_id: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor], tuned: Tuned
-) -> list[str]:
-    """Return the arguments of ``clearml-serving`` that add ``endpoint`` (``NAME`` or ``NAME/VERSION``)."""
-    return model_add(endpoint, model_id, inputs, outputs, tuned.pairs())
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 OUTSIDE: Final = (
     "benchmarks/", "dashboards/test_boards.py", "dashboards/test_rules.py", "dashboards/test_scaling.py",
-    "deploy/bundles/judge/test_weights.py", "deploy/bundles/test_prerequisites.py",
+    "deploy/bundles/test_prerequisites.py",
     "deploy/bundles/test_ready_models.py", "deploy/cli/commands/test_boards.py",
     "deploy/cli/commands/test_canary.py",
     "deploy/cli/commands/test_drift.py", "deploy/cli/commands/test_hook.py", "deploy/cli/commands/test_keys.py",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,10 +77,6 @@ class Original:
                 hint="does transformers' own pipeline run it? its tokenizer and config.json may not belong together",
             ) from error
         return {name: value.numpy() for name, value in zip(self.output_names, outputs, strict=True)}
-
-    def weights(self) -> dict[str, Any]:
-        """Return every number of the loaded model, by name, as arrays that share the model's memory."""
-        return named_numbers(self.module)
 
     def use_threads(self, count: int) -> None:
         """Let torch compute on ``count`` threads."""
@@ -159,13 +154,13 @@ def load_model(folder: Path, kind: str, *, attention: str = "sdpa") -> Any:
             f"{len(missing)} weights are not in the model's files and would be random: {', '.join(missing[:3])}",
             hint="was the model saved with another head? its config.json names the architecture",
         )
+    if getattr(model.config, "attention_type", "") == "block_sparse":
+        raise ExportFailed(
+            f"{type(model).__name__} answers a long text differently after a short one, in PyTorch too: a text that is "
+            "too short for sparse attention switches it off",
+            hint="set attention_type to original_full in its config.json",
+        )
     return model.eval()
-
-
-def named_numbers(module: Any) -> dict[str, Any]:
-    """Return the weights and buffers of a torch ``module`` that are real numbers, as arrays that share its memory."""
-    state = module.state_dict()
-    return {name: value.detach().numpy() for name, value in state.items() if value.is_floating_point()}
 
 
 def _flat(model: Any, config: TaskConfig) -> Any:
@@ -290,21 +285,6 @@ def quietly() -> Iterator[None]:
 def not_exported(error: Exception) -> ExportFailed:
     """Return the error for a model that the exporter cannot export."""
     return ExportFailed(
-        f"torch cannot export this model to ONNX: {_exporters_reason(error)}",
+        f"torch cannot export this model to ONNX: {first_line(error)}",
         hint="serve it with a Preprocess class and another Triton backend",
     )
-
-
-def _exporters_reason(error: BaseException) -> str:
-    """Return why torch's exporter failed, briefly, with the file and line if it names them."""
-    text = str(error)
-    places = re.findall(r'File "[^"]*?(\w+\.py)", line (\d+), in (\w+)', text)
-    where = " (" + "{}, line {}, in {}".format(*places[-1]) + ")" if places else ""
-    if fixed := re.search(r"inferred a static shape of (\d+) for dimension \S+\.shape\[(\d)\]", text):
-        what = "batch" if fixed[2] == "0" else "length"
-        return (
-            f"its code computes with the {what} in plain Python, so the graph would accept only a {what} of {fixed[1]}"
-        )
-    if "data-dependent" in text or "DataDependent" in type(error).__name__:
-        return f"the sizes of its tensors depend on the values in them, which a graph cannot do{where}"
-    return first_line(error) + where

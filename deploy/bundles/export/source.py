@@ -7,7 +7,9 @@ user's folder, and nothing of another run is read.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +17,8 @@ from deploy.bundles import hub
 from deploy.bundles.export import custom_code, tokens
 from deploy.bundles.export.tokens import Reads
 from deploy.bundles.model_files import TOKENIZERS, digest, kept_files
-from deploy.tools.errors import DeployError, ExportFailed
+from deploy.tools.errors import DeployError, ExportFailed, GatewayError
+from gateway.registry import ArtifactCache, ClearMLRegistry, is_id
 from preprocessing.config import EMBEDDINGS, GENERATION, TaskConfig
 from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
@@ -58,16 +61,15 @@ class Source:
         return self.folder if reads == "file" and not (self.origin / "tokenizer.json").is_file() else self.origin
 
 
-def find_source(
-    given: str, *, task: str, scratch: Path, reads: Reads = "transformers", fetched: Path | None = None
-) -> Source:
-    """Find the model ``given`` and check it.
+def find_source(given: str, *, task: str, scratch: Path, reads: Reads = "transformers") -> Source:
+    """Find the model ``given`` (a folder, the id of a registered model, or a hub name), and check it.
 
-    ``given`` is a folder, or a hub name that is fetched or in the local cache; ``fetched`` is the folder of a model
-    from the registry. ``task`` is ``auto`` or the task to serve, ``reads`` chooses whose tokens count, ``scratch`` is
-    an empty folder of this run. Raises ``DeployError`` with what is wrong and what to do.
+    ``task`` is ``auto`` or the task to serve, ``reads`` chooses whose tokens count, ``scratch`` is an empty folder of
+    this run. Raises ``DeployError`` with what is wrong and what to do.
     """
-    folder = fetched or Path(given).expanduser()
+    folder = Path(given).expanduser()
+    if not folder.is_dir() and is_id(given):
+        folder = _from_registry(given, scratch / "fetched")
     if not folder.is_dir():
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", given):
             raise DeployError(f"there is no folder {given}", hint="give a Hugging Face model's folder, or a hub name")
@@ -99,6 +101,24 @@ def find_source(
     notes = (f"{note}; to follow the file instead, add --tokenizer file",) if note else ()
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", given.rstrip("/").rsplit("/", 1)[-1]).strip("-.") or "model"
     return Source(folder, origin, given, name, config, digest(origin), notes)
+
+
+def _from_registry(model_id: str, folder: Path) -> Path:
+    """Download the ClearML model ``model_id`` into the empty ``folder``; return the folder that holds its files.
+
+    The SDK's ``get_local_copy`` is not used: it finds unpacked models again by their address, even if other bytes are
+    stored there now.
+    """
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            store = ClearMLRegistry()
+            return ArtifactCache(folder, store).model(store.model(model_id))
+    except GatewayError as error:
+        raise DeployError(
+            f"model {model_id} cannot be fetched: {error.message}",
+            hint="set CLEARML_API_HOST and its keys, or write clearml.conf; `source .triton-gateway/env` sets those of "
+            "`triton-gateway up`",
+        ) from error
 
 
 def refuse_generation(config: TaskConfig | None, given: str) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from deploy.bundles.judge.signal_stack import former_signal_stack
 from deploy.sync.model_folder.execution import Execution
 from deploy.sync.runtime.onnx_model import ENGINES, Runner, first_line
 from deploy.tools.errors import ExportFailed
@@ -28,8 +27,7 @@ class Engine:
         }
         name, load, package = ENGINES[execution.engine]
         try:
-            with former_signal_stack():
-                self.session = load(path, parameters)
+            self.session = load(path, parameters)
         except ModuleNotFoundError as error:
             raise ExportFailed(f"{name} is not installed", hint=f"run `pip install {package}`") from error
         except Exception as error:

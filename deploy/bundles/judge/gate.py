@@ -1,4 +1,4 @@
-"""The gate of one exported graph: every candidate's answers, and its weights, against the model that was named.
+"""The gate of one exported graph: every candidate's answers against the model that was named.
 
 bf16, which rounds while it runs, is let through only if the graph is exact without rounding: what is wrong in the
 export cannot hide behind the tolerance of the precision.
@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from deploy.bundles.export.candidates import Candidate
-from deploy.bundles.judge import parity, weights
+from deploy.bundles.judge import parity
 from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.parity import Parity, Say, Truth, tolerance_for
 from deploy.bundles.work_folder import file_hash
@@ -24,10 +23,9 @@ class Gate:
     """Judges ways to run one graph, with the tokenizer and configuration in ``texts``, as a bundle will have them."""
 
     def __init__(
-        self, truth: Truth, originals: Mapping[str, Any], texts: Path, processor: TextProcessor, graph: Path, *,
-        options: Mapping[str, object], threads: int, say: Say,
+        self, truth: Truth, texts: Path, processor: TextProcessor, graph: Path, *, options: Mapping[str, object],
+        threads: int, say: Say,
     ) -> None:  # fmt: skip
-        """``originals`` are the named model's weights by name."""
         self._truth = truth
         self._texts = texts
         self._graph = graph
@@ -37,8 +35,6 @@ class Gate:
         self._pads = {n: processor.config.pad_id if n == "input_ids" else 0 for n in processor.input_names}
         self.judged_hash = file_hash(graph)
         """The sha256 of the graph that is judged."""
-        say("comparing the graph's weights")
-        self._wrong_weights = weights.faults(originals, graph)
         self._exact: Parity | None = None
 
     def engine(self, graph: Path, execution: Execution, threads: int = 0) -> Engine:
@@ -49,15 +45,13 @@ class Gate:
         """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""
         self._say(f"{candidate.name}: answering {len(self._truth.bodies)} texts")
         found = self._compare(candidate.name, execution, precision)
-        faults = [*found.faults, *self._wrong_weights]
         if precision == "fp32":
             if found.is_within or self._exact is None:
                 self._exact = found
-        else:
-            exact = self._without_rounding(candidate.name)
-            wrong = (*exact.faults, *exact.excesses)
-            faults += [f"its graph is wrong even without rounding: {why}" for why in wrong[:1]]
-        return replace(found, faults=tuple(faults))
+            return found
+        exact = self._without_rounding(candidate.name)
+        wrong = [f"its graph is wrong even without rounding: {why}" for why in (*exact.faults, *exact.excesses)]
+        return replace(found, faults=(*found.faults, *wrong[:1]))
 
     def _without_rounding(self, name: str) -> Parity:
         if self._exact is None:

@@ -11,9 +11,8 @@ for a single token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -66,13 +65,9 @@ _AT_A_THRESHOLD: Final = 20.0
 it differs between programs. Rows with such a distance are off by about 0.001 of their size.
 """
 _ROW_NOISE: Final = (8.0, _WRONG, 0.6)
-_GROUP_NOISE: Final = (3.0, 0.1, 0.35)
-"""What rounding of a reduced precision explains: multiple of its usual difference, least and most.
-
-For one row, and for the median row of a group (neighbouring lengths, one batch size, or one place in a batch).
-"""
-_GROUP: Final = 8
-"""Rows of neighbouring lengths that are examined together. Rows shorter than this round differently from texts."""
+"""What rounding of a reduced precision explains: multiple of its usual difference, least and most."""
+_SHORTEST_TEXT: Final = 8
+"""Rows shorter than this round differently from texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +103,6 @@ class _Answer:
 
     row: int
     call: int
-    position: int
     difference: float
     share: float
 
@@ -171,29 +165,6 @@ def make(processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[st
     return Probes(tuple(rows), tuple(truths), calls, build.shortest, padded, vocabulary)
 
 
-def depends_on_what_came_before(
-    processor: TextProcessor, run: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-) -> bool:
-    """Return True if a freshly loaded model answers its longest row differently after a short one.
-
-    BigBird does in PyTorch: the first text that is too short for sparse attention switches it off for all following
-    ones. No graph can give both answers.
-    """
-    build = RowBuilder(processor)
-    longest = processor.collate_rows([build.row(judged_length(processor), start=0)])
-    short = processor.collate_rows([build.row(build.shortest, start=0)])
-    try:
-        first = {name: np.array(value) for name, value in run(longest).items()}
-        run(short)
-        again = run(longest)
-    except Exception:  # noqa: BLE001 - torch and the models raise what they like; `make` says what cannot be run
-        return False
-    return any(
-        not np.allclose(value, np.asarray(again[name]), rtol=1e-3, atol=1e-4, equal_nan=True)
-        for name, value in first.items()
-    )
-
-
 def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: float, say: Say) -> Finding:
     """Let ``engine`` make every call.
 
@@ -218,7 +189,7 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
             if shapes:
                 fault = f"for {len(call)} row(s) of {probes.rows[i].n_tokens} tokens the output {shapes[0]}"
                 return Finding((fault,))
-            answers.append(_compared(i, number, position, true, own, usual_size))
+            answers.append(_compared(i, number, true, own, usual_size))
         if number % 50 == 49:
             say(f"{number + 1} of {len(probes.calls)} batches of every size and length")
     alone = {call: number for number, call in enumerate(probes.calls) if len(call) == 1}
@@ -230,7 +201,7 @@ def judge(probes: Probes, processor: TextProcessor, engine: Engine, difference: 
         except ExportFailed as error:
             return Finding((f"a row of {probes.rows[i].n_tokens} tokens that is padded: {error.message}",))
         own = _cut(found_alone, 0, i, probes, processor, probes.rows[longer].n_tokens)
-        padded.append(_compared(i, alone[i,], 0, probes.truths[i], own, usual_size))
+        padded.append(_compared(i, alone[i,], probes.truths[i], own, usual_size))
     faults, excesses = _verdict(probes, answers, difference)
     for said, more in zip((faults, excesses), _verdict(probes, padded, difference), strict=True):
         said += [f"alone but padded, {text}" for text in more]
@@ -358,16 +329,16 @@ def _size(outputs: Mapping[str, NDArray[Any]]) -> float:
 
 
 def _compared(
-    row: int, call: int, position: int, true: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]],
+    row: int, call: int, true: Mapping[str, NDArray[Any]], found: Mapping[str, NDArray[Any]],
     usual_size: float,
 ) -> _Answer:  # fmt: skip
     t = np.concatenate([true[n].ravel() for n in true]).astype(np.float64)
     f = np.concatenate([found[n].ravel() for n in true]).astype(np.float64)
     if not np.isfinite(f).all():
-        return _Answer(row, call, position, float("inf"), float("inf"))
+        return _Answer(row, call, float("inf"), float("inf"))
     off = np.abs(t - f)
     size = max(float(np.linalg.norm(t)), usual_size)
-    return _Answer(row, call, position, float(off.max()) / max(1.0, float(np.abs(t).max())),
+    return _Answer(row, call, float(off.max()) / max(1.0, float(np.abs(t).max())),
                    float(np.linalg.norm(off)) / size)  # fmt: skip
 
 
@@ -379,7 +350,7 @@ def _verdict(probes: Probes, answers: Sequence[_Answer], difference: float) -> t
         beyond += [a for a in answers if probes.is_vocabulary(a.row) and not a.share < _OTHER]
     if not beyond:
         return [], []
-    where = _where(probes, answers, beyond)
+    where = _where(probes, beyond)
     if not all(np.isfinite(a.share) for a in beyond):
         return [f"{where}: the answer is not a number"], []
     worst = max(a.share for a in beyond)
@@ -398,57 +369,26 @@ def _inexact(probes: Probes, answers: Sequence[_Answer], difference: float) -> l
 
 def _unusual(probes: Probes, answers: Sequence[_Answer]) -> list[_Answer]:
     """Return the answers that the rounding of a reduced precision does not explain, by what it usually does here."""
-    sizes = [len(call) for call in probes.calls]
-    usual = float(np.median([a.share for a in answers if probes.rows[a.row].n_tokens >= _GROUP] or [0.0]))
-    most = _explained(usual, *_ROW_NOISE)
-    beyond = [a for a in answers if not a.share <= most]
-    groups: dict[tuple[str, int], list[_Answer]] = {}
-    for a in answers:
-        tokens = probes.rows[a.row].n_tokens
-        if sizes[a.call] == 1 and tokens >= _GROUP:
-            groups.setdefault(("length", tokens // _GROUP), []).append(a)
-        elif sizes[a.call] > 1:
-            groups.setdefault(("size", sizes[a.call]), []).append(a)
-            groups.setdefault(("place", a.position), []).append(a)
-    most = _explained(usual, *_GROUP_NOISE)
-    for group in groups.values():
-        if len(group) >= _GROUP // 2 and not np.median([a.share for a in group]) <= most:
-            beyond += [a for a in group if not a.share <= most]
-    return list(dict.fromkeys(beyond))
+    usual = float(np.median([a.share for a in answers if probes.rows[a.row].n_tokens >= _SHORTEST_TEXT] or [0.0]))
+    times, least, most = _ROW_NOISE
+    return [a for a in answers if not a.share <= min(max(times * usual, least), most)]
 
 
-def _explained(usual: float, times: float, least: float, most: float) -> float:
-    return min(max(times * usual, least), most)
-
-
-def _where(probes: Probes, answers: Sequence[_Answer], beyond: Sequence[_Answer]) -> str:
+def _where(probes: Probes, beyond: Sequence[_Answer]) -> str:
     """Return what the wrong answers have in common, in words."""
     sizes = {number: len(call) for number, call in enumerate(probes.calls)}
     if all(probes.is_vocabulary(a.row) for a in beyond):
         return f"{len(beyond)} of the {probes.vocabulary_rows} rows that together contain the whole vocabulary"
     beyond = [a for a in beyond if not probes.is_vocabulary(a.row)]
-    answers = [a for a in answers if not probes.is_vocabulary(a.row)]
-    alone = [a for a in beyond if sizes[a.call] == 1]
+    alone = [probes.rows[a.row].n_tokens for a in beyond if sizes[a.call] == 1]
     if alone:
-        wrong = sorted({probes.rows[a.row].n_tokens for a in alone})
-        tried = sorted({probes.rows[a.row].n_tokens for a in answers if sizes[a.call] == 1})
-        return f"rows of {_spans(wrong, tried)} tokens"
-    wrong = sorted({sizes[a.call] for a in beyond})
-    tried = sorted({sizes[a.call] for a in answers})
-    return f"batches of {_spans(wrong, tried)} rows, each of which is right alone"
+        return f"rows of {_some(alone)} tokens"
+    return f"batches of {_some(sizes[a.call] for a in beyond)} rows, each of which is right alone"
 
 
-def _spans(chosen: Sequence[int], among: Sequence[int]) -> str:
-    """Return numbers in words, those that follow each other ``among`` all as spans."""
-    places = [among.index(n) for n in chosen]
-    spans = [[places[0], places[0]]]
-    for one, two in pairwise(places):
-        if two == one + 1:
-            spans[-1][1] = two
-        else:
-            spans.append([two, two])
-    shown = [f"{among[a]}" if a == b else f"{among[a]} to {among[b]}" for a, b in spans]
-    return ", ".join(shown[:4]) + (" …" if len(shown) > 4 else "")
+def _some(numbers: Iterable[int]) -> str:
+    chosen = sorted(set(numbers))
+    return ", ".join(map(str, chosen[:4])) + (f" … {chosen[-1]}" if len(chosen) > 4 else "")
 
 
 def _kept(output: NDArray[Any], number: int) -> NDArray[Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import re
-from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -58,13 +56,12 @@ def machine() -> dict[str, Any]:
 
 
 def describe(
-    options: Options, source: Source, name: str, chosen: Candidate, found: Parity, wanted: Execution, tuned: Tuned,
-    ratio: float,
+    options: Options, source: Source, chosen: Candidate, found: Parity, wanted: Execution, tuned: Tuned, ratio: float,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the part that all manifests share; ``ratio`` is the chosen candidate's speed in multiples of PyTorch's."""
+    """Return what was asked, chosen and used; ``ratio`` is the chosen candidate's speed in multiples of PyTorch's."""
     return {
         "format": FORMAT,
-        "name": name,
+        "name": options.name or source.name,
         "target": options.target,
         "source": {
             "given": source.given, "digest": source.digest, "architecture": source.config.architecture,
@@ -86,9 +83,3 @@ def hashes(folder: Path) -> dict[str, str]:
     """Return the sha256 of every file of a bundle except the manifest."""
     paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != FILE)
     return {path.relative_to(folder).as_posix(): file_hash(path) for path in paths}
-
-
-def bundle_digest(values: Mapping[str, Any], graph: Path) -> str:
-    """Return the suffix of a bundle's name: the hash of its graph, its source, candidate and target."""
-    parts = [file_hash(graph), values["source"]["digest"], values["chosen"]["candidate"], values["target"]]
-    return hashlib.sha256(repr(parts).encode()).hexdigest()[:10]

@@ -46,8 +46,7 @@ class Case:
         """Judge ``bundle`` (texts and model.onnx) as candidate ``name``."""
         candidate = next(c for c in candidates.CANDIDATES if c.name == name)
         gate = Gate(
-            self.truth, self.original.weights(), bundle, self.processor, bundle / "model.onnx", options=options or {},
-            threads=1, say=_nothing,
+            self.truth, bundle, self.processor, bundle / "model.onnx", options=options or {}, threads=1, say=_nothing,
         )  # fmt: skip
         return gate.judge(candidate, candidate.execution(128, source="here"), candidate.precision)
 

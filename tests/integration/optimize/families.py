@@ -376,19 +376,18 @@ FOLDERS: Mapping[str, Callable[[Path], Path]] = {
 }
 """What makes a folder of each family, and of models that are saved in another way."""
 
-_SIZES = "the sizes of its tensors depend on the values in them, which a graph cannot do"
-_LENGTH = "its code computes with the length in plain Python, so the graph would accept only a length of"
+_EXPORT = "torch cannot export this model to ONNX"
 _PADDING = "a Preprocess class that sends one text at a time can serve it"
 _NO_FILE = "exists only as Python code in transformers and cannot be saved as tokenizer.json"
 _NO_TASK = "The task of this model is unknown"
 REFUSED: Mapping[str, str] = {
-    "Longformer": f"{_SIZES} (modeling_longformer.py",
+    "Longformer": _EXPORT,
     "BigBird, sparse": "answers a long text differently after a short one, in PyTorch too",
     "ConvBERT": _PADDING,
     "CANINE": f"CanineTokenizer, {_NO_FILE}",
-    "XLNet": "torch cannot export this model to ONNX",
+    "XLNet": _EXPORT,
     "GPT-2 without pad": "no padding token is defined",
-    "Mamba": _LENGTH,
+    "Mamba": _EXPORT,
     "T5 generation": _NO_TASK,
 }
 """Families that are not deployed, and what is said of them."""

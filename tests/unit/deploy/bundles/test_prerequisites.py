@@ -49,14 +49,6 @@ def test_a_pickle_needs_its_library_only_where_it_is_served(monkeypatch: pytest.
     assert ".[engines]" in told.value.hint
 
 
-def test_a_model_of_the_registry_is_not_looked_for_in_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its id could be a name."""
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    prerequisites.check(Given("transformers", "0" * 32, "m"))
-    with pytest.raises(ModuleNotFoundError):
-        prerequisites.check(Given("transformers", "someone/tiny", "tiny"))
-
-
 def test_code_of_a_model_that_nobody_trusts_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """The export, minutes later and beside a stack that was started for it, would say the same."""
     (tmp_path / "config.json").write_text('{"model_type": "strange", "auto_map": {"AutoModel": "modeling_own.Own"}}')
@@ -83,12 +75,12 @@ def test_a_class_of_a_models_own_is_not_replaced_by_that_of_its_type(
 
 
 def test_a_model_that_generates_is_refused_with_how_to_export_it(tmp_path: Path) -> None:
-    """Before anything starts, and for a hub name or a registered model once it is there, before weights are loaded."""
+    """Before anything starts, and before weights are loaded."""
     for name in ("model.safetensors", "tokenizer.json"):
         (tmp_path / name).write_text("{}")
     (tmp_path / "config.json").write_text('{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}')
     with pytest.raises(ExportFailed, match="generates text") as told:
         prerequisites.check(model_kinds.recognise(str(tmp_path)))
     with pytest.raises(ExportFailed, match="generates text"):
-        find_source("someone/gpt", task="auto", scratch=tmp_path, fetched=tmp_path)
+        find_source(str(tmp_path), task="auto", scratch=tmp_path)
     assert f"optimum-cli export onnx --model {tmp_path} --task text-generation-with-past" in told.value.hint

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from deploy.bundles.serving import Tuned, add_arguments, batch_limit, command_line
+from deploy.bundles.serving import Tuned, batch_limit, command_line
 from deploy.bundles.speed import ORIGINAL, Cell, Timing, best_batch, grid, measure, of_size, score
-from deploy.tools.clearml_serving import Tensor
+from deploy.tools.clearml_serving import Tensor, model_add
 
 
 class Clock:
@@ -66,12 +66,12 @@ def test_the_grid_ends_at_the_models_longest_input():
 
 def test_the_line_is_the_stock_clis_own():
     """With the shapes it wants, and what was tuned as --aux-config."""
-    arguments = add_arguments(
+    arguments = model_add(
         "faq/2",
         "m" * 32,
         [Tensor("input_ids", "int64", (-1, -1))],
         [Tensor("logits", "float32", (-1, 3))],
-        Tuned(2, 1, 8),
+        Tuned(2, 1, 8).pairs(),
     )
     line = command_line(arguments)
     assert line.startswith("clearml-serving model add --engine triton --endpoint faq --version 2 --model-id mmm")

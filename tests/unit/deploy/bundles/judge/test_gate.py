@@ -1,4 +1,4 @@
-"""What is asked of a candidate besides its own answers: its graph without rounding, and its weights."""
+"""What is asked of a candidate besides its own answers: its graph without rounding."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from deploy.bundles.export.candidates import CANDIDATES
-from deploy.bundles.judge import gate as gates
 from deploy.bundles.judge.gate import Gate
 from deploy.bundles.judge.parity import Parity
 
@@ -16,8 +15,8 @@ FP32, _, BF16 = CANDIDATES
 
 @pytest.fixture
 def gate(tmp_path, monkeypatch):
-    """Make the gate of a graph; ``found`` is what it shows at a precision, ``wrong`` its weights' faults."""
-    found, wrong, asked = {}, [], []
+    """Make the gate of a graph; ``found`` is what it shows at a precision."""
+    found, asked = {}, []
 
     def compare(self, name, execution, precision):
         asked.append(precision)
@@ -25,16 +24,15 @@ def gate(tmp_path, monkeypatch):
         return Parity(name, 1, faults=faults, excesses=excesses)
 
     monkeypatch.setattr(Gate, "_compare", compare)
-    monkeypatch.setattr(gates.weights, "faults", lambda originals, graph: wrong)
     processor = SimpleNamespace(config=SimpleNamespace(pad_id=0), input_names=())
     exported = tmp_path / "fp32.onnx"
     exported.write_text("exported")
 
     def judge(*candidates):
-        made = Gate(SimpleNamespace(bodies=[{}]), {}, tmp_path, processor, exported, options={}, threads=1, say=str)
+        made = Gate(SimpleNamespace(bodies=[{}]), tmp_path, processor, exported, options={}, threads=1, say=str)
         return [made.judge(candidate, None, candidate.precision) for candidate in candidates]
 
-    return SimpleNamespace(judge=judge, found=found, wrong=wrong, asked=asked)
+    return SimpleNamespace(judge=judge, found=found, asked=asked)
 
 
 @pytest.mark.parametrize("order", [(BF16, FP32, BF16), (FP32, BF16, BF16)])
@@ -49,9 +47,3 @@ def test_a_graph_that_is_rounded_while_it_runs_must_be_exact(gate):
     gate.found["fp32"] = ((), ("largest difference 2.0e-04 (allowed 1.0e-04)",))
     for order in ((BF16,), (FP32, BF16)):
         assert "its graph is wrong even without rounding" in gate.judge(*order)[-1].faults[0]
-
-
-def test_wrong_weights_are_a_fault_of_every_candidate(gate):
-    """Whatever the answers show."""
-    gate.wrong.append("the weight w is not the original's")
-    assert [("the weight w is not the original's",)] * 2 == [found.faults for found in gate.judge(FP32, BF16)]

@@ -124,8 +124,11 @@ def test_no_call_has_more_tokens_than_triton_may_join(long):
     ("spoil", "says"),
     [
         (lambda a, rows, longest: -a if longest == 24 else a, "rows of 24 tokens"),
-        (lambda a, rows, longest: -a if longest > 6 else a, "rows of 7 to 24 tokens"),
-        (lambda a, rows, longest: -a if rows > 8 else a, "batches of 9 to 64 rows, each of which is right alone"),
+        (lambda a, rows, longest: -a if longest > 6 else a, "rows of 7, 8, 9, 10 … 24 tokens"),
+        (
+            lambda a, rows, longest: -a if rows > 8 else a,
+            "… 64 rows, each of which is right alone",
+        ),
         (lambda a, rows, longest: -a if rows == 29 else a, "batches of 29 rows"),
         (lambda a, rows, longest: a * np.nan if longest == 1 else a, "rows of 1 tokens: the answer is not a number"),
         (lambda a, rows, longest: a[:, :1], "the output logits has shape [1, 1] instead of [1, 2]"),
@@ -148,7 +151,7 @@ def test_a_row_that_is_padded_though_it_is_alone_is_judged(probed):
     assert () == verdict(probed, spoil).faults, "no other probe shows it"
     for difference in (1e-4, float("inf")):
         (fault,) = verdict(wrong, spoil, difference).faults
-        assert fault.startswith("alone but padded, rows of 4 to 19 tokens")
+        assert fault.startswith("alone but padded, rows of 4, 5, 6, 7 … 19 tokens")
 
 
 def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
@@ -157,7 +160,7 @@ def test_a_little_is_beyond_the_tolerance_of_fp32_alone(probed):
     def spoil(answer, rows, longest):
         return answer * 1.01
 
-    assert "to 24 tokens" in verdict(probed, spoil).excesses[0]
+    assert "… 24 tokens" in verdict(probed, spoil).excesses[0]
     assert () == verdict(probed, spoil, float("inf")).excesses
 
 
@@ -165,10 +168,10 @@ def test_what_is_usual_for_a_reduced_precision_decides_what_is_not(probed):
     """One length that is much less exact than the others is not rounding."""
 
     def spoil(answer, rows, longest):
-        return answer * (1.25 if 8 <= longest < 16 else 1.01)
+        return answer * (1.35 if 8 <= longest < 16 else 1.01)
 
     found = verdict(probed, spoil, float("inf"))
-    assert "rows of 8 to 15 tokens" in (*found.faults, *found.excesses)[0]
+    assert "rows of 8, 9, 10, 11 … 15 tokens" in (*found.faults, *found.excesses)[0]
 
 
 def test_a_row_that_a_threshold_inside_the_model_moves_a_little_passes(probed):
@@ -176,7 +179,7 @@ def test_a_row_that_a_threshold_inside_the_model_moves_a_little_passes(probed):
     found = verdict(probed, lambda answer, rows, longest: np.where(answer[:, 1:] == 17, answer * 1.001, answer))
     assert ((), ()) == (found.faults, found.excesses)
     found = verdict(probed, lambda answer, rows, longest: answer * 1.001 if rows > 32 else answer)
-    assert "batches of 33 to 64 rows" in found.excesses[0]
+    assert "batches of 33, 34, 35, 36 … 64 rows" in found.excesses[0]
 
 
 KNOWN = dict.fromkeys(word for text in ("Rust 7 the box ?", *SENTENCES) for word in re.findall(r"\w+|[^\w\s]+", text))
@@ -288,27 +291,3 @@ def test_the_right_graph_passes_with_pairs_and_the_whole_vocabulary(classifier):
     for difference in (1e-4, float("inf")):
         found = judged(classifier, lambda right, feeds, longest: right, difference)
         assert ((), ()) == (found.faults, found.excesses)
-
-
-def test_a_model_that_answers_otherwise_after_a_short_text_is_known(classifier):
-    """No graph has both answers."""
-    asked = []
-
-    def forgets_nothing(feeds):
-        asked.append(feeds["input_ids"].shape[1])
-        outputs = original(feeds)
-        return {"logits": outputs["logits"] * (2 if min(asked) < 20 else 1)}
-
-    assert probes.depends_on_what_came_before(classifier, forgets_nothing)
-    assert asked[0] == asked[2] == 130
-    assert asked[1] < 20
-    assert not probes.depends_on_what_came_before(classifier, original)
-
-
-def test_a_model_that_cannot_be_asked_is_not_said_to_remember(classifier):
-    """What cannot be run is said where every length is tried."""
-
-    def fails(feeds):
-        raise RuntimeError("not at this length")
-
-    assert not probes.depends_on_what_came_before(classifier, fails)
