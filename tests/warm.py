@@ -37,7 +37,7 @@ import deploy.controller.auto_update, gateway.registry.clearml
 
 EXPORTERS: Final = """
 import onnx, torch, transformers.models.bert.modeling_bert
-import deploy.cli.commands.optimize, deploy.bundles.registered, deploy.bundles.run
+import deploy.cli.commands.optimize, deploy.bundles.run
 torch.onnx.export(torch.nn.Linear(1, 1).eval(), (torch.ones(2, 1),), dynamo=True, verbose=False)
 """
 

@@ -2,6 +2,7 @@
 of tests/contract do not reach: training, artifacts, a restart, a kill.
 """
 
+import asyncio
 import hashlib
 import http.client
 import itertools
@@ -16,6 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
+from deploy.laptop.registry_process import is_there
+from deploy.tools.errors import DeployError
 from tests.control_planes import RunningControlPlane, control_plane
 from tests.stock import Client, ended
 from tests.waiting import LIMIT_S, until
@@ -152,3 +155,15 @@ def test_what_was_acknowledged_survives_a_kill_in_the_middle_of_writes(tmp_path:
             stored = server.download(f"{server.url}/files/{uri.partition('/files/')[2]}")
             assert sha == hashlib.sha256(stored).hexdigest(), uri
     assert list((state / "files" / "tmp").iterdir()) == []
+
+
+def test_a_serving_task_that_is_gone_is_told_from_a_server_that_refuses(tmp_path: Path) -> None:
+    """`up` makes a new one for the first, and says the second."""
+    with control_plane(tmp_path / "state") as server:
+        client = Client(server, tmp_path)
+        client.create("serving")
+        env, log = client.environment, tmp_path / "log"
+        assert asyncio.run(is_there(client.task, env=env, log=log))
+        assert not asyncio.run(is_there("0" * 32, env=env, log=log))
+        with pytest.raises(DeployError, match="cannot be read"):
+            asyncio.run(is_there(client.task, env={**env, "CLEARML_API_SECRET_KEY": "wrong"}, log=log))

@@ -1,7 +1,7 @@
 """``python -m deploy.laptop.demo.seed``: create a Task that serves the small model in an empty registry, then end.
 
 Uses the stock ``clearml-serving`` CLI as a user would: two versions of the endpoint ``demo``, a canary of 80 to 20
-between them, and three declared variables. Our own command mirrors 5 % of the requests to version 2. A serving Task
+between them, and three declared variables. 5 % of the requests are mirrored to version 2. A serving Task
 that serves anything else is not changed, so this may run at every start. Steps that an interrupted run has left out are
 added.
 
@@ -14,16 +14,16 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.laptop import registry_process
+from deploy.controller.rollouts import record
 from deploy.tools.clearml_serving import ClearMLServing, Tensor, model_add
 from deploy.tools.errors import DeployError, GatewayError, RegistryRefused, line_of
+from gateway.registry import ClearMLRegistry, Upload
 
 ENDPOINT = "demo"
 VERSIONS = ("1", "2")
@@ -38,15 +38,16 @@ _INPUTS = tuple(Tensor(name, "int64", (-1, -1)) for name in ("input_ids", "atten
 _OUTPUTS = (Tensor("logits", "float32", (-1, 2)),)
 
 
-def existing() -> tuple[str, frozenset[str]]:
-    """Return the id and endpoints of the serving Task, empty if there is none."""
+def registry() -> ClearMLRegistry | None:
+    """Return the registry of the serving Task; None if there is no Task."""
     try:
-        task, endpoints = registry_process.read(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+        store = ClearMLRegistry(os.environ.get("CLEARML_SERVING_TASK_ID", ""))
+        store.followed()
     except RegistryRefused as error:
         if "no serving service" not in error.message:
             raise
-        return "", frozenset()
-    return task, frozenset(endpoints)
+        return None
+    return store
 
 
 def left_to_do(endpoints: frozenset[str]) -> list[str]:
@@ -55,10 +56,8 @@ def left_to_do(endpoints: frozenset[str]) -> list[str]:
     return [] if endpoints - ours.keys() else [version for url, version in ours.items() if url not in endpoints]
 
 
-async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> str:
-    """Create the serving Task if there is none, and its endpoints. Return its id."""
-    task = task or await cli.create_service("triton-gateway")
-    model = registry_process.register(task, MODEL, "triton-gateway demo", "words") if versions else ""
+async def add(cli: ClearMLServing, task: str, model: str, versions: Sequence[str]) -> None:
+    """Add the endpoint's versions, its canary and its variables with the stock CLI."""
     for version in versions:
         said = ["gateway.response_cache=1000"] if version == "2" else []  # docs/settings.md
         await cli.run("--id", task, *model_add(f"{ENDPOINT}/{version}", model, _INPUTS, _OUTPUTS, said))
@@ -70,16 +69,6 @@ async def register(cli: ClearMLServing, task: str, versions: Sequence[str]) -> s
         "--id", task, "metrics", "add", "--endpoint", f"{ENDPOINT}/*", "--variable-scalar",
         "score=0.5,0.6,0.7,0.8,0.9", "--variable-enum", "label=POSITIVE,NEGATIVE", "--variable-value", "tokens",
     )  # fmt: skip
-    return task
-
-
-def mirror(task: str) -> None:
-    """Mirror 5 % of the requests to version 2, with our own command: the stock CLI has none."""
-    command = [sys.executable, "-m", "deploy.cli.main", "canary", "shadow", "--endpoint", ENDPOINT, "--to", "2"]
-    command += ["--percent", "5", "--serving-task-id", task]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    if done.returncode:
-        raise DeployError(f"the shadow traffic could not be configured: {done.stderr.strip()[-300:]}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -99,15 +88,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def seeded() -> int:
     """Create the missing parts once. Return the exit code."""
     try:
-        task, endpoints = existing()
-        versions = left_to_do(endpoints)
-        if task and not versions:
-            print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
-            return 0
         with tempfile.TemporaryDirectory() as folder:
             cli = ClearMLServing(env=os.environ, log=Path(folder) / "clearml-serving.log")
-            task = asyncio.run(register(cli, task, versions))
-        mirror(task)
+            store = registry()
+            if store is None:
+                store = ClearMLRegistry(asyncio.run(cli.create_service("triton-gateway")))
+            task, endpoints = store.followed(), store.spec().endpoints
+            versions = left_to_do(frozenset(endpoints))
+            if endpoints and not versions:
+                print(f"serving Task {task} serves {', '.join(sorted(endpoints))}: nothing to do")  # noqa: T201 - the container's log
+                return 0
+            model = store.register(Upload(MODEL, "triton-gateway demo", "words", "ONNX"))
+            asyncio.run(add(cli, task, model, versions))
+        shadow = record.shadow_of(store.spec(), ENDPOINT, f"{ENDPOINT}/2", 5.0, 0.1, "demo")
+        store.write({}, [shadow])  # the stock CLI has no shadows
     except (DeployError, GatewayError) as error:
         print(f"setup: {line_of(error)}", file=sys.stderr)  # noqa: T201 - as above
         return 1
