@@ -44,6 +44,8 @@ _COMMANDS = {
     "default": "Show or choose which version answers a name without a version.",
 }
 _INTERNAL = {"triton": "Run only the embedded Triton."}
+_TOGETHER = {"export": "state", "diff": "state", "apply": "state"}
+"""Commands that share a module, where they have their own names; each other one is the ``command`` of its module."""
 
 EXTRAS = {"controlplane": "controlplane", "triton": "triton", "up": "laptop", "deploy": "laptop",
           "optimize": "bundles", "boards": "grafana"}  # fmt: skip
@@ -64,7 +66,8 @@ class _LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in _COMMANDS and cmd_name not in _INTERNAL:
             return None
-        command: click.Command = importlib.import_module(f"deploy.cli.commands.{cmd_name.replace('-', '_')}").command
+        module = importlib.import_module(f"deploy.cli.commands.{_TOGETHER.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _TOGETHER else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature

@@ -3,7 +3,7 @@
 # ruff: noqa: D103 - a test's name states its rule
 
 import pytest
-from clearml.utilities.config import config_dict_to_text, text_to_config_dict
+from clearml.utilities.config import text_to_config_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,21 +39,3 @@ def test_rendered_section_reads_back_unchanged_here_and_in_the_sdk(section: dict
 def test_strings_of_every_kind_survive_rendering(value: str) -> None:
     section = {"endpoint/1": {"auxiliary_cfg": value, "nested": {"deep": [1, 2.5]}}}
     assert text_to_config_dict(sections.render(section)) == section
-
-
-@pytest.mark.parametrize("name", ["a/1", "a.b", "a b", "x:y", "a=b", "$x", "[a]", "true", "1", "br}ace", "include"])
-def test_what_the_sdk_writes_and_reads_is_read_the_same_here(name: str) -> None:
-    section = {name: {"version": "", "aux": 'p: "x"\nq', "sizes": [[1, 28, 28]]}, "other": {"weights": [0.1, 0.9]}}
-    assert hocon.parse(config_dict_to_text(section)) == section
-
-
-@pytest.mark.parametrize("text", ["{", "a {", "no value", "[1, 2]"])
-def test_broken_text_is_unparsable(text: str) -> None:
-    with pytest.raises(hocon.Unreadable):
-        hocon.parse(text)
-
-
-def test_empty_texts_are_empty_sections() -> None:
-    assert hocon.parse("") == {}
-    assert hocon.parse("{}") == {}
-    assert sections.render({}) == "{}"

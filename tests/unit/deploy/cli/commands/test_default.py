@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 
 from deploy.cli.commands import default
@@ -10,6 +9,7 @@ from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import decode
 from tests.fakes import FakeRegistry
+from tests.unit.deploy.cli.commands.on_store import run
 
 
 @pytest.fixture
@@ -22,23 +22,14 @@ def store() -> FakeRegistry:
     return registry
 
 
-def run(store: FakeRegistry, *arguments: str) -> int:
-    """The command on a store."""
-    undecorated = default.command.callback.__wrapped__
-    values = default.command.make_context("default", list(arguments)).params
-    values.pop("serving_task_id")
-    with click.Context(default.command):
-        return int(undecorated(**values, open_registry=lambda: store))
-
-
 def test_what_is_chosen_counts_and_is_told(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
     """The version is chosen by number or url, and the history names the author."""
-    assert 0 == run(store, "faq")
+    assert 0 == run(default.command, store, "faq")
     recorder.look(store)
-    assert 0 == run(store, "/faq", "2")
+    assert 0 == run(default.command, store, "/faq", "2")
     recorder.look(store)
     assert {"faq": "faq/2"} == decode(store.task()).defaults
-    assert 0 == run(store, "faq", "faq/1")
+    assert 0 == run(default.command, store, "faq", "faq/1")
     assert ["faq: nothing yet; faq/1, faq/2 can be chosen", "faq: faq/2", "faq: faq/1"] == (
         capsys.readouterr().out.splitlines()
     )
@@ -51,7 +42,7 @@ def test_a_canary_of_the_name_goes_before_it_and_that_is_said(
 ) -> None:
     """The chosen version counts when the canary is removed."""
     store.canary["faq"] = {"endpoint": "faq", "weights": [1.0], "load_endpoints": ["faq/1"]}
-    assert 0 == run(store, "faq", "2")
+    assert 0 == run(default.command, store, "faq", "2")
     assert "faq: a canary, faq/1 1\n" == capsys.readouterr().out
     store.canary.clear()
     assert {"faq": "faq/2"} == decode(store.task()).defaults
@@ -63,6 +54,6 @@ def test_a_canary_of_the_name_goes_before_it_and_that_is_said(
 def test_what_is_not_there_is_refused(store: FakeRegistry, arguments: list[str]) -> None:
     """An unknown version is refused, and nothing is written."""
     with pytest.raises((DeployError, GatewayError)) as told:
-        run(store, *arguments)
+        run(default.command, store, *arguments)
     assert "faq" in str(told.value) + str(told.value.hint)  # type: ignore[attr-defined]
     assert {} == decode(store.task()).defaults

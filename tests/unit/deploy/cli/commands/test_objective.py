@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 
 from deploy.cli.commands import objective
 from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError, GatewayError
 from tests.fakes import FakeRegistry
+from tests.unit.deploy.cli.commands.on_store import run
 
 
 @pytest.fixture
@@ -22,22 +22,13 @@ def store() -> FakeRegistry:
     return registry
 
 
-def run(store: FakeRegistry, *arguments: str) -> int:
-    """Run the command on a store."""
-    undecorated = objective.command.callback.__wrapped__
-    values = objective.command.make_context("objective", list(arguments)).params
-    values.pop("serving_task_id")
-    with click.Context(objective.command):
-        return int(undecorated(**values, open_registry=lambda: store))
-
-
 def test_an_objective_is_promised_part_by_part(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
     """Other targets stay; after a reset the default counts; the history names the author."""
     for arguments in (
         (), ("--latency", "300ms"), ("--availability", "99.5%", "--latency-share", "95%"), ("--latency", "off"),
         ("--reset",),
     ):  # fmt: skip
-        assert 0 == run(store, "/faq", *arguments)
+        assert 0 == run(objective.command, store, "/faq", *arguments)
         recorder.look(store)
     assert [
         "faq: 99.9% answered (the default)",
@@ -55,7 +46,7 @@ def test_an_objective_is_promised_part_by_part(store: FakeRegistry, capsys: pyte
 def test_an_endpoint_that_promises_nothing_itself_says_so(
     store: FakeRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert 0 == run(store, "plain")
+    assert 0 == run(objective.command, store, "plain")
     assert "plain: 99.9% answered (the default)\n" == capsys.readouterr().out
 
 
@@ -71,5 +62,5 @@ def test_what_cannot_be_promised_is_refused_and_nothing_is_written(
 ) -> None:
     before = store.spec().revision
     with pytest.raises((DeployError, GatewayError), match=says):
-        run(store, *arguments)
+        run(objective.command, store, *arguments)
     assert before == store.spec().revision

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import click
 import pytest
 
 from deploy.cli.commands import shadow
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import ShadowSpec, decode
 from tests.fakes import FakeRegistry
+from tests.unit.deploy.cli.commands.on_store import run
 
 
 def serving() -> FakeRegistry:
@@ -19,22 +19,13 @@ def serving() -> FakeRegistry:
     return registry
 
 
-def run(store: FakeRegistry, *arguments: str) -> int:
-    """Run the command on a store."""
-    undecorated = shadow.command.callback.__wrapped__
-    values = shadow.command.make_context("shadow", list(arguments)).params
-    values.pop("serving_task_id")
-    with click.Context(shadow.command):
-        return int(undecorated(**values, open_registry=lambda: store))
-
-
 def test_what_the_command_writes_a_gateway_reads() -> None:
     """It starts and ends shadow traffic; other sections stay unchanged."""
     store = serving()
-    assert 0 == run(store, "--endpoint", "e", "--to", "2", "--percent", "5")
+    assert 0 == run(shadow.command, store, "--endpoint", "e", "--to", "2", "--percent", "5")
     assert {"e": ShadowSpec("e", "e/2", 5.0, 0.1)} == decode(store.task()).shadows
     with_shadow = decode(store.task()).revision
-    assert 0 == run(store, "--endpoint", "e", "--off")
+    assert 0 == run(shadow.command, store, "--endpoint", "e", "--off")
     assert {} == decode(store.task()).shadows
     assert with_shadow != decode(store.task()).revision == decode(serving().task()).revision
     assert () == decode(store.task()).faults
@@ -55,5 +46,5 @@ def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: t
     store = serving()
     before = store.task()
     with pytest.raises((DeployError, GatewayError), match=reason):
-        run(store, "--endpoint", "e", *arguments)
+        run(shadow.command, store, "--endpoint", "e", *arguments)
     assert before == store.task()

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
-import click
 import pytest
 import yaml
 
-from deploy.cli.commands import apply, diff, export
+from deploy.cli.commands.state import apply, diff, export
 from deploy.controller.history import recorder
 from deploy.tools.errors import DeployError
 from gateway.spec import decode
 from tests.fakes import FakeRegistry
+from tests.unit.deploy.cli.commands.on_store import run
 from tests.unit.deploy.cli.test_state_file import make_store
 
 
@@ -22,14 +21,6 @@ from tests.unit.deploy.cli.test_state_file import make_store
 def store(tmp_path: Path) -> FakeRegistry:
     """See `make_store`."""
     return make_store(tmp_path)
-
-
-def run(module: Any, store: FakeRegistry, *arguments: str) -> int:
-    """Run a command on a store."""
-    values = module.command.make_context("x", list(arguments)).params
-    values.pop("serving_task_id")
-    with click.Context(module.command):
-        return int(module.command.callback.__wrapped__(**values, open_registry=lambda: store))
 
 
 def test_what_was_exported_is_what_is_there(
@@ -98,9 +89,9 @@ def test_a_default_of_a_version_that_is_not_there_is_refused(store: FakeRegistry
     before = store.task()
     for url in ("faq/9", "auto/4"):
         file.write_text(f"version: 1\ndefaults: {{faq: {url}}}\n")
-        for module in (diff, apply):
+        for command in (diff, apply):
             with pytest.raises(DeployError, match=rf"default faq: {url} is not one of its versions \(faq/1, faq/2\)"):
-                run(module, store, "-f", str(file))
+                run(command, store, "-f", str(file))
     assert before == store.task()
 
 
