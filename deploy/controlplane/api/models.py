@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from deploy.controlplane import query
 from deploy.controlplane.api import projects
 from deploy.controlplane.api.call import Call, Handler
-from deploy.controlplane.envelope import ApiError, JsonObject, missing_fields, too_short
+from deploy.controlplane.envelope import ApiError, JsonObject, too_short
 
 KIND = "models"
 TASKS = "tasks"
 MIN_NAME = 3
-ARCHIVED = "archived"
 # prefix of a deleted model's id in Tasks that still name it
 DELETED = "__DELETED__"
 
@@ -83,16 +82,6 @@ def add_or_update_metadata(call: Call) -> JsonObject:
     return {"updated": 1}
 
 
-def archive_many(call: Call) -> JsonObject:
-    """Mark models as archived."""
-    return _tag_many(call, "archived", [ARCHIVED])
-
-
-def unarchive_many(call: Call) -> JsonObject:
-    """Remove the archive mark."""
-    return _tag_many(call, "unarchived", [])
-
-
 def delete(call: Call) -> JsonObject:
     """Remove a model; the client then deletes the file at `url`.
 
@@ -133,35 +122,15 @@ def require(call: Call, model_id: str) -> JsonObject:
     """
     stored = call.tx.get(KIND, model_id)
     if stored is None:
-        raise _unknown(call, model_id)
+        raise ApiError(
+            400, 201,
+            f"Invalid model id (no such public or company model): id={model_id}, company={call.identity.company}",
+        )  # fmt: skip
     return stored
-
-
-def _unknown(call: Call, model_id: str) -> ApiError:
-    return ApiError(
-        400, 201, f"Invalid model id (no such public or company model): id={model_id}, company={call.identity.company}"
-    )
 
 
 def _names(task: JsonObject, role: str, model_id: str) -> bool:
     return any(item.get("model") == model_id for item in (task.get("models") or {}).get(role) or [])
-
-
-def _tag_many(call: Call, verb: str, mark: list[str]) -> JsonObject:
-    succeeded: list[JsonObject] = []
-    failed: list[JsonObject] = []
-    if not call.items("ids"):
-        raise missing_fields("ids")
-    for model_id in call.items("ids"):
-        stored = call.tx.get(KIND, model_id)
-        if stored is None:
-            error = _unknown(call, model_id)
-            failed.append({"id": model_id, "error": {"codes": [error.code, error.subcode], "msg": error.message}})
-            continue
-        tags = [tag for tag in stored["system_tags"] if tag != ARCHIVED]
-        _save(call, stored, {"system_tags": [*tags, *mark]})
-        succeeded.append({"id": model_id, verb: True})
-    return {"succeeded": succeeded, "failed": failed}
 
 
 def _fields(call: Call) -> JsonObject:
@@ -196,7 +165,5 @@ CALLS: Mapping[str, Handler] = {
     "models.edit": edit,
     "models.set_ready": set_ready,
     "models.add_or_update_metadata": add_or_update_metadata,
-    "models.archive_many": archive_many,
-    "models.unarchive_many": unarchive_many,
     "models.delete": delete,
 }

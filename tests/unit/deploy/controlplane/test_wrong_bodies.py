@@ -58,7 +58,6 @@ def bodies(server: InProcess) -> dict[str, dict[str, Any]]:
         "update_model": {"model": model, "type": "output"},
         "delete_models": {"models": [{"name": "a", "type": "input"}]},
         "requirements": {"requirements": {"pip": ""}},
-        "many": {"ids": [model]},
     }
     found = {}
     for call in sorted(CALLS - {"events.add_batch"}):

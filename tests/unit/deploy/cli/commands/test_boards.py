@@ -22,12 +22,11 @@ TOKEN = "glsa_test"
 
 
 class Grafana:
-    """Stores folders and boards like Grafana: each gets a new id and a growing version."""
+    """Stores folders and boards like Grafana."""
 
     def __init__(self) -> None:
         self.folders: list[dict[str, Any]] = [{"id": 1, "uid": "other", "title": "Other"}]
         self.boards: dict[str, dict[str, Any]] = {}
-        self.writes = 0
 
     def answer(self, method: str, path: str, token: str, body: Any) -> tuple[int, Any]:
         if token != f"Bearer {TOKEN}":
@@ -38,35 +37,18 @@ class Grafana:
             case "POST", ["api", "folders"]:
                 if any(f["title"] == body["title"] or f["uid"] == body.get("uid") for f in self.folders):
                     return 412, {"message": "a folder with the same name already exists"}
-                self.writes += 1
                 made = {"id": len(self.folders) + 1, "uid": body.get("uid") or "made", "title": body["title"]}
                 self.folders.append(made)
                 return 200, made
-            case "GET", ["api", "dashboards", "uid", uid]:
-                if uid not in self.boards:
-                    return 404, {"message": "Dashboard not found"}
-                return 200, self.boards[uid]
             case "POST", ["api", "dashboards", "db"]:
-                board = copy.deepcopy(body["dashboard"])
-                old = self.boards.get(board["uid"])
+                board, old = copy.deepcopy(body["dashboard"]), self.boards.get(body["dashboard"]["uid"])
                 if old is not None and not body.get("overwrite"):
                     return 412, {"status": "version-mismatch", "message": "changed by someone else"}
                 if not any(f["uid"] == body["folderUid"] for f in self.folders):
                     return 400, {"message": "folder not found"}
-                self.writes += 1
-                version = old["dashboard"]["version"] + 1 if old else 1
-                board |= {"id": 40 + len(self.boards), "version": version}
                 url = f"/d/{board['uid']}/slug"
-                self.boards[board["uid"]] = {
-                    "dashboard": board, "meta": {"folderUid": body["folderUid"], "url": url},
-                }  # fmt: skip
-                return 200, {
-                    "id": board["id"],
-                    "uid": board["uid"],
-                    "url": url,
-                    "status": "success",
-                    "version": version,
-                }
+                self.boards[board["uid"]] = {"dashboard": board, "meta": {"folderUid": body["folderUid"], "url": url}}
+                return 200, {"uid": board["uid"], "url": url, "status": "success"}
         return 404, {"message": "Not found"}
 
 
