@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -93,7 +92,6 @@ def group() -> None:
 
 def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int:
     """Run one command line and return its exit code. Never raises."""
-    _show_every_character()
     try:
         result = root.main(args=argv, prog_name="triton-gateway", standalone_mode=False)
     except click.exceptions.Exit as error:
@@ -134,13 +132,6 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
     except Exception as error:  # noqa: BLE001 - the outermost boundary: a line and a log file instead of a traceback
         return _fail(_unexpected(error), _FAILED)
     return result if isinstance(result, int) else 0
-
-
-def _show_every_character() -> None:
-    # A terminal without UTF-8 shows escapes for what it does not have, as Python's stderr does. Otherwise such a line
-    # would be lost or end the command.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _fail(text: str, code: int) -> int:

@@ -23,7 +23,7 @@ from deploy.controlplane import BadCredentials, Credentials, environment
 from deploy.laptop import relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import is_there
-from deploy.laptop.state_dir import StateDir, configuration_file, in_home
+from deploy.laptop.state_dir import StateDir, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
 from deploy.tools import http_client, ports
 from deploy.tools.clearml_serving import ClearMLServing, isolated
@@ -264,16 +264,8 @@ class Stack:
             self._screen.say(f"using the ClearML server at {server} (from the environment)")
             return
         address = f"http://{LOOPBACK}:{chosen.controlplane}"
-        self._say_what_is_unread()
         argv = _own_command("controlplane", state_dir=self._state.controlplane, host=LOOPBACK, port=chosen.controlplane)
         await self._start(Part("controlplane", argv, env, _http_probe(f"{address}/healthz")), address)
-
-    def _say_what_is_unread(self) -> None:
-        """Say it to users of a ClearML server, who may expect that their ``clearml.conf`` is used."""
-        unread = configuration_file(self._options.environ)
-        if unread:
-            names = ", ".join(CLEARML_KEYS)
-            self._screen.say(f"{unread} is not used: this is the embedded control plane. For your server, set {names}")
 
     async def _start_triton(self, env: Mapping[str, str], chosen: _Ports) -> str:
         argv = _own_command(

@@ -9,7 +9,6 @@ the file. Nothing is ever written into the user's folder.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Sequence
 from importlib import metadata, util
@@ -132,22 +131,10 @@ def _from_transformers(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, **custom_code.arguments())
     except Exception as error:
-        reason = (_why_not(folder / pieces) if needs_pieces else "") or _one_line(error)
         raise ExportFailed(
-            f"transformers cannot read the model's tokenizer: {reason}",
+            f"transformers cannot read the model's tokenizer: {_one_line(error)}",
             hint="try AutoTokenizer.from_pretrained(…) on the folder, and save the tokenizer again",
         ) from error
-
-
-def _why_not(pieces: Path) -> str:
-    """Return why a SentencePiece file cannot be read; transformers hides it behind a request for another package."""
-    try:
-        # also if two packages do not fit: its messages ask for a version of protobuf
-        messages = importlib.import_module("sentencepiece.sentencepiece_model_pb2")
-        messages.ModelProto().ParseFromString(pieces.read_bytes())
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is the reason
-        return f"{pieces.name}: {_one_line(error)}"
-    return ""
 
 
 def _copy(folder: Path, scratch: Path, backend: Any) -> Path:

@@ -222,20 +222,6 @@ def test_file_that_may_not_be_used_is_named(capsys: pytest.CaptureFixture[str]) 
     assert line == "triton-gateway: /some/file: Permission denied; check its owner and permissions"
 
 
-def test_terminal_without_utf_8_shows_every_line() -> None:
-    """Characters that it does not have are shown as escapes."""
-    code = (
-        "import sys, click; from deploy.cli.main import main; from deploy.tools.terminal import Terminal\n"
-        "@click.command()\n"
-        "def fail(): Terminal(sys.stdout).show('Größe …')\n"
-        "sys.exit(main([], root=fail))"
-    )
-    environ = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    source = f"exec({code!a})"
-    done = subprocess.run([sys.executable, "-c", source], env=environ, capture_output=True, text=True, check=True)
-    assert "Gr\\xf6\\xdfe \\u2026" == done.stdout.strip()
-
-
 @pytest.mark.parametrize(
     ("command", "remedy"),
     [("controlplane", '".[controlplane]"`'), ("up", '".[laptop]"`'), ("triton", '".[triton]"`'),

@@ -172,17 +172,6 @@ def test_a_model_of_the_hub_is_loaded_with_the_token_and_downloads_of_the_user(t
     assert {"HF_HOME": str(tmp_path)} == hub_folder({**environ, "HF_HOME": str(tmp_path)})
 
 
-def test_a_configuration_that_is_not_used_is_named(tmp_path: Path) -> None:
-    """Users of a ClearML server have a clearml.conf, and may expect that it is used."""
-    conf = tmp_path / "clearml.conf"
-    made = stack(tmp_path / "state", {"CLEARML_CONFIG_FILE": str(conf)}, port=0)
-    for is_there in (False, True):
-        if is_there:
-            conf.touch()
-        made._say_what_is_unread()
-        assert is_there == any(f"{conf} is not used" in line for line in made._screen.said)  # type: ignore[attr-defined]
-
-
 def test_a_user_without_a_home_directory_has_no_configuration() -> None:
     """A container may run as any user id."""
     code = (
