@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from deploy.cli import until_live
 from deploy.cli.commands import shadow
 from deploy.cli.commands._options import (
     DURATION,
@@ -20,7 +21,6 @@ from deploy.cli.commands._options import (
     stop_on_signal,
     who,
 )
-from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal, table
 
@@ -173,9 +173,7 @@ def run(
 
 def _served(gateways: Sequence[str]) -> list[Mapping[str, Any]]:
     """Return the versions of gateways' status. Says so if there are none."""
-    answers = [http_client.call_gateway(f"{address}/v1/status") for address in gateways]
-    found = [one for answer in answers if answer is not None and isinstance(answer.content, dict)
-             for one in answer.content.get("endpoints") or ()]  # fmt: skip
+    found = [one for address in gateways for one in (until_live.status_of(address) or {}).get("endpoints") or ()]
     if not found:
         click.echo(
             f"no gateway at {', '.join(gateways)} shows its versions: the order of labels is not checked, and answers "

@@ -12,7 +12,6 @@ import click
 
 from deploy.cli import until_live
 from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
-from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal, table
 
@@ -91,19 +90,13 @@ def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
 
 def asked(gateway: str) -> Mapping[str, Any]:
     """Return the gateway's status. Raises ``DeployError``."""
-    answer = http_client.call_gateway(f"{gateway}/v1/status")
-    if answer is None:
+    found = until_live.status_of(gateway)
+    if found is None:
         raise DeployError(
             f"no gateway answers at {gateway}",
             hint="start one with `triton-gateway up`, or give the address of another with --url",
         )
-    until_live.check_key(gateway, answer.status)
-    if answer.status != 200 or not isinstance(answer.content, dict):
-        raise DeployError(
-            f"{gateway}/v1/status answered {answer.status} instead of a status",
-            hint="check that --url is the address of a triton-gateway",
-        )
-    return answer.content
+    return found
 
 
 def all_is_well(gateway: Mapping[str, Any]) -> bool:
