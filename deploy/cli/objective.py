@@ -8,11 +8,6 @@ from deploy.tools.errors import DeployError
 from gateway import objectives, registry, spec
 
 
-def check_known(task: spec.ServingTask, endpoint: str) -> None:
-    """Raise ``SpecFault`` if the serving Task has no such endpoint."""
-    spec.decode(task).bare_name(endpoint)
-
-
 def recorded_parts(task: spec.ServingTask, endpoint: str) -> dict[str, str]:
     """Return the parts of the objective that were set by a command, as texts."""
     return dict(spec.objective_parts(spec.records_of(task, spec.OBJECTIVES).get(endpoint, {})))

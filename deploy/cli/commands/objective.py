@@ -35,7 +35,7 @@ def command(
     endpoint = endpoint.strip("/")
     store = open_registry()
     task = store.task()
-    objective.check_known(task, endpoint)
+    store.spec().bare_name(endpoint)  # raises if there is no such endpoint
     given = {"availability": availability, "latency": latency, "latency_share": latency_share}
     wanted = {part: text for part, text in given.items() if text is not None}
     if reset and wanted:
