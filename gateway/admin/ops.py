@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
+import orjson
 from fastapi import FastAPI, Request
 from fastapi.exceptions import HTTPException
 from fastapi.openapi.docs import get_swagger_ui_html
@@ -22,7 +23,7 @@ from fastapi.staticfiles import StaticFiles
 from swagger_ui_bundle import swagger_ui_path
 
 from gateway.admin import feedback
-from gateway.admin.page import POLICY, render_live, render_page
+from gateway.admin.page import POLICY, page
 from gateway.errors import STATUS, EndpointNotFound, GatewayError, MethodNotAllowed
 from gateway.health import Health
 from gateway.http.problems import nothing_at, problem
@@ -31,14 +32,13 @@ from gateway.protocols.oip import EXTENSIONS
 
 Status = Callable[[], dict[str, Any]]
 
-_MAX_OPENED: Final = 20
-"""The most rows of the page that are drawn open."""
+_MAX_OPEN: Final = 20
+"""The most endpoints whose curves are returned at once."""
 _PAGE_HEADERS: Final = {
     "content-security-policy": POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",
-    "vary": "accept-encoding",
 }
 
 _ERROR: Final = {
@@ -146,9 +146,18 @@ def build_ops(
         return Response(content, headers={"content-type": media_type})
 
     @app.get("/v1/status", tags=["operations"])
-    async def current() -> dict[str, Any]:
-        """Return the routes, versions, model ids and states of this process, and versions that fail with the reason."""
-        return {**status(), **await last_minute()}
+    async def current(request: Request) -> Response:
+        """Return the routes, versions, model ids and states of this process, and versions that fail with the reason.
+
+        `?open=ENDPOINT` (also several times) adds the curves of an endpoint's last hour.
+        """
+        opened = request.query_params.getlist("open")[:_MAX_OPEN]
+        found = {**status(), **await last_minute(), "curves": await curves(opened)}
+        packs = "gzip" in request.headers.get("accept-encoding", "")
+        # Writing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
+        content = await asyncio.to_thread(_written, found, packs=packs)
+        packed = {"content-encoding": "gzip"} if packs else {}
+        return Response(content, media_type="application/json", headers={"vary": "accept-encoding", **packed})
 
     @app.get("/v1/endpoints/{url:path}/lineage", tags=["operations"])
     async def came_from(url: str) -> JSONResponse:
@@ -165,16 +174,11 @@ def build_ops(
         """Return the server's name and version in the form of the Open Inference Protocol."""
         return {"name": "triton-gateway", "version": product_version(), "extensions": list(EXTENSIONS)}
 
+    shown = page(serve_prefix)
+
     @app.get("/", include_in_schema=False)
-    async def page(request: Request) -> Response:
-        opened = request.query_params.getlist("open")[:_MAX_OPENED]
-        draw = render_live if request.query_params.get("part") == "live" else render_page
-        packs = "gzip" in request.headers.get("accept-encoding", "")
-        # Drawing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
-        shown = {**status(), **await last_minute(), "curves": await curves(opened)}
-        content = await asyncio.to_thread(_drawn, draw, shown, serve_prefix, opened, packs=packs)
-        packed = {"content-encoding": "gzip"} if packs else {}
-        return Response(content, media_type="text/html", headers={**_PAGE_HEADERS, **packed})
+    async def status_page() -> Response:
+        return HTMLResponse(shown, headers=_PAGE_HEADERS)
 
     written: list[tuple[object, dict[str, Any]]] = []
 
@@ -199,11 +203,8 @@ def build_ops(
     return app
 
 
-def _drawn(
-    draw: Callable[[Mapping[str, Any], str, list[str]], str], status: Mapping[str, Any], prefix: str,
-    opened: list[str], *, packs: bool,
-) -> bytes:  # fmt: skip
-    content = draw(status, prefix, opened).encode()
+def _written(found: Mapping[str, Any], *, packs: bool) -> bytes:
+    content = orjson.dumps(found)
     return gzip.compress(content, compresslevel=1) if packs else content
 
 

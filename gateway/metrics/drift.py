@@ -49,7 +49,6 @@ MAX_WORDS: Final = 1000
 """Most words in a reference."""
 
 _MAX_VALUES: Final = 100
-_MAX_DAYS: Final = 10_000
 
 Floats = NDArray[np.float64]
 Bins = Mapping[str, float]
@@ -222,21 +221,6 @@ class Shares:
         if bin_name == ABOVE:
             return f"above {below}" if below else "any number"
         return f"{below} – {bin_name}" if below else f"up to {bin_name}"
-
-
-def in_days(days: float) -> str:
-    """Return for people in how many days chance alone gives such evidence once."""
-    if days < 1:
-        return "less than a day"
-    return f"{days:,.0f} days" if days < _MAX_DAYS else f"more than {_MAX_DAYS:,} days"
-
-
-def right_in_words(one: Mapping[str, Any]) -> str:
-    """Return for people how often a version is right: ``value``, ``low``, ``high`` (95 % interval) and ``labels``."""
-    return (
-        f"{one['value']:.1%} right by labels ({one['low']:.1%} to {one['high']:.1%}, {one['labels']:,.0f} "
-        f"label{'s' * (one['labels'] != 1)})"
-    )
 
 
 def encode(reference: Reference, **about: object) -> str:

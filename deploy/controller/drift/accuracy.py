@@ -40,7 +40,7 @@ class Labels:
         return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
     def described(self) -> dict[str, float]:
-        """Return plain values for programs, and for ``drift.right_in_words``."""
+        """Return plain values for programs, and for the gateways' page."""
         low, high = self.interval
         return {"value": round(self.accuracy, 6), "low": round(low, 6), "high": round(high, 6), "labels": self.labels}
 

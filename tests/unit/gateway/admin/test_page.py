@@ -1,24 +1,22 @@
-"""The status page: drawn from the status, safe for any names, and updated in a real browser."""
+"""The status page: drawn from the status in a real browser, safe for any names."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import gzip
 import hashlib
 import html
 import json
 import re
 import shutil
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from gateway.admin.page import POLICY, render_live, render_page
+from gateway.admin.page import POLICY, page
 from gateway.metrics import drift, variables
 from tests.core_client import listening
 from tests.waiting import LIMIT_S
@@ -42,54 +40,13 @@ STATUS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Tags(HTMLParser):
-    """Counts the tags that a browser would find in a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.addresses: list[str] = []
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.addresses += [value or "" for name, value in attrs if name in ("src", "href")]
-
-
-def test_names_are_escaped_everywhere() -> None:
-    """Names of endpoints, models and variables, and errors, also in open rows, add no script."""
-    for opened in ((), (EVIL,)):
-        assert 1 == Tags(render_page(STATUS, f"/{EVIL}/", opened)).tags.count("script")
-
-
-@pytest.mark.parametrize(("degraded", "said"), [([], ">ready<"), (["e is pending: x"], ">ready, degraded<")])
-def test_a_ready_gateway_shows_whether_it_is_degraded(degraded: list[str], said: str) -> None:
-    """Versions that are not served are in the list of endpoints."""
-    assert said in render_page({**STATUS, "ready": True, "degraded": degraded}, "/serve/")
-
-
-def test_the_page_loads_nothing_from_other_hosts() -> None:
-    """It is one document with links only to this gateway."""
-    addresses = set(Tags(render_page(STATUS, "/serve/")).addresses)
-    assert {"docs", "metrics", "v1/status"} == {address for address in addresses if not address.startswith("?open=")}
-
-
-def test_the_page_of_an_empty_gateway() -> None:
-    """It says so and has no empty sections."""
-    empty: dict[str, Any] = {"endpoints": [], "pending": [], "last_minute": [], "drift": [], "canaries": {}}
-    page = render_page({**STATUS, **empty}, "/serve/")
-    assert "Nothing is deployed yet." in page
-    assert "triton-gateway deploy ./my-model" in page
-    assert "<details" not in page
-    assert "class=tiles" not in page
-
-
 def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: str = "", broken: str = "") -> Any:
     """Return the status of one endpoint with the given parts."""
     served = {"url": f"{name}/1", "endpoint": name, "version": "1", "details": {}, "model_name": f"model of {name}",
               "model_id": "", "successor": None}  # fmt: skip
     counted = {"endpoint": name, "version": "1", "route": "direct", "rate": 1970.0, "share": 1.0, "failed": failed,
-               "refused": refused, "p50": 0.0123, "p95": 1.3, "p99": 12.0, "rows_per_call": 63.96}  # fmt: skip
+               "refused": refused, "failures": {}, "p50": 0.0123, "p95": 1.3, "p99": 12.0,
+               "rows_per_call": 63.96}  # fmt: skip
     drift = {"endpoint": name, "version": "1", "variable": "length", "bins": ["1", "missing"], "counts": [3000, 0],
              "reference": [0.5, 0.5], "n": 3000,
              "state": drifts or "steady", "days": 40.0 if drifts else 0.2, "alarm_days": 30.0, "visible": 0.08,
@@ -98,129 +55,259 @@ def endpoint(name: str, *, failed: float = 0.0, refused: float = 0.0, drifts: st
     return served, counted, drift, pending
 
 
-def status_of(*endpoints: Any) -> dict[str, Any]:
+def status_of(*endpoints: Any, **more: Any) -> dict[str, Any]:
     """Return the status of a ready gateway with these endpoints."""
     return {
-        **STATUS, "ready": True, "degraded": [], "faults": [], "canaries": {}, "triton": {}, "registry": {"error": ""},
-        "serving_task": {"id": "t", "name": "task"}, "endpoints": [e[0] for e in endpoints],
+        **STATUS, "ready": True, "degraded": [], "faults": [], "lost": [], "canaries": {}, "triton": {},
+        "registry": {"error": ""}, "serving_task": {"id": "t", "name": "task"}, "endpoints": [e[0] for e in endpoints],
         "last_minute": [e[1] for e in endpoints], "drift": [e[2] for e in endpoints],
-        "pending": [pending for e in endpoints for pending in e[3]], "compared": [],
+        "pending": [pending for e in endpoints for pending in e[3]], "compared": [], **more,
     }  # fmt: skip
 
 
-def test_a_canary_with_other_texts_is_a_warning_and_with_other_answers_a_note() -> None:
-    """Other texts make every comparison unfair. Other answers are the purpose of a new model."""
-    how = {
-        "answers": "it answers differently from stable (predicted_label: en 90.0%, stable 50.0%)",
-        "texts": "it gets other texts than stable (language: en 90.0%, stable 50.0%): the traffic is split unevenly",
-    }
-
-    def beside(*kinds: str) -> list[dict[str, Any]]:
-        sentences = {kind: how[kind] for kind in kinds}
-        return [{"endpoint": "e", "version": "2", "beside": "1", "sentences": sentences}]
-
-    page = render_page(status_of(endpoint("e")) | {"compared": beside("answers")}, "/serve/", ("e",))
-    assert "<span class=ok>serving</span>" in page
-    assert f"version 2: {how['answers']}" in page
-    found = beside("answers", "texts")
-    page = render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/", ("e",))
-    assert "<span class=wait>uneven split</span>" in page
-    assert "<h3>Version 2 compared with 1</h3>" in page
-    assert all(f"<p class=wait>{sentence}</p>" in page for sentence in how.values())
-    page = render_page(status_of(endpoint("e")) | {"compared": beside()}, "/serve/", ("e",))
-    assert "No difference so far." in page
-    for share in (1.0, 0.0):  # weights were turned round: version 1 answers nothing any more
-        over = status_of(endpoint("e")) | {"compared": found, "canaries": {"e": {"e/2": 1.0 - share, "e/1": share}}}
-        assert (share == 1.0) == ("Version 2 compared with" in render_page(over, "/serve/", ("e",)))
-    assert "Version 2 compared with" not in render_page(status_of(endpoint("e")) | {"compared": found}, "/serve/")
+def rollout(**more: Any) -> dict[str, Any]:
+    """Return a rollout of `e/2` beside `e/1` as the status has it."""
+    return {
+        "endpoint": "e", "canary": "e/2", "stable": "e/1", "phase": "running", "state": "holding", "why": EVIL,
+        "weight": 5.0, "steps": [1.0, 5.0, 100.0], "guard": "controller-a",
+        "way_back": "triton-gateway canary abort --endpoint e",
+        "decisions": [{"at": 1_700_000_000.0, "what": "start", "weight": 1.0, "why": EVIL}], **more,
+    }  # fmt: skip
 
 
-def test_variables_that_changed_come_first() -> None:
-    """A phone shows the first histogram and scrolls to the others."""
-    served, counted, drifted, pending = endpoint("e")
-    found = status_of((served, counted, drifted, pending))
-    found["drift"] = [
-        {**drifted, "variable": state.replace(" ", ""), "state": state}
+CURVES = [
+    {"version": "1", "ago": [30.0, 15.0, 0.0], "rate": [0.0, 4.0, 5.0], "failed": [None, 0.0, 0.5],
+     **{name: [None, 0.02, 0.03] for name in ("p50", "p95", "p99", "prepare", "queue", "infer", "finish")}}
+]  # fmt: skip
+ANSWERS = "it answers differently from stable (predicted_label: en 90.0%, stable 50.0%)"
+TEXTS = "it gets other texts than stable (language: en 90.0%, stable 50.0%): the traffic is split unevenly"
+
+
+def beside(**sentences: str) -> list[dict[str, Any]]:
+    """Return how version 2 of `e` compares with 1."""
+    return [{"endpoint": "e", "version": "2", "beside": "1", "sentences": sentences}]
+
+
+BOTH = beside(answers=ANSWERS, texts=TEXTS)
+SORTED = status_of(
+    endpoint("calm"), endpoint("broken", broken="no such model"), endpoint("mistaken", refused=0.5),
+    endpoint("failing", failed=0.2), endpoint("adrift", drifts="drift"), endpoint("busy"),
+    endpoint("both", failed=0.2, broken="no such model"),
+)  # fmt: skip
+GONE = status_of(endpoint("both", failed=0.2, broken="no such model"), endpoints=[])
+_ROUTE = endpoint("e", failed=0.2)[1]
+CASES: dict[str, tuple[dict[str, Any], str]] = {
+    "evil": (STATUS, ""), "evil open": (STATUS, EVIL),
+    "ready": (status_of(), ""), "degraded": (status_of(degraded=["e is pending: x"]), ""),
+    "answers": (status_of(endpoint("e"), compared=beside(answers=ANSWERS)), "e"),
+    "texts": (status_of(endpoint("e"), compared=BOTH), "e"),
+    "equal": (status_of(endpoint("e"), compared=beside()), "e"),
+    "over": (status_of(endpoint("e"), compared=BOTH, canaries={"e": {"e/2": 1.0, "e/1": 0.0}}), "e"),
+    "sorted": (SORTED, ""),
+    "busier": ({**SORTED, "last_minute": [{**one, "rate": i} for i, one in enumerate(SORTED["last_minute"])]}, ""),
+    "gone": (GONE, ""),
+    "outcomes": (status_of(endpoint("e"), last_minute=[
+        {**_ROUTE, "failures": {"model_failed": 0.15, "deadline_exceeded": 0.05}},
+        {**_ROUTE, "rate": 9000.0, "failures": {"<b>": 0.2, "rare": 0.001}},
+    ]), ""),
+    "variables": (status_of(endpoint("e"), drift=[
+        {**endpoint("e")[2], "variable": state.replace(" ", ""), "state": state}
         for state in ("too few", "moved", "steady", "drift")
-    ]
-    page = render_page(found, "/serve/", ("e",))
-    assert ["moved", "drift", "toofew", "steady"] == re.findall(r"<div class=drift><p><code>(\w+)</code>", page)
+    ]), "e"),
+    "numbers": (status_of(endpoint("e", failed=0.00001), accuracy=[
+        {"endpoint": "e", "version": "1", "value": 0.9, "low": 0.6, "high": 0.98, "labels": 1010}
+    ]), "e"),
+    "not judged": (status_of(endpoint("e"), drift=[{**endpoint("e")[2], "days": None}]), "e"),
+    "many": (status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "e007"),
+    "curves": (status_of(endpoint("e"), curves={"e": CURVES}), "e"),
+    "idle": (status_of((*endpoint("e")[:1], {**_ROUTE, "rate": 0.0}, *endpoint("e")[2:]),
+                       curves={"e": [{**CURVES[0], "ago": [0.0]}]}), "e"),
+    "running": (status_of(endpoint("e"), rollouts=[rollout()]), "e"),
+    "unguarded": (status_of(endpoint("e"), rollouts=[rollout(guard="")]), "e"),
+    "promoted": (status_of(endpoint("e"), rollouts=[
+        rollout(phase="promoted", guard="", weight=100.0, way_back="triton-gateway default e 1")
+    ]), "e"),
+    "rolled back": (status_of(endpoint("e"), rollouts=[
+        rollout(phase="rolled_back", guard="", weight=0.0, way_back="")
+    ]), "e"),
+}  # fmt: skip
+"""By name: a status, and the open row."""
 
 
-def test_the_worst_rows_come_first_and_keep_their_place() -> None:
-    """Sorted by state, then by name. A changing rate moves no row. Client errors are not faults."""
-    found = status_of(
-        endpoint("calm"), endpoint("broken", broken="no such model"), endpoint("mistaken", refused=0.5),
-        endpoint("failing", failed=0.2), endpoint("adrift", drifts="drift"), endpoint("busy"),
-    )  # fmt: skip
-    names = re.findall(r"data-name='(\w+)'", render_page(found, "/serve/"))
-    assert ["failing", "broken", "adrift", "busy", "calm", "mistaken"] == names
-    for i, row in enumerate(found["last_minute"]):
-        row["rate"] = float(i)
-    assert names == re.findall(r"data-name='(\w+)'", render_page(found, "/serve/"))
+def chromium() -> str:
+    """Return the browser. A test that needs it fails without it and is never skipped."""
+    found = shutil.which("chromium")
+    assert found, "chromium is not on PATH: install Debian's chromium, or leave these tests out: -m 'not browser'"
+    return found
 
 
-def test_requests_that_fail_are_named_before_a_version_that_does_not_start() -> None:
-    """An endpoint whose callers get errors is worse than one that serves an older version."""
-    both = endpoint("both", failed=0.2, broken="no such model")
-    page = render_page(status_of(endpoint("broken", broken="no such model"), both), "/serve/")
-    assert ["both", "broken"] == re.findall(r"data-name='(\w+)'", page)
-    assert ">failing</span>" in page
-    assert "20.00% of requests fail; both/2: no such model" in page
-    served, counted, drifted, pending = both
-    gone = status_of((served, counted, drifted, pending)) | {"endpoints": []}
-    page = render_page(gone, "/serve/")
-    assert ">not served</span>" in page
-    assert "both/2: no such model; 20.00% of requests fail" in page
+def dom(address: str, folder: Path, *flags: str, virtual_ms: int) -> str:
+    """Open an address in Chromium. Return its document as it is after ``virtual_ms`` of the page's time."""
+    return subprocess.run(
+        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+         "--no-first-run", f"--user-data-dir={folder / 'profile'}", *flags, f"--virtual-time-budget={virtual_ms}",
+         "--dump-dom", address],
+        check=True, capture_output=True, text=True, timeout=LIMIT_S,
+    ).stdout  # fmt: skip
 
 
-def test_the_outcomes_of_most_failures_are_named() -> None:
-    """The most frequent outcomes over all routes, escaped."""
-    found = status_of(endpoint("e", failed=0.2))
-    (row,) = found["last_minute"]
-    few = {"model_failed": 0.15, "deadline_exceeded": 0.05}
-    found["last_minute"] = [{**row, "failures": few}, {**row, "rate": 9000.0, "failures": {"<b>": 0.2, "rare": 0.001}}]
-    page = render_page(found, "/serve/")
-    assert "20.00% of requests fail: &lt;b&gt;, model_failed<" in page
+def with_script(given: dict[str, Any], script: str = "", *opened: str) -> str:
+    """Return the page with a gateway that answers ``given``, open rows, and a script of a test."""
+    text = json.dumps([given, opened]).replace("</", "<\\/")
+    return page("/serve/").replace(
+        "</head>", f"<script>const [GIVEN, OPENED] = {text};{_SCRIPTED}{script}</script></head>"
+    )
 
 
-def test_only_open_rows_are_drawn_whole() -> None:
-    """A page of 300 endpoints stays small. Rows can be opened without scripts too."""
-    found = status_of(*(endpoint(f"e{i:03d}") for i in range(300)))
-    page = render_live(found, "/serve/", ("e007",))
-    assert (300, 1) == (page.count("<details"), page.count(" open><summary>"))
-    assert 1 == page.count("now, and in the reference")
-    assert len(page) < 300_000
-    assert len(gzip.compress(page.encode(), 1)) < 25_000
+_SCRIPTED = """
+const later = (done, ms) => setTimeout(done, ms), said = [], note = () => said.push(at('news').textContent);
+const report = () => document.body.append(h('pre', {id: 'said'}, JSON.stringify(said)));
+const given = async () => new Response(JSON.stringify(GIVEN));
+let answer = given;
+window.fetch = () => answer();
+for (const name of OPENED) open.add(name);
+"""
+"""Tests of the page's script: what stands in for the gateway, and what has been seen."""
 
 
-def test_numbers_are_written_as_people_write_them() -> None:
-    """Without powers of ten. A share above zero is never shown as 0."""
-    page = render_page(status_of(endpoint("e", failed=0.00001)), "/serve/", ("e",))
-    for shown in ("1,970/s", "12.3 ms", "1.3 s", "12.0 s", "64.0", "under 0.01%", "n 3,000"):
-        assert shown in page, shown
-    assert not re.search(r"\de[+-]\d", re.sub(r"<(style|script)>.*?</\1>", "", page, flags=re.S))
+def run_in_browser(content: str, folder: Path, *, width: int = 800, virtual_ms: int = 30_000) -> Any:
+    """Open a page in Chromium. Return the value that its script puts into `said`."""
+    document = folder / "page.html"
+    document.write_text(content)
+    return said(document, folder, f"--window-size={width},900", virtual_ms=virtual_ms)
+
+
+def said(document: Path, folder: Path, *flags: str, virtual_ms: int) -> Any:
+    """Return the JSON that a document has in its element `said` after ``virtual_ms``."""
+    found = re.search(
+        r'<pre id="said">(.*?)</pre>', dom(document.as_uri(), folder, *flags, virtual_ms=virtual_ms), re.S
+    )
+    assert found is not None
+    return json.loads(html.unescape(found[1]))
+
+
+def framed(document: Path, folder: Path, scheme: str, *, virtual_ms: int) -> Any:
+    """Return what a document with frames says, light or dark; a window is never narrower than 500 px, a frame is."""
+    return said(document, folder, "--hide-scrollbars", "--window-size=1400,1000",
+                *(["--force-dark-mode"] if scheme == "dark" else []), virtual_ms=virtual_ms)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What the browser draws of each case, as HTML."""
+    script = """
+    addEventListener('load', () => {
+      for (const [name, [given, opened]] of Object.entries(GIVEN)) {
+        open.clear();
+        if (opened) open.add(opened);
+        status = {curves: {}, ...given};
+        draw();
+        said.push([name, at('live').innerHTML]);
+      }
+      report();
+    });"""
+    found = run_in_browser(with_script(CASES, script), tmp_path_factory.mktemp("drawn"))
+    assert [*CASES] == [name for name, _ in found]
+    return dict(found)
+
+
+def rows(drawn: str) -> list[str]:
+    """Return the names of the rows, in order."""
+    return re.findall(r'<details id="row-([^"]+)"', drawn)
+
+
+@pytest.mark.browser
+def test_names_are_text_everywhere(drawn: dict[str, str]) -> None:
+    """Names of endpoints, models and variables, and errors, also in open rows, add no element."""
+    for case in ("evil", "evil open"):
+        assert "<script" not in drawn[case]
+        assert html.escape(EVIL) in drawn[case]
+    assert drawn["evil"].count("&lt;script") < drawn["evil open"].count("&lt;script")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("case", "shown"),
+    [
+        ("ready", [">ready<", "Nothing is deployed yet.", "triton-gateway deploy ./my-model"]),
+        ("degraded", [">ready, degraded<"]),
+        ("answers", ['<span class="ok">serving</span>', f"version 2: {ANSWERS}"]),
+        ("texts", ['<span class="wait">uneven split</span>', "<h3>Version 2 compared with 1</h3>",
+                   f'<p class="wait">{ANSWERS}</p>', f'<p class="wait">{TEXTS}</p>']),
+        ("equal", ["No difference so far."]),
+        ("sorted", ["20.00% of requests fail; both/2: no such model"]),
+        ("gone", [">not served<", "both/2: no such model; 20.00% of requests fail"]),
+        ("outcomes", ["20.00% of requests fail: &lt;b&gt;, model_failed<"]),
+        ("numbers", ["1,970/s", "12.3 ms", "1.3 s", "12.0 s", "64.0", "under 0.01%", "n 3,000",
+                     "90.0% right by labels (60.0% to 98.0%, 1,010 labels)",
+                     "chance alone: at most once in less than a day (alarm from 30 on, endpoint)"]),
+        ("not judged", ["not judged: "]),
+        # What a curve shows is its name too; 0 % of nothing is not a number.
+        ("curves", ["Time of answers, version 1; now p50 30 ms, p95 30 ms, p99 30 ms"]),
+        ("idle", ['<span class="n dim">–<small>failed</small></span>']),
+        ("running", [">serving<", "running, 5 % of steps 1 %, 5 %, 100 %", "guarded by controller-a",
+                     "canary abort --endpoint e", "11-14 22:13:20", html.escape(EVIL)]),
+        ("unguarded", [">unguarded<", "nobody looks after the canary e/2", "start <code>triton-gateway controller"]),
+        ("promoted", [">serving<", "promoted", "The way back: <code>triton-gateway default e 1"]),
+        ("rolled back", [">serving<", "rolled back, 0 %"]),
+    ],
+)  # fmt: skip
+def test_what_is_shown(drawn: dict[str, str], case: str, shown: list[str]) -> None:
+    """States with their reasons, canaries beside stable, rollouts with guard and way back, readable numbers."""
+    assert [] == [one for one in shown if one not in drawn[case]]
+    assert not re.search(r"\d\.?\d*e[+-]\d", drawn[case])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("case", "hidden"),
+    [
+        ("ready", ["<details", 'class="tiles"']), ("over", ["compared with"]),
+        ("idle", ['class="curves']), ("running", ["nobody"]), ("unguarded", ["guarded by"]),
+        ("promoted", ["canary abort"]), ("rolled back", ["The way back"]), ("evil", ["compared with", "now, and in"]),
+    ],
+)  # fmt: skip
+def test_what_is_not_shown(drawn: dict[str, str], case: str, hidden: list[str]) -> None:
+    """No empty part, no curve of one point, no comparison with a version that gets nothing, no guard in the end."""
+    assert [] == [one for one in hidden if one in drawn[case]]
+
+
+@pytest.mark.browser
+def test_the_worst_comes_first_and_keeps_its_place(drawn: dict[str, str]) -> None:
+    """By state, then by name; a changing rate moves no row, callers' errors are no faults. Changed variables first."""
+    assert ["both", "failing", "broken", "adrift", "busy", "calm", "mistaken"] == rows(drawn["sorted"])
+    assert rows(drawn["sorted"]) == rows(drawn["busier"])
+    variables = re.findall(r'<div class="drift"><p><code>(\w+)</code>', drawn["variables"])
+    assert ["moved", "drift", "toofew", "steady"] == variables
+
+
+@pytest.mark.browser
+def test_only_open_rows_are_drawn_whole(drawn: dict[str, str]) -> None:
+    """A page of 300 endpoints stays quick."""
+    assert (300, 1) == (len(rows(drawn["many"])), drawn["many"].count(' open=""'))
+    assert 1 == drawn["many"].count("now, and in the reference")
+    assert 3 == drawn["curves"].count('class="curves')
 
 
 def test_the_policy_allows_only_the_pages_own_style_and_script() -> None:
-    """By their hashes, so no element may have a style or an event handler."""
-    page = render_page(status_of(endpoint("e", broken="x")), "/serve/", ("e",))
+    """By their hashes, so no element may have a style or an event handler. The page links only to this gateway."""
+    content = page("/'><script>/")
     for tag in ("style", "script"):
-        (content,) = re.findall(f"<{tag}>(.*?)</{tag}>", page, flags=re.S)
-        hashed = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        (inside,) = re.findall(f"<{tag}>(.*?)</{tag}>", content, flags=re.S)
+        hashed = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
         assert f"{tag}-src 'sha256-{hashed}'" in POLICY
-    assert not re.search(r"<[^>]*\s(style|on\w+)=", page)
+        content = content.replace(inside, "")
+    assert not re.search(r"<[^>]*\s(style|on\w+)=", content)
+    assert {"docs", "metrics", "v1/status"} == set(re.findall(r"(?:src|href)=([^\s>]+)", content))
 
 
-async def test_the_page_is_compressed_and_has_security_headers(stack: Any) -> None:
+async def test_the_page_has_security_headers_and_the_status_is_compressed(stack: Any) -> None:
     """They prevent framing and other content types."""
-    reply = await stack.client.get("/", headers={"accept-encoding": "gzip"})
-    assert "gzip" == reply.headers["content-encoding"]
-    assert ("nosniff", POLICY) == (
-        reply.headers["x-content-type-options"], reply.headers["content-security-policy"],
-    )  # fmt: skip
-    assert "<main id=live>" in reply.text
-    assert "content-encoding" not in (await stack.client.get("/", headers={"accept-encoding": "identity"})).headers
+    headers = (await stack.client.get("/")).headers
+    assert ("nosniff", POLICY) == (headers["x-content-type-options"], headers["content-security-policy"])
+    for accepted, packed in (("gzip", "gzip"), ("identity", None)):
+        reply = await stack.client.get("/v1/status?open=none", headers={"accept-encoding": accepted})
+        assert (packed, {"none": []}) == (reply.headers.get("content-encoding"), reply.json()["curves"])
 
 
 async def traffic(stack: Any, seconds: float) -> None:
@@ -241,43 +328,17 @@ async def traffic(stack: Any, seconds: float) -> None:
         await asyncio.sleep(float(rng.uniform(0.001, 0.02)))
 
 
-def chromium() -> str:
-    """Return the browser. A test that needs it fails without it and is never skipped."""
-    found = shutil.which("chromium")
-    assert found, "chromium is not on PATH: install Debian's chromium, or leave these tests out: -m 'not browser'"
+async def curves(stack: Any) -> list[dict[str, Any]]:
+    """Return the curves of an endpoint."""
+    found: list[dict[str, Any]] = (await stack.client.get("/v1/status?open=sentiment")).json()["curves"]["sentiment"]
     return found
-
-
-def dom(address: str, folder: Path, *flags: str, virtual_ms: int) -> str:
-    """Open an address in Chromium. Return its document as it is after ``virtual_ms`` of the page's time."""
-    return subprocess.run(
-        [chromium(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
-         "--no-first-run", f"--user-data-dir={folder / 'profile'}", *flags, f"--virtual-time-budget={virtual_ms}",
-         "--dump-dom", address],
-        check=True, capture_output=True, text=True, timeout=LIMIT_S,
-    ).stdout  # fmt: skip
-
-
-def said(document: Path, folder: Path, *flags: str, virtual_ms: int) -> Any:
-    """Return the JSON that a document has in its element `said` after ``virtual_ms``."""
-    found = re.search(
-        r'<pre id="said">(.*?)</pre>', dom(document.as_uri(), folder, *flags, virtual_ms=virtual_ms), re.S
-    )
-    assert found is not None
-    return json.loads(html.unescape(found[1]))
-
-
-def framed(document: Path, folder: Path, scheme: str, *, virtual_ms: int) -> Any:
-    """Return what a document with frames says, light or dark; a window is never narrower than 500 px, a frame is."""
-    return said(document, folder, "--hide-scrollbars", "--window-size=1400,1000",
-                *(["--force-dark-mode"] if scheme == "dark" else []), virtual_ms=virtual_ms)  # fmt: skip
 
 
 @pytest.mark.browser
 async def test_the_page_updates_itself_in_a_browser(
     monkeypatch: pytest.MonkeyPatch, stack: Any, tmp_path: Path
 ) -> None:
-    """Chromium draws it, its script replaces the content, and it requests nothing from other hosts."""
+    """Chromium draws what the gateway says, with curves and histograms."""
     monkeypatch.setattr("gateway.metrics.publisher.STEP_S", 2.0)
     references = stack.settings.state_dir / "references" / "sentiment"
     references.mkdir(parents=True)
@@ -298,19 +359,18 @@ async def test_the_page_updates_itself_in_a_browser(
     stack.backend.latency = 0.002
     await stack.served("topics", "sentiment/1", "sentiment/2")
     async with listening(stack.gateway) as port:
-        while b"class=curves" not in (await stack.client.get("/?open=sentiment")).content:
-            await traffic(stack, 0.5)  # a curve needs two points
-        # Virtual time runs the page for ten of its seconds: the script has then swapped its content at least once.
+        while not [one for one in await curves(stack) if len(one["ago"]) > 1]:
+            await traffic(stack, 0.5)
+        # Virtual time runs the page for ten of its seconds: the script has then drawn it at least twice.
         url = f"http://127.0.0.1:{port}/?open=sentiment&open=topics"
         reading = asyncio.create_task(asyncio.to_thread(dom, url, tmp_path, virtual_ms=10_000))
         while not reading.done():
             await traffic(stack, 0.1)
-        page = await reading
-    tags = Tags(page).tags
-    assert tags.count("svg") >= 2 * 3, "histograms"
-    assert tags.count("canvas") >= 2 * 3, "curves"
-    for text in ("sentiment", "canary", "predicted_label", "p99", "not judged"):
-        assert text in page
+        shown = await reading
+    assert shown.count("<svg") >= 2 * 3, "histograms"
+    assert shown.count("<canvas") >= 2 * 3, "curves"
+    for text in ("POST /serve/sentiment/1", "canary", "predicted_label", "p99", "not judged"):
+        assert text in shown
 
 
 _LOOKED_AT = """
@@ -354,27 +414,12 @@ paper=ground?light(colour(view.getComputedStyle(ground).backgroundColor)):1;seen
 const ratio=(Math.max(ink,paper)+.05)/(Math.min(ink,paper)+.05);
 if(ratio<4.5)fault('contrast '+ratio.toFixed(2),one);}
 return seen;}
-addEventListener('load',()=>{let seen=0;for(const frame of document.querySelectorAll('iframe'))seen+=look(frame);
+addEventListener('load',()=>setTimeout(()=>{let seen=0;
+for(const frame of document.querySelectorAll('iframe'))seen+=look(frame);
 const said=document.createElement('pre');said.id='said';said.textContent=JSON.stringify({seen,faults,
-dark:matchMedia('(prefers-color-scheme:dark)').matches});document.body.append(said);});
+dark:matchMedia('(prefers-color-scheme:dark)').matches});document.body.append(said);},2000));
 """
 """Looks at every page of a document of frames as WCAG asks: does it fit, are things named, can texts be read."""
-
-
-_SCRIPTED = """
-const later=(done,ms)=>setTimeout(done,ms),said=[],note=()=>said.push(document.getElementById('news').textContent),
-report=()=>{const one=document.createElement('pre');one.id='said';one.textContent=JSON.stringify(said);
-document.body.append(one);};
-const page=async()=>new Response(document.documentElement.outerHTML);let answer=page;window.fetch=()=>answer();
-"""
-"""Tests of the page's script: what stands in for the gateway, and what has been seen."""
-
-
-def run_in_browser(page: str, script: str, folder: Path, *, width: int = 800, virtual_ms: int = 30_000) -> Any:
-    """Run a script in the page in Chromium. Return the value that it puts into `said`."""
-    document = folder / "page.html"
-    document.write_text(page.replace("<head>", f"<head><script>{_SCRIPTED}{script}</script>", 1))
-    return said(document, folder, f"--window-size={width},900", virtual_ms=virtual_ms)
 
 
 @pytest.mark.browser
@@ -386,13 +431,13 @@ def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: 
     """Without an answer the page keeps the last numbers and shows since when. The next answer ends that."""
     script = (
         "addEventListener('load',()=>{later(()=>{note();answer=" + outage + "},4000);"
-        "later(()=>{note();said.push(document.body.classList.contains('old'));answer=page},11000);"
-        "later(()=>{note();said.push(document.body.classList.contains('old'));report()},18000);});"
+        "later(()=>{note();said.push(document.body.classList.contains('old'));answer=given},11000);"
+        "later(()=>{note();said.push(document.body.classList.contains('old'),rowsOf(status).length);report()},18000)});"
     )
-    before, during, is_old, after, is_still_old = run_in_browser(
-        render_page(status_of(endpoint("e")), "/serve/"), script, tmp_path
+    before, during, is_old, after, is_still_old, kept = run_in_browser(
+        with_script(status_of(endpoint("e"), curves={}), script), tmp_path
     )
-    assert ("", "") == (before, after)
+    assert ("", "", 1) == (before, after, kept)
     assert re.match(r"no answer from the gateway since \d", during)
     assert (True, False) == (is_old, is_still_old)
 
@@ -401,106 +446,86 @@ def test_numbers_that_are_not_updated_are_marked_as_old(tmp_path: Path, outage: 
 def test_what_is_scrolled_sideways_keeps_its_position_and_focus_over_updates(tmp_path: Path) -> None:
     """On a narrow screen the quantiles and most histograms are at the right."""
     script = (
-        "addEventListener('load',()=>{const all=()=>[...document.querySelectorAll('.wide')].slice(-2);"
+        "addEventListener('load',()=>later(()=>{const all=()=>[...document.querySelectorAll('.wide')].slice(-2);"
         "all().forEach(one=>one.scrollLeft=60);all()[1].focus();const was=all();"
         "later(()=>{said.push(all()[0]!==was[0],all().indexOf(document.activeElement),"
-        "...all().map(one=>one.scrollLeft));report()},8000)})"
+        "...all().map(one=>one.scrollLeft));report()},8000)},1000));"
     )
-    served, counted, drifted, pending = endpoint("long-name-" * 5)
-    found = status_of((served, counted, drifted, pending)) | {"drift": [drifted] * 3}
-    page = render_page(found, "/serve/", ("long-name-" * 5,))
-    assert [True, 1, 60, 60] == run_in_browser(page, script, tmp_path, width=500)
+    name = "long-name-" * 5
+    found = status_of(endpoint(name), drift=[endpoint(name)[2]] * 3, curves={})
+    assert [True, 1, 60, 60] == run_in_browser(with_script(found, script, name), tmp_path, width=500)
 
 
 @pytest.mark.browser
-def test_selected_text_stays_over_updates(tmp_path: Path) -> None:
+def test_selected_text_stays_over_updates_and_rows_are_filtered_sorted_and_opened(tmp_path: Path) -> None:
     """So that an error can be copied. The page is updated again afterwards."""
-    script = (
-        "let asked=0;answer=()=>{asked++;return page()};addEventListener('load',()=>{const chosen=getSelection();"
-        "chosen.selectAllChildren(document.querySelector('#live summary b'));"
-        "later(()=>{said.push(asked,chosen.toString());chosen.removeAllRanges();"
-        "later(()=>{said.push(asked);report()},7000)},7000)})"
-    )
-    page = render_page(status_of(endpoint("broken", broken="no such model")), "/serve/")
-    asked, selected, asked_again = run_in_browser(page, script, tmp_path, virtual_ms=16_000)
-    assert (0, "broken") == (asked, selected)
-    assert asked_again >= 2
-
-
-CURVES = [
-    {"version": "1", "ago": [30.0, 15.0, 0.0], "rate": [0.0, 4.0, 5.0], "failed": [None, 0.0, 0.5],
-     **{name: [None, 0.02, 0.03] for name in ("p50", "p95", "p99", "prepare", "queue", "infer", "finish")}}
-]  # fmt: skip
-
-
-def test_curves_say_their_newest_values_and_no_traffic_is_no_number() -> None:
-    """What a curve shows is its name too; 0 % of nothing is not a number."""
-    idle = endpoint("idle")
-    idle[1]["rate"] = 0.0
-    found = status_of(endpoint("e"), idle) | {"curves": {"e": CURVES, "idle": [{**CURVES[0], "ago": [0.0]}]}}
-    page = render_live(found, "/serve/", ("e", "idle"))
-    assert "Time of answers, version 1; now p50 30 ms, p95 30 ms, p99 30 ms" in html.unescape(page)
-    assert 3 == page.count("class=curves"), "none before there are two points"
-    assert "<span class='n dim'>–<small>failed</small></span>" in page
-
-
-def rollout(**more: Any) -> dict[str, Any]:
-    """Return a rollout of `e/2` beside `e/1` as the status has it."""
-    return {
-        "endpoint": "e", "canary": "e/2", "stable": "e/1", "phase": "running", "state": "holding", "why": EVIL,
-        "weight": 5.0, "steps": [1.0, 5.0, 100.0], "guard": "controller-a",
-        "way_back": "triton-gateway canary abort --endpoint e",
-        "decisions": [{"at": 1_700_000_000.0, "what": "start", "weight": 1.0, "why": EVIL}], **more,
-    }  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("more", "word", "said", "not_said"),
-    [
-        ({}, ">serving<", ["running, 5 % of steps 1 %, 5 %, 100 %", "guarded by controller-a",
-                           "canary abort --endpoint e"], "nobody"),
-        ({"guard": ""}, ">unguarded<", ["nobody looks after the canary e/2", "start <code>triton-gateway controller"],
-         "guarded by"),
-        ({"phase": "promoted", "guard": "", "weight": 100.0, "way_back": "triton-gateway default e 1"},
-         ">serving<", ["promoted", "The way back: <code>triton-gateway default e 1"],
-         "canary abort"),
-        ({"phase": "rolled_back", "guard": "", "weight": 0.0, "way_back": ""}, ">serving<",
-         ["rolled back, 0 %"], "The way back"),
-    ],
-    ids=["running", "unguarded", "promoted", "rolled back"],
-)  # fmt: skip
-def test_a_rollout_is_shown_with_its_guard_its_reasons_and_the_way_back(
-    more: dict[str, Any], word: str, said: list[str], not_said: str
-) -> None:
-    """A canary that nobody guards is a warning; one that has ended needs no guard."""
-    page = render_live(status_of(endpoint("e")) | {"rollouts": [rollout(**more)]}, "/serve/", ("e",))
-    assert word in page
-    assert [] == [one for one in said if one not in page]
-    assert not_said not in page
-    assert html.escape(EVIL) in page
-    assert EVIL not in page
+    script = """
+    let asked = 0;
+    answer = () => { asked++; return given(); };
+    const names = () => [...document.querySelectorAll('#rows>details')].map(row => row.id).join(' ');
+    addEventListener('load', () => later(() => {
+      at('filter').value = 'MODEL OF B';
+      at('filter').oninput();
+      said.push(names(), at('shown').textContent);
+      at('filter').value = '';
+      at('sort').value = 'name';
+      at('sort').onchange();
+      said.push(names());
+      document.querySelector('#rows summary').click();
+      later(() => {
+        said.push(location.search, document.querySelectorAll('.inside table').length > 0);
+        const chosen = getSelection();
+        chosen.selectAllChildren(document.querySelector('#live summary b'));
+        asked = 0;
+        later(() => {
+          said.push(asked, chosen.toString());
+          chosen.removeAllRanges();
+          later(() => { said.push(asked >= 2); report(); }, 7000);
+        }, 7000);
+      }, 1000);
+    }, 1000));"""
+    found = status_of(endpoint("c"), endpoint("b", broken="no such model"), endpoint("a"), curves={})
+    shown = run_in_browser(with_script(found, script), tmp_path)
+    assert ["row-b", "1 of 3 shown", "row-a row-b row-c", "?open=a", True, 0, "a", True] == shown
 
 
 _ASKED = """
-const asked=[];window.fetch=async(at,how)=>{asked.push([String(at),how?.method||'GET',how?.body||'']);
-return String(at).endsWith('lineage')?new Response(JSON.stringify({model:{name:'m'},task:{name:'training',id:'t1'},
-datasets:[{name:'<b>reviews'}],notes:[]})):new Response('{"label":"GOOD"}',{headers:{'x-served-by':'e/1'}})};
-addEventListener('load',()=>{const press=one=>document.querySelector(one).click();press('[data-example]');
-later(()=>{press('#panel button');later(()=>{said.push(at('panel').innerText);press('[data-lineage]');
-later(()=>{said.push(at('panel').innerText,asked.filter(one=>!one[0].includes('part=live')),
-document.querySelectorAll('.curves canvas').length);report()},500)},500)},500)});
+const asked = [];
+window.fetch = async (to, how) => {
+  if (String(to).startsWith('v1/status')) return given();
+  asked.push([String(to), how?.method || 'GET', how?.body || '']);
+  return String(to).endsWith('lineage')
+    ? new Response(JSON.stringify({model: {name: 'm'}, task: {name: 'training', id: 't1'},
+      datasets: [{name: '<b>reviews'}], notes: []}))
+    : new Response('{"label":"GOOD"}', {headers: {'x-served-by': 'e/1'}});
+};
+const press = one => document.querySelector(one).click();
+addEventListener('load', () => later(() => {
+  press('.inside button');
+  later(() => {
+    press('#panel button');
+    later(() => {
+      said.push(at('panel').innerText);
+      press('.inside [aria-label*="comes from"]');
+      later(() => {
+        said.push(at('panel').innerText, asked, document.querySelectorAll('.curves canvas').length);
+        report();
+      }, 500);
+    }, 500);
+  }, 500);
+}, 1000));
 """
 
 
 @pytest.mark.browser
 def test_a_request_is_tried_and_lineage_is_shown_beside_the_curves(tmp_path: Path) -> None:
     """The box has the example, the answer, who gave it and the same as curl; names and values add no markup."""
-    page = render_page(status_of(endpoint("e")) | {"curves": {"e": CURVES}}, "/serve/", ("e",))
-    tried, shown, asked, drawn = run_in_browser(page, _ASKED, tmp_path)
+    content = with_script(status_of(endpoint("e"), curves={"e": CURVES}), _ASKED, "e")
+    tried, shown, asked, drawn = run_in_browser(content, tmp_path)
     assert re.search(r"200 after \d+ ms, answered by e/1\s+\{\"label\":\"GOOD\"\}", tried)
-    assert '-d \'{"text": "Hello there"}\'' in tried
+    assert '-d \'{"text":"Hello there"}\'' in tried
     assert re.search(r"Trained by Task\s+training · t1\s+Data set\s+<b>reviews", shown)
-    assert ["POST", '{"text": "Hello there"}'] == asked[0][1:]
+    assert ["POST", '{"text":"Hello there"}'] == asked[0][1:]
     assert asked[0][0].endswith("/serve/e/1")
     assert ["v1/endpoints/e/1/lineage"] == [address for address, *_ in asked[1:]]
     assert 3 == drawn
@@ -512,18 +537,15 @@ def pages_by_size() -> dict[int, str]:
         endpoint("broken-" * 6, broken="no such model: " + "x" * 200), endpoint("failing", failed=0.2),
         endpoint("adrift", drifts="drift"),
     ]  # fmt: skip
-    found = status_of(*worst)
-    (adrift,) = (variable for variable in found["drift"] if variable["endpoint"] == "adrift")
-    found["drift"] += [{**adrift, "variable": f"variable_{i}", "state": "steady"} for i in range(11)]
+    found = status_of(
+        *worst, compared=[{**STATUS["compared"][0], "endpoint": "adrift"}], curves={"adrift": CURVES},
+        rollouts=[rollout(endpoint="adrift", why="w", guard="")],
+    )  # fmt: skip
+    found["drift"] += [{**worst[-1][2], "variable": f"variable_{i}", "state": "steady"} for i in range(11)]
+    many = status_of(*(endpoint(f"e{i:03d}") for i in range(300)), curves={})
     return {
-        0: render_page(status_of(), "/serve/"),
-        3: render_page(
-            found | {"compared": [{**STATUS["compared"][0], "endpoint": "adrift"}],
-                     "curves": {"adrift": CURVES}, "rollouts": [rollout(endpoint="adrift", why="w", guard="")]},
-            "/serve/",
-            ("adrift", "failing"),
-        ),
-        300: render_page(status_of(*(endpoint(f"e{i:03d}") for i in range(300))), "/serve/", ("e007",)),
+        0: with_script(status_of(curves={})), 3: with_script(found, "", "adrift", "failing"),
+        300: with_script(many, "", "e007"),
     }  # fmt: skip
 
 

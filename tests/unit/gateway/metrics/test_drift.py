@@ -156,12 +156,3 @@ def test_folder_of_references_is_read_when_it_changes(tmp_path: Path) -> None:
     assert (False, captured) == (references.read(), references.of("e/1.0"))
     (tmp_path / "e" / "1.0.json").unlink()
     assert (True, None) == (references.read(), references.of("e/1.0"))
-
-
-@pytest.mark.parametrize(
-    ("days", "told"),
-    [(0.0, "less than a day"), (29.6, "30 days"), (1234.0, "1,234 days"), (math.inf, "more than 10,000 days")],
-)
-def test_evidence_reads_the_same_on_the_page_in_the_report_and_in_the_terminal(days: float, told: str) -> None:
-    """One wording, that none of them writes by itself."""
-    assert told == drift.in_days(days)

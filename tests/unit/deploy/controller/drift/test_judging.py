@@ -281,5 +281,5 @@ async def test_gateways_read_what_is_recorded(world: World) -> None:
         old = await Reports(world.registry.reports, pool, wall=lambda: world.now + 86_400).judged()
     (told,) = found.variables.values()
     assert (("e", "1", "animal"), "drift", 30.0) == (*found.variables, told["state"], told["alarm_days"])
-    assert "100.0% right by labels (43.9% to 100.0%, 3 labels)" == drift.right_in_words(found.accuracy[0])
+    assert (1.0, 1.0, 3) == tuple(found.accuracy[0][name] for name in ("value", "high", "labels"))
     assert ({}, [], [], []) == old
