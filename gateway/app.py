@@ -294,7 +294,7 @@ class Gateway:
             if shared is not None:
                 background.append(asyncio.create_task(shared.run()))
         if self._payloads is not None:
-            self._payloads.start(asyncio.get_running_loop().call_soon_threadsafe)
+            background.append(asyncio.create_task(self._payloads.run()))
             self.plane.keeps_pieces = True
             self.plane.subscribe(self._payloads.answered)
         loop = asyncio.create_task(reconciler.run(), name="reconcile")
@@ -320,7 +320,7 @@ class Gateway:
             await asyncio.gather(*background, return_exceptions=True)
             self.publisher.close()
             if self._payloads is not None:
-                await asyncio.to_thread(self._payloads.close)
+                await self._payloads.close()
             await self._tritons.close()
             threads.shutdown(wait=False, cancel_futures=True)
             control.close()

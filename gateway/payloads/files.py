@@ -97,8 +97,8 @@ class Folder:
             self._size, self._began, self._sweep_at = 0, now, 0.0
         return self._file
 
-    def idle(self) -> None:
-        """Delete what must go, the oldest first; called about twice a second."""
+    def sweep(self) -> None:
+        """Delete what must go, the oldest first; may be called often."""
         now = self._clock()
         if now < self._sweep_at:
             return

@@ -1,20 +1,22 @@
 """Queues a sample of answered requests; a thread of its own writes their requests and answers.
 
 The data plane calls ``answered``, which decides at random whether a request is logged, and appends it to a bounded
-queue. The thread converts records to JSON without the fields to drop, and writes them to files. If the queue is full,
-records are dropped and counted. Only answered requests are logged: no shadow requests, no validation requests.
+queue. A few times a second the queue goes to the thread, which converts records to JSON without the fields to drop and
+writes them to files. If the queue is full, records are dropped and counted. Only answered requests are logged: no
+shadow requests, no validation requests.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import logging
 import random
-import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -39,8 +41,7 @@ _MAX_QUEUED: Final = 2000
 _MAX_QUEUED_BYTES: Final = 16 << 20
 """Size of all queued requests and answers."""
 _MAX_RECORD_BYTES: Final = 1 << 20
-_MAX_WRITE_BYTES: Final = 4 << 20
-_WRITE_PERIOD_S: Final = 0.5
+_WRITE_PERIOD_S: Final = 0.2
 _CLOSE_S: Final = 5.0
 """Seconds in which the queue must be written when the gateway stops."""
 _WARNING_PERIOD_S: Final = 60.0
@@ -106,7 +107,7 @@ class _Queued(NamedTuple):
 
 
 class PayloadLog:
-    """Writes samples of answered requests to ``sink``. The event loop calls it; ``start`` starts its thread.
+    """Writes samples of answered requests to ``folder``. The event loop calls it, and a thread of its own writes.
 
     ``dropped``: fields to leave out, of a record at any depth.
     ``random_number()`` returns a number from 0 to 1, ``clock()`` seconds since 1970.
@@ -114,7 +115,7 @@ class PayloadLog:
 
     def __init__(
         self,
-        sink: Folder,
+        folder: Folder,
         shares: Shares,
         *,
         count: Count,
@@ -122,30 +123,19 @@ class PayloadLog:
         random_number: Callable[[], float] = random.random,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._sink = sink
+        self._folder = folder
         self._shares = shares
         self._count = count
         self._dropped = dropped
         self._random_number = random_number
         self._clock = clock
-        self._run_on_loop: Callable[..., object] = lambda call, *arguments: call(*arguments)
         self._by_url: dict[str, float] = {}
-        self._queue: deque[_Queued] = deque()
-        # The event loop changes the first, the log's thread the second: `+=` on one number by both would lose updates.
-        self._bytes_queued = self._bytes_taken = 0
-        self._wake = threading.Event()
-        self._is_closing = False
-        self._thread: threading.Thread | None = None
+        self._queue: list[_Queued] = []
+        self._held = self._held_bytes = 0
+        """Records that are queued or being written, and their size."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="payload-log")
         self._problem = ""
         self._warn_again_at = 0.0
-
-    # --- on the event loop --------------------------------------------------------------------------------------------
-
-    def start(self, run_on_loop: Callable[..., object]) -> None:
-        """Start the thread. ``run_on_loop(call, *arguments)`` must run a call on the event loop."""
-        self._run_on_loop = run_on_loop
-        self._thread = threading.Thread(target=self._run, name="payload-log", daemon=True)
-        self._thread.start()
 
     def answered(self, trace: Trace) -> None:
         """Queue a finished request if the random sample has it; never waits."""
@@ -160,74 +150,78 @@ class PayloadLog:
             return
         size = trace.body_bytes + size_of(trace.answer) + sum([len(piece.text) for piece in trace.pieces or ()])
         if size > _MAX_RECORD_BYTES:
-            self._counted(TOO_LARGE, 1)
-        elif len(self._queue) >= _MAX_QUEUED or self._bytes_queued - self._bytes_taken + size > _MAX_QUEUED_BYTES:
-            reason = f"the queue is full: {self._sink.path} takes fewer records than come"
-            self._warn(reason)
-            self._counted(QUEUE_FULL, 1, reason)
+            self._count(TOO_LARGE, 1)
+        elif self._held >= _MAX_QUEUED or self._held_bytes + size > _MAX_QUEUED_BYTES:
+            self._count(QUEUE_FULL, 1)
+            self._lost(f"the queue is full: {self._folder.path} takes fewer records than come")
         else:
-            self._bytes_queued += size
+            self._held += 1
+            self._held_bytes += size
             self._queue.append(_Queued(self._clock(), trace, size))
-            if len(self._queue) * 2 == _MAX_QUEUED:  # a slower queue is written when the thread next wakes up
-                self._wake.set()
 
     def status(self) -> dict[str, Any]:
         """Return what is logged and where, and why this process has lost records, until it writes one again."""
-        return {"to": str(self._sink.path), "shares": dict(self._shares), "problem": self._problem or None}
+        return {"to": str(self._folder.path), "shares": dict(self._shares), "problem": self._problem or None}
 
-    def close(self) -> None:
-        """Write the queue within seconds and stop. Call it from a thread that may wait."""
-        if self._thread is None:
-            return
-        self._is_closing = True
-        self._wake.set()
-        self._thread.join(_CLOSE_S)
-
-    def _counted(self, outcome: str, records: int, problem: str = "") -> None:
-        self._problem = "" if outcome == WRITTEN else problem or self._problem
-        self._count(outcome, records)
-
-    # --- in the thread ------------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        try:
-            while not self._is_closing:
-                self._wake.wait(_WRITE_PERIOD_S)
-                self._wake.clear()
-                self.write()
-                self._sink.idle()
-            self.write()
-        except Exception:  # noqa: BLE001 - the thread's end must be logged: nothing waits for it
-            _log.exception("the payload log ended: nothing is written any more")
-
-    def write(self) -> None:
-        """Write the queued records."""
-        while encoded := self._next_batch():
-            outcome, reason = self._sink.write(b"".join(encoded))
-            if reason:
-                self._warn(f"{len(encoded)} records were lost: {reason}")
-            self._report(outcome, len(encoded), reason)
-
-    def _next_batch(self) -> list[bytes]:
-        """Return the next records as lines, as many as are written at once; empty if none is queued."""
-        batch: list[bytes] = []
-        size = 0
-        while self._queue and size < _MAX_WRITE_BYTES:
-            queued = self._queue.popleft()
-            self._bytes_taken += queued.size
+    async def run(self) -> None:
+        """Write what is queued every now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(_WRITE_PERIOD_S)
             try:
-                record = to_json(self._record(queued), orjson.OPT_APPEND_NEWLINE)
+                await self.write()
+            except Exception:  # noqa: BLE001 - nothing waits for this task: it must go on, and say what it lost
+                _log.exception("payload log: records were lost")
+
+    async def close(self) -> None:
+        """Write what is queued within seconds, and stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.write(), _CLOSE_S)
+        self._thread.shutdown(wait=False)
+
+    async def write(self) -> None:
+        """Write what is queued."""
+        queued, self._queue = self._queue, []
+        written = asyncio.get_running_loop().run_in_executor(self._thread, self._written, queued)
+        try:
+            outcomes, problem = await written
+        finally:
+            self._held -= len(queued)
+            self._held_bytes -= sum(one.size for one in queued)
+        for outcome, records in outcomes.items():
+            self._count(outcome, records)
+        if WRITTEN in outcomes:
+            self._problem = ""
+        if problem:
+            self._lost(problem)
+
+    def _lost(self, problem: str) -> None:
+        self._problem = problem
+        now = time.monotonic()
+        if now >= self._warn_again_at:
+            self._warn_again_at = now + _WARNING_PERIOD_S
+            _log.warning("payload log: %s", problem[:500])
+
+    def _written(self, queued: Sequence[_Queued]) -> tuple[Counter[str], str]:
+        """In the thread: write records; return how many had which outcome, and why some are lost."""
+        outcomes, problem = Counter[str](), ""
+        lines: list[bytes] = []
+        for one in queued:
+            try:
+                record = to_json(self._record(one), orjson.OPT_APPEND_NEWLINE)
             except Exception as error:  # noqa: BLE001 - answers may be users' objects, which may raise anything
-                reason = f"an answer of {queued.trace.url} cannot be written as JSON: {error}"
-                self._warn(reason)
-                self._report(NOT_JSON, 1, reason)
+                outcomes[NOT_JSON] += 1
+                problem = f"an answer of {one.trace.url} cannot be written as JSON: {error}"
                 continue
             if len(record) > _MAX_RECORD_BYTES:
-                self._report(TOO_LARGE, 1)
-                continue
-            batch.append(record)
-            size += len(record)
-        return batch
+                outcomes[TOO_LARGE] += 1
+            else:
+                lines.append(record)
+        if lines:
+            outcome, reason = self._folder.write(b"".join(lines))
+            outcomes[outcome] += len(lines)
+            problem = reason or problem
+        self._folder.sweep()
+        return outcomes, problem
 
     def _record(self, queued: _Queued) -> Any:
         trace, caller = queued.trace, queued.trace.caller
@@ -241,16 +235,6 @@ class PayloadLog:
             "request": _request(trace.body), "answer": _answer(trace),
         }  # fmt: skip
         return _without(self._dropped, orjson.loads(to_json(record))) if self._dropped else record
-
-    def _report(self, outcome: str, records: int, problem: str = "") -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            self._run_on_loop(self._counted, outcome, records, problem)
-
-    def _warn(self, reason: str) -> None:
-        now = time.monotonic()
-        if now >= self._warn_again_at:
-            self._warn_again_at = now + _WARNING_PERIOD_S
-            _log.warning("payload log: %s", reason[:500])
 
 
 def _without(dropped: frozenset[str], value: Any) -> Any:

@@ -48,7 +48,7 @@ def test_records_are_json_lines_that_only_their_owner_can_read(tmp_path: Path) -
     assert 0o600 == file.stat().st_mode & 0o777
     assert 0o700 == file.parent.stat().st_mode & 0o777
     assert [RECORD] * 3 == [json.loads(line) for line in file.read_text().splitlines()]
-    sink.idle()
+    sink.sweep()
     assert [file] == files(tmp_path, "*")
 
 
@@ -69,7 +69,7 @@ def test_a_file_ends_when_it_is_old_enough(tmp_path: Path) -> None:
     sink = folder(tmp_path, clock=clock)
     for step, expected in ((0, 1), (3599, 1), (2, 2)):
         clock.now += step
-        sink.idle()
+        sink.sweep()
         write(sink)
         assert expected == len(files(tmp_path))
 
@@ -79,7 +79,7 @@ def test_the_oldest_files_are_deleted_above_the_total_limit(tmp_path: Path) -> N
     sink = folder(tmp_path, max_bytes=8_000)
     for number in range(200):
         sink.write(json.dumps({"n": number, "fill": "x" * 90}).encode() + b"\n")
-    sink.idle()
+    sink.sweep()
     kept = [json.loads(line)["n"] for path in files(tmp_path) for line in path.read_text().splitlines()]
     assert sum(path.stat().st_size for path in files(tmp_path, "*")) <= 8_000
     assert 199 in kept
@@ -95,7 +95,7 @@ def test_files_that_are_too_old_are_deleted(tmp_path: Path) -> None:
     other = old.parent / "notes.txt"
     other.write_text("mine")
     clock.now = old.stat().st_mtime + 86401
-    folder(tmp_path, clock=clock).idle()
+    folder(tmp_path, clock=clock).sweep()
     assert [other] == files(tmp_path, "*")
 
 
@@ -106,9 +106,9 @@ def test_writers_can_share_a_folder(tmp_path: Path) -> None:
     for _ in range(5):
         for sink in (one, other):
             write(sink)
-            sink.idle()
+            sink.sweep()
     for sink in (one, other):
-        sink.idle()
+        sink.sweep()
     assert 300 >= sum(path.stat().st_size for path in files(tmp_path))
     assert 1 <= len(files(tmp_path))
 

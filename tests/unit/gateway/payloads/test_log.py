@@ -42,7 +42,7 @@ class MemorySink:
             self.records += [orjson.loads(line) for line in lines.splitlines()]
         return self.outcome, "" if self.outcome == WRITTEN else "it is away"
 
-    def idle(self) -> None:
+    def sweep(self) -> None:
         """Do nothing: there is no periodic work."""
 
 
@@ -62,12 +62,12 @@ def trace(url: str = "e/1", **fields: Any) -> Trace:
     return made
 
 
-def test_a_record_has_caller_request_answer_and_version() -> None:
+async def test_a_record_has_caller_request_answer_and_version() -> None:
     """And the request id that the caller got, so that both sides can refer to it."""
     sink = MemorySink()
     kept = log(sink, clock=lambda: 1_800_000_000.25)
     kept.answered(trace(model_id="m1", caller=Caller("key-1", "acme"), total_ns=2_500_000, tokens=3))
-    kept.write()
+    await kept.write()
     assert [{
         "time": "2027-01-15T08:00:00.250000Z", "request_id": "r1", "trace_id": "", "url": "e/1", "endpoint": "e",
         "version": "1", "model_id": "m1", "route": "direct", "tenant": "acme", "caller": "key-1", "total_ms": 2.5,
@@ -75,7 +75,7 @@ def test_a_record_has_caller_request_answer_and_version() -> None:
     }] == sink.records  # fmt: skip
 
 
-def test_a_share_of_the_answers_is_kept() -> None:
+async def test_a_share_of_the_answers_is_kept() -> None:
     """That of the first pattern that matches the endpoint: exceptions come first."""
     sink = MemorySink()
     draws = iter([i / 100 for i in range(100) for _ in range(2)])
@@ -84,7 +84,7 @@ def test_a_share_of_the_answers_is_kept() -> None:
         kept.answered(trace())
         kept.answered(trace("other/1"))
         kept.answered(trace("e/2"))
-    kept.write()
+    await kept.write()
     assert {"e/1": 25, "e/2": 50} == Counter(record["url"] for record in sink.records)
 
 
@@ -114,24 +114,24 @@ def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
         check(Settings(payload_log="*=1", state_dir=tmp_path / "file"))
 
 
-def test_only_answers_of_models_are_kept() -> None:
+async def test_only_answers_of_models_are_kept() -> None:
     """Refusals and failures are in the log and the metrics. A tokenizer's answers are not a model's."""
     sink = MemorySink()
     kept = log(sink)
     kept.answered(trace(outcome="overloaded"))
     kept.answered(trace(url=""))
     kept.answered(trace(body=Lookup(lambda _processor: None)))
-    kept.write()
+    await kept.write()
     assert [] == sink.records
 
 
-def test_fields_are_dropped_at_any_depth() -> None:
+async def test_fields_are_dropped_at_any_depth() -> None:
     """Before a record is written, including the record's own fields."""
     sink = MemorySink()
     kept = log(sink, dropped=frozenset({"user", "tenant"}))
     kept.answered(trace(body={"users": [{"user": {}, "text": "t"}], "user": "u"}, caller=Caller("c", "acme"),
                         answer={"vector": np.array([1.0, 2.0], np.float32), "tenant": 1}))  # fmt: skip
-    kept.write()
+    await kept.write()
     [found] = sink.records
     assert ({"users": [{"text": "t"}]}, {"vector": [1.0, 2.0]}) == (found["request"], found["answer"])
     assert ("c", False) == (found["caller"], "tenant" in found)
@@ -141,16 +141,16 @@ def test_fields_are_dropped_at_any_depth() -> None:
     ("content", "kept"),
     [(b"plain", "plain"), (b"\xff\x00", {"base64": "/wA="}), (None, None), ({1: {2}}, {"1": [2]})],
 )
-def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> None:
+async def test_answers_of_hooks_are_kept_as_json(content: object, kept: object) -> None:
     """Bytes too, as text if they are text."""
     sink = MemorySink()
     writer = log(sink)
     writer.answered(trace(answer=content, body=content))
-    writer.write()
+    await writer.write()
     assert [(kept, kept)] == [(record["request"], record["answer"]) for record in sink.records]
 
 
-def test_an_unwritable_record_is_dropped_alone() -> None:
+async def test_an_unwritable_record_is_dropped_alone() -> None:
     """For example an object of a hook, or a record that is too large."""
     counts: Counter[str] = Counter()
     sink = MemorySink()
@@ -159,12 +159,12 @@ def test_an_unwritable_record_is_dropped_alone() -> None:
     kept.answered(trace(body_bytes=2 << 20))
     kept.answered(trace(answer={"text": "\x00" * 300_000}))  # six characters each as JSON
     kept.answered(trace())
-    kept.write()
+    await kept.write()
     assert {NOT_JSON: 1, TOO_LARGE: 2, WRITTEN: 1} == counts
     assert 1 == len(sink.records)
 
 
-def test_a_slow_sink_drops_records_and_delays_no_request(
+async def test_a_slow_sink_drops_records_and_delays_no_request(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The queue has limits on number and bytes. Dropped records are counted and reported."""
@@ -176,28 +176,28 @@ def test_a_slow_sink_drops_records_and_delays_no_request(
     assert {QUEUE_FULL: 3} == counts
     assert "the queue is full: memory takes fewer records than come" == kept.status()["problem"]
     assert ["payload log: the queue is full: memory takes fewer records than come"] == caplog.messages
-    kept.write()
+    await kept.write()
     monkeypatch.setattr(log_module, "_MAX_QUEUED_BYTES", 1000)
     for _ in range(3):
         kept.answered(trace(body_bytes=600))
     assert {QUEUE_FULL: 5, WRITTEN: 5} == counts
 
 
-def test_the_status_says_why_records_are_lost() -> None:
+async def test_the_status_says_why_records_are_lost() -> None:
     """Until one is written again."""
     sink = MemorySink(NOT_WRITABLE)
     kept = log(sink)
     kept.answered(trace())
-    kept.write()
+    await kept.write()
     assert {"to": "memory", "shares": {"*": 1.0}, "problem": "it is away"} == kept.status()
     sink.outcome = WRITTEN
     kept.answered(trace())
-    kept.write()
+    await kept.write()
     assert kept.status()["problem"] is None
 
 
 async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Callable[..., Any]) -> None:
-    """By a real thread. Metrics and status count them. Answers of shadow traffic are not kept."""
+    """Metrics and status count them. Answers of shadow traffic are not kept."""
     stack = make_stack(payload_log="*=1")
     stack.gateway._payloads = PayloadLog(
         sink := MemorySink(), shares("*=1"), count=counted(stack)  # type: ignore[arg-type]
