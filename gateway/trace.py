@@ -13,7 +13,10 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from itertools import count
 from time import perf_counter_ns
-from typing import Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:  # it needs numpy, which commands that only name routes do not have to wait for
+    from preprocessing.types import Encoded, Prepared
 
 TRACEPARENT: ContextVar[str] = ContextVar("traceparent", default="")
 """The W3C ``traceparent`` of the current request, which calls to other services pass on."""
@@ -61,31 +64,6 @@ def parse_traceparent(header: bytes) -> str:
     """Return a caller's ``traceparent`` if it is valid, else an empty string."""
     text = header.decode("latin-1").strip()[:55]
     return text if _TRACEPARENT.fullmatch(text) and not text.startswith("ff") else ""
-
-
-class HasTexts(Protocol):
-    """A parsed text request, as a trace keeps it."""
-
-    texts: Sequence[str] | Sequence[tuple[str, str]]
-    options: Mapping[str, Any]
-
-
-class HasResults(Protocol):
-    """A prepared text request, as a trace keeps it."""
-
-    @property
-    def request(self) -> HasTexts:
-        """The request that was encoded."""
-
-    unaltered: Sequence[Mapping[str, Any]] | None
-    """The results as they would be without the request's parameters; None if no parameter changed them."""
-
-
-class TextRow(Protocol):
-    """An encoded text, as a trace keeps it."""
-
-    n_tokens: int
-    n_unknown: int
 
 
 class Flow(NamedTuple):
@@ -159,9 +137,9 @@ class Trace:
         self.flow = DEFAULT_FLOW
         self.deadline = 0.0
         """Loop time at which it ends, answered or not."""
-        self.encoded: Sequence[TextRow] | None = None
+        self.encoded: Sequence[Encoded] | None = None
         """The encoded texts of a text task."""
-        self.prepared: HasResults | None = None
+        self.prepared: Prepared | None = None
         """The prepared request of a text task, after its head has finished."""
         self.outputs: Mapping[str, Any] | None = None
         """The model's own outputs (name → array, rows first), if its handler has them."""

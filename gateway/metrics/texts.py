@@ -1,14 +1,13 @@
 """The built-in variables of text tasks: tokens, language, letter case and words of texts; labels, scores, embeddings.
 
 Tokens, labels and scores are known anyway, and are counted of every answered text. Language, case and words need a look
-at the text: texts are drawn first, at most ``MAX_A_SECOND`` a second and worker, shared by the versions that have some.
-Only a text's beginning is looked at (``MAX_CHARS``), and no text is kept. An unreadable result costs only its own
-count. For use by one event loop.
+at the text: texts are drawn first, at most ``MAX_A_SECOND`` a second and worker, and so are embeddings. Only a text's
+beginning is looked at (``MAX_CHARS``), and no text is kept. An unreadable result costs only its own count. For use by
+one event loop.
 """
 
 from __future__ import annotations
 
-import math
 import re
 import unicodedata
 from collections import Counter
@@ -22,12 +21,13 @@ from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
 from gateway.metrics.drift import MAX_WORDS
 from gateway.metrics.variable_counts import Served, Variable
-from gateway.trace import TextRow, Trace
+from gateway.trace import Trace
+from preprocessing.types import Encoded
 
 MAX_CHARS: Final = 200
 """Characters of a text that are looked at: about thirty words."""
 MAX_A_SECOND: Final = 20.0
-"""Texts that a worker looks at per second; of more, a random sample."""
+"""Texts, and embeddings, that a worker looks at per second; of more, a random sample."""
 LEARNED: Final = 1000
 """Texts whose most frequent words are the usual ones, if there is no reference."""
 NONE: Final = "none"
@@ -213,29 +213,20 @@ class UsualWords:
 
 
 class Draws:
-    """Draws items at random: ``most`` a second, shared evenly by those that asked in this second or the last. Of its
-    share, one gets up to a second's worth at once.
-    """
+    """Draws items at random, ``most`` a second; up to a second's worth at once. Whoever asks more often gets more."""
 
     def __init__(self, most: float, chance: Callable[[], float], clock: Callable[[], float]) -> None:
         self._most, self._chance, self._clock = most, chance, clock
-        self._began = -math.inf
-        self._before, self._lately = dict[object, tuple[float, float]](), dict[object, tuple[float, float]]()
-        """Who asked in the second before, and in this one → what it had left, and when."""
+        self._left, self._at = most, clock()
 
-    def of(self, who: object, listed: Sequence[T]) -> Sequence[T]:
+    def of(self, listed: Sequence[T]) -> Sequence[T]:
         """Return some of ``listed``, or all."""
         if not listed:
             return ()
         now = self._clock()
-        if now >= self._began + 1:
-            self._before, self._lately, self._began = self._lately, {}, now
-        left, at = self._lately.get(who) or self._before.get(who, (math.inf, now))
-        self._lately[who] = left, at
-        share = self._most / len(self._before.keys() | self._lately.keys())
-        left = min(share, left + (now - at) * share)
-        number = min(len(listed), int(left))
-        self._lately[who] = left - number, now
+        self._left, self._at = min(self._most, self._left + (now - self._at) * self._most), now
+        number = min(len(listed), int(self._left))
+        self._left -= number
         if number == len(listed):
             return listed
         step = len(listed) / max(number, 1)  # one of each stretch of the list
@@ -245,12 +236,15 @@ class Draws:
 class TextVariables:
     """The built-in variables of one version of a text task."""
 
-    __slots__ = ("_cosines", "_draws", "_has_labels", "_variables", "_words")
+    __slots__ = ("_cosines", "_has_labels", "_texts", "_variables", "_vectors", "_words")
 
     def __init__(
-        self, numbers: Accumulator, served: Served, declared: Collection[str], draws: Draws,
+        self, numbers: Accumulator, served: Served, declared: Collection[str], draws: tuple[Draws, Draws],
     ) -> None:  # fmt: skip
-        """``declared`` names variables that the user declares: they replace the built-in ones."""
+        """``declared`` names variables that the user declares: they replace the built-in ones.
+
+        ``draws`` are of texts and of embeddings, those of all versions.
+        """
         scalars = [variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL, variables.COSINE]
         enums = {variables.LANGUAGE: _ALL_LANGUAGES, variables.CASE: _ALL_CASES}
         if served.labels:
@@ -266,7 +260,7 @@ class TextVariables:
         }  # fmt: skip
         self._words = UsualWords(served.reference.words)
         self._cosines = embeddings.Cosines(served.reference.mean, partial(self._take, variables.COSINE))
-        self._draws = draws
+        self._texts, self._vectors = draws
 
     @property
     def variables(self) -> Iterable[Variable]:
@@ -291,7 +285,7 @@ class TextVariables:
         """Count the texts and results of requests. Answers from the response cache come without texts."""
         if rows := [row for trace in traces if trace.encoded for row in trace.encoded]:
             self._see_tokens(rows)
-        self._see_texts(self._draws.of(self._words, _texts_of(traces)))
+        self._see_texts(self._texts.of(_texts_of(traces)))
         if not self._has_labels:
             self._see_vectors(traces)
             return
@@ -299,7 +293,7 @@ class TextVariables:
         self._take(variables.LABEL, [label for label, _ in found])
         self._take(variables.SCORE, [score for _, score in found])
 
-    def _see_tokens(self, rows: Sequence[TextRow]) -> None:
+    def _see_tokens(self, rows: Sequence[Encoded]) -> None:
         self._take(variables.TOKENS, [row.n_tokens for row in rows])
         self._take(variables.UNKNOWN, [row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
 
@@ -320,7 +314,7 @@ class TextVariables:
             for vector in embeddings.vectors_of(trace.answer)
         ]
         if vectors:
-            self._cosines.see(self._draws.of(self._cosines, vectors))
+            self._cosines.see(self._vectors.of(vectors))
 
 
 def _labels_of(result: Any) -> list[tuple[str, float]]:

@@ -43,7 +43,8 @@ class Watch:
         """``complain`` logs the current exception."""
         self._numbers = numbers
         self._make = partial(
-            WatchedVersion, numbers, chance=chance, draws=Draws(MAX_A_SECOND, chance, clock), complain=complain
+            WatchedVersion, numbers, chance=chance, complain=complain,
+            draws=(Draws(MAX_A_SECOND, chance, clock), Draws(MAX_A_SECOND, chance, clock)),
         )  # fmt: skip
         self._watched: dict[str, WatchedVersion] = {}
         self._inputs: object = None
@@ -89,7 +90,7 @@ class WatchedVersion:
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        draws: Draws, complain: Callable[[], None],
+        draws: tuple[Draws, Draws], complain: Callable[[], None],
     ) -> None:  # fmt: skip
         self.source = served, declared
         self._chance, self._complain = chance, complain

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,6 @@ from gateway.metrics.recent import STEP_S, Recent
 from gateway.metrics.variable_counts import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
-from preprocessing.types import ParsedRequest, Prepared
 from tests.unit.gateway.metrics.summed import summed
 
 FAILURES = ("model_failed", "hook_failed")
@@ -130,29 +128,6 @@ def test_drift_of_the_last_hour_is_shown_by_variable() -> None:
     assert {"cat": 0.4, "dog": -0.4} == {name: round(by, 2) for name, by in found["moved"].items()}
 
 
-def test_values_outside_the_reference_are_named() -> None:
-    """With a reference in English, German has a bin of its own."""
-    now = itertools.count(step=100).__next__  # so much time that every text is looked at
-    observer, recent = Observer(later=lambda drain, _: None, clock=now), Recent(FAILURES)
-    reference = {"language": drift.reference_of({"en": 1000})}
-    observer.watch.configure({"e/1": Served("e", "1", is_text=True, reference=drift.Reference(reference))}, {}, 1.0)
-    recent.sample(0.0, observer.snapshot())
-
-    def see(text: str, times: int) -> None:
-        for _ in range(times):
-            trace = Trace("id")
-            trace.url, trace.total_ns, trace.prepared = "e/1", 1, Prepared([], ParsedRequest([text], is_batch=False))
-            observer.started()
-            observer.finished(trace)
-
-    see("the film is not what it was and we are not there", 16)
-    assert [("en", "other", "missing")] == [found["bins"] for found in recent.drift(observer.snapshot(), {})]
-    see("der Film ist nicht das was er war und wir sind es auch nicht", 4)
-    (found,) = recent.drift(observer.snapshot(), {})
-    assert {"en": 16, "de": 4, "other": 0, "missing": 0} == dict(zip(found["bins"], found["counts"], strict=True))
-    assert {"en": -0.2, "de": 0.2} == {name: round(by, 2) for name, by in found["moved"].items()}
-
-
 def test_the_last_hour_is_compared_with_the_reference_that_there_is_now() -> None:
     """What was counted before a variable had one is not shown, nor what was counted in other bins."""
     observer, recent = Observer(later=lambda drain, _: None), Recent(FAILURES)
@@ -199,17 +174,6 @@ def test_requests_that_fell_back_are_failures_of_the_canary() -> None:
     assert (0.3, 0.333333) == (round(canary["share"], 6), round(canary["failed"], 6))
     assert (0.0, 0.0) == (fallback["share"], fallback["failed"])
     assert math.isclose(1.0, sum(row["share"] for row in rows.values()))
-
-
-def test_a_canary_that_answers_nothing_has_a_row() -> None:
-    """All its requests fell back, so it has no request of its own in the counters."""
-    observer, recent = Observer(), Recent(FAILURES)
-    recent.sample(100.0, observer.snapshot())
-    for route in ("stable", "fallback"):
-        finish(observer, route=route)
-    observer.count(catalog.FALLBACKS, "e", "2", "model_failed")
-    (canary,) = [row for row in recent.rows(150.0, observer.snapshot()) if row["version"] == "2"]
-    assert ("canary", 0.5, 1.0) == (canary["route"], canary["share"], canary["failed"])
 
 
 def asked(numbers: Accumulator, times: int, *, seconds: float = 0.02, outcome: str = "ok", endpoint: str = "e") -> None:

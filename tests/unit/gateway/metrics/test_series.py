@@ -69,8 +69,3 @@ def test_a_latency_objective_adds_two_series() -> None:
     counted.promise({"": Objective(), "e": Objective(0.999, 0.3)})
     extra = shown(counted) - shown(observer())
     assert Counter(gateway_objective_answers_total=2, gateway_objective_ratio=2) == extra
-
-
-def test_a_declared_variable_replaces_the_built_in_one() -> None:
-    counted = observer(MetricVariable("top_score", "scalar", ("0", "0.5", "1")), MetricVariable("mine", "value", ()))
-    assert 6 == shown(counted)["gateway_variable_scalar"]

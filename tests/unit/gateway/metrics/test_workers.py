@@ -243,17 +243,3 @@ def test_new_bounds_of_a_variable_never_mix_with_the_former_ones() -> None:
         worker.declare("scalar", 1.0)
         worker.see(0.5)
     assert ((1.0,), [2, 0, 1.0]) == shown()
-
-
-def test_the_newest_value_of_a_variable_is_shown() -> None:
-    """By the time of the value, not by the time of telling."""
-    early, late = Declared("value"), Declared("value")
-    early.see(1.0)
-    late.see(2.0)
-    assert {("e", "1", "x"): 2.0} == counted(
-        summed(late.observer.snapshot(), early.observer.snapshot()), catalog.VARIABLE_VALUE
-    )
-    early.see(3.0)
-    assert {("e", "1", "x"): 3.0} == counted(
-        summed(late.observer.snapshot(), early.observer.snapshot()), catalog.VARIABLE_VALUE
-    )
