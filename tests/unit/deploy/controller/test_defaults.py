@@ -72,11 +72,12 @@ def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
     world = World()
     world.add_endpoint("faq", "m2", version="2")
     early = world.task()
+    del world.endpoints["faq/2"]
     world.add_endpoint("faq", "m1", version="1")
     carry_out(world, world.task(), world.keeper)
     world.now += 1
     carry_out(world, early, world.keeper)
-    assert {"faq": "faq/2"} == world.means
+    assert {"faq": "faq/1"} == world.means
 
 
 def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
