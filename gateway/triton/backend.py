@@ -133,11 +133,7 @@ class TritonBackend:
                 return found
             finally:
                 replica.end(call, monotonic(), was_answered=was_answered)
-            try:
-                replica = replicas.failed(replica, model, why, tried, over_http=over_http)
-            except GatewayError as error:
-                replica = await self._wait_for_replica(model, error, until - monotonic())
-                tried.clear()
+            replica = await self._after(replica, model, why, tried, until, over_http=over_http)
             left = until - monotonic()
 
     async def stream(
@@ -189,11 +185,7 @@ class TritonBackend:
                     if isinstance(why, TransportError):
                         replicas.lose(replica, over_http=False)
                     raise why
-                try:
-                    replica = replicas.failed(replica, model, why, tried, over_http=False)
-                except GatewayError as error:
-                    replica = await self._wait_for_replica(model, error, until - monotonic())
-                    tried.clear()
+                replica = await self._after(replica, model, why, tried, until, over_http=False)
         finally:
             leave()
 
@@ -202,6 +194,17 @@ class TritonBackend:
             return await self._replicas.find(model)
         except BackendUnavailable as error:
             return await self._wait_for_replica(model, error, left)
+
+    async def _after(
+        self, replica: Replica, model: str, why: GatewayError, tried: dict[Replica, bool], until: float, *,
+        over_http: bool,
+    ) -> Replica:  # fmt: skip
+        """Return the replica for the attempt after one that failed; see ``Replicas.failed`` for ``tried``."""
+        try:
+            return self._replicas.failed(replica, model, why, tried, over_http=over_http)
+        except GatewayError as error:
+            tried.clear()
+            return await self._wait_for_replica(model, error, until - monotonic())
 
     async def _wait_for_replica(self, model: str, error: GatewayError, left: float) -> Replica:
         """Wait for a replica that has ``model``, and return it.
@@ -219,7 +222,6 @@ class TritonBackend:
         if not seconds:
             raise error
         until = monotonic() + min(seconds, _KEEP * left)
-        replicas.hurry()
         self._waiting += 1
         try:
             while monotonic() < until:
@@ -248,7 +250,7 @@ class TritonBackend:
     def lacks(self, model: str) -> bool:
         """See ``Backend.lacks``."""
         healthy = [replica for replica in self._replicas.all if not replica.is_unhealthy]
-        return bool(healthy) and all(model in replica.missing for replica in healthy)
+        return bool(healthy) and all(replica.lacks(model) for replica in healthy)
 
     async def is_ready(self, model: str) -> bool:
         """See ``Backend.is_ready``."""
@@ -257,14 +259,15 @@ class TritonBackend:
             self._wanted = monotonic()
         elif model in self._cold and self._replicas.holder(model) is None:
             self._ask_to_load(model)
-        have = [one for one in self._replicas.all if one.held is not None and model in one.held]
-        awaited = (one for one in self._replicas.all if self._replicas.is_awaited(one, model))
-        return bool(have) and all(one in have for one in awaited)
+        known = [one for one in self._replicas.all if one.held is not None]
+        # One that still loads many models, which can take long, gets calls for those that it has.
+        awaited = [one for one in known if one.is_filled]
+        return not all(one.lacks(model) for one in known) and not any(one.lacks(model) for one in awaited)
 
     async def why_not_ready(self, model: str) -> str:
         """See ``Backend.why_not_ready``."""
         await self._replicas.survey(model)
-        lacking = [one.address for one in self._replicas.all if one.held is not None and model not in one.held]
+        lacking = [one.address for one in self._replicas.all if one.lacks(model)]
         if not lacking:
             return self._replicas.unreachable("does not answer")
         where = f" at {', '.join(lacking)}" if len(self._replicas.all) > 1 else ""

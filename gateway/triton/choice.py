@@ -46,13 +46,13 @@ class Call:
 class Server:
     """What is known of one server."""
 
-    __slots__ = ("answered", "in_flight", "is_unhealthy", "missing", "owed", "since", "streams", "took")
+    __slots__ = ("answered", "held", "in_flight", "is_unhealthy", "owed", "since", "streams", "took")
 
     def __init__(self) -> None:
         self.is_unhealthy = False
         """Whether a transport has failed and no probe of its health has been answered since."""
-        self.missing: set[str] = set()
-        """Models that it did not have when they were last called there."""
+        self.held: frozenset[str] | None = None
+        """The models that were ready when it was last asked, without those that it lacked since; None: not known."""
         self.in_flight = 0
         """Its calls, streams among them."""
         self.streams = 0
@@ -65,6 +65,14 @@ class Server:
         """The number of its answers."""
         self.took = 1.0
         """How many times as long as expected its calls take, on average."""
+
+    def lacks(self, model: str) -> bool:
+        """Return whether it is known not to have ``model``."""
+        return self.held is not None and model not in self.held
+
+    def fade(self) -> None:
+        """Forget some of its speed, about once a second: one that was slow gets calls again, which tell."""
+        self.took += (1.0 - self.took) * _MEMORY
 
     def expect(self, seconds: float) -> float:
         """Return how long a call that takes ``seconds`` at a server of usual speed takes there."""
@@ -119,6 +127,6 @@ def choose(servers: Sequence[S], model: str, seconds: float, now: float, tried: 
 
     def rank(server: S) -> tuple[bool, bool, float, int, float]:
         ends = server.waits(now) + server.expect(seconds)
-        return server.is_unhealthy, model in server.missing, ends, server.in_flight, server.since
+        return server.is_unhealthy, server.lacks(model), ends, server.in_flight, server.since
 
     return min(left, key=rank) if left else None

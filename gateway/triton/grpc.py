@@ -65,11 +65,8 @@ class GrpcTransport:
 
     def __init__(self, address: str, *, options: Mapping[str, Any], tls: TritonTls | None, host: str) -> None:
         self._address = address
-        self._calls: set[Any] = set()
         self._unread: set[asyncio.Task[None]] = set()
         """The readers of streams whose caller has left."""
-        self.is_hung = False
-        """Whether the server, when it last did not prove to be live, gave no answer at all."""
         settings = dict(_OPTIONS) | dict(options)
         if tls is None:
             channel = grpc.aio.insecure_channel(address, options=list(settings.items()))
@@ -152,17 +149,15 @@ class GrpcTransport:
 
     @contextmanager
     def _under_way(self, call: Any, model: str) -> Iterator[None]:
-        self._calls.add(call)
         try:
             yield
         except grpc.RpcError as error:
             raise self._error(error, model) from error
         except asyncio.CancelledError:
-            if call in self._calls or _is_cancelled():  # the caller left
+            if _is_cancelled():  # the caller left
                 raise
-            raise lost(self._address, "no sign of life") from None
+            raise lost(self._address, "the channel was closed") from None
         finally:
-            self._calls.discard(call)
             call.cancel()  # no effect on a call that has ended
 
     def _error(self, error: grpc.RpcError, model: str) -> GatewayError:
@@ -176,8 +171,7 @@ class GrpcTransport:
         """Return whether the server answers. Never raises."""
         try:
             return bool((await _ask(self._triton.ServerLive, pb.ServerLiveRequest())).live)
-        except (grpc.RpcError, TimeoutError) as error:
-            self.is_hung = isinstance(error, TimeoutError)
+        except (grpc.RpcError, TimeoutError):
             return False
 
     async def holds(self) -> frozenset[str] | None:
@@ -207,19 +201,10 @@ class GrpcTransport:
             max_batch_size=config.config.max_batch_size,
         )
 
-    def give_up(self) -> int:
-        """End the calls in flight with ``TransportError`` because the server is not alive. Return their number."""
-        given_up = tuple(self._calls)
-        self._calls.clear()  # distinguishes them from calls whose caller left
-        for call in given_up:
-            call.cancel()
-        return len(given_up)
-
     async def close(self) -> None:
         """Close the channel. Calls in flight end with ``TransportError``; streams that callers left are read first."""
         if self._unread:
             await asyncio.wait(self._unread, timeout=_CLOSE_S)
-        self.give_up()
         await self._channel.close()
 
 

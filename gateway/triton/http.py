@@ -226,16 +226,11 @@ class HttpTransport:
         while self._idle:
             self._idle.pop().end()
 
-    def give_up(self) -> int:
-        """End the calls in flight with ``TransportError`` because the server is not alive. Return their number."""
-        self.shut()
-        for connection in self._busy:
-            connection.end(lost(self.name, "no sign of life"))
-        return len(self._busy)
-
     async def close(self) -> None:
         """Close all connections. Calls in flight end with ``TransportError``."""
-        self.give_up()
+        self.shut()
+        for connection in self._busy:
+            connection.end()
 
 
 def _request(model: str, inputs: Tensors, outputs: Sequence[str], request_id: str, parent: str) -> tuple[bytes, ...]:

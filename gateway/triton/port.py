@@ -117,7 +117,7 @@ class Backend(Servers, Protocol):
     async def is_ready(self, model: str) -> bool:
         """Return whether ``model`` can be called now; never raises.
 
-        It must be ready on every server that answers and has finished loading its models. False if no server answers.
+        It must be ready on a server, and on every one that has finished loading its models. False if none answers.
         """
         ...
 

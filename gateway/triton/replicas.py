@@ -40,9 +40,8 @@ _log = logging.getLogger("triton_gateway.triton")
 RESOLVE_S: Final = 2.0
 """Seconds between two DNS lookups. A cluster's DNS caches an answer for some seconds."""
 
-_SURVEY_S: Final = 0.2
-"""Seconds between two reads of a server's list of models while it changes; they grow while it does not."""
-_MAX_SURVEY_S: Final = 2.0
+_SURVEY_S: Final = 0.5
+"""Seconds between two reads of a server's list of models."""
 _SURVEYS_APART_S: Final = 0.005
 """Seconds between two reads, times the number of servers: a large pool is not read faster than it can be parsed."""
 
@@ -59,22 +58,16 @@ _MAX_LOST: Final = 1
 class Replica(Server):
     """One Triton: its transports and its state."""
 
-    __slots__ = (
-        "address", "grpc", "held", "http", "is_filled", "lacking", "survey_due", "survey_s",
-    )  # fmt: skip
+    __slots__ = ("address", "grpc", "http", "is_filled", "survey_due")
 
     def __init__(self, address: str, grpc: GrpcTransport, http: HttpTransport) -> None:
         super().__init__()
         self.address = address
         self.grpc = grpc
         self.http = http
-        self.held: frozenset[str] | None = None
-        """The models that were ready when it was last asked; None if it did not answer."""
         self.is_filled = False
-        """Whether it has loaded all models that the others have, since it began to answer."""
-        self.lacking: frozenset[str] = frozenset()
-        """Models that others have and it does not, without cold ones."""
-        self.survey_due, self.survey_s = 0.0, 0.0
+        """Whether it has had all models that others have, without cold ones, since it began to answer."""
+        self.survey_due = 0.0
 
     async def close(self, *, within: float = 0.0) -> None:
         """Wait up to ``within`` seconds for calls in flight, then close the connections."""
@@ -181,8 +174,8 @@ class Replicas:
         if is_lost:
             self.lose(replica, over_http=over_http)
         else:
-            replica.missing.add(model)
-            replica.survey_s = replica.survey_due = 0.0
+            replica.held = (replica.held or frozenset()) - {model}
+            replica.survey_due = 0.0
         again = self.pick(model, tried)
         if again is None:
             again = next((other for other, has_grpc in tried.items() if has_grpc and other in self.all), None)
@@ -202,7 +195,7 @@ class Replicas:
         return f"Triton at {self._address} {what}" + (f" ({self._problem})" if self._problem else "")
 
     async def _ask(self, replica: Replica) -> None:
-        """Probe a server. If it hangs, its calls in flight end, so that others repeat them."""
+        """Probe a server."""
         was_unhealthy = replica.is_unhealthy
         is_live = await self._probe(replica)
         if replica.http.is_shut or not is_live:  # it may have failed since its last check without a call noticing
@@ -210,83 +203,50 @@ class Replicas:
         # A call that failed meanwhile says more than an answer from before: the next probe decides.
         if was_unhealthy or not replica.is_unhealthy:
             self._judge(replica, is_live=is_live)
-        # One that stops says that it is not live, and still answers its calls. A single one has nobody to repeat them.
-        is_hung = not is_live and replica.grpc.is_hung and len(self.all) > 1
-        if is_hung and replica.grpc.give_up() + replica.http.give_up():
-            _log.warning("Triton at %s gives no sign of life: its calls are repeated elsewhere", replica.address)
 
     async def _probe(self, replica: Replica) -> bool:
         if not await replica.grpc.is_live():
             return False
         # A server that was away may be a new process, without models.
-        if replica.is_unhealthy or (replica.missing and monotonic() >= replica.survey_due):
+        if replica.held is None or (not self._asked.keys() <= replica.held and monotonic() >= replica.survey_due):
             await self._survey(replica)
         return True
 
     async def survey(self, model: str) -> None:
-        """Update the lists of models of all servers that are due. One read returns all models of a server.
+        """Update the lists of models of all servers that are due, for a caller that waits for ``model``.
 
-        A caller waits for ``model``. If that model is new, the servers are read at the fastest rate again.
+        One read returns all models of a server.
         """
         await self.refresh()
-        if model not in self._asked:
-            for replica in self.all:
-                replica.survey_s = 0.0
-                replica.survey_due = min(replica.survey_due, monotonic() + self._survey_s)
         self.asked(model)
         async with self._surveying:
             now = monotonic()
-            due = [replica for replica in self.all if now >= replica.survey_due]
-            changed = await asyncio.gather(*map(self._survey, due))
-            if any(changed) or (due and not all(replica.is_filled for replica in self.all)):
-                self._compare()
-
-    def hurry(self) -> None:
-        """Make every server due at once, and at the fastest rate, because a caller waits for a model."""
-        self._due = 0.0
-        for replica in self.all:
-            replica.survey_s = replica.survey_due = 0.0
+            await asyncio.gather(*(self._survey(replica) for replica in self.all if now >= replica.survey_due))
+        self._compare()
 
     def holder(self, model: str) -> Replica | None:
         """Return a replica that has ``model`` by its last list of models; None if none has it."""
-        held = [r for r in self.all if not r.is_unhealthy and r.held is not None and model in r.held]
+        held = [r for r in self.all if not r.is_unhealthy and r.held is not None and not r.lacks(model)]
         return self.pick(model) if held else None
 
-    def is_awaited(self, replica: Replica, model: str) -> bool:
-        """Return whether a caller that waits until all servers have ``model`` must wait for this server.
-
-        It must not if the server is away, or still loads many models, which can take long. Such a server gets calls
-        for the models that it has.
-        """
-        if replica.held is None:
-            return False
-        return replica.is_filled or replica.lacking <= {model}
-
     def _compare(self) -> None:
-        held = [replica.held for replica in self.all if replica.held is not None]
-        everything = frozenset(model for model in frozenset().union(*held) if not self._is_cold(model))
+        everything = {one for replica in self.all for one in replica.held or () if not self._is_cold(one)}
         for replica in self.all:
             if replica.held is not None:
-                replica.lacking = everything - replica.held
-                replica.is_filled = replica.is_filled or not replica.lacking
+                replica.is_filled = replica.is_filled or not any(map(replica.lacks, everything))
 
-    async def _survey(self, replica: Replica) -> bool:
-        """Read the server's list of models. Return whether its ready models have changed."""
-        held = await replica.grpc.holds()
-        has_changed = held is None or held != replica.held
-        replica.held = held
-        least = max(self._survey_s, len(self.all) * _SURVEYS_APART_S) if self._survey_s else 0.0
-        replica.survey_s = least if has_changed or not replica.survey_s else min(1.5 * replica.survey_s, _MAX_SURVEY_S)
-        replica.survey_due = monotonic() + replica.survey_s
-        if held is not None:
-            replica.missing = self._asked.keys() - held
-        return has_changed
+    async def _survey(self, replica: Replica) -> None:
+        """Read the server's list of models."""
+        replica.held = await replica.grpc.holds()
+        apart = max(self._survey_s, len(self.all) * _SURVEYS_APART_S) if self._survey_s else 0.0
+        replica.survey_due = monotonic() + apart
 
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
         if replica.is_unhealthy == is_live:
             _log.info("Triton at %s %s", replica.address, "gets calls" if is_live else "does not answer")
         replica.is_unhealthy = not is_live
-        replica.is_filled = replica.is_filled and is_live
+        if not is_live:
+            replica.held, replica.is_filled = None, False
         self._count()
 
     def _count(self) -> None:
@@ -308,8 +268,9 @@ class Replicas:
         self._asked = {model: asked for model, asked in self._asked.items() if asked > forgotten}
         self._prices = {model: prices for model, prices in self._prices.items() if model in self._asked}
         for replica in self.all:
-            replica.missing &= self._asked.keys()
+            replica.fade()
         await asyncio.gather(*map(self._ask, self.all))
+        self._compare()
         self._say_transports()
         return not self.is_away
 
@@ -363,9 +324,7 @@ class Replicas:
                 replica = known.pop(target, None)
                 if replica is None:
                     replica = self._connect(target, self._http_of(target), self._hosts.get(target, ""))
-                    if is_beside_others:
-                        replica.is_unhealthy = True
-                        replica.missing = set(self._asked)
+                    replica.is_unhealthy = is_beside_others
                 replicas.append(replica)
         except OSError as error:
             self._problem = f"TLS: {error}"

@@ -170,24 +170,6 @@ async def test_a_callers_short_deadline_says_nothing_about_the_server(monkeypatc
         assert 0 == one.grpc.calls
 
 
-@pytest.mark.parametrize("over_http", [True, False])
-async def test_calls_of_a_hung_server_are_repeated_elsewhere(over_http: bool) -> None:
-    """A health check finds it, although the calls could wait for ever. The server gets no more calls."""
-    async with serving(2) as (backend, (a, b)):
-        for one in backend._replicas.all:
-            one.http = one.http if over_http else HttpTransport(None)
-        b.http.is_stopped, b.grpc.stops = True, asyncio.Event()
-        running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(8)]
-        left, hung = backend._replicas.all  # which gets how many depends on the time, as the choice does
-        await soon(lambda: left.in_flight == 0 < hung.in_flight == sum(not task.done() for task in running))
-        assert await backend.is_live()
-        await asyncio.gather(*running)
-        for _ in range(10):
-            await call(backend)
-        assert (18, 1) == (sum(a.counts), backend.replicas)
-        b.grpc.stops.set()
-
-
 async def test_a_refused_plain_call_of_a_decoupled_model_marks_no_server_unhealthy() -> None:
     """It is the caller's mistake and is not repeated at every replica."""
     async with serving(2) as (backend, (a, b)):

@@ -28,7 +28,7 @@ def one(*, in_flight: int = 0, is_unhealthy: bool = False, missing: str = "") ->
     for _ in range(in_flight):
         server.begin(a_call(), 0.0)
     server.is_unhealthy = is_unhealthy
-    server.missing = {missing} if missing else set()
+    server.held = frozenset({"n"}) if missing else None
     return server
 
 
@@ -57,7 +57,7 @@ def test_the_choice_is_never_worse_than_another(facts: list[tuple[bool, bool, in
     servers = [one(in_flight=count, is_unhealthy=ill, missing="m" if lacks else "") for ill, lacks, count in facts]
 
     def rank(server: Server) -> tuple[bool, bool, int]:
-        return server.is_unhealthy, "m" in server.missing, server.in_flight
+        return server.is_unhealthy, server.lacks("m"), server.in_flight
 
     tried: list[Server] = []
     while (found := choose(servers, "m", CALL_S, 0.0, tried)) is not None:
@@ -118,6 +118,16 @@ def test_a_server_is_slow_after_many_slow_calls_only() -> None:
                 server.end(call, now + took, was_answered=True)
         found.append(slow.expect(USUAL_S) > USUAL_S)
     assert [False, False, True, False, False] == found
+
+
+def test_a_server_that_was_slow_gets_calls_again() -> None:
+    """While it gets none, nothing else could tell that it is fast by now."""
+    slow = one()
+    slow.took, slow.answered = 8.0, 100
+    assert slow.expect(USUAL_S) > USUAL_S
+    for _ in range(60):  # seconds
+        slow.fade()
+    assert slow.expect(USUAL_S) == USUAL_S
 
 
 @pytest.mark.parametrize("is_stream", [True, False])
