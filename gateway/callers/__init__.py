@@ -19,12 +19,11 @@ from gateway.callers.keys import (
     stored_in,
     written,
 )
-from gateway.callers.registry_keys import END, KEY, keys_in, records_of
+from gateway.callers.registry_keys import KEY, keys_in, records_of
 from gateway.callers.rights import ANYTHING, INFER, METADATA
 
 __all__ = [
     "ANYTHING",
-    "END",
     "INFER",
     "KEY",
     "METADATA",

@@ -1,7 +1,6 @@
 """Keys whose hashes are stored beside the serving Task, so that one command reaches every gateway.
 
-A key is one record, and its revocation another that is never changed: writing an old copy of the key back does not undo
-the revocation. Stock tools write neither (``registry/ledger``).
+A key is one record, also when it is revoked; the later change counts. No stock tool writes it (``registry/ledger``).
 
 Public: ``deploy`` may import it.
 """
@@ -9,7 +8,6 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,34 +17,20 @@ from gateway.registry.ledger import Record
 from gateway.spec import ServingTask
 
 KEY: Final = "caller_key"
-END: Final = "caller_key_end"
-"""Kinds of records."""
+"""The kind of record."""
 
 
 def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]:
-    """Return the recorded keys, with their revocations. Raises ``BadKeys``."""
-    ends = records.get(END, {})
-    found = []
-    for name, item in records.get(KEY, {}).items():
-        item = {**item, "id": name}
-        if name in ends:
-            item["revoked"] = str(ends[name].get("at") or "1970-01-01")
-        found.append(item)
+    """Return the recorded keys. Raises ``BadKeys``."""
+    found = [{**item, "id": name} for name, item in records.get(KEY, {}).items()]
     return sorted(stored_in({"keys": found}).keys, key=lambda key: (key.created, key.id))
 
 
 def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> list[Record]:
     """Return the records that turn the keys ``before`` into those ``after``; ``by``: the author of the change."""
-    author, ender = ({"changed_by": by}, {"by": by}) if by else ({}, {})
+    author = {"changed_by": by} if by else {}
     known = {key.id: key for key in before}
-    found = []
-    for key in after:
-        old = known.get(key.id)
-        if old is None or replace(old, revoked="") != replace(key, revoked=""):
-            found.append(Record(KEY, key.id, {**replace(key, revoked="").to_json(), **author}))
-        if key.revoked and (old is None or not old.revoked):
-            found.append(Record(END, key.id, {"at": key.revoked, **ender}))
-    return found
+    return [Record(KEY, key.id, {**key.to_json(), **author}) for key in after if known.get(key.id) != key]
 
 
 class RegistryKeys:
@@ -76,7 +60,7 @@ class RegistryKeys:
             raise BadKeys(task.problem)
         try:
             pepper = read_pepper(self._pepper.read_bytes())
-            seen = (task.records.get(KEY), task.records.get(END), pepper)
+            seen = (task.records.get(KEY), pepper)
             if seen == self._seen:
                 return None
             found = usable(Stored(keys_in(task.records)), pepper)

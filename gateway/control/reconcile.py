@@ -235,8 +235,8 @@ class Reconciler:
         served, newest = self._task, self._newest
         if served is None or newest is None or newest.problem:
             return served
-        keys = {kind: newest.records.get(kind, {}) for kind in (registry_keys.KEY, registry_keys.END)}
-        return replace(served, records={**served.records, **keys})
+        kind = registry_keys.KEY
+        return replace(served, records={**served.records, kind: newest.records.get(kind, {})})
 
     async def _show_guards(self, task: ServingTask, spec: ServingSpec) -> None:
         found = await self._local(guarded_until, task, spec)

@@ -12,8 +12,8 @@ from typing import Any, Literal, Protocol
 
 Kind = Literal[
     "content_hash", "rollout", "rollout_request", "shadow", "version_number", "default_version",
-    "objective", "load_request", "caller_key", "caller_key_end", "history", "history_now",
-    "history_begun", "history_doing", "leader", "report", "judged",
+    "objective", "load_request", "caller_key", "history", "history_now", "history_begun", "history_doing",
+    "leader", "report", "judged",
 ]  # fmt: skip
 """The kind of a record, which is also the section of the companion Task's hyperparameters."""
 

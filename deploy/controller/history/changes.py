@@ -222,18 +222,15 @@ def _decided_weights(task: ServingTask, serving: spec.ServingSpec) -> dict[str, 
 
 
 def _keys(task: ServingTask) -> dict[Thing, Fact]:
-    ends = spec.records_of(task, callers.END)
     found: dict[Thing, Fact] = {}
     for name, value in spec.records_of(task, callers.KEY).items():
-        end = {name: ends[name]} if name in ends else {}
         try:
-            (key,) = callers.keys_in({callers.KEY: {name: value}, callers.END: end})
+            (key,) = callers.keys_in({callers.KEY: {name: value}})
         except ValueError:
             continue  # the key is unusable; gateways report it
         fields = {"tenant": key.tenant, "priority": key.priority, "operations": ",".join(key.operations),
                   "endpoints": ",".join(key.endpoints), "expires": key.expires}  # fmt: skip
-        by = str((ends.get(name) or {}).get("by") or "") if key.revoked else str(value.get("changed_by", ""))
-        found["key", key.id] = Fact({} if key.revoked else said(fields), by or key.by)
+        found["key", key.id] = Fact({} if key.revoked else said(fields), str(value.get("changed_by", "")) or key.by)
     return found
 
 

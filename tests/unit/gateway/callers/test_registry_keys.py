@@ -1,8 +1,7 @@
-"""Keys stored beside the serving Task: gateways get them with their next poll, and a revocation is final."""
+"""Keys stored beside the serving Task: gateways get them with their next poll, revocations too."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.following import Following
 from gateway.callers.keys import Key, digest, new_key, written
-from gateway.callers.registry_keys import END, KEY, RegistryKeys, records_of
+from gateway.callers.registry_keys import KEY, RegistryKeys, records_of
 from gateway.callers.sources import sources_of
 from gateway.errors import NotAuthenticated
 from gateway.registry import Record
@@ -83,23 +82,6 @@ async def test_a_change_reaches_every_gateway_at_its_next_poll(fleet: Fleet) -> 
     assert ["revoked"] * 2 == fleet.ask(text)
 
 
-async def test_writing_back_an_old_copy_does_not_undo_a_revocation(fleet: Fleet) -> None:
-    """For example a rotation at the same time, or a restored backup."""
-    text, key = fleet.create()
-    store = fleet.store()
-    with store.editing() as stale:
-        with fleet.store().editing() as stored:
-            stored.keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "revoked": written(2)})
-        stale.keys[0] = Key(**{**{f: getattr(key, f) for f in Key.__slots__}, "note": "changed"})
-    await fleet.look()
-    assert ["revoked"] * 2 == fleet.ask(text)
-    fleet.ledger.write([Record(KEY, key.id, key.to_json())])
-    await fleet.look()
-    assert ["revoked"] * 2 == fleet.ask(text)
-    recorded = fleet.store().read().keys
-    assert [True] == [bool(one.revoked) for one in recorded]
-
-
 async def test_unreadable_records_leave_the_last_good_keys(fleet: Fleet) -> None:
     """The status says so. A gateway that has never read any accepts none."""
     text, _ = fleet.create()
@@ -145,7 +127,7 @@ async def test_keys_survive_a_restart_while_the_registry_is_away(
         access = stack.gateway._callers.access
         await stack.until(lambda: _answer_of(access, texts[revoked]) == "revoked")
         [saved] = tmp_path.rglob("last-good.json")
-        await stack.until(lambda: json.loads(saved.read_text())["task"]["records"].get(END))
+        await stack.until(lambda: '"revoked"' in saved.read_text())
     stack.registry.is_up = stack.registry.ledger.is_up = False
     stack.backend.is_up = True
     stack.gateway = stack.new_gateway()
@@ -169,7 +151,7 @@ def test_only_changed_keys_are_written() -> None:
     """Other commands may write other keys at the same time."""
     old = [Key(name, "ab" * 32, "t") for name in ("a", "b")]
     new = [old[0], Key("b", "ab" * 32, "t", revoked=written(0)), Key("c", "cd" * 32, "t")]
-    assert [(END, "b"), (KEY, "c")] == [(record.kind, record.key) for record in records_of(old, new)]
+    assert ["b", "c"] == [record.key for record in records_of(old, new)]
     assert not records_of(new, new)
 
 
