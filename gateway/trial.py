@@ -87,7 +87,7 @@ async def run(trial: Trial) -> Report:
         try:
             await pool.start()
             loading = time.monotonic() - began
-            if engine in ("custom", "custom_async") and "process" not in pool.loaded.stages:
+            if engine in ("custom", "custom_async") and "process" not in pool.stages:
                 raise HookFault(f"engine {engine} needs a process method in its Preprocess class")
             handler = HookHandler(pool, call=None, default=None, threads=threads)
             trace = Trace("trial")
@@ -104,7 +104,7 @@ async def run(trial: Trial) -> Report:
             with contextlib.suppress(asyncio.CancelledError):
                 await pool.close()
     spent = {"preprocess": trace.prepare_ns, "process": trace.infer_ns, "postprocess": trace.finish_ns}
-    defined = {*pool.loaded.stages, "process"}  # that of the libraries' engines is ours
+    defined = {*pool.stages, "process"}  # that of the libraries' engines is ours
     stages = [(name, ns / 1e6) for name, ns in spent.items() if ns and name in defined]
     note = "the model was not run: this is what preprocess gives it" if engine == "triton" else ""
     return Report(answer, engine, stages, trace.custom or {}, loading, note)

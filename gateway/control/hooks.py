@@ -99,7 +99,7 @@ class HookBuilder:
             lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=parts.model)
         )
         executor = ThreadExecutor(code, threads=limits.threads, timeout=limits.timeout)
-        return self._handler(executor, parts), _details(parts.spec, executor, {})
+        return self._handler(executor, parts), _details(parts.spec, executor)
 
     def _sender(self) -> Callable[..., Any]:
         """Return ``send_request`` for hooks: it blocks in threads, and is awaited on the event loop."""
@@ -128,7 +128,7 @@ class HookBuilder:
         pool = HookPool(program, limits, self._send_request, self._bound)
         await pool.start()
         try:
-            stages = pool.loaded.stages
+            stages = pool.stages
             if engine in ("custom", "custom_async") and "process" not in stages:
                 raise SpecFault(f"engine {engine} needs a process method in its Preprocess class")
             if engine in ENGINES and "process" in stages:
@@ -136,7 +136,7 @@ class HookBuilder:
                     "%s: its process method is not called: engine %s runs the model itself, as in clearml-serving; "
                     "engine custom calls it", parts.spec.url, engine,
                 )  # fmt: skip
-            return self._handler(pool, parts), _details(parts.spec, pool, pool.loaded.details)
+            return self._handler(pool, parts), _details(parts.spec, pool)
         except BaseException:
             await pool.close()
             raise
@@ -148,10 +148,10 @@ class HookBuilder:
         )  # fmt: skip
 
 
-def _details(spec: EndpointSpec, executor: Executor, more: Mapping[str, object]) -> dict[str, object]:
+def _details(spec: EndpointSpec, executor: Executor) -> dict[str, object]:
     task = f"{spec.engine} model" if spec.engine in ENGINES else "preprocess code"
     stages = [stage for stage in STAGES if stage in executor.stages]
-    return {"task": task, "stages": stages, **more}
+    return {"task": task, "stages": stages}
 
 
 def _count(text: str) -> int:

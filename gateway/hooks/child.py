@@ -77,7 +77,7 @@ class _Process:
         _limit_memory(int(head["memory"]))
         code = self._code
         is_async = code is not None and any(map(code.is_async, STAGES))
-        self._send({"k": "loaded", "is_async": is_async, **self._describe()})
+        self._send({"k": "loaded", "is_async": is_async, "stages": [] if code is None else code.stages})
         if is_async:
             with asyncio.Runner() as runner:
                 runner.run(self._serve_loop(int(head["threads"])))
@@ -109,13 +109,6 @@ class _Process:
             self._model = engines.load_model(self._engine, model_path)
         is_body = self._code is None or "preprocess" not in self._code.stages
         self._predictor = _Predictor(self._engine, self._model, is_body=is_body)
-
-    def _describe(self) -> dict[str, Any]:
-        code = self._code
-        if code is None:
-            example = engines.example(self._engine, self._model)
-            return {"stages": [], "details": {} if example is None else {"example": example}}
-        return {"stages": code.stages, "details": {}}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 

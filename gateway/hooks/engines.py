@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-from numbers import Integral
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -20,9 +19,6 @@ ENGINES: Final = ("sklearn", "xgboost", "lightgbm")
 
 _PACKAGES: Final = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu or xgboost", "lightgbm": "lightgbm"}
 _ROWS: Final = 'the model predicts a JSON list of rows, such as [[1.5, 2, 0]] or ["a text"], not {}'
-_TEXT: Final = "A man is playing the guitar on stage."
-_MAX_COLUMNS: Final = 256
-"""Numbers in a row of an example."""
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _SUFFIXES: Final = {
     "sklearn": (".pkl", ".pickle", ".joblib", ".gz", ".z", ".xz", ".bz2"),
@@ -112,32 +108,6 @@ def predict(engine: str, model: Any, data: Any, *, is_body: bool) -> Any:
                 data = importlib.import_module("numpy").asarray(data, dtype="float32")
             data = matrix(data)
     return model.predict(data)
-
-
-def example(engine: str, model: Any) -> list[Any] | None:
-    """Return a request's body with one row that the model predicts; None if none is found.
-
-    A model says how many numbers a row has, unless it takes something else, such as texts.
-    """
-    columns = _columns(model)
-    if columns > _MAX_COLUMNS:
-        return None
-    body: list[Any] = [[0.0] * columns] if columns else [_TEXT]
-    try:
-        predict(engine, model, body, is_body=True)
-    except Exception:  # noqa: BLE001 - the libraries', of any type: the model takes something else
-        return None
-    return body
-
-
-def _columns(model: Any) -> int:
-    """Return how many numbers a row of the model has; 0 if it does not say so."""
-    for name in ("n_features_in_", "num_features", "num_feature"):
-        found = getattr(model, name, None)
-        count = found() if callable(found) else found
-        if isinstance(count, Integral):
-            return int(count)
-    return 0
 
 
 def _rows(data: Any) -> Any:

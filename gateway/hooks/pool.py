@@ -77,8 +77,8 @@ class HookPool:
     ) -> None:
         self.name = program.name
         self.is_async = False
-        self.loaded = Loaded(is_async=False, stages=[], details={})
-        """The description that the code gave when it was loaded."""
+        self.stages: frozenset[str] = frozenset()
+        """The stages that the code has; known once it has started, as ``is_async``."""
         self.processes: list[HookProcess] = []
         self._program = program
         self._limits = limits if limits.memory else replace(limits, memory=_machine_memory() // 2)
@@ -96,11 +96,6 @@ class HookPool:
     def pids(self) -> list[int]:
         """Ids of the running processes, oldest first."""
         return [p.pid for p in self.processes]
-
-    @property
-    def stages(self) -> frozenset[str]:
-        """The stages that the code has."""
-        return frozenset(self.loaded.stages)
 
     @property
     def has_waiting(self) -> bool:
@@ -121,13 +116,13 @@ class HookPool:
                     f"its code was not started within {self._limits.start:g} s: all {self._bound.limit} hook processes "
                     "of the worker are busy", hint="raise TRITON_GATEWAY_MAX_HOOK_PROCESSES",
                 ) from None  # fmt: skip
-            process, self.loaded = await self._start_process()
+            process, loaded = await self._start_process()
         except BaseException:
             self._is_closed = True  # nobody calls close for a pool that has not started
             await _have_ended([*self._started], _KILLED_S)  # as in close
             self._leave_bound_if_ended()
             raise
-        self.is_async = self.loaded.is_async
+        self.is_async, self.stages = loaded.is_async, loaded.stages
         self.processes.append(process)
         self._has_started = True
         self.dispatch_waiting()

@@ -62,9 +62,7 @@ class Loaded:
     """The code's description of itself after it has loaded."""
 
     is_async: bool
-    stages: list[str]
-    details: dict[str, Any]
-    """What the status shows of it: an example of a body, if the engine knows one."""
+    stages: frozenset[str]
 
 
 @dataclass(slots=True, eq=False)
@@ -363,10 +361,10 @@ def too_late() -> DeadlineExceeded:
 
 
 def _loaded(head: Mapping[str, Any]) -> Loaded:
-    is_async, details, stages = head["is_async"], head["details"], [text(name) for name in head["stages"]]
-    if type(is_async) is not bool or type(details) is not dict or not {*stages} <= {*STAGES}:
+    is_async, stages = head["is_async"], frozenset(text(name) for name in head["stages"])
+    if type(is_async) is not bool or not stages <= {*STAGES}:
         raise ValueError("its description of the code is malformed")
-    return Loaded(is_async, stages, details)
+    return Loaded(is_async, stages)
 
 
 def _read_exception(future: asyncio.Future[Any]) -> None:

@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 
-from gateway.hooks.engines import example, load_model, missing_package, model_file, predict
+from gateway.hooks.engines import load_model, missing_package, model_file, predict
 from preprocessing.errors import UserCodeLoadError
 
 X = np.array([[0.0, 1.0], [1.0, 0.0], [0.2, 0.9], [0.8, 0.1]] * 10)
@@ -68,42 +68,6 @@ def test_a_saved_model_predicts_the_same(saved: Any, tmp_path: Path, engine: str
         model = load_model(engine, place)
         for rows in (X, X.tolist()):
             assert np.allclose(wanted, predict(engine, model, rows, is_body=rows is not X))
-
-
-@pytest.mark.parametrize(
-    ("engine", "name"),
-    [("sklearn", "model.pkl"), ("xgboost", "model.json"), ("xgboost", "booster.pkl"), ("lightgbm", "model.txt")],
-)
-def test_an_example_has_as_many_numbers_as_the_model_takes(saved: Any, engine: str, name: str) -> None:
-    """Every model says how many that are."""
-    assert [[0.0, 0.0]] == example(engine, load_model(engine, saved(engine, name)[0]))
-
-
-def test_an_example_for_a_model_of_texts_is_a_text() -> None:
-    """It has no number of columns."""
-    model = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(["good film", "bad film"], [1, 0])
-    body = example("sklearn", model)
-    assert body is not None
-    assert [str] == [type(row) for row in body]
-    assert 1 == len(predict("sklearn", model, body, is_body=True))
-
-
-def test_a_model_that_takes_something_else_has_no_example() -> None:
-    """As one that wants columns with names, or thousands of them."""
-
-    class Picky:
-        n_features_in_ = 2
-
-        def predict(self, rows: Any) -> Any:
-            return rows["price"]
-
-    class Wide:
-        n_features_in_ = 100_000
-
-        def predict(self, rows: Any) -> Any:
-            return rows
-
-    assert [None, None] == [example("sklearn", model) for model in (Picky(), Wide())]
 
 
 def test_a_dmatrix_from_a_hook_is_used_unchanged(saved: Any) -> None:
