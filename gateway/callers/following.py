@@ -32,11 +32,6 @@ class Source(Protocol):
         """Seconds between two reads."""
         ...
 
-    @property
-    def at_first(self) -> Known:
-        """What is known until it was read: nobody."""
-        ...
-
     def look(self) -> Known | None:
         """Return the known callers; None if nothing has changed since the last call. Raises ``BadKeys``.
 
@@ -76,8 +71,6 @@ class Following:
         self._sources = sources
         self._report = report
         self._states = {name: _State() for name in sources}
-        for name, source in sources.items():
-            access.put(name, source.at_first)
 
     async def run(self) -> None:
         """Follow the sources until cancelled. A slow source delays no other source and no expiry."""

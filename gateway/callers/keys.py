@@ -216,7 +216,6 @@ class KeyFile:
         self.pepper = Path(pepper or default_pepper(path))
         self._seen: object = None
         self.period = FILE_S
-        self.at_first = Known()
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.callers.access import Known
 from gateway.callers.keys import FILE_S, BadKeys, Key, Keys, Stored, read_pepper, stored_in, usable
 from gateway.registry.ledger import Record
 from gateway.spec import ServingTask
@@ -45,7 +44,6 @@ class RegistryKeys:
         self._task: ServingTask | None = None
         self._seen: object = None
         self.period = FILE_S
-        self.at_first = Known()
 
     def learn(self, task: ServingTask) -> None:
         """Take over the records of a serving Task that was just read."""

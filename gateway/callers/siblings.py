@@ -8,6 +8,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, Final
 
+from gateway.triton.addresses import one_family
+
 _log = logging.getLogger("triton_gateway.callers")
 
 LOOK_S: Final = 5.0
@@ -44,6 +46,4 @@ async def follow_siblings(
 
 def addresses_of(name: str, *, look_up: Callable[..., Any] = socket.getaddrinfo) -> int:
     """Return how many gateways are behind a DNS name. Raises ``OSError``."""
-    ips = {str(found[4][0]) for found in look_up(name, None, type=socket.SOCK_STREAM)}
-    # A name with IPv4 and IPv6 addresses lists every gateway twice.
-    return len({ip for ip in ips if ":" not in ip} or ips)
+    return len(one_family(str(found[4][0]) for found in look_up(name, None, type=socket.SOCK_STREAM)))

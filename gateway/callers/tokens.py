@@ -68,15 +68,11 @@ class Tokens(Known):
             head = jwt.get_unverified_header(shown)
         except (jwt.InvalidTokenError, RecursionError):
             return None
-        if "crit" in head:
-            raise NotAuthenticated(
-                "this token has a critical header (crit), which is not supported", because="bad_token"
-            )
         key = self.keys.get(str(head.get("kid", "")))
         if key is None:
             raise NotAuthenticated(
-                "this token's signing key is not known" if self.keys else "the issuer's keys could not be read yet",
-                because="unknown_signing_key", hint=f"send a token of {issuer.issuer}",
+                "this token's signing key is not known", because="unknown_signing_key",
+                hint=f"send a token of {issuer.issuer}",
             )  # fmt: skip
         try:
             claims = jwt.decode(
@@ -123,7 +119,6 @@ class IssuerKeys:
         self._is_file = bool(issuer.keys) and "://" not in issuer.keys
         self._seen = b""
         self.period = FILE_S if self._is_file else _REFRESH_S
-        self.at_first = Tokens(issuer, {})
 
     def look(self) -> Tokens | None:
         """See ``Source.look``."""

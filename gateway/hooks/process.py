@@ -326,7 +326,6 @@ class HookProcess(asyncio.Protocol):
         if child is not None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)  # processes that it started
-            self._collect_exit_codes(child.pid, _REAPS)
         self.ended.set()
         reason = self.kill_reason or _describe(child.returncode if child is not None else 0)
         error = HookFailed(
@@ -342,14 +341,6 @@ class HookProcess(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
         self._pool.process_ended(self, reason)
-
-    def _collect_exit_codes(self, group: int, tries: int) -> None:
-        """Collect the exit codes of processes that it started. In a container without an init, nobody else does."""
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-group, os.WNOHANG)[0]:
-                pass
-            if tries:  # some may not have ended yet
-                self._loop.call_later(_REAP_S * 5, self._collect_exit_codes, group, tries - 1)
 
 
 def too_late() -> DeadlineExceeded:

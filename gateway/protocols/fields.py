@@ -41,16 +41,16 @@ def object_of(body: object, form: str, *required: str) -> dict[str, Any]:
     return body
 
 
-def parameters_of(body: Body) -> Body:
-    """Return the field ``parameters``, which may be missing or null."""
-    parameters = body.get("parameters")
-    if parameters is not None and not isinstance(parameters, dict):
-        raise InputRefused("parameters must be an object")
-    return parameters or {}
+def object_in(body: Body, name: str) -> Body:
+    """Return a field that is an object; empty if it is missing or null."""
+    value = body.get(name)
+    if value is not None and not isinstance(value, dict):
+        raise InputRefused(f"{name} must be an object")
+    return value or {}
 
 
 def refuse_other_fields(
-    body: Body, known: Collection[str], neutral: Mapping[str, Sequence[object]], harmless: Collection[str] = ()
+    body: Body, known: Collection[str], neutral: Mapping[str, Sequence[object]] = {}, harmless: Collection[str] = ()
 ) -> None:
     """Refuse the first field of ``body`` that would be ignored.
 

@@ -14,8 +14,7 @@ import orjson
 
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Event
-from gateway.protocols.fields import Body, is_among, parameters_of, whole_number
-from gateway.protocols.tensors import escaped
+from gateway.protocols.fields import Body, is_among, object_in, refuse_other_fields, whole_number
 
 Convert = Callable[[Any], Any]
 """Converts an endpoint's answer to Hugging Face's form."""
@@ -33,13 +32,11 @@ def is_huggingface_body(body: object) -> bool:
 
 def read(task: str, body: Body) -> tuple[dict[str, Any], Convert]:
     """Return the endpoint's own body for ``task``, and a function that converts its answer. Raises ``InputRefused``."""
-    parameters = parameters_of(body)
+    parameters = object_in(body, "parameters")
     # Text Embeddings Inference and huggingface_hub put some parameters beside the inputs.
     if beside := {name: value for name, value in body.items() if name not in _FIELDS}:
         parameters = {**parameters, **beside}
-    options = body.get("options")
-    if options is not None and (not isinstance(options, dict) or any(name not in _SERVER_OPTIONS for name in options)):
-        raise InputRefused(f"options takes only {', '.join(_SERVER_OPTIONS)}, which have no effect here")
+    refuse_other_fields(object_in(body, "options"), _SERVER_OPTIONS)  # they have no effect here
     form = _TASKS.get(task)
     if form is None:
         raise InputRefused(
@@ -58,7 +55,7 @@ def _classification(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Conv
     body: dict[str, Any]
     if isinstance(inputs, dict):
         body = {"text": inputs.get("text"), "text_pair": inputs.get("text_pair")}
-        _refuse_unknown(inputs, ("text", "text_pair"))
+        refuse_other_fields(inputs, ("text", "text_pair"))
     elif isinstance(inputs, list) and inputs and isinstance(inputs[0], list):
         texts, pairs = singles_or_pairs(inputs)
         body = {"text": texts, "text_pair": pairs}
@@ -124,7 +121,7 @@ def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
         raise InputRefused(
             'inputs must be {"query": "…", "documents": ["…", …]} or [{"text": "…", "text_pair": "…"}, …]'
         )
-    _refuse_unknown(inputs, ("query", "documents", "texts"))
+    refuse_other_fields(inputs, ("query", "documents", "texts"))
     documents = inputs.get("documents", inputs.get("texts"))
     return _request({"query": inputs["query"], "documents": documents}, parameters), lambda answer: answer["results"]
 
@@ -164,7 +161,7 @@ def _of_each_text(one: Callable[[Body], Any]) -> Form:
 def _question(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
     if not isinstance(inputs, dict) or not {"question", "context"} <= set(inputs):
         raise InputRefused('inputs must be {"question": "…", "context": "…"}')
-    _refuse_unknown(inputs, ("question", "context"))
+    refuse_other_fields(inputs, ("question", "context"))
     several = parameters.get("top_k", 1) not in (1, True)
 
     def one(result: Body) -> Any:
@@ -356,12 +353,6 @@ def _request(body: dict[str, Any], parameters: Body) -> dict[str, Any]:
     return {**body, "parameters": dict(parameters)} if parameters else body
 
 
-def _refuse_unknown(inputs: Body, known: Sequence[str]) -> None:
-    for name in inputs:
-        if name not in known:
-            raise InputRefused(f"unknown field {escaped(name)} in inputs", hint=f"it takes {', '.join(known)}")
-
-
 def _select(values: Body, names: Sequence[str]) -> dict[str, Any]:
     return {name: values[name] for name in names if name in values}
 
@@ -370,5 +361,5 @@ def _source_and_sentences(inputs: Body) -> tuple[str, list[str]]:
     source, sentences = inputs.get("source_sentence"), inputs.get("sentences")
     if not isinstance(source, str) or not isinstance(sentences, list) or not sentences:
         raise InputRefused('inputs must be text, a list of texts, or {"source_sentence": "…", "sentences": ["…", …]}')
-    _refuse_unknown(inputs, ("source_sentence", "sentences"))
+    refuse_other_fields(inputs, ("source_sentence", "sentences"))
     return source, sentences

@@ -31,7 +31,7 @@ class PredictCall(Call):
         """See ``Call.question``."""
         if endpoint.text is None:
             return self._body
-        refuse_other_fields(self._body, ("instances", "parameters"), {}, ("signature_name",))
+        refuse_other_fields(self._body, ("instances", "parameters"), harmless=("signature_name",))
         texts = [item["text"] if isinstance(item, dict) and set(item) == {"text"} else item
                  for item in self._body["instances"]]  # fmt: skip
         parameters = self._body.get("parameters")

@@ -44,7 +44,7 @@ class EmbeddingsCall(Call):
     def __init__(self, body: object) -> None:
         """Read ``body``. Raises ``InputRefused``."""
         fields = object_of(body, self.form, "input")
-        refuse_other_fields(fields, _FIELDS, {}, HARMLESS)
+        refuse_other_fields(fields, _FIELDS, harmless=HARMLESS)
         self._model = model_of(fields)
         self.path = normalize_url(self._model, None)
         self._format = fields.get("encoding_format") or "float"

@@ -21,6 +21,7 @@ from gateway.protocols.fields import (
     are_ids,
     flag,
     model_of,
+    object_in,
     object_of,
     refuse_other_fields,
     require_task,
@@ -76,9 +77,7 @@ class TextCall(Call):
         self.path = normalize_url(self._model, None)
         refuse_other_fields(body, (*_COMMON, *_SAME, self.texts, *self.own), _NEUTRAL, HARMLESS)
         self.streams = flag(body, "stream", default=False)
-        options = body.get("stream_options") or {}
-        if not isinstance(options, dict):
-            raise InputRefused("stream_options must be an object")
+        options = object_in(body, "stream_options")
         refuse_other_fields(options, _STREAM_OPTIONS, {"continuous_usage_stats": (False,)})
         self._tells_usage = options.get("include_usage") is True
         self._parameters = {name: body[name] for name in _SAME if body.get(name) is not None}

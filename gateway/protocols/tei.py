@@ -15,9 +15,17 @@ from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.path.call import Call
 from gateway.path.routing.snapshot import Snapshot
 from gateway.protocols import huggingface
-from gateway.protocols.fields import Body, flag, object_of, parameters_of, rows_of, texts_or_ids, whole_number
+from gateway.protocols.fields import (
+    Body,
+    flag,
+    object_in,
+    object_of,
+    refuse_other_fields,
+    rows_of,
+    texts_or_ids,
+    whole_number,
+)
 from gateway.protocols.json_body import dumps
-from gateway.protocols.tensors import escaped
 from gateway.trace import Trace
 from preprocessing.config import CLASSIFICATION, EMBEDDINGS, FEATURES, RANKING
 
@@ -66,10 +74,7 @@ class Route:
         if isinstance(body, dict) and "parameters" in body and "parameters" not in fields:
             body = _with_parameters(body)  # Hugging Face's client always sends the field, often empty
         found = object_of(body, self.form, *self.required)
-        for name in found:
-            if name not in self.required and name not in fields:
-                known = ", ".join((*self.required, *fields))
-                raise InputRefused(f"unknown field {escaped(name)}", hint=f"known are {known}")
+        refuse_other_fields(found, (*self.required, *fields))
         return found
 
     def check(self, endpoint: Endpoint) -> None:
@@ -175,13 +180,11 @@ def _rerank(body: Body, _endpoint: Endpoint) -> Asked:
 
 def _similarity(body: Body, endpoint: Endpoint) -> Asked:
     """A sentence and others to a similarity for each of them."""
-    inputs, parameters = body["inputs"], parameters_of(body)
+    inputs, parameters = body["inputs"], object_in(body, "parameters")
     if not isinstance(inputs, dict):
         raise InputRefused('inputs must be {"source_sentence": "…", "sentences": ["…", …]}')
     refuse_empty(inputs.get("sentences"), "inputs.sentences")
-    for name in parameters:
-        if name not in (*_LENGTH, "prompt_name"):
-            raise InputRefused(f"unknown parameter {escaped(name)}")
+    refuse_other_fields(parameters, (*_LENGTH, "prompt_name"))
     chosen = _parameters(parameters, prompt_name=parameters.get("prompt_name"))
     return huggingface.read(endpoint.task, {"inputs": inputs, "parameters": chosen})
 
@@ -332,7 +335,7 @@ def info(endpoint: Endpoint, path: str, version: str, most: int) -> dict[str, An
 
 def _with_parameters(body: Body) -> Body:
     """Return the body with the fields of its ``parameters`` moved up beside the others. Raises ``InputRefused``."""
-    chosen = {name: value for name, value in parameters_of(body).items() if value is not None}
+    chosen = {name: value for name, value in object_in(body, "parameters").items() if value is not None}
     return {**chosen, **{name: value for name, value in body.items() if name != "parameters"}}
 
 

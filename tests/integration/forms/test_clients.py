@@ -189,12 +189,6 @@ class TestHuggingFaceClient:
         film, bad = client("rank").sentence_similarity("hello", other_sentences=["film", "bad"])
         assert film > 0.8 > 0.3 > bad
 
-    def test_refusal_is_an_error_of_the_client(self, client: Any) -> None:
-        from huggingface_hub.errors import HfHubHTTPError
-
-        with pytest.raises(HfHubHTTPError, match="422"):
-            client("live").text_classification("good", top_k=-1)
-
     def test_text_generation_at_once_and_streamed(self, client: Any, stack: Any) -> None:
         """The client's stream joins to what our own form answers."""
         body = {"text": "The quick", "parameters": {"max_new_tokens": 12}}
@@ -237,17 +231,6 @@ class TestOpenAIClient:
         np.testing.assert_allclose(ours["embeddings"], [d.embedding for d in answer.data], rtol=1e-6)
         assert sum(ours["tokens"]) == answer.usage.prompt_tokens == answer.usage.total_tokens
         assert [0, 1] == [d.index for d in answer.data]
-
-    def test_dimensions_shorten_and_normalise(self, client: Any) -> None:
-        vector = client.embeddings.create(model="vectors", input="good", dimensions=4).data[0].embedding
-        assert 4 == len(vector)
-        assert 1 == pytest.approx(float(np.linalg.norm(vector)), abs=1e-5)
-
-    def test_token_ids_are_taken_as_they_are(self, client: Any, stack: Any) -> None:
-        """Ids of the model's own tokenizer, special tokens included, give what the text gives."""
-        by_text = client.embeddings.create(model="vectors", input="good film").data[0].embedding
-        by_ids = client.embeddings.create(model="vectors", input=[[2, 5, 7, 3]]).data[0].embedding
-        np.testing.assert_allclose(by_text, by_ids, rtol=1e-6)
 
     def test_completions(self, client: Any, stack: Any) -> None:
         """Text, several texts, token ids, echo; sixteen tokens where nothing is said, as OpenAI does."""
@@ -302,12 +285,3 @@ class TestOpenAIClient:
             client.embeddings.create(model="vectors", input=[[99999]])
         with pytest.raises(openai.BadRequestError):
             client.chat.completions.create(model="live", messages=[{"role": "user", "content": "x"}])
-
-
-def test_kserve_v1_form(stack: Any) -> None:
-    """``:predict`` with instances; the list of models has KServe's field."""
-    with httpx.Client(base_url=stack.url) as client:
-        reply = client.post("/v1/models/live:predict", json={"instances": ["good", {"text": "bad"}]})
-        assert ["GOOD", "BAD"] == [p["label"] for p in reply.json()["predictions"]]
-        assert "live" in client.get("/v1/models").json()["models"]
-        assert client.get("/v1/models/live").json()["ready"] is True

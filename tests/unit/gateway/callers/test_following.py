@@ -150,7 +150,7 @@ async def test_a_slow_source_delays_no_other(mounted: Mounted) -> None:
     answers = threading.Event()
 
     class Slow:
-        period, at_first = 0.01, Keys()
+        period = 0.01
 
         def look(self) -> None:
             answers.wait(LIMIT_S)
@@ -181,7 +181,7 @@ async def test_a_source_with_a_problem_is_read_again_sooner(monkeypatch: pytest.
     looks: list[int] = []
 
     class Broken:
-        period, at_first = 3600.0, Keys()
+        period = 3600.0
 
         def look(self) -> Keys:
             looks.append(1)

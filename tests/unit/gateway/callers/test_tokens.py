@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from gateway.callers.tokens import Issuer, IssuerKeys, caller_of
 from gateway.errors import NotAuthenticated
 from gateway.settings import Settings
 from tests import sites
-from tests.waiting import LIMIT_S
 
 ISSUER = "https://issuer.example/"
 NOW = 1_800_000_000
@@ -199,22 +196,6 @@ async def test_a_new_signing_key_counts_from_the_next_look(site: Site, keys: str
     assert ["unknown_signing_key", "me"] == [believer.ask(old), believer.ask(new)]
 
 
-async def test_without_its_keys_an_issuer_s_tokens_are_refused(
-    site: Site, keys: str, signers: dict[str, Signer]
-) -> None:
-    """The refusal says that its keys are missing, not that the token is unknown, until it can be read."""
-    document = site.documents.pop("/jwks")
-    believer = Believer(keys)
-    await believer.following.look()
-    token = signers["a"].sign()
-    with pytest.raises(NotAuthenticated, match="could not be read yet") as refused:
-        believer.access.caller_of({b"authorization": b"Bearer " + token})
-    assert "unknown_signing_key" == refused.value.because
-    site.documents["/jwks"] = document
-    await believer.following.look()
-    assert "me" == believer.ask(token)
-
-
 async def test_keys_survive_an_outage_of_their_issuer(site: Site, keys: str, signers: dict[str, Signer]) -> None:
     """Whatever it answers instead."""
     believer = Believer(keys)
@@ -301,35 +282,6 @@ def test_contradictory_settings_are_refused(fields: dict[str, str], why: str) ->
     """Before the gateway listens."""
     with pytest.raises(ValueError, match=why):
         sources_of(Settings(**{"jwt_issuer": ISSUER, "jwt_audience": "gateway", **fields}))
-
-
-@pytest.fixture
-def slow() -> Iterator[str]:
-    """A site that accepts connections and never answers."""
-    release = threading.Event()
-
-    def wait(_: sites.Asked) -> tuple[int, bytes]:
-        release.wait(LIMIT_S)
-        return 200, b""
-
-    with sites.site(wait) as address:
-        yield f"{address}/jwks"
-        release.set()
-
-
-async def test_an_issuer_that_does_not_answer_does_not_block_the_event_loop(
-    slow: str, signers: dict[str, Signer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A thread asks it, with a time-out."""
-    monkeypatch.setattr("gateway.callers.tokens._TIMEOUT_S", 2.0)
-    following = Following(Access(), {"jwt": IssuerKeys(Issuer(ISSUER, ("gateway",), slow))})
-    look = asyncio.create_task(following.look())
-    for _ in range(3):
-        await asyncio.sleep(0)
-    assert not look.done()
-    async with asyncio.timeout(LIMIT_S):
-        await look
-    assert "timed out" in following.status()["jwt"]["problem"]
 
 
 def _header(text: str) -> bytes:

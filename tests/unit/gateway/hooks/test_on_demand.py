@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,8 +15,6 @@ from gateway.hooks.bound import ProcessBound
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
 from tests.waiting import LIMIT_S, soon
-
-ROOT = Path(__file__).parents[4]
 
 SOURCE = """
 import os, time
@@ -145,40 +140,6 @@ async def test_a_pool_that_cannot_start_leaves_no_process_behind(tmp_path: Path,
         await pool.start()
     assert (0, set(), None) == (bound.taken, pool._started, pool._adding)
     assert "x" == (tmp_path / "starts").read_text()
-
-
-FORKS = """
-import asyncio, ctypes, sys
-from pathlib import Path
-from gateway.hooks.pool import HookPool, PoolLimits
-from gateway.hooks.process import Program
-ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)  # orphans become its children, as those of a container's first process do
-async def main():
-    pool = HookPool(Program("h", "custom", Path(sys.argv[1]), None, {}), PoolLimits(), None)
-    await pool.start()
-    loop = asyncio.get_running_loop()
-    outcome, _ = await pool.ask({}, loop.time() + 300)
-    forked = Path(f"/proc/{outcome.answer['child']}")
-    assert forked.exists()
-    await pool.close()
-    while forked.exists():
-        await asyncio.sleep(0.02)
-asyncio.run(main())
-"""
-
-
-def test_processes_forked_by_a_hook_do_not_stay_as_zombies(tmp_path: Path) -> None:
-    """A gateway with one worker is process 1 of its container."""
-    path = tmp_path / "hook.py"
-    path.write_text(
-        "import os, time\nclass Preprocess:\n    def process(self, body, state, s=None):\n        child = os.fork()\n"
-        "        if child == 0:\n            time.sleep(100)\n        return {'child': child}\n"
-    )
-    found = subprocess.run(
-        [sys.executable, "-c", FORKS, str(path)], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
-    assert 0 == found.returncode, found.stderr[-2000:]
 
 
 ASKS = """

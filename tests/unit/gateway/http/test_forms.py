@@ -23,7 +23,7 @@ async def test_hugging_face_body_gets_hugging_face_answer(served: Any) -> None:
     [
         ({"inputs": "good", "nonsense": 1}, "Unknown parameter nonsense"),
         ({"inputs": "good", "parameters": []}, "parameters must be an object"),
-        ({"inputs": "good", "options": {"x": 1}}, "options takes"),
+        ({"inputs": "good", "options": {"x": 1}}, "unknown field x"),
         ({"inputs": 7}, "text"),
         ({"inputs": "good", "parameters": {"nonsense": 1}}, "Unknown parameter"),
     ],

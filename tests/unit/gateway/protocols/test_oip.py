@@ -12,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import GatewayError
-from gateway.handlers.endpoint import Identity
 from gateway.protocols.oip import InferCall
-from gateway.protocols.tensors import DTYPES, read_request, write_answer
-from gateway.trace import Trace
+from gateway.protocols.tensors import DTYPES, read_request
 from gateway.triton.tensors import unpack_bytes
-from preprocessing.config import TaskConfig
-from preprocessing.heads.embedding import SentenceEmbedding
-from preprocessing.heads.sequence_classification import SequenceClassification
-from preprocessing.types import Encoded, Prepared
 from tests.unit.gateway.protocols.test_tei import serve_all
 
 
@@ -90,48 +84,9 @@ async def test_shapes_of_texts_that_are_accepted(served: Any, shape: Any) -> Non
     assert (200 if shape in ([1], [1, 1]) and all(type(size) is int for size in shape) else 400) == reply.status_code
 
 
-_LABEL = st.text(min_size=1, max_size=6) | st.sampled_from(["%b", "%%", '"', "],[", "é%s"])
 _ODD = st.none() | st.booleans() | st.integers(-1, 3) | st.floats(0, 2) | st.text(max_size=3)
 _SHAPE = st.sampled_from([[1, 1], [1], [True, 1], [1.0, 1], [2, 1], [1, 1, 1], []]) | _ODD
 _DATA = st.lists(st.text(max_size=3) | _ODD | st.lists(st.text(max_size=3), max_size=2), max_size=2) | _ODD
-
-
-@st.composite
-def _answered(draw: st.DrawFn) -> tuple[Any, Any, dict[str, Any]]:
-    """Return a version of a text task, a request's trace with its model's outputs, and its answer."""
-    rows, is_batch = draw(st.integers(1, 3)), draw(st.booleans())
-    labels = tuple(draw(st.lists(_LABEL, min_size=1, max_size=20, unique=True)))
-    activation: Any = draw(st.sampled_from(["softmax", "sigmoid", "none"]))
-    config = TaskConfig(task="text-classification", labels=labels, activation=activation)
-    head: Any = SequenceClassification(config)
-    width = len(labels)
-    if draw(st.booleans()):
-        config = TaskConfig(task="sentence-embeddings", pooling=())
-        head = SentenceEmbedding(config)
-    parameters = draw(st.sampled_from([{}, {"top_k": 1}])) if width > 1 and config.task != "sentence-embeddings" else {}
-    body = {"text": ["a"] * rows if is_batch else "a", "parameters": parameters}
-    prepared = Prepared([Encoded(np.arange(4)) for _ in range(rows if is_batch else 1)], head.parse(body))
-    floats = st.floats(-50, 50, width=32)
-    numbers = draw(st.lists(floats, min_size=len(prepared.rows) * width, max_size=len(prepared.rows) * width))
-    outputs = {head.select_outputs(["logits"])[0]: np.array(numbers, np.float32).reshape(len(prepared.rows), width)}
-    identity = Identity("n/1", draw(_LABEL), draw(st.sampled_from(["", "1", "%b"])))
-    handler = SimpleNamespace(processor=SimpleNamespace(config=config, text_fields=head.text_fields))
-    endpoint = SimpleNamespace(identity=identity, task=config.task, text=handler)
-    trace = Trace("r")
-    trace.prepared, trace.outputs = prepared, outputs
-    return endpoint, trace, head.render(head.decode(outputs, prepared), prepared)
-
-
-@given(_answered(), st.text(max_size=4))
-def test_an_answer_is_the_json_of_its_tensors(answered: Any, request_id: str) -> None:
-    """To the byte, with any names and labels. Parts that all answers of a version share are written only once."""
-    endpoint, trace, answer = answered
-    call = InferCall("n/1")
-    call.id = request_id
-    tensors = call.tensors(answer, endpoint, trace)
-    identity = endpoint.identity
-    _, content = write_answer(call, tensors, model=identity.endpoint, version=identity.version or "1")
-    assert content == call.render(answer, endpoint, trace)
 
 
 def _read(body: Any) -> Any:

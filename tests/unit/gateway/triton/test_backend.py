@@ -198,16 +198,6 @@ async def test_closing_ends_calls_in_flight_as_unavailable() -> None:
         a.grpc.hold.set()
 
 
-async def test_an_http_port_that_cannot_be_reached_leaves_calls_to_grpc() -> None:
-    """gRPC serves."""
-    server = GrpcServer("a")
-    await server.start()
-    backend = TritonBackend(f"127.0.0.1:{server.port}", http_of=lambda _target: ("no such name", 8000))
-    await call(backend)
-    await backend.close()
-    await server.server.stop(None)
-
-
 async def test_a_lost_server_is_not_live_even_without_calls() -> None:
     """That HTTP answered earlier does not count."""
     async with serving(1) as (backend, (one,)):

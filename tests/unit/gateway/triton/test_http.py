@@ -182,18 +182,6 @@ async def test_an_invalid_answer_fails_only_its_call(server: HttpServer, calls: 
     assert [[2]] == (await infer(calls, 1)).tolist()
 
 
-async def test_each_call_ends_at_its_own_deadline(server: HttpServer, calls: HttpTransport) -> None:
-    """Those that are late leave the others."""
-    hold = server.holding()
-    patient = asyncio.create_task(infer(calls, 1, timeout=3600))
-    await soon(lambda: server.calls)
-    for timeout in (0.02, 0.05):
-        with pytest.raises(DeadlineExceeded):
-            await infer(calls, 1, timeout=timeout)
-    hold.set()
-    assert [[2]] == (await patient).tolist()
-
-
 @pytest.mark.parametrize("timeout", [0.2, 3600])
 async def test_a_call_that_is_late_or_left_closes_its_connection(
     server: HttpServer, calls: HttpTransport, timeout: float
