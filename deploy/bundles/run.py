@@ -115,9 +115,7 @@ class _Run:
         texts = self.work / "texts"
         texts.mkdir(exist_ok=True)
         copy_texts(self.source.folder, texts)
-        self.gate = Gate(
-            truth, texts, self.processor, exported, options=self.task_options, threads=self.cores, say=self.progress
-        )
+        self.gate = Gate(truth, texts, exported, options=self.task_options, threads=self.cores, say=self.progress)
         judged = [(candidate, self._judge(candidate)) for candidate in tried]
         usable = acceptable(judged, self.options.accept)
         timings = self._speed([c for c, p in judged if not p.faults], exported)
@@ -190,7 +188,7 @@ class _Run:
         return self.gate.engine(graph, self._execution(candidate), threads)
 
     def _execution(self, candidate: Candidate) -> execution.Execution:
-        return candidate.execution(self.max_length, source=self.source.given)
+        return candidate.execution(source=self.source.given)
 
     def _speed(self, usable: Sequence[Candidate], exported: Path) -> list[Timing]:
         if self.options.target == "gpu":

@@ -11,9 +11,6 @@ from typing import Final
 
 from deploy.sync.model_folder.execution import BF16, EngineName, Execution, Precision
 
-PAD_TO: Final = 16
-"""OpenVINO compiles each new shape (10 to 40 ms). Lengths are rounded up to multiples of this and warmed up at load."""
-
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -26,16 +23,13 @@ class Candidate:
     any_of: tuple[str, ...] = ()
     """CPU features of which one is required; empty: any CPU."""
 
-    def execution(self, max_length: int, *, source: str) -> Execution:
+    def execution(self, *, source: str) -> Execution:
         """Return the content of this candidate's ``runtime.json``."""
-        is_openvino = self.engine == "openvino"
         return Execution(
             engine=self.engine,
             precision=self.precision,
             needs=(self.any_of,) if self.any_of else (),
             fallback=f"make a bundle for it there: `triton-gateway optimize {source}`" if self.any_of else "",
-            pad_to=PAD_TO if is_openvino else 1,
-            max_length=max_length if is_openvino else 0,
         )
 
 

@@ -5,7 +5,6 @@ Used by the accuracy gate (whole requests) and by the speed table (the bare call
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,8 @@ from deploy.tools.errors import ExportFailed
 class Engine:
     """One ONNX file in one engine with a number of threads. Raises ``ExportFailed`` when it does not load."""
 
-    def __init__(self, path: Path, execution: Execution, *, threads: int, pads: Mapping[str, int]) -> None:
-        parameters = {
-            "threads": str(threads),
-            "precision": execution.precision,
-            "pad_values": json.dumps(pads),
-            "pad_to": str(execution.pad_to),
-        }
+    def __init__(self, path: Path, execution: Execution, *, threads: int) -> None:
+        parameters = {"threads": str(threads), "precision": execution.precision}
         name, load, package = ENGINES[execution.engine]
         try:
             self.session = load(path, parameters)
@@ -32,11 +26,7 @@ class Engine:
             raise ExportFailed(f"{name} is not installed", hint=f"run `pip install {package}`") from error
         except Exception as error:
             raise ExportFailed(f"{name} cannot load the graph: {first_line(error)}") from error
-        config = {
-            "max_batch_size": 64,
-            "parameters": {key: {"string_value": value} for key, value in parameters.items()},
-        }
-        self._runner = Runner(self.session, config)
+        self._runner = Runner(self.session, {"max_batch_size": 64})
         self.output_names = [output.name for output in self.session.get_outputs()]
 
     def call(self, feeds: Mapping[str, Any]) -> list[Any]:

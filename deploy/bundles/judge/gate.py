@@ -16,14 +16,13 @@ from deploy.bundles.judge.engine import Engine
 from deploy.bundles.judge.parity import Parity, Say, Truth, tolerance_for
 from deploy.bundles.work_folder import file_hash
 from deploy.sync.model_folder.execution import Execution, Precision
-from preprocessing.processor import TextProcessor
 
 
 class Gate:
     """Judges ways to run one graph, with the tokenizer and configuration in ``texts``, as a bundle will have them."""
 
     def __init__(
-        self, truth: Truth, texts: Path, processor: TextProcessor, graph: Path, *, options: Mapping[str, object],
+        self, truth: Truth, texts: Path, graph: Path, *, options: Mapping[str, object],
         threads: int, say: Say,
     ) -> None:  # fmt: skip
         self._truth = truth
@@ -32,14 +31,13 @@ class Gate:
         self._options = options
         self._threads = threads
         self._say = say
-        self._pads = {n: processor.config.pad_id if n == "input_ids" else 0 for n in processor.input_names}
         self.judged_hash = file_hash(graph)
         """The sha256 of the graph that is judged."""
         self._exact: Parity | None = None
 
     def engine(self, graph: Path, execution: Execution, threads: int = 0) -> Engine:
         """Open a graph as Triton will, with ``threads`` or the gate's own. Raises ``ExportFailed``."""
-        return Engine(graph, execution, threads=threads or self._threads, pads=self._pads)
+        return Engine(graph, execution, threads=threads or self._threads)
 
     def judge(self, candidate: Candidate, execution: Execution, precision: Precision) -> Parity:
         """Return what was found; ``precision`` is the one it is held to. Never raises for a candidate's fault."""

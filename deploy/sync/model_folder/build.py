@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from deploy.sync.errors import BadModel
 from deploy.sync.model_folder.execution import check_cpu, read_execution, this_cpu
-from deploy.sync.model_folder.layout import Engine, Layout, choose_kind, find_onnx, lay_out
+from deploy.sync.model_folder.layout import Engine, choose_kind, find_onnx, lay_out
 from deploy.sync.model_folder.model_config import (
     FORMAT,
     Tuning,
@@ -24,7 +24,6 @@ from deploy.sync.model_folder.model_config import (
 )
 from deploy.sync.model_folder.onnx_signature import OnnxSignature, onnx_signature
 from gateway import manifest, spec
-from preprocessing.model_files import read_json
 
 _PROGRAM = Path(__file__).parents[1] / "runtime" / "onnx_model.py"
 _GENERATOR = Path(__file__).parents[1] / "runtime" / "generate_model.py"
@@ -75,12 +74,12 @@ class Builder:
         if execution is not None:
             check_cpu(execution, self._features)
         signature = onnx_signature(folder / find_onnx(files)) if kind == "onnx" else None
-        layout = lay_out(kind, files, external=signature.external_files if signature else ())
+        linked = lay_out(kind, files, external=signature.external_files if signature else ())
         if signature is not None and _generates(signature, endpoint):
             config = build_generation_config(name=name, endpoint=endpoint, tuning=self._tuning)
             return Build(
                 config,
-                layout.files,
+                linked,
                 {"1/model.py": self._generator, "1/onnx_model.py": self._program},
                 cpu_instances(config),
             )
@@ -90,13 +89,11 @@ class Builder:
             kind=kind,
             engine=self._engine,
             signature=signature,
-            pad_token_id=_pad_token_id(folder),
             tuning=self._tuning,
             execution=execution,
-            judged=_judged(layout, manifest.recorded(folder)) if self._engine == "python" else {},
         )
         texts = {"1/model.py": self._program} if self._engine == "python" and kind == "onnx" else {}
-        return Build(config, layout.files, texts, cpu_instances(config) if texts else 0)
+        return Build(config, linked, texts, cpu_instances(config) if texts else 0)
 
 
 def _generates(signature: OnnxSignature, endpoint: spec.EndpointSpec) -> bool:
@@ -106,18 +103,3 @@ def _generates(signature: OnnxSignature, endpoint: spec.EndpointSpec) -> bool:
     if dict(endpoint.options).get("task") == "text-generation":
         return True
     return any(tensor.name.startswith("past_key_values") for tensor in signature.inputs)
-
-
-def _judged(layout: Layout, recorded: Mapping[str, str]) -> dict[str, str]:
-    """Return the hashes of the files that Triton's program opens, by their names in its folder."""
-    placed = {PurePosixPath(target): origin for target, origin in layout.files.items()}
-    return {target.name: recorded[origin] for target, origin in placed.items() if origin in recorded}
-
-
-def _pad_token_id(folder: Path) -> int:
-    """Return the padding token from the model's own config.json; 0 if there is none."""
-    try:
-        value = read_json(folder / "config.json").get("pad_token_id")
-    except (OSError, ValueError, AttributeError):
-        return 0
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

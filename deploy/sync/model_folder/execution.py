@@ -49,10 +49,6 @@ class Execution:
     needs: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     fallback: str = ""
     """A sentence that says what to do on a CPU without these features."""
-    pad_to: Annotated[int, Field(ge=1, le=1 << 20)] = 1
-    """Lengths are padded to multiples of this number, because OpenVINO compiles each new shape."""
-    max_length: Annotated[int, Field(ge=0, le=1 << 20)] = 0
-    """Tokens of the longest input, so that every shape can be warmed up; 0: unknown."""
 
 
 def cpu_features(cpuinfo: str) -> frozenset[str]:

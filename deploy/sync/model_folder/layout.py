@@ -7,7 +7,6 @@ between two candidates: an ambiguous folder is a ``BadModel`` that names them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
@@ -16,16 +15,14 @@ from deploy.sync.errors import BadModel
 Engine = Literal["python", "native"]
 """``python``: a server that has only the python backend (the wheel's). ``native``: a full Triton."""
 
-Kind = Literal["onnx", "pytorch", "savedmodel", "graphdef", "tensorrt", "openvino", "python", "folder"]
+Kind = Literal["onnx", "pytorch", "tensorrt", "openvino", "python", "folder"]
+"""``folder``: a model of a backend that is not known here; its files lie as they were uploaded."""
 
 BACKENDS: Mapping[str, Kind] = {
     "onnxruntime_onnx": "onnx",
     "onnxruntime": "onnx",
     "pytorch_libtorch": "pytorch",
     "pytorch": "pytorch",
-    "tensorflow_savedmodel": "savedmodel",
-    "tensorflow_graphdef": "graphdef",
-    "tensorflow": "savedmodel",
     "tensorrt_plan": "tensorrt",
     "tensorrt": "tensorrt",
     "openvino": "openvino",
@@ -33,49 +30,31 @@ BACKENDS: Mapping[str, Kind] = {
 }
 """Triton's platform and backend names → the kind of model they run."""
 
-_SUFFIXES: Mapping[str, Kind] = {
-    ".onnx": "onnx", ".pt": "pytorch", ".pth": "pytorch", ".plan": "tensorrt", ".engine": "tensorrt",
-    ".graphdef": "graphdef",
+_FILES: Mapping[Kind, tuple[tuple[str, ...], str]] = {
+    "onnx": ((".onnx",), "model.onnx"), "pytorch": ((".pt", ".pth"), "model.pt"),
+    "tensorrt": ((".plan", ".engine"), "model.plan"),
 }  # fmt: skip
-_SINGLE: Mapping[Kind, str] = {
-    "onnx": "model.onnx", "pytorch": "model.pt", "graphdef": "model.graphdef", "savedmodel": "model.graphdef",
-    "tensorrt": "model.plan",
-}  # fmt: skip
+"""Kinds that are one file → its suffixes, and the name under which the backend looks for it."""
 _FRAMEWORKS: tuple[tuple[str, Kind], ...] = (
     ("onnx", "onnx"), ("pytorch", "pytorch"), ("torch", "pytorch"), ("caffe", "pytorch"), ("tensorrt", "tensorrt"),
-    ("tensorflow", "savedmodel"), ("keras", "savedmodel"), ("openvino", "openvino"),
+    ("openvino", "openvino"),
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where files go: path in Triton's model folder → path in the registry's model. ``main`` is the model file."""
-
-    kind: Kind
-    files: Mapping[str, str]
-    main: str | None = None
 
 
 def choose_kind(files: Sequence[str], framework: str, backend: str) -> Kind:
     """Return the kind of model: from the user's platform or backend, else from the files, else from the framework.
 
-    The framework comes last because clearml-serving registers a folder uploaded without ``--framework`` as TensorFlow.
+    The framework comes last because it may be a guess: clearml-serving registers a folder uploaded without
+    ``--framework`` as TensorFlow.
     """
     if backend:
         return BACKENDS.get(backend, "folder")
-    names = [PurePosixPath(f) for f in files]
-    if any(n.name == "saved_model.pb" for n in names):
-        return "savedmodel"
-    found = {_SUFFIXES[n.suffix.lower()] for n in names if n.suffix.lower() in _SUFFIXES}
+    found = {kind for kind, (suffixes, _) in _FILES.items() for f in files if f.lower().endswith(suffixes)}
     if "onnx" in found:
         return "onnx"
     if len(found) == 1:
         return next(iter(found))
-    for prefix, kind in _FRAMEWORKS:
-        if framework.lower().startswith(prefix):
-            # Like stock clearml-serving: a single TensorFlow file is a frozen graph.
-            return "graphdef" if kind == "savedmodel" and len(files) == 1 else kind
-    return "folder"
+    return next((kind for prefix, kind in _FRAMEWORKS if framework.lower().startswith(prefix)), "folder")
 
 
 def find_onnx(files: Sequence[str]) -> str:
@@ -94,8 +73,8 @@ def find_onnx(files: Sequence[str]) -> str:
     )
 
 
-def lay_out(kind: Kind, files: Sequence[str], *, external: Sequence[str] = ()) -> Layout:
-    """Map files into ``1/`` as Triton's backends expect them.
+def lay_out(kind: Kind, files: Sequence[str], *, external: Sequence[str] = ()) -> Mapping[str, str]:
+    """Return where files go: path in Triton's model folder, in ``1/`` as its backends expect them → path in ``files``.
 
     ``external`` are an ONNX file's weight files, relative to it. Raises ``BadModel`` when one is missing.
     """
@@ -111,16 +90,9 @@ def lay_out(kind: Kind, files: Sequence[str], *, external: Sequence[str] = ()) -
                     hint="upload the folder, or save the model with its weights inside (one file)",
                 )
             mapping[f"1/{name}"] = source
-        return Layout(kind, mapping, main)
-    if len(files) == 1 and kind != "python":
-        return Layout(kind, {f"1/{_SINGLE.get(kind, 'model.bin')}": files[0]}, files[0])
-    if kind == "savedmodel":
-        inner = next((PurePosixPath(f).parent for f in sorted(files) if f.endswith("saved_model.pb")), PurePosixPath())
-        return Layout(kind, {f"1/model.savedmodel/{PurePosixPath(f).relative_to(inner)}": f for f in files
-                             if PurePosixPath(f).is_relative_to(inner)})  # fmt: skip
-    if kind in ("pytorch", "tensorrt"):
-        suffixes = (".pt", ".pth") if kind == "pytorch" else (".plan", ".engine")
-        found = [f for f in files if f.lower().endswith(suffixes)]
-        if len(found) == 1:
-            return Layout(kind, {f"1/{_SINGLE[kind]}": found[0]}, found[0])
-    return Layout(kind, {f"1/{f}": f for f in files})
+        return mapping
+    suffixes, name = _FILES.get(kind, ((), "model.bin"))
+    found = [f for f in files if f.lower().endswith(suffixes)]
+    if kind != "python" and len(found if len(files) > 1 else files) == 1:
+        return {f"1/{name}": (found or files)[0]}
+    return {f"1/{f}": f for f in files}

@@ -30,15 +30,9 @@ def run_natively(config: Any, execution: Execution) -> None:
     else:
         _default(config, "intra_op_thread_count", threads)
         _default(config, "inter_op_thread_count", "1")
-    for ours in ("threads", "pad_to", "spinning"):  # parameters of the embedded server's program
+    for ours in ("threads", "spinning"):  # parameters of the embedded server's program
         if ours in config.parameters:
             del config.parameters[ours]
-
-
-def finish_natively(config: Any) -> None:
-    """Name the model file for OpenVINO, the one backend whose default name is not ``model.onnx``."""
-    if config.backend == "openvino":
-        config.default_model_filename = "model.onnx"
 
 
 def _on_gpu(config: Any, execution: Execution) -> None:

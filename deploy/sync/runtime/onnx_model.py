@@ -5,16 +5,13 @@ process, so it imports nothing of ours: numpy, an engine and the stub's own modu
 Requests are run one by one: the gateway has joined already what is worth joining, and on a CPU a larger batch is hardly
 faster. So none fails, or gets another shape, because of others.
 Parameters of config.pbtxt: ``threads``, ``engine`` (``onnxruntime``, ``openvino``), ``precision`` (``bf16``, for
-OpenVINO), ``spinning`` (``true``, for ONNX Runtime), ``pad_to`` (lengths are padded to its multiples), ``pad_values``
-(JSON: input name → value to pad with then), ``max_length`` (up to which those are warmed up) and ``judged`` (JSON: file
-name → sha256; a file that is another one is not loaded).
+OpenVINO) and ``spinning`` (``true``, for ONNX Runtime).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import importlib
 import json
 import os
@@ -90,37 +87,19 @@ def _port(port: Any) -> Port:
 
 
 class Runner:
-    """One session and the rules of its model: what is padded and cut again."""
+    """One session, and what Triton's tensors and its own differ in."""
 
     def __init__(self, session: Any, config: Mapping[str, Any]) -> None:
-        parameters = {k: str(v.get("string_value", "")) for k, v in (config.get("parameters") or {}).items()}
         self._session = session
         self._is_batched = int(config.get("max_batch_size") or 0) > 0
-        self._pad_to = max(1, int(parameters.get("pad_to") or 1))
-        self._max_length = int(parameters.get("max_length") or 0)
         self._inputs = {i.name: i for i in session.get_inputs()}
-        self._outputs = {o.name: o for o in session.get_outputs()}
-        self._answered = tuple(o["name"] for o in config.get("output") or ()) or tuple(self._outputs)
-        pads = json.loads(parameters.get("pad_values") or "{}") if self._pad_to > 1 else {}
-        shapes = {name: one.shape for name, one in self._inputs.items()}
-        self._padded = {
-            name: int(value) for name, value in pads.items()
-            if len(shapes.get(name, ())) > 1 and not isinstance(shapes[name][1], int)
-        }  # fmt: skip
+        self._outputs = tuple(o.name for o in session.get_outputs())
+        self._answered = tuple(o["name"] for o in config.get("output") or ()) or self._outputs
 
     @property
     def input_names(self) -> tuple[str, ...]:
         """Names of the graph's inputs."""
         return tuple(self._inputs)
-
-    def warm_up(self) -> None:
-        """Run every padded length once: OpenVINO compiles for each shape when it first sees it."""
-        if not self._padded or set(self._padded) != set(self._inputs):
-            return
-        for length in range(self._pad_to, self._max_length + 1, self._pad_to):
-            ones = np.ones((1, length), dtype=np.int64)
-            feeds = {n: ones * 0 if "type" in n else ones for n in self._inputs}
-            self._session.run(list(self._outputs), feeds)
 
     def answer(self, feeds: Mapping[str, Any], outputs: Sequence[str] = ()) -> dict[str, Any]:
         """Answer one request with these outputs, or all. Raises ``Refused``, and what the engine raises."""
@@ -131,38 +110,11 @@ class Runner:
                 given[name] = given[name].reshape(())  # Triton has no tensors without dimensions
         wanted = [name for name in outputs if name in self._outputs] or list(self._answered)
         rows = next(iter(given.values())).shape[0] if self._is_batched else None  # Triton takes only equal numbers
-        length, longest = self._pad(given)
         found = dict(zip(wanted, self._session.run(wanted, given), strict=True))
         for name, output in found.items():
             if rows is not None and (output.ndim == 0 or output.shape[0] != rows):
                 raise Refused(f"output {name} has shape {list(output.shape)} for a batch of {rows} rows")
-            if length < longest:
-                found[name] = self._cut(name, output, length, longest)
         return {name: _sent(output) for name, output in found.items()}
-
-    def _pad(self, given: dict[str, Any]) -> tuple[int, int]:
-        """Pad the inputs on the right to a multiple of ``pad_to``; return their length and that one, 0 if none is."""
-        lengths = {given[name].shape[1] for name in self._padded if name in given}
-        if not lengths:
-            return 0, 0
-        if len(lengths) > 1:
-            shapes = ", ".join(f"{n} {list(given[n].shape)}" for n in given if n in self._padded)
-            raise Refused(f"these inputs must have the same length, got {shapes}")
-        length = lengths.pop()
-        longest = -(-length // self._pad_to) * self._pad_to
-        for name, value in self._padded.items():
-            if name in given and length < longest:
-                ends = [(0, 0)] * given[name].ndim
-                ends[1] = 0, longest - length
-                given[name] = np.pad(given[name], ends, constant_values=value)
-        return length, longest
-
-    def _cut(self, name: str, output: Any, length: int, longest: int) -> Any:
-        """Return an output without the padding's tail. A fixed size of the model is never cut, whatever its value."""
-        for axis, size in enumerate(self._outputs[name].shape):
-            if axis and not isinstance(size, int) and output.shape[axis] == longest:
-                output = output[(slice(None),) * axis + (slice(0, length),)]
-        return output
 
 
 def load_session(path: Path, parameters: Mapping[str, str]) -> Any:
@@ -209,8 +161,6 @@ class TritonPythonModel:
         if engine not in ENGINES:
             raise self._backend.TritonModelException(f"engine {engine!r} is not one of {', '.join(ENGINES)}")
         name, load, package = ENGINES[engine]
-        if changed := find_changed(path.parent, parameters):
-            raise self._backend.TritonModelException(changed)
         try:
             session = load(path, parameters)
         except ModuleNotFoundError as error:
@@ -221,7 +171,6 @@ class TritonPythonModel:
             message = f"{name} cannot load the model: {first_line(error)}"
             raise self._backend.TritonModelException(message) from error
         self._runner = Runner(session, config)
-        self._runner.warm_up()
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer every request of one call, each with its outputs or its own error."""
@@ -262,19 +211,6 @@ def as_tensor(backend: Any, name: str, array: Any) -> Any:
     tensor = backend.Tensor.from_dlpack(name, capsule)
     _rename(capsule, _USED)  # the stub calls it otherwise, and numpy then complains for each
     return tensor
-
-
-def find_changed(folder: Path, parameters: Mapping[str, str]) -> str:
-    """Return which file in ``folder`` is not the one ``parameters.judged`` names, as a sentence; empty: all are."""
-    for name, expected in json.loads(parameters.get("judged") or "{}").items():
-        try:
-            with (folder / name).open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            return f"{name} cannot be read: {error.strerror or error}"
-        if found != expected:
-            return f"{name} is not the file that was judged (hash {found[:12]} instead of {expected[:12]})"
-    return ""
 
 
 def _sent(output: Any) -> Any:

@@ -46,9 +46,9 @@ class Case:
         """Judge ``bundle`` (texts and model.onnx) as candidate ``name``."""
         candidate = next(c for c in candidates.CANDIDATES if c.name == name)
         gate = Gate(
-            self.truth, bundle, self.processor, bundle / "model.onnx", options=options or {}, threads=1, say=_nothing,
+            self.truth, bundle, bundle / "model.onnx", options=options or {}, threads=1, say=_nothing,
         )  # fmt: skip
-        return gate.judge(candidate, candidate.execution(128, source="here"), candidate.precision)
+        return gate.judge(candidate, candidate.execution(source="here"), candidate.precision)
 
 
 def _nothing(_: str) -> None:

@@ -68,9 +68,8 @@ def test_a_family_is_deployed_or_refused_with_its_reason(name: str, tmp_path: Pa
 def bundle_scores(bundle: Path) -> list[dict[str, float]]:
     """Every text's scores by the bundle, all texts in padded batches, as Triton runs them."""
     processor = TextProcessor.from_folder(bundle)
-    pads = {n: processor.config.pad_id if n == "input_ids" else 0 for n in processor.input_names}
     wanted = execution.Execution(engine="onnxruntime", precision="fp32")
-    engine = Engine(bundle / "model.onnx", wanted, threads=1, pads=pads)
+    engine = Engine(bundle / "model.onnx", wanted, threads=1)
     prepared = [processor.prepare({"text": text}) for text in TEXTS]
     answers = [engine.answer(processor.collate_rows(p.rows)) for p in prepared]
     found: list[Any] = [

@@ -11,11 +11,9 @@ import pytest
 
 from deploy.bundles.judge import parity
 from deploy.bundles.judge.engine import Engine
-from deploy.bundles.pack import manifest, warm_up
+from deploy.bundles.pack import warm_up
 from deploy.sync.model_folder.execution import Execution
-from deploy.tools.errors import DeployError
 from gateway import samples as stored
-from gateway.errors import GatewayError
 from preprocessing.processor import TextProcessor
 
 from . import sabotage
@@ -37,7 +35,7 @@ def kept(case: Case, graph: Path) -> stored.Samples:
 
 def runs(graph: Path) -> Callable[[Any], dict[str, Any]]:
     """Answer with a graph."""
-    engine = Engine(graph, Execution(), threads=1, pads={})
+    engine = Engine(graph, Execution(), threads=1)
     return lambda feeds: dict(zip(engine.output_names, engine.call(feeds), strict=True))
 
 
@@ -83,18 +81,3 @@ def test_a_file_that_was_spoiled_later_is_noticed(
     sabotage.FILES[name](bundle)
     processor = TextProcessor.from_folder(bundle, output_names=case.original.output_names)
     assert disagreements(kept, processor, graph)
-
-
-def test_triton_does_not_load_a_file_that_was_not_judged(
-    case: Case, graph: Path, make_bundle: Callable[[Case, Path], Path], embedded_triton: Any
-) -> None:
-    """Neither from the bundle, nor when the model repository was changed."""
-    bundle = make_bundle(case, graph)
-    (bundle / manifest.FILE).write_text(json.dumps({"files": manifest.hashes(bundle)}))
-    served = embedded_triton.serve(bundle)
-    placed = embedded_triton.repository.root / served / "1" / "model.onnx"
-    placed.unlink()
-    sabotage.spoiled(graph, sabotage.GRAPH["batches above 8"], placed)
-    with pytest.raises((GatewayError, DeployError), match=r"model\.onnx is not the file that was judged"):
-        embedded_triton.admin.load(served)
-    embedded_triton.withdraw(served)

@@ -24,12 +24,11 @@ def gate(tmp_path, monkeypatch):
         return Parity(name, 1, faults=faults, excesses=excesses)
 
     monkeypatch.setattr(Gate, "_compare", compare)
-    processor = SimpleNamespace(config=SimpleNamespace(pad_id=0), input_names=())
     exported = tmp_path / "fp32.onnx"
     exported.write_text("exported")
 
     def judge(*candidates):
-        made = Gate(SimpleNamespace(bodies=[{}]), tmp_path, processor, exported, options={}, threads=1, say=str)
+        made = Gate(SimpleNamespace(bodies=[{}]), tmp_path, exported, options={}, threads=1, say=str)
         return [made.judge(candidate, None, candidate.precision) for candidate in candidates]
 
     return SimpleNamespace(judge=judge, found=found, asked=asked)

@@ -24,7 +24,7 @@ from deploy.sync.model_folder.model_config import Tuning
 from gateway.errors import ArtifactCorrupt, SpecFault
 from gateway.spec import EndpointSpec, ModelRecord
 
-BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,), fallback="make another bundle", pad_to=16, max_length=128)
+BF16_BUNDLE = Execution("openvino", "bf16", needs=(BF16,), fallback="make another bundle")
 
 
 def graph(folder, **names):
@@ -49,26 +49,13 @@ def built(folder, engine="python", features=frozenset({"avx512_bf16"}), pairs=No
     return text_format.Parse(build.config, model_config_pb2.ModelConfig())
 
 
-def judged(folder):
-    """The hash that Triton's program compares, of a bundle whose manifest is written here."""
-    found = hashlib.sha256((folder / "model.onnx").read_bytes()).hexdigest()
-    (folder / "manifest.json").write_text(json.dumps({"files": {"model.onnx": found}}))
-    return found
-
-
-def test_triton_is_told_the_hash_of_what_was_judged(tmp_path):
-    """The embedded server's program compares it; a Triton with backends of its own would not know the parameter."""
-    bundle = graph(tmp_path / "bundle")
-    found = judged(bundle)
-    assert {"model.onnx": found} == json.loads(built(bundle).parameters["judged"].string_value)
-    assert "judged" not in built(bundle, engine="native").parameters
-
-
 @pytest.mark.parametrize("engine", ["python", "native"])
 def test_a_model_that_is_not_the_judged_one_is_not_given_to_triton(tmp_path, engine):
     """Whichever Triton it is."""
     bundle = graph(tmp_path / "bundle")
-    judged(bundle)
+    judged = hashlib.sha256((bundle / "model.onnx").read_bytes()).hexdigest()
+    (bundle / "manifest.json").write_text(json.dumps({"files": {"model.onnx": judged}}))
+    built(bundle, engine=engine)
     with (bundle / "model.onnx").open("ab") as file:
         file.write(b"\0")
     with pytest.raises(ArtifactCorrupt, match=r"model\.onnx of the bundle is not the file that was judged"):
@@ -80,9 +67,7 @@ def test_what_is_written_is_read_again():
     assert BF16_BUNDLE == decode(json.loads(encode(BF16_BUNDLE)))
 
 
-@pytest.mark.parametrize(
-    "spoiled", [{"format": 2}, {"engine": "tensorflow"}, {"needs": ["avx2"]}, {"pad_to": -1}, {"precision": 8}]
-)
+@pytest.mark.parametrize("spoiled", [{"format": 2}, {"engine": "tensorflow"}, {"needs": ["avx2"]}, {"precision": 8}])
 def test_a_spoiled_file_is_refused_by_name(tmp_path, spoiled):
     """The message names the file and the remedy."""
     (tmp_path / FILE).write_text(json.dumps({**json.loads(encode(BF16_BUNDLE)), **spoiled}))
@@ -124,8 +109,7 @@ def test_engine_and_precision_reach_the_embedded_servers_program(tmp_path):
     (folder / FILE).write_text(encode(BF16_BUNDLE))
     config = built(folder, pairs={"parameters": {"precision": "fp32"}})
     found = {name: value.string_value for name, value in config.parameters.items()}
-    assert ("openvino", "fp32", "16", "128") == tuple(found[n] for n in ("engine", "precision", "pad_to", "max_length"))
-    assert ("python", {"input_ids", "attention_mask"}) == (config.backend, set(json.loads(found["pad_values"])))
+    assert ("python", "openvino", "fp32") == (config.backend, found["engine"], found["precision"])
 
 
 @pytest.mark.parametrize("engine", ["python", "native"])

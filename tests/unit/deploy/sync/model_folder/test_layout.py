@@ -16,8 +16,6 @@ from gateway.errors import SpecFault
         (["model.bin"], "onnx", "", "onnx"),
         (["model.bin"], "Custom", "onnxruntime_onnx", "onnx"),
         (["m.pt"], "PyTorch", "", "pytorch"),
-        (["saved_model.pb", "variables/v"], "Keras", "", "savedmodel"),
-        (["m.pb"], "TensorFlow", "", "graphdef"),
         (["m.plan"], "", "", "tensorrt"),
         (["x", "y"], "Custom", "", "folder"),
         (["x", "y"], "Custom", "fil", "folder"),
@@ -35,15 +33,7 @@ def test_the_kind_follows_the_user_then_the_files_then_the_framework(files, fram
         ("onnx", ["model.onnx", "old.onnx", "vocab.txt"], {"1/model.onnx": "model.onnx"}),
         ("onnx", ["onnx/model.onnx", "onnx/q.onnx"], {"1/model.onnx": "onnx/model.onnx"}),
         ("pytorch", ["net.pth"], {"1/model.pt": "net.pth"}),
-        ("graphdef", ["g.pb"], {"1/model.graphdef": "g.pb"}),
-        (
-            "savedmodel",
-            ["m/saved_model.pb", "m/variables/v", "readme"],
-            {
-                "1/model.savedmodel/saved_model.pb": "m/saved_model.pb",
-                "1/model.savedmodel/variables/v": "m/variables/v",
-            },
-        ),
+        ("tensorrt", ["b.engine", "vocab.txt"], {"1/model.plan": "b.engine"}),
         ("folder", ["a", "b/c"], {"1/a": "a", "1/b/c": "b/c"}),
         ("folder", ["only.xyz"], {"1/model.bin": "only.xyz"}),
         ("python", ["model.py"], {"1/model.py": "model.py"}),
@@ -51,7 +41,7 @@ def test_the_kind_follows_the_user_then_the_files_then_the_framework(files, fram
 )
 def test_files_land_where_the_backend_looks(kind, files, mapping):
     """The single file of a model gets its backend's name, whatever it was called."""
-    assert mapping == lay_out(kind, files).files
+    assert mapping == lay_out(kind, files)
 
 
 def test_external_weights_stay_beside_the_model_under_their_own_names():
@@ -59,7 +49,7 @@ def test_external_weights_stay_beside_the_model_under_their_own_names():
     files = ["sub/m.onnx", "sub/m.onnx.data", "other"]
     assert {"1/model.onnx": "sub/m.onnx", "1/m.onnx.data": "sub/m.onnx.data"} == lay_out(
         "onnx", files, external=["m.onnx.data"]
-    ).files
+    )
 
 
 @pytest.mark.parametrize("name", ["gone.data", "../escape", "/etc/passwd"])

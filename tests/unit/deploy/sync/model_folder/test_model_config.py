@@ -65,6 +65,8 @@ def test_a_tensor_without_dimensions_has_one_in_triton():
         build(endpoint(outputs=[TensorSpec("y", "float32", (2,))]), signature=scalar)
     unknown = OnnxSignature((GraphTensor("x", "FP32", (4,)),), (GraphTensor("y", "FP32", (), has_shape=False),))
     assert {"y": ("TYPE_FP32", [])} == shapes(build(signature=unknown).output)
+    declared = build(endpoint(outputs=[TensorSpec("y", "float32", (-1, 2))]), signature=unknown)
+    assert {"y": ("TYPE_FP32", [-1, 2])} == shapes(declared.output)
 
 
 def test_an_undeclared_onnx_model_is_described_by_its_graph():
@@ -88,19 +90,6 @@ def test_a_full_triton_gets_its_onnxruntime_backend():
     config = build(engine="native")
     assert ("onnxruntime", 0) == (config.backend, len(config.instance_group))
     assert "dynamic_batching" == config.WhichOneof("scheduling_choice")
-
-
-@pytest.mark.parametrize(
-    ("kind", "attribute", "value"),
-    [
-        ("pytorch", "backend", "pytorch"),
-        ("savedmodel", "platform", "tensorflow_savedmodel"),
-        ("tensorrt", "platform", "tensorrt_plan"),
-    ],
-)
-def test_each_framework_gets_its_backend(kind, attribute, value):
-    """As clearml-serving names them."""
-    assert value == getattr(build(kind=kind, engine="native", signature=None), attribute)
 
 
 def test_another_framework_on_the_embedded_server_is_refused_with_the_way_out():

@@ -1,8 +1,7 @@
-"""The program that runs inside Triton: pads and cuts so that nobody notices."""
+"""The program that runs inside Triton: what passes between Triton and ONNX Runtime."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from types import SimpleNamespace
@@ -10,93 +9,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from deploy.sync.runtime import generate_model, onnx_model
 from deploy.sync.runtime.onnx_model import Refused, Runner
 
-PADDED = {"ids": 9, "mask": 0}
-
 
 class FakeSession:
-    """Doubles ids where the mask is set."""
+    """Doubles its input; ``fixed`` has two rows, however many are asked for."""
 
     def __init__(self):
-        self.batches = []
+        self.asked = []
 
     def get_inputs(self):
-        return [SimpleNamespace(name=n, type="tensor(int64)", shape=["batch", "seq"]) for n in ("ids", "mask")]
+        return [SimpleNamespace(name="ids", type="tensor(int64)", shape=["batch", "seq"])]
 
     def get_outputs(self):
-        return [
-            SimpleNamespace(name="tokens", type="tensor(int64)", shape=["batch", "seq"]),
-            SimpleNamespace(name="fixed", type="tensor(int64)", shape=["batch", 4]),
-        ]
+        return [SimpleNamespace(name=name) for name in ("tokens", "fixed")]
 
     def run(self, names, feeds):
-        self.batches.append(feeds["ids"].shape)
-        both = {"tokens": feeds["ids"] * 2 * feeds["mask"], "fixed": np.zeros((len(feeds["ids"]), 4), dtype=np.int64)}
+        self.asked += names
+        both = {"tokens": feeds["ids"] * 2, "fixed": np.zeros((2, 4), dtype=np.int64)}
         return [both[n] for n in names]
 
 
-def runner(**parameters):
-    """Make a runner over the fake session."""
-    values = {"pad_values": json.dumps(PADDED), **parameters}
+def test_only_requested_outputs_are_computed_and_an_answer_has_a_requests_rows():
+    """Outputs nobody asked for cost nothing; the declared ones are the answer to a request that names none."""
     session = FakeSession()
-    config = {
-        "max_batch_size": 8,
-        "parameters": {k: {"string_value": str(v)} for k, v in values.items()},
-        "output": [{"name": "tokens", "data_type": "TYPE_INT64"}],
-    }
-    return session, Runner(session, config)
-
-
-def feeds(ids):
-    """A request of these token ids."""
-    return {"ids": np.array(ids), "mask": np.ones_like(np.array(ids))}
-
-
-@given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 3), st.integers(1, 8))
-def test_a_padded_answer_is_that_of_the_request_without_padding(ids, rows, pad_to):
-    """Values and shape; what is computed is as long as a multiple says, with each input's own padding."""
-    session, model = runner(pad_to=pad_to)
-    answer = model.answer(feeds([ids] * rows))
-    assert [[v * 2 for v in ids]] * rows == answer["tokens"].tolist()
-    assert [(rows, -(-len(ids) // pad_to) * pad_to)] == session.batches
-
-
-def test_a_fixed_axis_of_the_same_size_is_not_cut():
-    """Only axes whose size comes from the input lose their padding."""
-    _, model = runner(pad_to=4)
-    answer = model.answer(feeds([[1, 2, 3]]), ("fixed", "tokens"))
-    assert [(1, 4), (1, 3)] == [answer["fixed"].shape, answer["tokens"].shape]
-
-
-def test_only_requested_outputs_are_computed():
-    """Outputs nobody asked for cost nothing."""
-    _, model = runner()
-    assert ["fixed"] == list(model.answer(feeds([[1]]), ("fixed",)))
-
-
-def test_inputs_of_different_length_in_one_request_are_refused():
-    """Padding would hide the mistake; without it the model itself refuses."""
-    _, model = runner(pad_to=4)
-    with pytest.raises(Refused, match=r"these inputs must have the same length, got ids \[1, 3\], mask \[1, 2\]"):
-        model.answer({"ids": np.ones((1, 3), dtype=np.int64), "mask": np.ones((1, 2), dtype=np.int64)})
-
-
-def test_a_file_that_was_not_judged_is_named(tmp_path):
-    """Missing, or of another hash; a model without hashes is not compared."""
-    (tmp_path / "model.onnx").write_bytes(b"graph")
-
-    def found(judged):
-        return onnx_model.find_changed(tmp_path, {"judged": json.dumps(judged)})
-
-    assert "" == onnx_model.find_changed(tmp_path, {})
-    assert "" == found({"model.onnx": hashlib.sha256(b"graph").hexdigest()})
-    assert found({"model.onnx": "0" * 64}).startswith("model.onnx is not the file that was judged")
-    assert "model.onnx.data cannot be read: No such file or directory" == found({"model.onnx.data": "0" * 64})
+    model = Runner(session, {"max_batch_size": 8, "output": [{"name": "tokens"}]})
+    assert [[2, 4]] == model.answer({"ids": np.array([[1, 2]])})["tokens"].tolist()
+    assert ["tokens"] == session.asked
+    assert ["fixed"] == list(model.answer({"ids": np.array([[1], [2]])}, ("fixed",)))
+    with pytest.raises(Refused, match=r"output fixed has shape \[2, 4\] for a batch of 1 rows"):
+        model.answer({"ids": np.array([[1]])}, ("fixed",))
 
 
 class Stub:
