@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from deploy.sync.errors import Verdict
-from deploy.sync.plan import Wanted
 from deploy.sync.settings import SyncSettings
 from gateway import pools, registry, settings, spec
 
@@ -29,7 +28,11 @@ _SECTIONS = ("section endpoints", "section model_monitoring", "section model_mon
 class Target:
     """A wanted model with everything needed to build it."""
 
-    wanted: Wanted
+    url: str
+    recipe: str
+    """It changes if the model would be written differently."""
+    unload_after: float
+    """Seconds without a request after which it is unloaded until the next request; 0: never."""
     endpoint: spec.EndpointSpec
     record: spec.ModelRecord
 
@@ -131,8 +134,7 @@ class Follower:
                     elsewhere.add(url)
                     continue
                 name = spec.triton_model_name(endpoint, record)
-                cold = _unload_after(endpoint)
-                targets[name] = Target(Wanted(name, url, self._recipe(), cold), endpoint, record)
+                targets[name] = Target(url, self._recipe(), _unload_after(endpoint), endpoint, record)
         faults = [fault.subject for fault in serving.faults]
         faulty = {one.removeprefix("endpoint ").strip("/") for one in faults if one.startswith("endpoint ")}
         return Desired(

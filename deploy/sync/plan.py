@@ -1,176 +1,111 @@
-"""Decides which steps take Triton from its observed state to the wanted one. Pure and total; models are independent.
+"""Decides which steps take one model from its observed state to the wanted one. Pure and total.
 
 The loop calls it in every round with fresh observations. It keeps no state: a failed step is planned again when its
 back-off has passed. It never unloads a model that a gateway may still call: a model leaves only after its replacement
-is ready and a grace period has passed in which nothing called it.
+is ready and a grace period has passed, and when nothing calls it any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Literal
 
 from deploy.sync.client import ModelState
+from deploy.sync.follow import Desired
+from deploy.sync.settings import Grace
 
-ActionKind = Literal["write", "load", "unload", "remove", "keep"]
+Step = Literal["write", "load", "unload", "remove"]
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A model to serve for ``url``. ``recipe`` changes if the model would be written differently."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """All that is known of one model in one round; times in seconds."""
 
     name: str
     url: str
-    recipe: str
-    unload_after: float = 0.0
-    """Seconds without a request after which the model is unloaded until the next request; 0: never."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observed:
-    """State of one model of ours: on disk, in Triton, and the time of its last call.
-
-    ``recipe`` is None if nothing is on disk.
-    """
-
-    name: str
-    url: str = ""
+    wanted: str | None = None
+    """The recipe that it should be written with; None if the serving Task does not name the model."""
     recipe: str | None = None
+    """The recipe that it was written with; None if it is not on disk. One that is not wanted is on disk."""
     state: ModelState = "absent"
-    idle_s: float | None = None
-    """Seconds since the last inference; None if there was none, or if it is unknown."""
-    quiet_s: float = 0.0
-    """Seconds since the last inference, or since loading if that was later."""
     is_damaged: bool = False
     """Triton calls it ready, but processes that run it are gone: it must be loaded again."""
+    is_busy: bool = False
+    """Its steps are in progress."""
+    retry_in: float = 0.0
+    """Until it may be tried again after a failure."""
+    quiet_s: float = 0.0
+    """Since the last inference, or since loading if that was later."""
+    unload_after: float = 0.0
+    """Time without a request after which it is unloaded until the next request; 0: never."""
+    is_cold: bool = False
+    """It was unloaded because it got no requests, and has got none since."""
+    needed: str = ""
+    """Why a model that is not wanted must stay; empty: nothing needs it."""
+    unneeded_for: float = 0.0
+    has_moved: bool = False
+    """Other Tritons serve its endpoint now."""
 
 
 @dataclass(frozen=True, slots=True)
-class Grace:
-    """How long an unwanted model stays: ``settle_s``, then until it is idle, at most ``max_s`` in all.
+class Plan:
+    """Steps for one model, in order (none: it stays as it is), and the reason."""
 
-    A gateway that restarts calls nothing meanwhile, and finds its last good version only if that is still loaded.
-    """
-
-    settle_s: float = 30.0
-    idle_s: float = 60.0
-    max_s: float = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class Situation:
-    """Everything else that a plan depends on."""
-
-    triton_answers: bool = True
-    holds_all: bool = False
-    """The serving Task has not been read, or cannot be read: nothing is unloaded."""
-    held_urls: frozenset[str] = frozenset()
-    """Endpoints whose own entry or model record cannot be read now: the models that serve them stay."""
-    busy: frozenset[str] = frozenset()
-    """Models whose steps are in progress."""
-    retry_in: Mapping[str, float] = field(default_factory=dict)
-    """Seconds until a failed model may be tried again."""
-    unwanted_for: Mapping[str, float] = field(default_factory=dict)
-    """Seconds since a model became dispensable (see ``dispensable``)."""
-    cold: frozenset[str] = frozenset()
-    """Models that were unloaded because they got no requests, and have got none since."""
-    elsewhere: frozenset[str] = frozenset()
-    """Endpoints that other Tritons serve now. Gateways may call the models here until they have moved, for at most
-    ``max_s``.
-    """
-    grace: Grace = Grace()
-
-
-@dataclass(frozen=True, slots=True)
-class Action:
-    """One step for one model, and the reason."""
-
-    kind: ActionKind
-    name: str
+    steps: tuple[Step, ...]
     reason: str
 
 
-def dispensable(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], situation: Situation) -> frozenset[str]:
-    """Return the models that are not needed: not wanted, and their endpoint is gone or has a ready successor."""
-    if situation.holds_all:
-        return frozenset()
-    successors = {w.url: w.name for w in wanted.values()}
-    gone: set[str] = set()
-    for name, model in observed.items():
-        if name in wanted or model.url in situation.held_urls:
-            continue
-        successor = successors.get(model.url)
-        if successor is None or (successor in observed and observed[successor].state == "ready"):
-            gone.add(name)
-    return frozenset(gone)
+def why_needed(url: str, desired: Desired, ready: Collection[str]) -> str:
+    """Return why a model of endpoint ``url`` that is not wanted must stay; empty if its successor, if any, is ready."""
+    if not desired.is_readable:
+        return "the serving Task cannot be read"
+    if url in desired.held_urls:
+        return f"the entry of endpoint {url} cannot be read now"
+    successor = next((name for name, target in desired.targets.items() if target.url == url), None)
+    return "" if successor is None or successor in ready else f"the next model of {url} is not ready yet"
 
 
-def plan(wanted: Mapping[str, Wanted], observed: Mapping[str, Observed], situation: Situation) -> tuple[Action, ...]:
-    """Return the steps to take now, in order. Every wanted or observed model appears, if only with ``keep``."""
-    steps: list[Action] = []
-    for name in sorted(wanted):
-        steps.extend(_steps_for_wanted(wanted[name], observed.get(name, Observed(name)), situation))
-    gone = dispensable(wanted, observed, situation)
-    for name in sorted(observed):
-        if name not in wanted:
-            steps.extend(_steps_for_unwanted(observed[name], name in gone, situation))
-    return tuple(steps)
+def plan(model: Model, *, triton_answers: bool, grace: Grace) -> Plan:
+    """Return the steps to take now."""
+    if model.is_busy:
+        return Plan((), "its steps are in progress")
+    return _wanted(model, triton_answers) if model.wanted is not None else _unwanted(model, triton_answers, grace)
 
 
-def _steps_for_wanted(model: Wanted, seen: Observed, situation: Situation) -> list[Action]:
-    name = model.name
-    if name in situation.busy:
-        return [Action("keep", name, "its steps are in progress")]
+def _wanted(model: Model, triton_answers: bool) -> Plan:
     # If a loaded model is written again, Triton loads it again and replaces it without a gap.
-    is_written = seen.recipe == model.recipe and not seen.is_damaged
-    if is_written and seen.state == "ready":
-        may_unload = situation.retry_in.get(name, 0.0) <= 0
-        if model.unload_after and seen.quiet_s >= model.unload_after and may_unload:
-            return [Action("unload", name, f"no request for {seen.quiet_s:.0f} s")]
-        return [Action("keep", name, "ready")]
-    if is_written and seen.state in ("absent", "unloading") and name in situation.cold:
-        return [Action("keep", name, "cold: the next request loads it")]
-    if situation.retry_in.get(name, 0.0) > 0:
-        return [Action("keep", name, f"failed; next try in {situation.retry_in[name]:.0f} s")]
-    steps: list[Action] = []
+    is_written = model.recipe == model.wanted and not model.is_damaged
+    if is_written and model.state == "ready":
+        if model.unload_after and model.quiet_s >= model.unload_after and model.retry_in <= 0:
+            return Plan(("unload",), f"no request for {model.quiet_s:.0f} s")
+        return Plan((), "ready")
+    if is_written and model.state in ("absent", "unloading") and model.is_cold:
+        return Plan((), "cold: the next request loads it")
+    if model.retry_in > 0:
+        return Plan((), f"failed; next try in {model.retry_in:.0f} s")
     if not is_written:
-        why = "what Triton loads has changed" if seen.recipe else "not on disk"
-        steps.append(Action("write", name, "its processes died" if seen.is_damaged else why))
-    if not situation.triton_answers:
-        return steps or [Action("keep", name, "Triton does not answer")]
-    if is_written and seen.state == "loading":
-        return [Action("keep", name, "Triton is loading it")]
-    return [*steps, Action("load", name, "Triton has not loaded it" if seen.state != "ready" else "written anew")]
+        why = "what Triton loads has changed" if model.recipe else "not on disk"
+        return Plan(
+            ("write", "load") if triton_answers else ("write",), "its processes died" if model.is_damaged else why
+        )
+    if not triton_answers:
+        return Plan((), "Triton does not answer")
+    return Plan((), "Triton is loading it") if model.state == "loading" else Plan(("load",), "Triton has not loaded it")
 
 
-def _steps_for_unwanted(seen: Observed, is_dispensable: bool, situation: Situation) -> list[Action]:
-    name = seen.name
-    if name in situation.busy:
-        return [Action("keep", name, "its steps are in progress")]
-    if situation.holds_all:
-        return [Action("keep", name, "the serving Task has not been read, or cannot be")]
-    if seen.url in situation.held_urls or not is_dispensable:
-        if seen.url in situation.held_urls:
-            why = f"the entry of endpoint {seen.url} cannot be read now"
-        else:
-            why = f"the next model of {seen.url} is not ready yet"
+def _unwanted(model: Model, triton_answers: bool, grace: Grace) -> Plan:
+    if not triton_answers:
+        return Plan((), "Triton does not answer")
+    if model.needed:
         # Gateways still call it, so a restarted Triton must load it again like a wanted model.
-        is_lost = bool(seen.recipe) and seen.state == "absent" and situation.triton_answers
-        if is_lost and situation.retry_in.get(name, 0.0) <= 0:
-            return [Action("load", name, why)]
-        return [Action("keep", name, why)]
-    if not situation.triton_answers:
-        return [Action("keep", name, "Triton does not answer")]
-    since, grace = situation.unwanted_for.get(name, 0.0), situation.grace
-    if since < (grace.max_s if seen.url in situation.elsewhere else grace.settle_s):
-        return [Action("keep", name, "not wanted; gateways may still call it")]
-    is_called = seen.state == "ready" and seen.idle_s is not None and seen.idle_s < grace.idle_s
-    if is_called and since < grace.max_s:
-        return [Action("keep", name, "not wanted, but gateways still call it")]
-    why = "not wanted" if not is_called else f"not wanted for {grace.max_s:.0f} s, though gateways still call it"
-    if situation.retry_in.get(name, 0.0) > 0:
-        return [Action("keep", name, f"unloading failed; next try in {situation.retry_in[name]:.0f} s")]
-    if seen.state == "unloading":
-        return [Action("keep", name, "Triton is unloading it")]
-    return [Action("remove" if seen.state in ("absent", "failed") else "unload", name, why)]
+        return Plan(("load",) if model.state == "absent" and model.retry_in <= 0 else (), model.needed)
+    if model.unneeded_for < (grace.move_s if model.has_moved else grace.settle_s):
+        return Plan((), "not wanted; gateways may still call it")
+    if model.state == "ready" and model.quiet_s < grace.idle_s:
+        return Plan((), "not wanted, but gateways still call it")
+    if model.retry_in > 0:
+        return Plan((), f"unloading failed; next try in {model.retry_in:.0f} s")
+    if model.state == "unloading":
+        return Plan((), "Triton is unloading it")
+    return Plan(("remove" if model.state in ("absent", "failed") else "unload",), "not wanted")

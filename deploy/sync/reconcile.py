@@ -12,21 +12,22 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import replace
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from deploy.sync.client import AdminClient, ModelState
 from deploy.sync.daemon_threads import DaemonPool
-from deploy.sync.errors import EndedWhileLoading, verdict_of
+from deploy.sync.errors import EndedWhileLoading, Verdict, verdict_of
 from deploy.sync.follow import Desired, Follower, Target
 from deploy.sync.model_folder.build import Builder
-from deploy.sync.plan import Action, Observed, Situation, dispensable, plan
+from deploy.sync.plan import Model, Plan, plan, why_needed
 from deploy.sync.repository import ModelRepository, OnDisk
-from deploy.sync.settings import Retry, SyncSettings
-from deploy.sync.status import Reporter, StatusBoard, iso
+from deploy.sync.settings import SyncSettings
+from deploy.sync.status import Reporter
 from deploy.sync.stubs import count_stubs
 from gateway import errors, registry
 
@@ -36,6 +37,30 @@ _Report = registry.reports.ModelReport
 
 _AWAY_S = 0.2
 """Seconds between looks at a Triton that does not answer: it may come back empty."""
+
+
+@dataclass(slots=True)
+class Memory:
+    """What is remembered of one model between rounds; times in ``clock()`` seconds."""
+
+    job: Future[None] | None = None
+    doing: str = ""
+    """What its job is doing now."""
+    failures: int = 0
+    """In a row; then ``verdict`` says why it failed last, and ``retry_at`` when it may be tried again."""
+    verdict: Verdict = Verdict("", is_final=False)  # noqa: RUF009 - immutable
+    retry_at: float = 0.0
+    is_suspect: bool = False
+    """Triton ended while it loaded this model, perhaps because of it."""
+    hashes: Mapping[str, str] = field(default_factory=dict)
+    """Of the model's file as it was downloaded last."""
+    unneeded_since: float | None = None
+    ready_since: float | None = None
+    is_short: bool = False
+    """Fewer processes than configured ran it in the last round."""
+    is_cold: bool = False
+    """It was unloaded because it got no requests; ``asked`` was the gateways' last request to load it then."""
+    asked: object = None
 
 
 class ModelSync:
@@ -49,7 +74,6 @@ class ModelSync:
         self._settings = settings
         self._stubs = stubs
         self._sees_stubs = False
-        self._short_of_stubs: set[str] = set()
         self._cache = cache
         self._triton = triton
         self._repository = repository
@@ -66,21 +90,12 @@ class ModelSync:
         self._following: Future[Desired | None] | None = None
         self._next_poll = 0.0
         self._registry_error = ""
-        self._registry_failures = 0
         self._last_contact: float | None = None
-        self._jobs: dict[str, Future[None]] = {}
-        self._doing: dict[str, str] = {}
-        """What the jobs of models are doing now."""
-        self._retries: dict[str, Retry] = {}
-        self._hashes: dict[str, Mapping[str, str]] = {}
-        """Hashes of the file of each wanted model, as it was downloaded last."""
-        self._dispensable_since: dict[str, float] = {}
-        self._ready_since: dict[str, float] = {}
+        self._memory: dict[str, Memory] = {}
         self._loaded: frozenset[str] = frozenset()
         """Models that Triton can run now."""
-        self._cold: dict[str, object] = {}
-        """Models that were unloaded because they got no requests, with the gateways' last load request at that time."""
-        self._board = StatusBoard(wall)
+        self._accounts: list[tuple[_Report, str]] = []
+        """What is known of each model, and what is done about it. Replaced as a whole: other threads read it."""
         self._reporter = Reporter(
             lambda told: source.reports.write([registry.reports.record(me or settings.triton_grpc, told, at=wall())]),
             clock=clock,
@@ -132,41 +147,27 @@ class ModelSync:
         self._model_pool.shutdown(wait=True, cancel_futures=True)
         self._repository.close()
 
-    def step(self) -> tuple[Action, ...]:
+    def step(self) -> None:
         """Do one round: take the registry's last answer, observe, plan, start the steps, publish the status."""
         self._follow()
         self._finish_jobs()
-        desired = self._desired or Desired(is_readable=False)
-        observed = self._observe(desired)
-        wanted = {name: target.wanted for name, target in desired.targets.items()}
-        requests = desired.load_requests
-        self._cold = {n: at for n, at in self._cold.items() if n in wanted and requests.get(n, at) == at}
-        now = self._clock()
-        situation = Situation(
-            triton_answers=self._triton_answers,
-            holds_all=not desired.is_readable,
-            held_urls=desired.held_urls,
-            elsewhere=desired.elsewhere,
-            cold=frozenset(self._cold),
-            busy=frozenset(self._jobs),
-            retry_in={name: retry.at - now for name, retry in self._retries.items()},
-            grace=self._settings.grace,
-        )
-        gone = dispensable(wanted, observed, situation)
-        self._dispensable_since = {name: self._dispensable_since.get(name, now) for name in gone}
-        situation = replace(situation, unwanted_for={n: now - at for n, at in self._dispensable_since.items()})
-        actions = plan(wanted, observed, situation)
-        self._board.replace(self._accounts(desired, observed, actions))
-        for name in dict.fromkeys(a.name for a in actions if a.kind != "keep"):
-            if self._may_start(name):
-                if name in wanted and any(a.name == name and a.kind == "unload" for a in actions):
-                    self._cold[name] = requests.get(name)
-                self._start(name, [a for a in actions if a.name == name], desired.targets.get(name))
-        told = self._told()
-        if self._desired is not None and self._reporter.is_due(told):
+        models = self._observe(self._desired or Desired(is_readable=False))
+        plans = {model.name: plan(model, triton_answers=self._triton_answers, grace=self._settings.grace)
+                 for model in models}  # fmt: skip
+        desired = self._desired
+        if desired is None:
+            return
+        self._publish(self._account(desired, models, plans))
+        for model in models:
+            if plans[model.name].steps and self._may_start(model.name):
+                if plans[model.name].steps == ("unload",) and model.wanted is not None:
+                    memory = self._memory[model.name]
+                    memory.is_cold, memory.asked = True, desired.load_requests.get(model.name)
+                self._start(model.name, plans[model.name], desired.targets.get(model.name))
+        told = [report for report, _ in self._accounts]
+        if self._reporter.is_due(told):
             # An unexpected failure is logged by the callback that raises it.
             self._registry_pool.submit(self._reporter.write, told).add_done_callback(lambda done: done.result())
-        return actions
 
     def status(self) -> dict[str, Any]:
         """Return what ``/status`` shows, and probes judge."""
@@ -179,22 +180,16 @@ class ModelSync:
                 "error": self._triton_error,
             },
             "registry": {
-                "last_contact": iso(self._last_contact) if self._last_contact else None,
+                "last_contact": datetime.fromtimestamp(self._last_contact, UTC).isoformat(timespec="seconds")
+                if self._last_contact else None,
                 "error": self._registry_error,
             },
-            # Triton has it, though perhaps in an earlier build.
-            "models": [{**model, "is_loaded": model["name"] in self._loaded} for model in self._board.shown()],
+            "models": [
+                {"url": m.url, "name": m.name, "model": m.model, "state": m.state, "reason": m.reason, "doing": doing,
+                 "is_loaded": m.name in self._loaded}  # Triton has it, though perhaps in an earlier build
+                for m, doing in self._accounts
+            ],
         }  # fmt: skip
-
-    def _told(self) -> list[registry.reports.ModelReport]:
-        """Return what is reported of each model, with the hashes of its file."""
-        targets = self._desired.targets if self._desired is not None else {}
-        self._hashes = {name: hashes for name, hashes in self._hashes.items() if name in targets}
-        for name, target in targets.items():
-            if not self._hashes.get(name):
-                self._hashes[name] = self._cache.hashes(target.record)
-        known = [(model, self._hashes.get(model.name, {})) for model in self._board.models()]
-        return [replace(m, sha256=of.get("sha256", ""), parts=of.get("parts", "")) for m, of in known]
 
     # --- registry -----------------------------------------------------------------------------------------------
 
@@ -207,12 +202,11 @@ class ModelSync:
         following, self._following = self._following, None
         now = self._clock()
         self._next_poll = now + self._settings.poll_s
-        self._registry_failures += 1
         try:
             desired = following.result()
         except errors.GatewayError as error:
             text = f"{error.message}; {error.hint}" if error.hint else error.message
-            self._next_poll = now + min(self._settings.poll_s, self._settings.delay(self._registry_failures))
+            self._next_poll = now + min(self._settings.poll_s, self._settings.retry_first_s)
             if text != self._registry_error:
                 log.warning("registry not readable, loaded models stay: %s", text)
             self._registry_error = text
@@ -223,25 +217,29 @@ class ModelSync:
             return
         if self._registry_error:
             log.info("registry readable again")
-        self._registry_error, self._registry_failures, self._last_contact = "", 0, self._wall()
+        self._registry_error, self._last_contact = "", self._wall()
         if desired is None:
             return
         if self._desired is None or desired.revision != self._desired.revision:
             log.info("serving Task changed revision=%s models=%d", desired.revision, len(desired.targets))
-            self._retries.clear()  # the change may be the repair: everything is tried again at once
+            for memory in self._memory.values():  # the change may be the repair: everything is tried again at once
+                memory.failures, memory.is_suspect = 0, False
         self._desired = desired
         if desired.is_readable:
             self._model_pool.submit(self._cache.keep, [target.record for target in desired.targets.values()])
 
     # --- observation --------------------------------------------------------------------------------------------
 
-    def _observe(self, desired: Desired) -> dict[str, Observed]:
-        on_disk = self._repository.models()
+    def _observe(self, desired: Desired) -> list[Model]:
+        """Return the models that are wanted or on disk, by name."""
+        on_disk, targets = self._repository.models(), desired.targets
+        names = sorted({*on_disk, *targets})
+        self._memory = {name: self._memory.get(name, Memory()) for name in {*names, *self._busy()}}
         index: dict[str, ModelState] = {}
         called: dict[str, float] = {}
         try:
             index = self._triton.index()
-            if set(on_disk) - set(desired.targets) or any(t.wanted.unload_after for t in desired.targets.values()):
+            if set(on_disk) - set(targets) or any(target.unload_after for target in targets.values()):
                 called = self._triton.last_inference()
             self._is_refused = False
             self._set_triton(answers=True)
@@ -250,52 +248,81 @@ class ModelSync:
             self._set_triton(answers=False, why=f"{error.message}{f' ({error.hint})' if error.hint else ''}")
             if self._is_refused:
                 # Triton answers but refuses our key, so nothing can be changed. Its index can be read without a key.
-                index = {name: "ready" for name in desired.targets if self._is_held(name)}
-        now = self._clock()
-        ready = {name for name, state in index.items() if state == "ready" and name not in self._jobs}
-        self._ready_since = {name: self._ready_since.get(name, now) for name in ready}
-        damaged = self._damaged(on_disk, index)
-        self._loaded = frozenset(name for name, state in index.items() if state == "ready") - damaged
-        seen: dict[str, Observed] = {}
-        for name in set(on_disk) | set(desired.targets):
-            disk, last = on_disk.get(name), called.get(name, 0.0)
-            seen[name] = Observed(
-                name=name,
-                url=disk.url if disk else desired.targets[name].wanted.url,
-                recipe=disk.recipe if disk else None,
-                state=index.get(name, "absent"),
-                idle_s=self._wall() - last if last else None,
-                quiet_s=min(now - self._ready_since.get(name, now), self._wall() - last),
-                is_damaged=name in damaged,
-            )
-        return {n: o for n, o in seen.items() if o.recipe is not None or o.state != "absent"}
+                index = {name: "ready" for name in targets if self._is_held(name)}
+        ready = {name for name, state in index.items() if state == "ready"}
+        damaged = self._damaged(on_disk, ready)
+        self._loaded = frozenset(ready - damaged)
+        return [
+            self._model(name, on_disk.get(name), desired, index, called.get(name, 0.0), is_damaged=name in damaged)
+            for name in names
+        ]
+
+    def _model(
+        self, name: str, disk: OnDisk | None, desired: Desired, index: Mapping[str, ModelState], called: float, *,
+        is_damaged: bool,
+    ) -> Model:  # fmt: skip
+        memory, target, now = self._memory[name], desired.targets.get(name), self._clock()
+        url = target.url if target else disk.url if disk else ""
+        state = index.get(name, "absent")
+        if state != "ready" or memory.job is not None:
+            memory.ready_since = None
+        elif memory.ready_since is None:
+            memory.ready_since = now
+        needed = "" if target else why_needed(url, desired, {name for name, one in index.items() if one == "ready"})
+        if target or needed:
+            memory.unneeded_since = None
+        elif memory.unneeded_since is None:
+            memory.unneeded_since = now
+        memory.is_cold &= target is not None and desired.load_requests.get(name, memory.asked) == memory.asked
+        return Model(
+            name=name,
+            url=url,
+            wanted=target.recipe if target else None,
+            recipe=disk.recipe if disk else None,
+            state=state,
+            is_damaged=is_damaged,
+            is_busy=memory.job is not None,
+            retry_in=memory.retry_at - now if memory.failures else 0.0,
+            quiet_s=min(now - (memory.ready_since or now), self._wall() - called),
+            unload_after=target.unload_after if target else 0.0,
+            is_cold=memory.is_cold,
+            needed=needed,
+            unneeded_for=now - memory.unneeded_since if memory.unneeded_since is not None else 0.0,
+            has_moved=url in desired.elsewhere,
+        )
+
+    def _busy(self) -> set[str]:
+        return {name for name, memory in self._memory.items() if memory.job is not None}
 
     def _is_held(self, name: str) -> bool:
         with contextlib.suppress(errors.GatewayError):
             return self._triton.is_ready(name)
         return False
 
-    def _damaged(self, on_disk: Mapping[str, OnDisk], index: Mapping[str, ModelState]) -> set[str]:
+    def _damaged(self, on_disk: Mapping[str, OnDisk], ready: set[str]) -> set[str]:
         """Return models that Triton calls ready although fewer processes than configured run them, twice in a row."""
         if self._settings.engine != "python":
             return set()
         running = self._stubs(self._repository.root)
         self._sees_stubs = self._sees_stubs or bool(running)
-        short = {
-            name for name, model in on_disk.items()
-            if index.get(name) == "ready" and name not in self._jobs
-            and running.get(name, 0) < model.instances
-        } if self._sees_stubs else set()  # fmt: skip
-        both, self._short_of_stubs = short & self._short_of_stubs, short
-        return both
+        found = set()
+        for name, model in on_disk.items():
+            memory = self._memory[name]
+            is_short = (
+                self._sees_stubs and name in ready and memory.job is None and running.get(name, 0) < model.instances
+            )
+            if is_short and memory.is_short:
+                found.add(name)
+            memory.is_short = is_short
+        return found
 
     def _set_triton(self, *, answers: bool, why: str = "") -> None:
         if answers and not self._triton_answers:
             log.info("Triton answers at %s", self._settings.triton_grpc)
             # A restarted Triton is empty: models that failed before are due at once.
-            for retry in self._retries.values():
-                if not retry.is_suspect:
-                    retry.at = min(retry.at, self._clock())
+            for memory in self._memory.values():
+                if not memory.is_suspect:
+                    memory.retry_at = min(memory.retry_at, self._clock())
         elif not answers and why != self._triton_error:
             log.warning("Triton accepts no load requests: %s", why)
         self._triton_answers, self._triton_error = answers, why
@@ -307,31 +334,31 @@ class ModelSync:
 
         A model that may have ended Triton is loaded alone, so that no other model is suspected or delayed with it.
         """
-        suspects = {other for other, retry in self._retries.items() if retry.is_suspect}
-        return not self._jobs if name in suspects else suspects.isdisjoint(self._jobs)
+        suspects = {other for other, memory in self._memory.items() if memory.is_suspect}
+        return not self._busy() if name in suspects else suspects.isdisjoint(self._busy())
 
-    def _start(self, name: str, actions: list[Action], target: Target | None) -> None:
-        log.info("model %s: %s (%s)", name, " → ".join(a.kind for a in actions), actions[0].reason)
-        job = self._model_pool.submit(self._take, name, actions, target)
-        self._jobs[name] = job
+    def _start(self, name: str, planned: Plan, target: Target | None) -> None:
+        log.info("model %s: %s (%s)", name, " → ".join(planned.steps), planned.reason)
+        job = self._model_pool.submit(self._take, name, planned, target)
+        self._memory[name].job = job
         job.add_done_callback(lambda _: self._wake.set())
 
-    def _take(self, name: str, actions: list[Action], target: Target | None) -> None:
-        for action in actions:
+    def _take(self, name: str, planned: Plan, target: Target | None) -> None:
+        for step in planned.steps:
             if self._stopping.is_set():
                 return
-            if action.kind == "write" and target is not None:
+            if step == "write" and target is not None:
                 self._say(name, "downloading")
                 folder = self._cache.model(target.record)
                 files = self._builder.build(name, target.endpoint, target.record, folder)
-                marker = OnDisk(name, target.wanted.url, target.record.id, target.wanted.recipe, files.instances)
+                marker = OnDisk(name, target.url, target.record.id, target.recipe, files.instances)
                 self._repository.write(marker, files.config, folder, files.linked, files.texts)
-            elif action.kind == "load":
+            elif step == "load":
                 self._say(name, "loading")
                 self._load(name)
-            elif action.kind == "unload":
+            elif step == "unload":
                 self._triton.unload(name)
-            elif action.kind == "remove":
+            elif step == "remove":
                 self._repository.remove(name)
 
     def _load(self, name: str) -> None:
@@ -342,19 +369,17 @@ class ModelSync:
             raise EndedWhileLoading(f"Triton exited while loading this model ({error.message})") from error
 
     def _say(self, name: str, doing: str) -> None:
-        self._doing[name] = doing
+        self._memory[name].doing = doing
         self._wake.set()
 
     def _finish_jobs(self) -> None:
-        for name, job in list(self._jobs.items()):
-            if not job.done():
+        for name, memory in self._memory.items():
+            if memory.job is None or not memory.job.done():
                 continue
-            del self._jobs[name]
-            self._doing.pop(name, None)
-            error = job.exception()
+            error = memory.job.exception()
+            memory.job, memory.doing = None, ""
             if error is None:
-                self._retries.pop(name, None)
-                self._hashes.pop(name, None)
+                memory.failures, memory.is_suspect, memory.hashes = 0, False, {}
                 continue
             is_suspect = isinstance(error, EndedWhileLoading)
             if is_suspect or isinstance(error, errors.BackendUnavailable):
@@ -362,43 +387,52 @@ class ModelSync:
             if isinstance(error, errors.BackendUnavailable):
                 continue  # Triton is away, which is not this model's fault: no back-off once Triton is back
             if isinstance(error, errors.ContentChanged):
-                self._hashes[name] = {"sha256": error.found}
+                memory.hashes = {"sha256": error.found}
             elif not isinstance(error, errors.GatewayError) and not is_suspect:
                 log.error("model %s: a step failed unexpectedly", name, exc_info=error)
-            count = self._retries[name].count + 1 if name in self._retries else 1
-            delay, verdict = self._settings.delay(count), verdict_of(error)
-            self._retries[name] = Retry(count, self._clock() + delay, verdict, is_suspect)
-            log.warning("model %s failed, next try in %.0f s: %s", name, delay, verdict.reason)
+            memory.failures, memory.verdict, memory.is_suspect = memory.failures + 1, verdict_of(error), is_suspect
+            delay = self._settings.delay(memory.failures)
+            memory.retry_at = self._clock() + delay
+            log.warning("model %s failed, next try in %.0f s: %s", name, delay, memory.verdict.reason)
 
     # --- status -------------------------------------------------------------------------------------------------
 
-    def _accounts(
-        self, desired: Desired, observed: Mapping[str, Observed], actions: tuple[Action, ...]
+    def _account(
+        self, desired: Desired, models: Iterable[Model], plans: Mapping[str, Plan]
     ) -> Iterator[tuple[_Report, str]]:
         """Yield what is known of each model, and what is being done about it."""
         away = self._triton_error if self._is_refused else "Triton does not answer"
-        for name, target in desired.targets.items():
-            seen = observed.get(name)
-            is_current = seen is not None and seen.recipe == target.wanted.recipe and not seen.is_damaged
-            report = _Report(target.wanted.url, target.record.id, name, "loaded")
-            if seen is not None and seen.state == "ready" and is_current:
-                yield report, ""
-            elif name in self._cold:
-                yield report, "idle; the next request loads it"
-            elif name in self._retries:
-                # It stays failed, with its reason, until a retry succeeds: readers need that reason.
-                why = self._retries[name].verdict
-                yield replace(report, phase="pending", reason=why.reason, is_final=why.is_final), ""
+        for model in models:
+            target, memory = desired.targets.get(model.name), self._memory[model.name]
+            if target is None:
+                yield _Report(model.url, "", model.name, "retiring"), plans[model.name].reason
+                continue
+            memory.hashes = memory.hashes or self._cache.hashes(target.record)
+            phase: registry.reports.Phase = "pending"
+            why, doing = Verdict("", is_final=False), ""
+            if model.state == "ready" and model.recipe == model.wanted and not model.is_damaged:
+                phase = "loaded"
+            elif model.is_cold:
+                phase, doing = "loaded", "idle; the next request loads it"
+            elif memory.failures:
+                why = memory.verdict  # it stays failed until a retry succeeds: readers need the reason
             else:
-                doing = self._doing.get(name, "" if self._triton_answers else away)
-                yield replace(report, phase="pending"), doing
+                doing = memory.doing or ("" if self._triton_answers else away)
+            hashes = memory.hashes.get("sha256", ""), memory.hashes.get("parts", "")
+            yield _Report(model.url, target.record.id, model.name, phase, why.reason, why.is_final, *hashes), doing
         for url, (model_id, why) in desired.unresolved.items():
             yield _Report(url, model_id, "", "pending", why.reason, why.is_final), ""
-        for name, reason in {a.name: a.reason for a in actions if a.name not in desired.targets}.items():
-            yield _Report(observed[name].url, "", name, "retiring"), reason
+
+    def _publish(self, accounts: Iterable[tuple[_Report, str]]) -> None:
+        before = {(report.url, report.name): report.state for report, _ in self._accounts}
+        self._accounts = sorted(accounts, key=lambda one: (one[0].url, one[0].name))
+        for one, _ in self._accounts:
+            if one.state in ("loaded", "failed", "refused") and before.get((one.url, one.name)) != one.state:
+                log.info("endpoint %s model %s is %s%s", one.url, one.name or one.model, one.state,
+                         f": {one.reason}" if one.reason else "")  # fmt: skip
 
     def _pause(self) -> float:
         soonest = [self._settings.poll_s, self._settings.observe_s if self._triton_answers else _AWAY_S]
         now = self._clock()
-        soonest.extend(max(0.05, retry.at - now) for retry in self._retries.values())
+        soonest.extend(max(0.05, memory.retry_at - now) for memory in self._memory.values() if memory.failures)
         return min(soonest)

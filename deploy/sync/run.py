@@ -15,10 +15,9 @@ from pathlib import Path
 from deploy.sync import health
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.layout import Engine
-from deploy.sync.plan import Grace
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
-from deploy.sync.settings import SyncSettings
+from deploy.sync.settings import Grace, SyncSettings
 from deploy.tools import ports
 from gateway import logs, pools, registry, settings, triton
 
@@ -44,7 +43,7 @@ def run(
         triton_key_file=triton.key.key_file(triton_key_file, state_dir),
         triton_tls=triton.tls.in_folder(shared.triton_tls, shared.triton_tls_name),
         # Gateways poll at the same interval. A replaced model stays until every gateway must have seen the change.
-        grace=Grace(settle_s=max(30.0, 2 * poll_s), max_s=max(600.0, 10 * poll_s)),
+        grace=Grace(settle_s=max(30.0, 2 * poll_s), move_s=max(600.0, 10 * poll_s)),
     )  # fmt: skip
     task = registry.ClearMLRegistry(serving_task_id, files_rewrite=shared.files_rewrites())
     with contextlib.ExitStack() as stack:

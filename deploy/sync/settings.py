@@ -6,12 +6,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from deploy.sync.client import Tls
-from deploy.sync.errors import Verdict
 from deploy.sync.model_folder.cores import available_cores, tuning_for
 from deploy.sync.model_folder.layout import Engine
 from deploy.sync.model_folder.model_config import Tuning
-from deploy.sync.plan import Grace
 from gateway import pools
+
+
+@dataclass(frozen=True, slots=True)
+class Grace:
+    """How long a model stays that nothing needs: ``settle_s``, then until nothing has called it for ``idle_s``.
+
+    A gateway that restarts calls nothing meanwhile, and finds its last good version only if that is still loaded. One
+    of an endpoint that has moved to other Tritons stays for ``move_s``: they may take minutes to load it.
+    """
+
+    settle_s: float = 30.0
+    idle_s: float = 60.0
+    move_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +60,3 @@ class SyncSettings:
     def delay(self, failures: int) -> float:
         """Return the seconds to wait after ``failures`` failures in a row."""
         return float(min(self.retry_max_s, self.retry_first_s * 2 ** min(failures - 1, 30)))
-
-
-@dataclass(slots=True)
-class Retry:
-    """Consecutive failures of one model, when it may be tried again, and why it failed last."""
-
-    count: int
-    at: float
-    verdict: Verdict
-    is_suspect: bool
-    """True if Triton ended while it loaded this model, perhaps because of it."""

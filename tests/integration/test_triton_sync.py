@@ -18,9 +18,8 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
 from deploy.sync.model_folder.model_config import Tuning
-from deploy.sync.plan import Grace
 from deploy.sync.run import run_sync
-from deploy.sync.settings import SyncSettings
+from deploy.sync.settings import Grace, SyncSettings
 from deploy.sync.stubs import count_stubs
 from gateway.control.load_requests import LoadRequests
 from gateway.errors import ModelNotReady

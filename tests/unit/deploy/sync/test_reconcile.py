@@ -12,6 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from deploy.sync.errors import verdict_of
 from deploy.sync.health import Readiness
 from deploy.sync.model_folder import build
 from deploy.sync.model_folder.execution import Execution, encode
@@ -330,6 +331,11 @@ def test_a_failed_model_is_retried_with_growing_delays_and_recovers(world):
     assert 5 == len(world.cache.asked)  # at about 0, 2, 6, 14, 30 s
     del world.cache.errors["m1"]
     assert {"a": ("loaded", "")} == world.rounds(40)
+    world.triton.calls.clear()
+    world.triton.restart()
+    world.triton.errors["a-"] = ModelNotReady("broken")
+    world.rounds(8, apart=1.0)
+    assert 2 == len(world.triton.calls), "it is a first failure again"
 
 
 def test_a_change_of_the_task_retries_at_once(world):
@@ -370,7 +376,7 @@ def test_a_new_model_is_loaded_beside_the_old_one_which_leaves_after_grace(world
     world.registry.add("a", "m2")
     world.rounds(4)
     assert ["ready", "ready"] == list(world.triton.states.values())
-    world.rounds(20)
+    world.rounds(40)
     assert ("absent", False) == (world.triton.states[old], (world.repository.root / old).exists())
 
 
@@ -393,7 +399,7 @@ def test_a_model_still_called_is_not_unloaded(world):
     world.registry.drop("a")
     for _ in range(60):
         world.triton.called = {old: world.now - 1}
-        world.rounds(1)
+        world.rounds(1, apart=20.0)
     world.rounds(10)
     assert "ready" == world.triton.states[old], "that gateway may be starting again"
     world.rounds(60)
@@ -418,6 +424,9 @@ def test_nothing_is_unloaded_for_what_cannot_be_read(world, trouble):
     world.rounds(30, apart=60.0)
     assert ["ready"] == list(world.triton.states.values())
     assert not any(call[0] == "unload" for call in world.triton.calls)
+    world.triton.restart()
+    world.rounds(2)
+    assert ["ready"] == list(world.triton.states.values())
 
 
 def test_a_restarted_triton_gets_everything_back_without_the_registry(world):
@@ -570,11 +579,6 @@ def test_a_restarted_triton_does_not_wait_for_the_next_look_at_the_task(world):
     assert ({"a": ("loaded", "")}, "") == (world.rounds(2), world.sync.status()["registry"]["error"])
 
 
-def finals(world):
-    """Whether each endpoint that failed would fail everywhere."""
-    return {m["url"]: m["state"] == "refused" for m in world.sync.status()["models"] if m["reason"]}
-
-
 @pytest.mark.parametrize(
     ("error", "is_final"),
     [
@@ -586,13 +590,9 @@ def finals(world):
         (DeadlineExceeded("Triton did not load it in time"), True),
     ],
 )
-def test_what_is_refused_is_told_from_what_could_not_be_fetched(world, error, is_final):
+def test_what_is_refused_is_told_from_what_could_not_be_fetched(error, is_final):
     """A Triton without the second kind must not take the place of one that has it."""
-    world.registry.add("a", "m1")
-    is_of_triton = isinstance(error, ModelNotReady | DeadlineExceeded)
-    (world.triton.errors if is_of_triton else world.cache.errors).update({"a-": error, "m1": error})
-    world.rounds()
-    assert {"a": is_final} == finals(world)
+    assert is_final == verdict_of(error).is_final
 
 
 def test_a_model_that_is_loaded_stays_while_its_next_build_fails(world):
