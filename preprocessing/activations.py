@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray: TypeAlias = NDArray[np.float32]
-Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
-"""The pooling modes of sentence-transformers, in the order in which it concatenates their results."""
+from preprocessing.config import Pooling, Side
+from preprocessing.types import FloatArray
 
 _EPSILON = 1e-12  # as in torch.nn.functional.normalize
 
@@ -53,7 +52,7 @@ def pool(
     lengths: Sequence[int],
     modes: Sequence[Pooling],
     *,
-    padding_side: Literal["left", "right"] = "right",
+    padding_side: Side = "right",
     skip: int = 0,
 ) -> FloatArray:
     """Pool token vectors [rows, width, size] to [rows, size × modes]; `lengths` are the rows' real lengths, 1 to width.

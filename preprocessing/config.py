@@ -21,6 +21,7 @@ Activation: TypeAlias = Literal["softmax", "sigmoid", "none"]
 LongTexts: TypeAlias = Literal["cut", "window", "refuse"]
 Aggregation: TypeAlias = Literal["none", "simple", "first", "average", "max"]
 Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
+"""The pooling modes of sentence-transformers, in the order in which it concatenates their results."""
 
 ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
 LONG_TEXTS: Final[tuple[LongTexts, ...]] = get_args(LongTexts)
@@ -156,7 +157,8 @@ class TaskConfig:
         model = _read_json(folder / "config.json", required=True)
         tokenizer = _read_json(folder / "tokenizer_config.json")
         modules = _read_modules(folder)
-        cross_encoder = _cross_encoder(model, _read_json(folder / "config_sentence_transformers.json"))
+        sentence = _read_json(folder / "config_sentence_transformers.json")
+        cross_encoder = _cross_encoder(model, sentence)
         task = chosen.get("task") or _task(model, modules, cross_encoder)
         found = {
             "task": task,
@@ -170,7 +172,11 @@ class TaskConfig:
             "cleans_up": tokenizer.get("clean_up_tokenization_spaces") is True,
             "input_names": _input_names(model),
             "vocab_size": _positive(model.get("vocab_size")),
-            **(_embedding(folder, model, modules) if task == EMBEDDINGS else _labelling(model, task, cross_encoder)),
+            **(
+                _embedding(folder, model, modules, sentence)
+                if task == EMBEDDINGS
+                else _labelling(model, task, cross_encoder)
+            ),
             **(_generation(folder, model) if task == GENERATION else {}),
             **({"offload_chars": _WINDOWED_OFFLOAD} if task in WINDOWED else {}),
         }
@@ -442,7 +448,9 @@ def _transformer_path(modules: Sequence[_Module]) -> str:
     return next((module.path for module in modules if module.kind == "Transformer"), "")
 
 
-def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module]) -> dict[str, Any]:
+def _embedding(
+    folder: Path, model: Mapping[str, Any], modules: Sequence[_Module], sentence: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return pooling, normalisation and prompts as sentence-transformers applies them.
 
     A plain encoder gets sentence-transformers' default: mean pooling without normalisation.
@@ -452,7 +460,6 @@ def _embedding(folder: Path, model: Mapping[str, Any], modules: Sequence[_Module
     pooling = _poolings(content)
     if any(module.kind not in _KNOWN_MODULES for module in modules):
         pooling = ()  # a Dense layer or similar must be part of the exported graph, which then also pools
-    sentence = _read_json(folder / "config_sentence_transformers.json")
     prompts = sentence.get("prompts")
     prompts = {str(k): v for k, v in prompts.items() if isinstance(v, str)} if isinstance(prompts, dict) else {}
     default_prompt = sentence.get("default_prompt_name")

@@ -76,13 +76,12 @@ class Window(Encoded):
     """One of the rows into which a text that is too long for the model is divided.
 
     `source` is the index of the text (or pair) in the request; `first` is the index of the window's first token among
-    all tokens of the divided text. `special` ([tokens], bool) marks tokens added by the post-processor. `sequence`
-    ([tokens], int8) is 0 for tokens of the first text, 1 for the second, -1 for special ones. `words` ([tokens], int32)
-    numbers the words of each text, -1 for tokens outside words. `offsets` ([tokens, 2])
-    are in characters of the token's own text.
+    all tokens of the divided text. `sequence` ([tokens], int8) is 0 for tokens of the first text, 1 for the second, -1
+    for those that the post-processor adds. `words` ([tokens], int32) numbers the words of each text, -1 for tokens
+    outside words. `offsets` ([tokens, 2]) are in characters of the token's own text.
     """
 
-    __slots__ = ("first", "offsets", "sequence", "source", "special", "words")
+    __slots__ = ("first", "offsets", "sequence", "source", "words")
 
     def __init__(
         self,
@@ -94,7 +93,6 @@ class Window(Encoded):
         *,
         source: int,
         first: int,
-        special: NDArray[np.bool_],
         sequence: NDArray[np.int8],
         words: NDArray[np.int32],
     ) -> None:
@@ -102,9 +100,13 @@ class Window(Encoded):
         self.offsets = offsets
         self.source = source
         self.first = first
-        self.special = special
         self.sequence = sequence
         self.words = words
+
+    @property
+    def special(self) -> NDArray[np.bool_]:
+        """Which tokens the post-processor has added."""
+        return self.sequence < 0
 
 
 @dataclass(frozen=True, slots=True)

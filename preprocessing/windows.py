@@ -1,52 +1,61 @@
-"""Divides long texts into several rows: the windows of the tokenizers library's overflow, without changing settings.
+"""Divides long texts into rows, as the tokenizers library's overflow does, without changing its settings.
 
-`Windower` has two copies of the tokenizer: one without post-processor, which encodes texts, and one without truncation,
-whose post-processor adds special tokens to the pieces. (Applying the post-processor twice would trim byte-level offsets
-twice.) Nothing changes after construction, so one instance serves all threads.
+`Windower` encodes each distinct text once, whole and without special tokens, and cuts its tokens into windows. Special
+tokens are put around each by the same templates as in `framing`. Nothing changes after construction, so one instance
+serves all threads.
 """
 
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from preprocessing.config import Side
-from preprocessing.errors import InvalidInput, TokenizationFailed
-from preprocessing.types import Texts, Window, Windows, pack
+from preprocessing.descriptions import NotUnderstood
+from preprocessing.errors import InvalidBundle, InvalidInput, TokenizationFailed
+from preprocessing.framing import Template, templates
+from preprocessing.types import Texts, Window, Windows
 
-_FIRST, _SECOND = 0, 1
+_NOWHERE = -1
 
 
-def copied(tokenizer: Tokenizer) -> Tokenizer:
-    """Return an independent copy, with the setting that the library's own copy loses."""
-    made = copy.deepcopy(tokenizer)
-    made.encode_special_tokens = tokenizer.encode_special_tokens
-    return made
+class _Tokens(NamedTuple):
+    """Tokens of one origin, one item per token: `sequence` and `words` are those of `types.Window`."""
+
+    ids: NDArray[np.int64]
+    types: NDArray[np.int64]
+    sequence: NDArray[np.int8]
+    words: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+
+    def part(self, start: int, stop: int) -> _Tokens:
+        """Return the tokens from `start` to `stop`."""
+        own = slice(start, stop)
+        return _Tokens(self.ids[own], self.types[own], self.sequence[own], self.words[own], self.offsets[own])
 
 
 class Windower:
     """Encodes texts or pairs into one or more windows each."""
 
     def __init__(self, tokenizer: Tokenizer, *, max_length: int, truncation_side: Side, unknown_id: int | None) -> None:
-        self._framed = copied(tokenizer)
-        self._framed.no_truncation()
-        self._framed.no_padding()
-        self._bare = copied(self._framed)
-        self._bare.post_processor = None
+        """Raises InvalidBundle if the post-processor is not known."""
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self._tokenizer.encode_special_tokens = tokenizer.encode_special_tokens  # which the library's copy loses
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        try:
+            single, pair = templates(tokenizer)
+        except NotUnderstood as error:
+            raise InvalidBundle(f"tokenizer.json: {error}, which reading long texts in windows needs") from error
+        self._frames = [None if template is None else _Frame(template) for template in (single, pair)]
         self._max_length = max_length
         self._side: Side = truncation_side
         self._unknown_id = unknown_id
-
-    def room(self, max_length: int | None, *, pairs: bool) -> int:
-        """Return the number of tokens that a row has for the texts themselves."""
-        specials = int(self._framed.num_special_tokens_to_add(pairs))
-        return min(max_length or self._max_length, self._max_length) - specials
 
     def encode(
         self, texts: Texts, windows: Windows, *, refuse_many: Callable[[int], None] = lambda _: None
@@ -59,12 +68,14 @@ class Windower:
         if not texts:
             return []
         pairs = isinstance(texts[0], tuple)
-        room = self.room(windows.max_length, pairs=pairs)
+        frame = self._frames[pairs]
+        if frame is None:
+            raise TokenizationFailed("The tokenizer's post-processor builds pairs in an unknown way")
+        room = min(windows.max_length or self._max_length, self._max_length) - frame.size
         parts_of: list[tuple[str, ...]] = list(texts) if pairs else [(text,) for text in texts]  # type: ignore[arg-type, misc]
         encodings = self._encode_each([part for parts in parts_of for part in parts])
-        cut = _SECOND if pairs and windows.cuts == "second" else _FIRST
-        plans: list[tuple[int, int]] = []  # per text: room for tokens of the divided text, and the overlap
-        rows = 0
+        cut = 1 if pairs and windows.cuts == "second" else 0
+        spans: list[list[tuple[int, int]]] = []
         for parts in parts_of:
             size = len(encodings[parts[cut]])
             left = size - (sum(len(encodings[part]) for part in parts) - room)
@@ -75,105 +86,80 @@ class Windower:
                     field=windows.whole,
                     hint="shorten it",
                 )
-            # The library requires an overlap smaller than the window.
-            stride = min(windows.stride, left - 1)
-            rows += 1 if left >= size or not windows.keeps_all else len(_firsts(size, left, stride, self._side))
-            plans.append((left, stride))
-        refuse_many(rows)
-        found: list[Window] = []
-        kept: dict[str, Any] = {}
-        for source, (parts, (left, stride)) in enumerate(zip(parts_of, plans, strict=True)):
-            own = [encodings[part] for part in parts]
-            size = len(own[cut])
-            firsts = [0]
-            if left < size:
-                firsts = _firsts(size, left, stride, self._side)
-                text = parts[cut]
-                if not windows.keeps_all and text not in kept:
-                    # A text that occurs in many rows is cut to a row's room before it is copied.
-                    kept[text] = _cut(own[cut], room, self._side)
-                own[cut] = Encoding.merge([kept.get(text, own[cut])], False)  # a copy: truncation changes it
-                own[cut].truncate(left, stride, self._side)
-            whole = self._framed.post_process(own[0], own[1] if pairs else None, True)
-            if not windows.keeps_all:
-                found.append(self._window(whole, source, firsts[0], truncated=left < size))
-                continue
-            pieces = (whole, *whole.overflowing)
-            types = _types_of(whole) if pairs and len(pieces) > 1 else None
-            found += [
-                self._window(part, source, first, truncated=False, types=types)
-                for part, first in zip(pieces, firsts, strict=True)
-            ]
-        return found
+            # The overlap must be smaller than the window.
+            found = _spans(size, left, min(windows.stride, left - 1), self._side) if left < size else [(0, size)]
+            spans.append(found if windows.keeps_all else found[:1])
+        refuse_many(sum(map(len, spans)))
+        tokens = {text: _tokens(encoding) for text, encoding in encodings.items()}
+        rows = []
+        for source, (parts, own) in enumerate(zip(parts_of, spans, strict=True)):
+            whole = [tokens[part] for part in parts]
+            for start, stop in own:
+                given = list(whole)
+                given[cut] = whole[cut].part(start, stop)
+                truncated = not windows.keeps_all and stop - start < len(whole[cut].ids)
+                rows.append(self._row(frame, given, source, start, truncated))
+        return rows
 
     def _encode_each(self, texts: Sequence[str]) -> dict[str, Any]:
         """Encode each distinct text once."""
         distinct = list(dict.fromkeys(texts))
         try:
-            return dict(zip(distinct, self._bare.encode_batch(distinct, add_special_tokens=False), strict=True))
+            return dict(zip(distinct, self._tokenizer.encode_batch(distinct, add_special_tokens=False), strict=True))
         except BaseException as error:
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
                 raise TokenizationFailed(f"The tokenizer failed: {error}") from error
             raise
 
-    def _window(
-        self, encoding: Any, source: int, first: int, *, truncated: bool, types: _Types | None = None
-    ) -> Window:
-        ids: list[int] = encoding.ids
-        own: Sequence[int] = encoding.type_ids if types is None else types.of(encoding)
+    def _row(self, frame: _Frame, texts: Sequence[_Tokens], source: int, first: int, truncated: bool) -> Window:
+        blocks = [frame.around[0]]
+        for number, text in enumerate(texts):
+            types = np.full_like(text.ids, frame.types[number])
+            sequence = np.full(len(text.ids), number, np.int8)
+            blocks += [text._replace(types=types, sequence=sequence), frame.around[number + 1]]
+        row = _Tokens(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
         return Window(
-            pack(ids),
-            pack(own) if any(own) else None,
-            0 if self._unknown_id is None else ids.count(self._unknown_id),
+            row.ids.tobytes(),
+            row.types.tobytes() if row.types.any() else None,
+            0 if self._unknown_id is None else int(np.count_nonzero(row.ids == self._unknown_id)),
             truncated,
-            np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2),
+            row.offsets,
             source=source,
             first=first,
-            special=np.array(encoding.special_tokens_mask, dtype=np.bool_),
-            sequence=np.array([-1 if s is None else s for s in encoding.sequence_ids], dtype=np.int8),
-            words=np.array([-1 if w is None else w for w in encoding.word_ids], dtype=np.int32),
+            sequence=row.sequence,
+            words=row.words,
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Types:
-    """Type ids by the origin of a token: the texts of a pair, or (in order) the post-processor."""
+class _Frame:
+    """The special tokens of a template around and between its texts, and the type of each text."""
 
-    by_sequence: Mapping[int, int]
-    specials: Sequence[int]
-
-    def of(self, encoding: Any) -> list[int]:
-        specials = iter(self.specials)
-        return [next(specials) if s is None else self.by_sequence[s] for s in encoding.sequence_ids]
-
-
-def _types_of(whole: Any) -> _Types:
-    """Return the type ids of a pair's first window, which are right.
-
-    The texts were encoded separately, so the second text's tokens do not have its type; and in further windows the
-    library sets types only on the tokens that it adds.
-    """
-    placed = list(zip(whole.sequence_ids, whole.type_ids, strict=True))
-    return _Types({s: t for s, t in placed if s is not None}, [t for s, t in placed if s is None])
+    def __init__(self, template: Template) -> None:
+        groups = [template.before, template.between, template.after]
+        if len(template.types) == 1:
+            del groups[1]
+        self.around = [_special(group) for group in groups]
+        self.types = template.types
+        self.size = sum(map(len, groups))
 
 
-def _cut(encoding: Any, size: int, side: Side) -> Any:
-    """Return the first tokens of an encoding (the last ones if cut on the left), without its overflow."""
-    if len(encoding) <= size:
-        return encoding
-    state = json.loads(encoding.__getstate__())
-    part = slice(None, size) if side == "right" else slice(-size, None)
-    for name in ("ids", "type_ids", "tokens", "words", "offsets", "special_tokens_mask", "attention_mask"):
-        state[name] = state[name][part]
-    shortened = Encoding()
-    shortened.__setstate__(json.dumps({**state, "overflowing": [], "sequence_ranges": {}}).encode())
-    return shortened
+def _special(tokens: Sequence[tuple[int, int]]) -> _Tokens:
+    ids, types = np.array(tokens, np.int64).reshape(-1, 2).T
+    nowhere = np.full(len(ids), _NOWHERE)
+    return _Tokens(ids, types, nowhere.astype(np.int8), nowhere.astype(np.int32), np.zeros((len(ids), 2), np.int64))
 
 
-def _firsts(size: int, width: int, stride: int, side: Side) -> list[int]:
-    """Return where windows of `width` tokens begin in a text of `size`, in the library's order (kept side first)."""
+def _tokens(encoding: Any) -> _Tokens:
+    """Return a text's own tokens, whose type and sequence depend on where it stands."""
+    ids = np.array(encoding.ids, np.int64)
+    words = np.array([_NOWHERE if word is None else word for word in encoding.word_ids], np.int32)
+    return _Tokens(ids, ids, words.astype(np.int8), words, np.array(encoding.offsets, np.int64).reshape(-1, 2))
+
+
+def _spans(size: int, width: int, stride: int, side: Side) -> list[tuple[int, int]]:
+    """Return the windows of `width` tokens in a text of `size`, in the library's order (kept side first)."""
     step = width - stride
-    count = 1 + -(-(size - width) // step)
+    starts = range(0, size - stride, step)
     if side == "right":
-        return [i * step for i in range(count)]
-    return [max(size - width - i * step, 0) for i in range(count)]
+        return [(start, min(start + width, size)) for start in starts]
+    return [(max(size - start - width, 0), size - start) for start in starts]

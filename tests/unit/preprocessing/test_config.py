@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from preprocessing import activations
-from preprocessing.config import POOLINGS, TaskConfig
+from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
 from preprocessing.processor import TextProcessor
 
@@ -143,11 +142,6 @@ def test_options_override_the_folder(encoder: Path) -> None:
     assert read(encoder).normalize
     assert not read(encoder, normalize="false").normalize
     assert "text-classification" == read(encoder, task="text-classification").task
-
-
-def test_pooling_modes_are_those_that_can_be_computed() -> None:
-    """The configuration accepts exactly the implemented modes."""
-    assert get_args(activations.Pooling) == POOLINGS
 
 
 @pytest.mark.parametrize(

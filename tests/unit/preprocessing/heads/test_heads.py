@@ -62,12 +62,10 @@ def test_a_text_of_several_rows_is_counted_once(windows: Windows | None, said: d
 
     def row(source: int, tokens: int) -> Window:
         places = np.zeros((tokens, 2), np.int64)
-        nothing = np.zeros(tokens, bool), np.zeros(tokens, np.int8), np.zeros(tokens, np.int32)
-        special, sequence, words = nothing
+        sequence, words = np.zeros(tokens, np.int8), np.zeros(tokens, np.int32)
         return Window(
-            pack(range(tokens)), None, 0, False, places, source=source, first=0, special=special, sequence=sequence,
-            words=words,
-        )  # fmt: skip
+            pack(range(tokens)), None, 0, False, places, source=source, first=0, sequence=sequence, words=words
+        )
 
     request = ParsedRequest(["a", "b"], True, windows=windows)
     found = WindowedHead().counted(Prepared([row(0, 5), row(0, 4), row(1, 3)], request))
