@@ -50,6 +50,7 @@ class SentenceEmbedding(Head):
     def __init__(self, config: TaskConfig, vocabulary: Vocabulary | None = None) -> None:
         self._config = config
         self._vocabulary = None if config.pools_prompt else vocabulary
+        self.row_bytes = (self._size() or _USUAL_SIZE) * NUMBER_BYTES
         self._parameters = ("normalize", "truncate_dim", *(("prompt_name",) if config.prompts else ()))
 
     def parse(self, body: object) -> ParsedRequest:
@@ -73,11 +74,6 @@ class SentenceEmbedding(Head):
         if (size := count_of(parameters, "truncate_dim")) is not None:
             options["truncate_dim"] = size
         return ParsedRequest(texts, is_batch, options)
-
-    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
-        """Estimate: all components of all vectors."""
-        del output_bytes
-        return len(prepared.rows) * (self._size() or _USUAL_SIZE) * NUMBER_BYTES
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
         """Return [texts, size]: rank 2 outputs are pooled already, rank 3 ones are pooled over each text's tokens."""

@@ -25,7 +25,7 @@ from preprocessing.heads.base import (
     refuse_unknown_parameters,
     strings_of,
 )
-from preprocessing.types import AtMost, Encoded, ParsedRequest, Prepared
+from preprocessing.types import AtMost, Encoded, ParsedRequest
 
 DEFAULT_NEW_TOKENS: Final = 256
 _TOP_K: Final = 50  # as in transformers
@@ -72,11 +72,6 @@ class TextGeneration(Head):
                 "(--aux-config gateway.task=text-generation)",
             )
         return ("token_ids", "finish_reason")
-
-    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
-        """Estimate: limited by `max_new_tokens`, and made token by token."""
-        del prepared, output_bytes
-        return 0
 
     def describe(self) -> dict[str, object]:
         """Return the model's own sampling parameters and an example."""

@@ -43,7 +43,7 @@ class SequenceClassification(Head):
 
     def __init__(self, config: TaskConfig) -> None:
         self._config = config
-        self._row_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
+        self.row_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
 
     def parse(self, body: object) -> ParsedRequest:
         """Return texts or pairs, and the number of labels to list."""
@@ -56,11 +56,6 @@ class SequenceClassification(Head):
             "function_to_apply": choice_of(parameters, "function_to_apply", ACTIVATIONS),
         }
         return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
-
-    def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
-        """Estimate: every label of every row."""
-        del output_bytes
-        return len(prepared.rows) * self._row_bytes
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return scores in descending order; equal scores in the order of the model's labels."""

@@ -12,7 +12,6 @@ import pytest
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
-from deploy.sync.model_folder.model_config import Tuning
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.spec import TensorSpec
 from tests.integration.conftest import ask_triton
@@ -64,13 +63,6 @@ def test_pbtxt_and_command_line_declarations_are_merged_in_the_loaded_model(
         pbtxt='max_batch_size: 4\ninput { name: "attention_mask" data_type: TYPE_INT64 dims: [-1] }',
     )
     assert {"logits": [[6.0]]} == {k: v.tolist() for k, v in infer(name, token_inputs([1, 2, 3])).items()}
-
-
-def test_two_instances_answer(embedded_triton, make_token_model, infer, token_inputs, tmp_path):
-    """Each is a process of its own; the config says how many."""
-    name = embedded_triton.serve(make_token_model(tmp_path / "model.onnx"), tuning=Tuning(instances=2, threads=1))
-    answers = all_at_once(infer, name, [[i] * i for i in range(1, 9)], token_inputs)
-    assert [i * i for i in range(1, 9)] == [int(a["logits"][0, 0]) for a in answers]
 
 
 def test_a_model_for_one_row_is_served_unbatched(embedded_triton, infer, tmp_path):

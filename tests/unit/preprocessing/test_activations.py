@@ -79,11 +79,6 @@ def test_pooling_of_left_padded_rows_reads_the_right_end() -> None:
     np.testing.assert_allclose(pool(TOKENS, [2, 1], ["cls"], padding_side="left"), [[3, -4], [7, 7]])
 
 
-def test_pooling_modes_are_concatenated() -> None:
-    """As in sentence-transformers for models with several modes."""
-    np.testing.assert_allclose(pool(TOKENS, [2, 1], ["cls", "mean"]), [[1, 5, 2, 0.5], [2, 2, 2, 2]])
-
-
 @given(
     hnp.arrays(np.float32, (3, 4), elements=st.floats(-100, 100, width=32)),
     st.integers(0, 5),

@@ -25,18 +25,6 @@ def test_only_the_models_inputs_are_made_in_its_types() -> None:
     assert {"attention_mask": np.int64, "input_ids": np.int32} == {name: t.dtype for name, t in tensors.items()}
 
 
-def test_unknown_input_is_an_error_of_the_caller() -> None:
-    """The processor refuses such models at load, so this would be a bug."""
-    with pytest.raises(ValueError, match="pixel_values"):
-        collate([encoded([5])], input_names=("pixel_values",))
-
-
-def test_no_rows_is_an_error_of_the_caller() -> None:
-    """No backend accepts a tensor without rows."""
-    with pytest.raises(ValueError, match="at least one row"):
-        collate([])
-
-
 @given(ROWS, st.sampled_from(["left", "right"]), st.sampled_from(["int32", "int64"]))
 def test_rows_survive_collation(rows: list[tuple[list[int], bool]], side: str, dtype: str) -> None:
     """The tensor's values at a mask of 1 are the row's ids and types, for any padding."""
@@ -86,8 +74,3 @@ def test_padded_tokens_is_the_size_of_the_tensor(rows: list[tuple[list[int], boo
     """The batcher limits calls by this size."""
     made = [encoded(ids) for ids, _ in rows]
     assert collate(made)["input_ids"].size == padded_tokens(made)
-
-
-def test_no_rows_weigh_nothing() -> None:
-    """An empty batch has no cost."""
-    assert 0 == padded_tokens([])

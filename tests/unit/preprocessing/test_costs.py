@@ -276,26 +276,6 @@ def test_token_vectors_count_by_their_numbers(make_folder: MakeFolder) -> None:
         processor.prepare({"text": "a b c a b c"})
 
 
-def test_equal_answers_are_put_together_in_linear_time() -> None:
-    """Of thousands of spans with few different texts, each is looked up and not compared with all others."""
-    from preprocessing.heads.question_answering import QuestionAnswering
-    from preprocessing.types import Windows
-
-    config = TaskConfig(task="question-answering", max_length=64)
-    head = QuestionAnswering(config)
-    request = head.parse(
-        {"question": "a", "context": "b c " * 25, "parameters": {"top_k": 400, "max_answer_len": 40, "max_seq_len": 64}}
-    )
-    windower = Windower(whole_texts(VOCABULARY), max_length=64, truncation_side="right", unknown_id=1)
-    assert isinstance(request.windows, Windows)
-    rows = windower.encode(request.texts, request.windows)
-    rng = np.random.default_rng(1)
-    outputs = {name: rng.normal(size=(len(rows), 64)).astype(np.float32) for name in ("start_logits", "end_logits")}
-    (result,) = head.decode(outputs, Prepared(list(rows), request))
-    texts = [answer["answer"].lower() for answer in result["answers"]]
-    assert len(texts) == len(set(texts)) > 20
-
-
 def test_target_and_stop_strings_have_a_limit(fill_mask: Path) -> None:
     """A target is one token. A stop string is compared with every generated token."""
     from preprocessing.heads.generation import TextGeneration

@@ -10,7 +10,7 @@ import pytest
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.processor import TextProcessor
 
-from .conftest import CLASSIFIER, ENCODER, MakeFolder
+from .conftest import CLASSIFIER, MakeFolder
 
 
 def test_the_whole_way_from_request_to_answer(classifier: Path) -> None:
@@ -65,12 +65,6 @@ def test_description_is_plain_json(classifier: Path, encoder: Path) -> None:
     for folder, task in ((classifier, "text-classification"), (encoder, "sentence-embeddings")):
         described = orjson.loads(orjson.dumps(TextProcessor.from_folder(folder).describe()))
         assert (task, 16) == (described["task"], described["max_length"])
-
-
-def test_folder_of_an_unknown_task_is_refused(make_folder: MakeFolder) -> None:
-    """At load, with the known tasks."""
-    with pytest.raises(InvalidBundle, match="task of this model is unknown"):
-        TextProcessor.from_folder(make_folder(**{**ENCODER, "architectures": ["BertForNextSentencePrediction"]}))
 
 
 def test_batches_of_several_requests_give_each_its_answer(encoder: Path) -> None:

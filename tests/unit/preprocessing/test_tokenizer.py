@@ -14,7 +14,7 @@ from preprocessing.config import TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidOption, TokenizationFailed
 from preprocessing.tokenizer import TextTokenizer
 
-from .conftest import CLASSIFIER, WORDS, MakeFolder, word_piece
+from .conftest import CLASSIFIER, WORDS, MakeFolder
 
 TEXT = st.text(st.sampled_from([*"ab cs!\u0301\U0001f600\u05d0中\x00"]), max_size=40)
 
@@ -135,28 +135,6 @@ def test_a_file_that_was_replaced_is_loaded_again(classifier: Path) -> None:
     other = Tokenizer(models.WordLevel({"a": 0, "b": 7}, unk_token="a"))
     other.save(str(classifier / "tokenizer.json"))
     assert 8 == load(classifier).vocab_size != before.vocab_size
-
-
-def test_the_vocabulary_is_not_counted_for_each_request() -> None:
-    """The library would copy all words for that."""
-
-    class Counting:
-        asked = 0
-
-        def get_vocab(self, *, with_added_tokens: bool) -> dict[str, int]:
-            self.asked += with_added_tokens
-            return {"a": 6}
-
-        def get_vocab_size(self, *, with_added_tokens: bool) -> int:
-            return int(with_added_tokens)
-
-        def id_to_token(self, _id: int) -> None:
-            """Have a gap, so that the size is not the highest id."""
-
-    tokenizer = TextTokenizer(word_piece(), max_length=16, unknown_id=1, zero_types=True)
-    tokenizer._tokenizer = counting = Counting()
-    assert [7, 7] == [tokenizer.vocab_size, tokenizer.vocab_size]
-    assert 1 == counting.asked
 
 
 class Raising:

@@ -20,7 +20,6 @@ from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.reconcile import ModelSync
 from deploy.sync.repository import ModelRepository
 from deploy.sync.settings import SyncSettings
-from deploy.sync.status import Reporter
 from gateway.errors import (
     ArtifactCorrupt,
     BackendRefused,
@@ -681,18 +680,6 @@ def test_what_a_triton_has_and_why_not_is_reported(world):
     world.registry.reports.is_up = True
     world.rounds(10)
     assert "loaded" != told(world).get("a", ("gone",))[0]
-
-
-def test_a_report_is_sent_on_change_at_most_every_ten_seconds():
-    """However often something changes."""
-    now, sent = 0.0, []
-    reporter = Reporter(sent.append, clock=lambda: now)
-    for second in range(31):
-        now = float(second)
-        rows = [reports.ModelReport("a", "m", f"a-{second}", "loaded")]
-        if reporter.is_due(rows):
-            reporter.write(rows)
-    assert ["a-0", "a-10", "a-20", "a-30"] == [one.name for [one] in sent]
 
 
 COLD = "loaded", "idle; the next request loads it"
