@@ -8,13 +8,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final
 
 import orjson
 
-from gateway.http.replies import HeaderList
 from gateway.path.call import Headers
+
+HeaderList = Sequence[tuple[bytes, bytes]]
 
 _STYLE: Final = (
     ":root{color-scheme:light dark}body{font:15px/1.5 system-ui,sans-serif;margin:1.5rem auto;max-width:76rem;"

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import BodyTimeout, GatewayError, InternalError, MethodNotAllowed, Overloaded
+from gateway.errors import BodyTimeout, GatewayError, InternalError, MethodNotAllowed, Overloaded, RequestError
 from gateway.handlers.endpoint import Event
 from gateway.http import body as bodies
-from gateway.http.browsers import as_page, wants_page
+from gateway.http.browsers import HeaderList, as_page, wants_page
 from gateway.http.problems import problem
-from gateway.http.replies import HeaderList, head_of, timeout_of
 from gateway.outcome import Outcome, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, gone
 from gateway.path.call import Call, Headers, labels
@@ -31,6 +30,12 @@ STATUS_LINES: Final = {
     **{status: b"HTTP/1.1 %d \r\n" % status for status in range(200, 600)},
     **{status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus},
 }
+_ANSWER: Final = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%bx-request-id: %b\r\nx-route: %b\r\nx-total-time: %.3f\r\n"
+    b"x-tokenization-time: %.3f\r\nx-queue-time: %.3f\r\nx-inference-time: %.3f\r\nx-compute-time: %.3f\r\n"
+    b"content-length: %d\r\n"
+)
+"""The head of a JSON answer, without the empty line that ends it; see ``path.call.labels``."""
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SEPARATE_BYTES: Final = 64 << 10
 """A larger body is written beside its head instead of being copied behind it."""
@@ -149,11 +154,11 @@ class Exchange(Ask):
                 return b"".join(chunks)
 
     async def read_body(self, limit: int, hold: Callable[[int], None]) -> bytes:
-        """Return the whole body without its content encoding; see ``read_raw`` and ``body.unpacked``."""
+        """Return the whole body without its content encoding; see ``read_raw`` and ``body.unpack``."""
         raw = await self.read_raw(limit, hold)
         encoding = self.by_name.get(b"content-encoding", b"")
         if encoding:
-            raw = await bodies.unpacked(raw, encoding, limit=limit)
+            raw = await in_thread(BODY_THREADS, bodies.unpack, raw, encoding, limit=limit)
             hold(len(raw))
         return raw
 
@@ -252,7 +257,15 @@ class Exchange(Ask):
         if self.method != "POST":
             raise MethodNotAllowed(f"{self.method} is not how an endpoint is called", allow="POST")
         asked = self.by_name.get(b"x-request-timeout-ms")
-        return timeout_of(asked, timeout) if asked else timeout
+        if not asked:
+            return timeout
+        try:
+            wanted = int(asked) / 1000
+        except (ValueError, OverflowError):
+            wanted = 0.0
+        if wanted <= 0:
+            raise RequestError("x-request-timeout-ms must be a whole number of milliseconds above 0")
+        return min(wanted, timeout)
 
     def repeated(self) -> list[bytes]:
         """See ``Ask.repeated``."""
@@ -291,7 +304,12 @@ class Exchange(Ask):
         if self.has_begun:
             self.end(self.call.end)
         elif type(reply) is bytes:
-            self.write(head_of(self, version.head, len(reply)), reply)
+            prepare, infer = self.prepare_ns, self.infer_ns
+            head = _ANSWER % (
+                version.head, self.request_id.encode(), self.route.encode(), self.total_ns * 1e-6, prepare * 1e-6,
+                self.queue_ns * 1e-6, infer * 1e-6, (prepare + infer + self.finish_ns) * 1e-6, len(reply),
+            )  # fmt: skip
+            self.write(head, reply)
         else:
             status, headers, content = reply
             own = [*headers, *version.headers, *labels(self)]

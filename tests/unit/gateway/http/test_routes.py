@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import json
 import threading
@@ -25,7 +24,6 @@ from gateway.http.addresses import Reading
 from gateway.http.problems import problem
 from gateway.path.serve import serve
 from tests.core_client import in_memory
-from tests.unit.gateway.http.serving import serving
 from tests.unit.gateway.path.asks import Echo, Plane
 from tests.waiting import soon
 
@@ -43,8 +41,6 @@ JSON = {"content-type": "application/json"}
         (b'{"text": NaN}', JSON, 400, "malformed_body"),
         (b"[" * 100_000, JSON, 400, "malformed_body"),
         (b"not gzip", {**JSON, "content-encoding": "gzip"}, 400, "malformed_body"),
-        (gzip.compress(GOOD, mtime=0)[:-8], {**JSON, "content-encoding": "gzip"}, 400, "malformed_body"),
-        (GOOD, {**JSON, "content-encoding": "br"}, 415, "unsupported_media"),
         (GOOD, {"content-type": "text/plain"}, 415, "unsupported_media"),
         (GOOD, {"content-type": "application/x-www-form-urlencoded"}, 415, "unsupported_media"),
         (GOOD, {"content-type": "application/json; charset=latin-1"}, 415, "unsupported_media"),
@@ -83,11 +79,10 @@ async def test_each_invalid_request_gets_a_4xx_with_a_hint(
         (GOOD, {"content-type": "application/json; charset=utf-8"}),
         (GOOD, {"content-type": "application/vnd.api+json"}),
         (gzip.compress(GOOD, mtime=0), {**JSON, "content-encoding": "gzip"}),
-        (gzip.compress(GOOD[:5], mtime=0) + gzip.compress(GOOD[5:], mtime=0), {**JSON, "content-encoding": "gzip"}),
     ],
 )
 async def test_valid_requests_are_accepted_in_every_form(served: Any, content: bytes, headers: dict[str, str]) -> None:
-    """JSON with and without content type, plain or gzip, also with several members."""
+    """JSON with and without content type, plain or gzip."""
     assert 200 == (await served.client.post("/serve/e", content=content, headers=headers)).status_code
 
 
@@ -109,19 +104,6 @@ async def test_large_bodies_are_refused_compressed_or_not(make_stack: Any) -> No
     assert [413, 413, 413] == [plain.status_code, packed.status_code, streamed.status_code]
 
 
-async def test_unknown_endpoint_and_version_say_what_exists(stack: Any) -> None:
-    """The 404 names the deployed alternatives."""
-    stack.deploy("e", version="1")
-    await stack.served("e/1")
-    unknown = (await stack.client.post("/serve/x", json={})).json()
-    version = (await stack.client.post("/serve/e/9", json={})).json()
-    bare = (await stack.client.post("/serve/e", json={})).json()
-    assert ["endpoint_not_found", "version_not_found", "version_not_found"] == [
-        unknown["code"], version["code"], bare["code"],
-    ]  # fmt: skip
-    assert ["e/1" in answer["hint"] for answer in (unknown, version, bare)] == [True, True, True]
-
-
 @pytest.mark.parametrize(
     ("failure", "status"),
     [
@@ -139,17 +121,6 @@ async def test_backend_failures_have_their_status(served: Any, failure: Any, sta
     assert (status, status in (429, 503, 504)) == (reply.status_code, "retry-after" in reply.headers)
 
 
-async def test_answers_that_are_not_numbers_are_refused(stack: Any) -> None:
-    """NaN from the model is the backend's error and not a JSON null."""
-    import numpy as np
-
-    stack.deploy("e")
-    await stack.served("e")
-    stack.load("e", lambda inputs: {"logits": np.full((len(inputs["input_ids"]), 2), np.nan, dtype=np.float32)})
-    reply = await stack.client.post("/serve/e", json={"text": "good"})
-    assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
-
-
 async def test_request_id_is_echoed_when_it_is_printable(stack: Any) -> None:
     """An id that could break a header or a log line is replaced."""
     mine = await stack.client.post("/serve/x", json={}, headers={"x-request-id": "abc-123"})
@@ -165,19 +136,6 @@ async def test_no_bytes_cause_a_server_error(served: Any, content: bytes, kind: 
     reply = await served.client.post("/serve/e", content=content, headers={"content-type": kind})
     assert reply.status_code in (200, 400, 415, 422)
     reply.json()
-
-
-async def test_body_that_does_not_arrive_in_time_is_refused(served: Any) -> None:
-    """A client that sends its body byte by byte gets 408 at its deadline."""
-    async with serving(served) as port:
-        wire = await port.connect()
-        wire.send(b"POST /serve/e HTTP/1.1\r\nx-request-timeout-ms: 150\r\ncontent-length: 5000\r\n\r\n")
-        told = asyncio.create_task(wire.answer())
-        while not told.done():
-            wire.send(b" ")
-            await asyncio.sleep(0.02)
-        status, _, body = await told
-    assert (408, "body_timeout") == (status, body["code"])
 
 
 async def test_large_bodies_are_parsed_in_a_thread() -> None:
