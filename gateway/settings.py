@@ -305,7 +305,9 @@ class Settings(BaseSettings):
     log_format: str = Field("auto", pattern="^(auto|json|text)$")
     """Format of the log: `json` (one object per line), `text`, or `auto` (text on a terminal, else json)."""
     access_log: bool = False
-    """Log one line per request. Failures are always logged, refusals because of overload as a number per second."""
+    """Log one line per request. Failures are always logged; refusals because of overload are only counted
+    (`gateway_refused_requests_total`).
+    """
 
     @property
     def knows_callers(self) -> bool:

@@ -7,7 +7,6 @@ of work into force.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -23,8 +22,6 @@ from gateway.path.routing.snapshot import not_read_yet
 from gateway.path.routing.table import RoutingTable
 from gateway.trace import BATCH, CLASSES, DEFAULT, DEFAULT_FLOW, Flow
 
-_log = logging.getLogger("triton_gateway.request")
-
 SHARE: Final = 8
 """If several endpoints are served, one may hold 8 times as many requests as there are free places."""
 _WHY: Final = {
@@ -33,7 +30,6 @@ _WHY: Final = {
     "endpoint_full": "this gateway works on as many requests of {path} as others leave room for",
     "work_full": "{path} has as much work{of_class} in hand as keeps its model busy",
 }
-_LOG_EVERY_S: Final = 1.0
 _PRESS_EVERY_S: Final = 0.1
 """While the process is full, the limits of all endpoints come into force, at most every 0.1 s."""
 
@@ -175,9 +171,7 @@ class AdmissionControl:
         self._permits = permits
         self._observer = observer
         self._health = health
-        self._refused = 0
         self._press_at = 0.0
-        self._log_at = 0.0
 
     def enter(self, permit: Permit, path: str | None, flow: Flow) -> None:
         """Give a request its permit, before its body is read; ``path``: the endpoint, if the address names it.
@@ -212,20 +206,12 @@ class AdmissionControl:
         raise permits.refusal(because, rank, path)
 
     def count(self, error: Overloaded, rank: int) -> None:
-        """Count a refusal, and log the number once a second: a line for each would take longer than the refusal."""
+        """Count a refusal."""
         self._observer.count(catalog.REFUSED, error.because or "backend", CLASSES[rank])
-        self._refused += 1
         now = time.monotonic()
         if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:
             self._press_at = now + _PRESS_EVERY_S
             _press(self._table.current.endpoints.values(), now)
-        if now >= self._log_at:
-            self._log_at = now + _LOG_EVERY_S
-            _log.info(
-                "refused %d requests because of overload", self._refused,
-                extra={"code": Overloaded.kind, "refused": self._refused, "in_flight": self._permits.in_flight},
-            )  # fmt: skip
-            self._refused = 0
 
     def endpoint_at(self, path: str | None) -> str:
         """Return the name of the endpoint at ``path``, empty if none is served: its metrics count the refusal."""
