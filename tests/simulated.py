@@ -260,15 +260,11 @@ class _Known(choice.Server):
 
 @dataclass(slots=True)
 class Cell:
-    """Result of one load: answers per second, their times in seconds, the batcher's learned prices, and how many
-    requests were refused.
-    """
+    """Result of one load: answers per second, their times in seconds, and the calls (rows, longest)."""
 
     answers: float
     seconds: list[float] = field(repr=False)
     calls: list[tuple[int, int]] = field(repr=False)
-    prices: dict[str, float]
-    refusals: int = 0
 
     @property
     def p50(self) -> float:
@@ -282,43 +278,31 @@ class Cell:
 
 
 def load(
-    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, seed: int = 1,
-    pause: float = 0.0, rule: str = "off",
+    price: Price, lengths: Lengths, connections: int, *, seconds: float = 1.0, warm: float = 3.0, pause: float = 0.0
 ) -> Cell:  # fmt: skip
     """Run closed-loop connections against a batcher and return the result after ``warm`` seconds.
 
-    ``pause``: the mean seconds of a connection between an answer and its next request. ``rule``: when the limit of work
-    is in force; a refused request is sent again after 50 ms.
+    ``pause``: the mean seconds of a connection between an answer and its next request.
     """
 
     async def main(loop: SimulatedLoop) -> Cell:
-        chance = random.Random(seed)
+        chance = random.Random(1)
         server = Server(loop, price, chance)
         batcher: Batcher[Row] = Batcher(
-            server, limits=BatchLimits(max_rows=MAX_ROWS, pressure=Pressure(rule)), on_batch=lambda *_: None,
-            clock=loop.time,
-        )  # fmt: skip
+            server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
+        )
         has_ended = False
         taken: list[float] = []
-        refusals = 0
 
-        def send(wait: float = 0.0) -> None:
-            wait += _CLIENT_S + (chance.expovariate(1 / pause) if pause else 0.0)
+        def send() -> None:
+            wait = _CLIENT_S + (chance.expovariate(1 / pause) if pause else 0.0)
             loop.call_later(wait, arrive, loop.time() + wait)
-
-        def refused() -> None:
-            nonlocal refusals
-            refusals += 1
-            send(0.05)
 
         def arrive(sent: float) -> None:
             def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
                 if has_ended:
                     return
                 loop.work(REQUEST_S / 2)
-                if isinstance(error, Overloaded):
-                    refused()
-                    return
                 if error is not None:
                     raise error
                 if loop.time() >= warm:
@@ -327,17 +311,14 @@ def load(
 
             if not has_ended:
                 loop.work(REQUEST_S / 2)
-                try:
-                    begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered)
-                except Overloaded:
-                    refused()
+                begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered)
 
         for _ in range(connections):
             send()
         await asyncio.sleep(warm)
         server.calls.clear()
         await asyncio.sleep(seconds)
-        cell = Cell(len(taken) / seconds, taken, server.calls.copy(), batcher.prices.report(), refusals)
+        cell = Cell(len(taken) / seconds, taken, server.calls.copy())
         has_ended = True
         await batcher.close()
         return cell
@@ -349,17 +330,10 @@ def load(
 class OpenLoad:
     """Result of requests that arrive whether others were answered or not: times in seconds, counts per second."""
 
-    answers: float
-    refusals: float
-    seconds: list[float] = field(repr=False)
-    limits: list[float] = field(repr=False)
-    """The limit of work, sampled ten times a second."""
+    answers: float = 0.0
+    seconds: list[float] = field(default_factory=list, repr=False)
     batch: float = 0.0
     """Answers per second to callers of class batch."""
-    dropped: int = 0
-    """Requests that were admitted and then refused."""
-    sent: list[float] = field(default_factory=list, repr=False)
-    """Send times of the answered requests."""
 
     def percentile(self, percent: float) -> float:
         """Return a percentile of the answers' times."""
@@ -368,64 +342,55 @@ class OpenLoad:
 
 
 def open_load(
-    price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0, seed: int = 1,
-    change: Callable[[float, Server], float] | None = None, others: Sequence[Price] = (),
-    batch: int = 0, rule: str = "always", most: int = 1 << 30,
+    price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0,
+    others: Sequence[Price] = (), batch: int = 0, rule: str = "always",
 ) -> OpenLoad:  # fmt: skip
-    """Run random arrivals at ``rate`` per second against a batcher whose limit of work applies from the start.
+    """Run random arrivals at ``rate`` per second against a batcher whose limit of work is in force by ``rule``.
 
-    ``rule`` replaces that limit; at most ``most`` requests are in hand at a time. ``change(time, server)`` returns the
-    new rate, ten times a second. ``others`` are the prices of further servers: each call goes to one. ``batch``
-    callers of that class send their next request when the last one is answered.
+    ``others`` are the prices of further servers: each call goes to one. ``batch`` callers of that class send their next
+    request when the last one is answered.
     """
 
     async def main(loop: SimulatedLoop) -> OpenLoad:
-        chance = random.Random(seed)
+        chance = random.Random(1)
         server = Server(loop, price, chance)
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)])
-        pressure, in_hand = Pressure(rule), 0
+        pressure = Pressure(rule)
         batcher: Batcher[Row] = Batcher(
             several if others else server,
             limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=pressure),
             on_batch=lambda *_: None, clock=loop.time, servers=several,
         )  # fmt: skip
-        found = OpenLoad(0.0, 0.0, [], [])
+        found = OpenLoad()
         until = warm + seconds
-        now_rate, due = rate, 0.0
+        due = 0.0
 
         def arrive() -> None:
-            nonlocal due, in_hand
+            nonlocal due
             sent = due  # however late the loop runs
             if sent >= until:
                 return
-            due += chance.expovariate(now_rate)
+            due += chance.expovariate(rate)
             loop.call_at(due, arrive)
             pressure.look(loop.time())
-            if in_hand >= most or batcher.is_full():
-                refuse(sent)
+            if batcher.is_full():
+                refuse()
                 return
             loop.work(REQUEST_S / 2)
 
             def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
-                nonlocal in_hand
-                in_hand -= 1
                 loop.work(REQUEST_S / 2)
                 if error is None and warm <= loop.time() < until:
                     found.seconds.append(loop.time() - sent)
-                    found.sent.append(sent)
-                found.dropped += isinstance(error, Overloaded)
 
             try:
                 begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered)
             except Overloaded:
-                refuse(sent)
-            else:
-                in_hand += 1
+                refuse()
 
-        def refuse(sent: float) -> None:
+        def refuse() -> None:
             pressure.press(loop.time())
             loop.work(REFUSAL_S)
-            found.refusals += sent >= warm
 
         def fill(sent: float) -> None:
             loop.work(REQUEST_S)
@@ -440,12 +405,8 @@ def open_load(
         for _ in range(batch):
             loop.call_soon(fill, 0.0)
         loop.call_soon(arrive)
-        while loop.time() < until:
-            await asyncio.sleep(0.1)
-            found.limits.append(batcher.active_limit)
-            if change is not None:
-                now_rate = change(loop.time(), server)
-        found.answers, found.refusals = len(found.seconds) / seconds, found.refusals / seconds
+        await asyncio.sleep(until)
+        found.answers = len(found.seconds) / seconds
         found.batch /= seconds
         await batcher.close()
         return found

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry, cut, merge, split
 from gateway.errors import (
+    BackendGarbage,
     BackendRefused,
     BackendUnavailable,
     ModelNotReady,
@@ -268,6 +269,8 @@ def test_merge_pads_shorter_groups_on_the_padding_side(side: Any) -> None:
     at = 0 if side == "right" else 2
     assert [2.0, 1.0, 2.0] == [merged[i, at, 0] for i in range(3)]
     assert 0.0 == merged[0, 2 - at, 0]
+    with pytest.raises(BackendGarbage):
+        merge([long, {"h": np.ones((2, 1))}], [1, 0, 2], side)
 
 
 @settings(deadline=None, max_examples=30)

@@ -1,4 +1,4 @@
-"""Throughput, order and waits of calls in simulated time, so the numbers are exact (``benchmarks.shared``)."""
+"""Throughput, order and waits of calls in simulated time, so the numbers are exact."""
 
 from __future__ import annotations
 

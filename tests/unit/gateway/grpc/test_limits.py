@@ -12,7 +12,6 @@ import grpc
 import pytest
 
 from gateway.grpc.server import RpcServer
-from gateway.path.admission import Permits
 from tests.unit.gateway.grpc.test_server import _nothing, channel_to, texts
 from tests.waiting import LIMIT_S
 
@@ -127,29 +126,3 @@ async def test_an_ended_request_is_freed(served: Any) -> None:
     finally:
         tracemalloc.stop()
         gc.enable()
-
-
-async def test_a_request_keeps_one_permit_from_its_first_byte_to_its_answer(
-    served: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The permit used to be returned and taken again when the message was complete. Its bytes count too."""
-    message, taken, held = texts("e", "x").SerializeToString(), 0, set()
-    admit, infer = Permits.admit, served.backend.infer
-
-    def counted(self: Permits, *arguments: Any) -> Any:
-        nonlocal taken
-        taken += 1
-        return admit(self, *arguments)
-
-    async def looked(*arguments: Any, **options: Any) -> Any:
-        held.add((served.gateway.permits.in_flight, served.gateway.permits.held_bytes))
-        return await infer(*arguments, **options)
-
-    monkeypatch.setattr(Permits, "admit", counted)
-    served.backend.infer = looked
-    async with channel_to(served) as channel:
-        assert await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)
-        assert (1, {(1, len(message))}) == (taken, held)
-        served.gateway.permits.held_bytes = served.gateway.permits.max_bytes + 1  # others'
-        with pytest.raises(grpc.aio.AioRpcError, match="MiB of requests"):
-            await channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(message, timeout=LIMIT_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import ssl
 from collections.abc import Callable
@@ -105,7 +106,7 @@ async def test_equal_requests_of_different_clients_are_not_confused(
 async def test_without_a_list_every_certificate_of_the_authority_is_accepted(
     authority: Authority, make_stack: Callable[..., Any]
 ) -> None:
-    """The authority decides who gets one, as before there were keys."""
+    """The authority decides who gets one, as before there were keys. Without one the handshake fails."""
     stack = make_stack(tls_client_authority="set")
     async with stack.gateway.running(), serving(stack, authority.context) as port:
         stack.deploy("e")
@@ -113,6 +114,9 @@ async def test_without_a_list_every_certificate_of_the_authority_is_accepted(
         wire = await port.connect(authority.client("x.example", common="anybody")[0])
         assert (200, "") == await status(wire)
         assert 200 == (await wire.ask(b"GET /v1/status HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
+        stranger = ssl.create_default_context(cafile=str(authority.folder / "authority.pem"))
+        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+            await status(await port.connect(stranger))
 
 
 async def test_grpc_knows_clients_by_the_same_names(

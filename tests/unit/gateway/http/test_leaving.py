@@ -92,19 +92,6 @@ def trusting(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-async def test_mutual_tls(serve: Serve, tmp_path: Path) -> None:
-    """With a client certificate the request is answered, without one the handshake fails."""
-    authority = trustme.CA()
-    certificate, key = issue(authority, tmp_path, "gateway")
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    known = trusting(authority)
-    authority.issue_cert("caller").configure_cert(known)
-    async with serve(tls=tls_context(str(certificate), str(key), str(tmp_path / "ca.pem"))) as port:
-        assert (200, False) == await ask(await port.connect(known))
-        with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
-            await ask(await port.connect(trusting(authority)))
-
-
 async def test_renewed_certificate_is_shown_to_new_connections(serve: Serve, tmp_path: Path) -> None:
     """The files are checked regularly. A certificate that does not match its key changes nothing."""
     old, new = trustme.CA(), trustme.CA()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from gateway.http.connections import Connections
 from gateway.http.exchange import Exchange
 from tests.core_client import in_memory
 from tests.simulated import SimulatedLoop, simulate
-from tests.unit.gateway.http.serving import Port, Serve, post, serving
+from tests.unit.gateway.http.serving import Port, Serve, post
 from tests.waiting import LIMIT_S
 
 
@@ -101,54 +99,3 @@ async def test_health_is_answered_while_the_gateway_is_full(serve: Serve) -> Non
         for _ in range(3):
             wire = await port.connect()
             assert 200 == (await wire.ask(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"))[0]
-
-
-@asynccontextmanager
-async def flood(port: Port, request: bytes, count: int) -> AsyncIterator[tuple[Any, list[Any]]]:
-    """Send a request on each of many connections. Yield the first refusal, and the tasks that read the answers."""
-    wires = [await port.connect() for _ in range(count)]
-    answers = [asyncio.create_task(wire.answer()) for wire in wires]
-    for wire in wires:
-        wire.send(request)
-    await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
-    yield next(one.result() for one in answers if one.done()), answers
-    await asyncio.gather(*answers)
-
-
-async def test_a_class_is_asked_for_by_name(serve: Serve) -> None:
-    """Another class is a client error. Critical requests have their own permits only if there are at least sixteen."""
-    async with serve(max_in_flight=1) as port:
-        await busy(port)
-        wire = await port.connect()
-        status, _, body = await wire.ask(post(b'{"text": "good"}', "/serve/e", "x-priority: urgent"))
-        assert (400, "x-priority must be one of critical, default, batch") == (
-            status,
-            body["error"],
-        )
-        status, headers, _ = await wire.ask(post(b'{"text": "good"}', "/serve/e", "x-priority: batch"))
-        assert (429, "gateway_full") == (status, headers["x-refused-because"])
-        text = (await port.stack.client.get("/metrics")).text
-        assert 'gateway_refused_requests_total{priority="batch",reason="gateway_full"} 1.0' in text
-
-
-async def test_a_request_beyond_the_work_limit_is_refused_before_its_body(make_stack: Callable[..., Any]) -> None:
-    """It holds no bytes. The others are answered."""
-    stack = make_stack(work_limit="always")
-    stack.registry.endpoints = {}
-    stack.deploy("e")
-    async with stack.gateway.running(), stack.client, serving(stack) as port:
-        await stack.served("e")
-        batcher = stack.gateway.table.current.endpoints["e"].batcher
-        batcher.limit.per_row = 1.0  # so that one row is as much as the limit admits
-        stack.backend.hold = asyncio.Event()
-        async with flood(port, post(), 20) as ((status, headers, _), answers):
-            assert (429, "work_full") == (status, headers["x-refused-because"])
-            permits = stack.gateway.permits
-            await stack.until(lambda: sum(one.done() for one in answers) + permits.in_flight == 20)
-            held = permits.held_bytes
-            late = await port.connect()
-            status, headers, _ = await late.ask(post(b"x" * 100_000)[:-99_000])
-            assert (429, "work_full") == (status, headers["x-refused-because"])
-            assert held == permits.held_bytes
-            stack.backend.hold.set()
-        assert {200, 429} == {one.result()[0] for one in answers}

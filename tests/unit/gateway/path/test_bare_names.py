@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from gateway import default_version
 from gateway.registry import Record
 
@@ -33,19 +31,6 @@ async def test_a_bare_name_answers_with_the_recorded_default(stack: Any) -> None
     assert {"e": "e/2"} == (await stack.client.get("/v1/status")).json()["defaults"]
 
 
-async def test_a_default_that_is_still_loading_is_not_replaced_by_a_loaded_version(stack: Any) -> None:
-    """The state of one replica decides nothing. The caller gets 503 and may retry."""
-    stack.deploy("e", "m1", version="1")
-    stack.registry.add_endpoint("e", "missing", version="2")
-    stack.registry.ledger.write(
-        [Record(default_version.KIND, *default_version.record("first", "e", default_version.Default("e/2")))]
-    )
-    await stack.served("e/1")
-    await stack.until(lambda: stack.gateway.table.current.defaults)
-    reply = await stack.client.post("/serve/e", json=BODY)
-    assert (503, "model_not_ready") == (reply.status_code, reply.json()["code"])
-
-
 async def test_if_the_default_was_removed_the_error_names_the_command_and_the_other_version(stack: Any) -> None:
     """The other version gets no traffic for it."""
     await start(stack)
@@ -55,27 +40,6 @@ async def test_if_the_default_was_removed_the_error_names_the_command_and_the_ot
     assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
     assert "triton-gateway default e" in reply.text
     assert "e/1" in reply.text
-
-
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [
-        ("/v1/models/e:predict", {"instances": ["good"]}),
-        ("/v2/models/e/infer",
-         {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["good"]}]}),
-        ("/predict", {"inputs": "good"}),
-    ],
-    ids=["kserve", "open-inference", "the-one-endpoint"],
-)  # fmt: skip
-async def test_every_protocol_accepts_the_bare_name(stack: Any, path: str, body: dict[str, Any]) -> None:
-    """Also protocols whose URLs have no place for a version."""
-    if path == "/predict":
-        stack.deploy("e", "m2", version="2")
-        await stack.served("e/2")
-    else:
-        await start(stack)
-    reply = await stack.client.post(path, json=body)
-    assert (200, "e/2") == (reply.status_code, reply.headers["x-served-by"]), reply.text
 
 
 async def test_lists_and_descriptions_include_the_bare_name(stack: Any) -> None:

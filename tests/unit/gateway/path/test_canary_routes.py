@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from typing import Any
 
 import numpy as np
@@ -72,15 +70,6 @@ async def test_refused_input_causes_no_fallback(stack: Any) -> None:
     assert not any("fallback" in name for name in await counted(stack))
 
 
-async def test_direct_calls_and_the_stable_version_have_no_fallback(stack: Any) -> None:
-    """The caller gets the error of the version that it called."""
-    await start(stack, (0.0, 1.0))
-    fail(stack, "e/1", ModelFailed("no"))
-    assert 502 == (await stack.client.post("/serve/c", json=BODY)).status_code
-    assert 502 == (await stack.client.post("/serve/e/1", json=BODY)).status_code
-    assert not any("fallback" in name for name in await counted(stack))
-
-
 async def test_the_routing_key_can_be_another_header(make_stack: Any) -> None:
     """Each key always gets the same version."""
     stack = make_stack(routing_key="X-Account")
@@ -125,30 +114,6 @@ async def test_another_number_of_rows_than_was_sent_is_the_versions_fault(
     assert (200, "fallback", "e/1") == (reply.status_code, reply.headers["x-route"], reply.headers["x-served-by"])
     reply = await stack.client.post("/serve/e/2", json=body)
     assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
-
-
-async def test_calls_of_one_request_that_differ_in_dimensions_are_the_versions_fault(stack: Any) -> None:
-    """Their outputs cannot be joined: 502, and a canary falls back."""
-    await start(stack)
-    ranks = itertools.cycle((1, 2, 3))
-    stack.load("e/2", lambda given: {"logits": np.zeros((len(given["input_ids"]), *[2] * next(ranks)), np.float32)})
-    body = {"text": ["good"] * 150}
-    assert "e/1" == (await stack.client.post("/serve/c", json=body)).headers["x-served-by"]
-    assert 502 == (await stack.client.post("/serve/e/2", json=body)).status_code
-
-
-async def test_a_tensor_endpoint_answers_502_if_a_shared_call_returns_other_rows(stack: Any) -> None:
-    """As a text task does."""
-    stack.registry.add_model("plain", stack.folder / "plain.onnx", name="plain")
-    (stack.folder / "plain.onnx").write_bytes(b"onnx")
-    stack.registry.add_endpoint("t", "plain")
-    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda x: {"y": np.zeros((1, 1))})
-    await stack.served("t")
-    stack.backend.hold = asyncio.Event()
-    asking = [asyncio.create_task(stack.client.post("/serve/t", json={"x": [[1.0]]})) for _ in range(12)]
-    await stack.until(lambda: stack.gateway.permits.in_flight == len(asking))
-    stack.backend.hold.set()
-    assert 502 in {(await one).status_code for one in asking}, "all but the first ones share a call"
 
 
 @pytest.mark.parametrize(

@@ -121,26 +121,6 @@ async def test_a_canary_waits_only_for_versions_with_a_weight(stack: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"weights": [1.0], "load_endpoints": ["nobody"]}, "matches no endpoint that exists"),
-        ({"weights": [0.0], "load_endpoints": ["e"]}, "only zero weights"),
-        ({"weights": ["much"], "load_endpoints": ["e"]}, "weights"),
-    ],
-    ids=["no such version", "no weight", "unreadable"],
-)
-async def test_a_canary_with_a_broken_rule_says_what_is_wrong(stack: Any, fields: dict[str, Any], reason: str) -> None:
-    """The serving Task names it, so it is not unknown."""
-    stack.deploy("e", "m1")
-    stack.registry.canary["c"] = {"endpoint": "c", **fields}
-    await stack.served("e")
-    await stack.until(lambda: stack.gateway.table.current.faults)
-    reply = await stack.client.post("/serve/c", json=BODY)
-    assert (503, True) == (reply.status_code, reason in reply.json()["error"]), reply.text
-    assert reason in row((await stack.client.get("/v1/status")).json(), "c")["reason"]
-
-
-@pytest.mark.parametrize(
     ("method", "path", "body"),
     [
         ("POST", "/predict", {"inputs": "good"}),

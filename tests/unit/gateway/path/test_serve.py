@@ -23,7 +23,7 @@ from gateway.path.routing.canary import Weighted
 from gateway.path.serve import ask_version
 from gateway.trace import TRACEPARENT, Trace
 from tests.unit.gateway.path.asks import Counted, Echo, Job, Obedient, Plane, Told
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, soon
 
 ACTIONS = (
     "answer", "unreadable answer", "version fails", "request is refused", "bug", "leave", "expire", "retire canary",
@@ -231,6 +231,32 @@ async def test_a_fallback_starts_with_empty_counts_and_the_requests_own_trace_co
     assert (0, 0, 0, None, 5) == (ask.rows, ask.tokens, ask.truncated, ask.custom, ask.infer_ns)
 
 
+async def test_a_stream_that_has_begun_has_no_fallback() -> None:
+    """Another version's pieces cannot follow: the error ends it. Before the first piece the stable version answers."""
+
+    class Streamed(Told):
+        async def send(self, _event: Event) -> None:
+            self.has_begun = True
+
+    def stream_of(pieces: int) -> Any:
+        async def stream(_question: object, _ask: object) -> Any:
+            for number in range(pieces):
+                yield Event("x", (), None, 1, number)
+            raise ModelFailed("no memory")
+
+        return stream
+
+    for pieces, outcome in ((1, "model_failed"), (0, "ok")):
+        made, call = Plane("new", "old"), Echo("c")
+        made.publish(c=Weighted(("new", "old"), (1.0, 1.0), "old"))
+        call.streams = True
+        made.endpoints["new"].stream = stream_of(pieces)
+        made.endpoints["old"].handler._begin = lambda job: job.answered("saved")  # type: ignore[attr-defined]
+        ask = made.start(Streamed(call))
+        await soon(lambda ask=ask: ask.is_over)
+        assert [outcome] == [trace.outcome for trace in made.ended]
+
+
 async def test_a_stream_waits_until_each_piece_is_sent_and_ends_when_the_caller_leaves() -> None:
     """No piece is made before the last one was sent. After the departure the source is closed."""
     made_pieces: list[int] = []
@@ -265,56 +291,6 @@ async def test_a_stream_waits_until_each_piece_is_sent_and_ends_when_the_caller_
     await asyncio.wait_for(is_closed.wait(), LIMIT_S)
     assert [0, 1] == made_pieces
     assert ["client_gone"] == [trace.outcome for trace in made.ended]
-
-
-async def test_a_replaced_version_stays_open_until_its_last_answer_was_taken() -> None:
-    """A request chooses and leases its version in one step, so it never meets a closed one."""
-    made = Plane("e")
-    old = made.endpoints["e"]
-    first = made.ask(Echo())
-    first.room = Outcome()
-    made.endpoints["e"] = Counted(Obedient(), "e")
-    made.publish()
-    retiring = asyncio.create_task(old.retire())
-    await asyncio.sleep(0)
-    other = made.ask(Echo())
-    made.job("e").answered("new")
-    old.handler.jobs[-1].answered("old")  # type: ignore[attr-defined]
-    await asyncio.sleep(0)
-    assert (1, False) == (old.leased, old.handler.is_closed)  # type: ignore[attr-defined]  # not read yet
-    first.room.set_result(None)
-    await retiring
-    assert old.handler.is_closed  # type: ignore[attr-defined]
-    assert [b"('e', 'old')", b"('e', 'new')"] == [first.replies[0], other.replies[0]]
-
-
-async def test_the_stable_version_of_a_canary_is_leased_from_the_start() -> None:
-    """If it is replaced before the canary fails, it is still open for the fallback."""
-    made = Plane("new", "old")
-    made.publish(c=Weighted(("new", "old"), (1.0, 1.0), "old"))
-    ask = made.ask(Echo("c"))
-    retiring = asyncio.create_task(made.endpoints["old"].retire())
-    await asyncio.sleep(0)
-    made.job("new").failed(BackendUnavailable("away"))
-    assert not made.endpoints["old"].handler.is_closed  # type: ignore[attr-defined]
-    made.job("old").answered("saved")
-    await retiring
-    assert [b"('old', 'saved')"] == ask.replies
-
-
-@pytest.mark.looptime
-async def test_the_deadline_ends_a_request_even_if_the_handler_does_nothing() -> None:
-    """It releases the version at once, and a late answer is dropped."""
-    made = Plane("e", timeout=2.0)
-    ask = made.ask(Echo())
-    await asyncio.sleep(1.9)
-    assert not ask.is_over
-    await asyncio.sleep(0.3)
-    [error] = ask.refusals
-    assert isinstance(error, DeadlineExceeded)
-    assert "no answer within 2 s" in str(error)
-    made.job("e").answered("late")
-    assert (1, 1, 1) == (made.endpoints["e"].released, len(made.ended), made.job("e").given_up)
 
 
 async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error() -> None:
