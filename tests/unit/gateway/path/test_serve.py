@@ -114,11 +114,11 @@ def test_in_any_order_of_events_a_request_ends_once_and_each_lease_is_released_o
             await case.act(action)
             case.check_what_is_held()
         await case.act("leave")
+        assert case.ask.is_over
+        case.check_what_is_held()
         for endpoint in ("canary", "stable"):
             await case.act(f"retire {endpoint}")
         await asyncio.gather(*case.retiring.values())  # nothing is held: both can be closed
-        case.check_what_is_held()
-        assert case.ask.is_over
         [trace] = case.made.ended
         known = case.ask.refusals[0] if case.ask.refusals else None
         assert trace.outcome == ("ok" if known is None else known.kind)
