@@ -170,7 +170,7 @@ def _settings(text: str, _page: Path) -> None:
 
 CONTENT: Final[Mapping[str, Callable[[str, Path], object]]] = {
     "conf": lambda text, _: text_to_config_dict(text), "sh": _settings, "yaml": lambda text, _: yaml.safe_load(text),
-    "dockerfile": lambda *_: None, "json": lambda text, _: json.loads(text),
+    "dockerfile": lambda *_: None, "json": lambda text, _: json.loads(text.replace("…", "")),
     "docs/clearml.md yaml": lambda text, page: (_state if text.startswith("version:") else _values)(text, page),
     "docs/drift.md json": lambda text, _: drift.decode(text),
     "docs/versions.md json": lambda text, _: samples.parse(json.loads(text)),

@@ -11,7 +11,6 @@ import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import quote
 
 import pytest
 from hypothesis import example, given, settings
@@ -102,20 +101,6 @@ def test_a_download_stays_in_its_folder(
     assert {"deep"} >= {path.name for path in root.iterdir()}
     assert {"cache"} >= {path.name for path in root.glob("deep/*")}
     assert not Path("/escaped.txt").exists()
-
-
-@pytest.mark.parametrize("name", HOSTILE)
-@pytest.mark.parametrize("is_package", [False, True], ids=["file", "package"])
-def test_a_model_at_any_address_of_a_store_is_fetched(
-    world: World, tmp_path: Path, name: str, is_package: bool
-) -> None:
-    """The name only has to be made safe: what is stored there is what counts."""
-    if "\ud800" in name:
-        name = quote(name, errors="surrogatepass")
-    cache = ArtifactCache(tmp_path / "cache", world.registry)
-    model = ModelRecord("a" * 32, "m", f"{world.store}/{name}", "", is_package)
-    (file,) = cache.model(model).iterdir()
-    assert (b"packed" if is_package else CONTENT) == file.read_bytes()
 
 
 ON_THIS_MACHINE = [f"file://{{folder}}/{name}" for name in ("n" * 300, "%00", "a%00b", "%2e%2e", "..", "")]

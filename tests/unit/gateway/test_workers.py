@@ -81,16 +81,6 @@ def stand(tmp_path: Path) -> Iterator[Stand]:
         os.kill(pid, signal.SIGKILL)
 
 
-def test_dead_workers_are_replaced_by_forks_of_their_parent(stand: Stand) -> None:
-    """Both at once: two others serve as children of the same parent."""
-    before = stand.workers()
-    for pid in before:
-        os.kill(pid, signal.SIGKILL)
-    stand.until(lambda: len(stand.workers() - before) == 2)
-    parents = {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1] for pid in stand.workers() - before}
-    assert {str(stand.process.pid)} == parents
-
-
 def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
     """Stopped by a signal, it sends no heartbeat. The other one stays."""
     one = Stand(tmp_path, silence_timeout=10.0)

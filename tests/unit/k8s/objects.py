@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
+import pytest
 
 from deploy.cli.main import group
 from gateway import settings
@@ -22,6 +23,17 @@ def variables_of(command: str) -> set[str]:
     assert found is not None, command
     given = [parameter.envvar or [] for parameter in found.params]
     return {name for names in given for name in ([names] if isinstance(names, str) else names)}
+
+
+def read_settings(variables: Mapping[str, str]) -> Settings:
+    """The gateway's settings of these variables; others are left out."""
+    names = {name for field in Settings.model_fields for name in settings.variables_of(field)}
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.delenv(name, raising=False)
+        for name in names & variables.keys():
+            patch.setenv(name, variables[name])
+        return Settings()
 
 
 def of(objects: Objects, *kinds: str) -> Objects:

@@ -14,11 +14,10 @@ import pytest
 import yaml
 
 from deploy.tritonserver import key
-from gateway.settings import Settings
 from gateway.triton.key import read_key
 from tests.kube_tools import CHART
 
-from .objects import variables_of
+from .objects import read_settings, variables_of
 
 ROOT = Path(__file__).parents[3]
 FILE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -71,8 +70,8 @@ def test_variables_are_settings_of_what_runs(name: str) -> None:
         assert not given
         return
     if words[0] == "serve":
-        values = {k: settled(v) for k, v in service["environment"].items() if k.startswith("TRITON_GATEWAY_")}
-        assert Settings(**values).files_rewrites()["http://localhost:8008"] == "http://controlplane:8008"
+        read = read_settings({name: settled(value) for name, value in service["environment"].items()})
+        assert read.files_rewrites()["http://localhost:8008"] == "http://controlplane:8008"
     assert given <= variables_of(words[0]) | CLEARML
 
 

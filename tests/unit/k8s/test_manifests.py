@@ -19,7 +19,7 @@ from gateway.app import Gateway
 from gateway.settings import Settings
 from tests.fakes import FakeBackend, FakeRegistry
 
-from .objects import Objects, labels_of, matches, named, of, pods, variables_of
+from .objects import Objects, labels_of, matches, named, of, pods, read_settings, variables_of
 
 VALUES = ("default", "gpu", "dev", "existing", "sync")
 
@@ -237,10 +237,9 @@ def test_every_variable_is_a_setting_of_the_command_that_runs(objects: Objects) 
 def test_the_gateways_settings_are_usable(objects: Objects) -> None:
     """Every value passes the settings' own validation; no request may take longer than its gateway waits."""
     for name, container in containers(objects):
-        values = {k: v for k, v in environment(container).items() if k.startswith("TRITON_GATEWAY_")}
-        if kind_of(container) == "gateway" and "TRITON_GATEWAY_TRITON_GRPC" in values:
-            found = Settings(**values)
-            assert 8080 == found.port, name
+        if kind_of(container) == "gateway" and "TRITON_GATEWAY_TRITON_GRPC" in environment(container):
+            found = read_settings(environment(container))
+            assert ("0.0.0.0", 8080) == (found.host, found.port), name
             assert found.drain_timeout >= found.request_timeout, name
 
 
