@@ -89,46 +89,6 @@ def _by(p: Floats, logs: Floats) -> Floats:
     return moved
 
 
-@dataclass(slots=True)
-class Stakes:
-    """The money of bets, in arrays (bets,), or (endpoints, bets) in simulations."""
-
-    log_stake: Floats
-    """Logarithm of the stake with which each bet began, in days' worth of money."""
-    grown: Floats
-    """Logarithm of a unit's growth since then, before the factor ``m / (m + n)``."""
-    seen: Floats
-    """Number of texts since then."""
-    waiting: Floats
-    """Wealth received since then, in days' worth."""
-
-    @classmethod
-    def new(cls, *shape: int) -> Stakes:
-        """Return bets without money."""
-        return cls(np.full(shape, -math.inf), np.zeros(shape), np.zeros(shape), np.zeros(shape))
-
-    def step(self, grown: Floats, texts: Floats | float, days: float, size: float, most: float) -> Floats:
-        """Apply ``texts`` texts within ``days``; ``grown`` is the logarithm of a unit's growth on each bet.
-
-        ``size`` is the size of the reference, ``most`` the logarithm of a bet's
-        upper limit. Returns what the bets own, in days' worth of money; money that waits is no evidence.
-        """
-        self.grown += grown
-        self.seen += texts
-        # At most a day's worth waits, so a bet after a long quiet time begins with no more than that.
-        self.waiting = np.minimum(self.waiting + days, _MAX_WAITING)
-        log_owned = np.minimum(self.log_stake + self.grown / (1 + self.seen / size), most)
-        owned: Floats = np.exp(log_owned)
-        ended = owned <= self.waiting
-        self.log_stake[ended] = np.log(np.maximum(self.waiting[ended], _LEAST_STAKE))
-        full = log_owned >= most
-        self.log_stake[full] = most
-        self.waiting[ended] = 0.0
-        anew = ended | full
-        self.grown[anew] = self.seen[anew] = 0.0
-        return owned
-
-
 @dataclass(frozen=True, slots=True)
 class Judged:
     """The evidence on one variable."""
@@ -152,18 +112,24 @@ class Variable:
         self, p: Floats, size: float, *, ordered: bool, alarm_days: float, begun: Judged | None = None
     ) -> None:  # fmt: skip
         expected = bets(p, size, ordered=ordered)
+        count = len(expected)
         self._gains = np.log(expected / p)
         self._size = size
         self._alarm = alarm_days
         self._lately = 0.0
         """Texts per day, averaged with exponential decay over a day."""
-        self._most = math.log(max(1, len(expected)) * alarm_days) + _ABOVE
-        self._stakes = Stakes.new(len(expected))
-        self._began = np.zeros(len(expected))
+        self._most = math.log(max(1, count) * alarm_days) + _ABOVE
+        days, since = (begun.days, begun.since) if begun is not None else (0.0, 0.0)
+        self._log_stake = np.full(count, math.log(days) if days > 0 else -math.inf)
+        """Logarithm of the stake with which each bet began, in days' worth of money."""
+        self._began = np.full(count, since)
         """When each bet began (Unix time)."""
-        if begun is not None and begun.days > 0:
-            self._stakes.log_stake[:] = math.log(begun.days)
-            self._began[:] = begun.since
+        self._grown = np.zeros(count)
+        """Logarithm of a unit's growth since then, before the factor ``m / (m + n)``."""
+        self._seen = np.zeros(count)
+        """Number of texts since then."""
+        self._waiting = np.zeros(count)
+        """Wealth received since then, in days' worth."""
 
     @property
     def is_judged(self) -> bool:
@@ -173,9 +139,19 @@ class Variable:
     def step(self, counts: Floats, days: float, now: float) -> Judged:
         """Apply the counts (bins,) of the last ``days`` until ``now`` (Unix time)."""
         texts = float(counts.sum())
-        owned = self._stakes.step(self._gains @ counts, texts, days, self._size, self._most)
+        self._grown += self._gains @ counts
+        self._seen += texts
+        # At most a day's worth waits, so a bet after a long quiet time begins with no more than that.
+        self._waiting = np.minimum(self._waiting + days, _MAX_WAITING)
+        log_owned = np.minimum(self._log_stake + self._grown / (1 + self._seen / self._size), self._most)
+        owned = np.exp(log_owned)  # money that waits is no evidence
+        ended, full = owned <= self._waiting, log_owned >= self._most
+        self._log_stake[ended] = np.log(np.maximum(self._waiting[ended], _LEAST_STAKE))
+        self._waiting[ended] = 0.0
         # A bet at its upper limit restarts at that limit and keeps the time at which it began.
-        self._began[(self._stakes.seen == 0) & (self._stakes.log_stake < self._most)] = now
+        self._log_stake[full] = self._most
+        self._began[ended & ~full] = now
+        self._grown[ended | full] = self._seen[ended | full] = 0.0
         self._lately = self._lately * math.exp(-days) + texts
         return Judged(float(owned.mean()), self.visible(), float(self._began[owned.argmax()]))
 
