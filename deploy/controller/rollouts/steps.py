@@ -23,10 +23,12 @@ STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
 """Shares of the canary, in percent."""
 _MIRROR_STEPS: Final = 10
 """Step times that the first step lasts at most until enough mirrored answers were compared."""
-_UNDETECTABLE: Final = {
-    "errors": "errors", "labels": "changes of labels", "pairs": "different answers",
-}  # fmt: skip
-"""Test → its faults, in the plural."""
+_UNSEEN: Final = {
+    "errors": ("errors of any size", "{:.1%} errors"),
+    "labels": ("changes of labels of any size", "label shares changed by {:.0%}"),
+    "pairs": ("different answers of any size", "{:.1%} different answers"),
+}
+"""Test → its faults, in words: if none would have been seen yet, and the smallest that would."""
 _MAX_HISTORY: Final = 60
 """Decisions that are kept, the latest ones."""
 _FORGOTTEN_S: Final = 3600.0
@@ -236,14 +238,8 @@ def _judged(rollout: Rollout, seen: Observation, now: float) -> tuple[State, str
 
 def _undetectable(gate: Gate) -> str:
     """Return a phrase that says which faults are too small to be detected with the requests so far."""
-    found, words = gate.could_see(), []
-    for name, text in (
-        ("errors", "{:.1%} errors"), ("labels", "label shares changed by {:.0%}"),
-        ("pairs", "{:.1%} different answers"),
-    ):  # fmt: skip
-        if name in found:
-            least = found[name]
-            words.append(f"{_UNDETECTABLE[name]} of any size" if least is None else text.format(least))
+    seen = ((_UNSEEN[test], least) for test, least in gate.could_see().items())
+    words = (none if least is None else some.format(least) for (none, some), least in seen)
     too_few = f"; {_too_few_pairs(gate)}" if gate.lacks_pairs else ""
     return f"faults smaller than these could not be detected: {', '.join(words)}{too_few}"
 
