@@ -25,9 +25,8 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, TraceFl
 from opentelemetry.trace.status import Status, StatusCode
 
 from gateway.errors import OF_CALLERS, MethodNotAllowed
-from gateway.trace import Trace
+from gateway.trace import STAGES, Trace
 
-_STAGES: Final = ("prepare", "queue", "infer", "finish")
 _OK: Final = Status()
 _SAMPLED: Final = TraceFlags(TraceFlags.SAMPLED)
 _NOT_SAMPLED: Final = TraceFlags(TraceFlags.DEFAULT)
@@ -92,14 +91,14 @@ class Spans:
         failed = Status(StatusCode.ERROR, _reason(trace)) if trace.error is not None else _OK
         # Each stage ends where the next begins, and the last one with the request. A failed request's last stage is the
         # one that failed; it takes all time that the other stages do not account for.
-        lengths = {stage: int(getattr(trace, f"{stage}_ns")) for stage in _STAGES}
+        lengths = {stage: int(getattr(trace, f"{stage}_ns")) for stage in STAGES}
         if trace.error is not None and lengths["prepare"]:
             at = began + max(0, trace.total_ns - sum(lengths.values()) - 1) if lengths["infer"] else began
             unfinished = "finish" if lengths["infer"] else "infer"
             lengths[unfinished] = max(1, trace.total_ns - sum(lengths.values()))
         else:
             at, unfinished = max(began, ended - sum(lengths.values())), ""
-        for stage in _STAGES:
+        for stage in STAGES:
             if lengths[stage]:
                 self._emit(
                     span, stage, at, min(at + lengths[stage], ended), failed if stage == unfinished else _OK,

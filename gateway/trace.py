@@ -76,6 +76,8 @@ class Flow(NamedTuple):
     tenant: str
 
 
+STAGES: Final = ("prepare", "queue", "infer", "finish")
+"""What the time of a request is spent on; see ``Trace``."""
 CLASSES: Final = ("critical", "default", "batch")
 """The classes of priority by rank, the most important first."""
 CRITICAL, DEFAULT, BATCH = range(3)

@@ -7,7 +7,7 @@ count it, at any later time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Annotated, Final, NamedTuple
 
 import orjson
@@ -18,7 +18,6 @@ from gateway.callers.rights import FEEDBACK, Caller
 from gateway.errors import EndpointNotFound, InputRefused, MethodNotAllowed
 from gateway.health import Health
 from gateway.http.exchange import Exchange
-from gateway.metrics.feedback import Labelled
 from gateway.path.admission import Permits
 from gateway.path.call import Reply
 from gateway.path.routing.snapshot import Snapshot, not_read_yet
@@ -43,7 +42,8 @@ OPERATION: Final = {
 }  # fmt: skip
 """The route in the OpenAPI document."""
 
-Count = Callable[[Labelled], None]
+Count = Callable[[str, str, str, str, Sequence[str]], None]
+"""Counts a label: endpoint, version, predicted and true label, and the version's known labels."""
 Text = Annotated[str, Field(min_length=1, max_length=100)]
 
 
@@ -103,12 +103,16 @@ class FeedbackRoute:
             found = self._read(body, caller)
         finally:
             permit.release()
-        for one in found:
-            self._count(one)
-        said = {"counted": len(found), **_not_served(found, self._table.current)}
+        for version, predicted, label in found:
+            self._count(version.endpoint, version.version, predicted, label, version.labels)
+        said = {
+            "counted": len(found),
+            **_not_served({(one.endpoint, one.version) for one, *_ in found}, self._table.current),
+        }
         return Reply(200, [(b"content-type", b"application/json")], orjson.dumps(said))
 
-    def _read(self, body: object, caller: Caller | None) -> list[Labelled]:
+    def _read(self, body: object, caller: Caller | None) -> list[tuple[_Version, str, str]]:
+        """Return version, predicted and true label of each."""
         is_many = isinstance(body, Mapping) and "feedback" in body
         try:
             labels = Labels.model_validate(body if is_many else {"feedback": [body]}).feedback
@@ -126,21 +130,20 @@ class FeedbackRoute:
                 if caller is not None and self._access is not None:
                     self._access.require(caller, FEEDBACK, url)
                 versions[url] = _version(self._table.current, url, where)
-            endpoint, number, known, values = versions[url]
+            version = versions[url]
             for value, name in ((one.predicted, "predicted"), (one.label, "label")):
-                if known and value not in values:
-                    listed = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+                if version.labels and value not in version.values:
+                    listed = ", ".join(version.labels[:10]) + (", …" if len(version.labels) > 10 else "")
                     raise InputRefused(
-                        f"{where}.{name}: {endpoint} has no label {ascii(value)[1:-1]}", hint=listed
+                        f"{where}.{name}: {version.endpoint} has no label {ascii(value)[1:-1]}", hint=listed
                     )  # fmt: skip
-            found.append(Labelled(endpoint, number, one.predicted, one.label, known))
+            found.append((version, one.predicted, one.label))
         return found
 
 
-def _not_served(found: Sequence[Labelled], snapshot: Snapshot) -> dict[str, list[str]]:
+def _not_served(found: Set[tuple[str, str]], snapshot: Snapshot) -> dict[str, list[str]]:
     """Return the versions that are not served: replaced ones, whose labels come late, or mistyped ones."""
-    served = {(one.identity.endpoint, one.identity.version) for one in snapshot.endpoints.values()}
-    gone = sorted({(one.endpoint, one.version) for one in found} - served)
+    gone = sorted(found - {(one.identity.endpoint, one.identity.version) for one in snapshot.endpoints.values()})
     return {"not_served": [f"{endpoint}/{version}" for endpoint, version in gone]} if gone else {}
 
 

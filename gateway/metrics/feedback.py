@@ -7,7 +7,6 @@ are counted as ``other``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from gateway.metrics import catalog
@@ -22,17 +21,6 @@ ANOTHER: Final = "another"
 """The true label, if prediction and label are both ``other`` and differ: right is who has two equal ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """An answer whose true label is known; ``known`` are the version's labels, if known."""
-
-    endpoint: str
-    version: str
-    predicted: str
-    label: str
-    known: Sequence[str] = ()
-
-
 class FeedbackCounts:
     """Counts labelled answers. For use by one event loop."""
 
@@ -40,17 +28,17 @@ class FeedbackCounts:
         self._numbers = numbers
         self._values: dict[tuple[str, str], set[str]] = {}
 
-    def add(self, one: Labelled) -> None:
-        """Count one answer."""
-        pair = (one.endpoint, one.version)
-        if pair not in self._values and sum(name == one.endpoint for name, _ in self._values) >= MAX_VERSIONS:
-            pair = (one.endpoint, OTHER)
-        values = self._values.setdefault(pair, set(one.known[:MAX_LABELS]))
+    def add(self, endpoint: str, version: str, predicted: str, label: str, known: Sequence[str] = ()) -> None:
+        """Count one answer whose true label is known; ``known`` are the version's labels, if known."""
+        pair = (endpoint, version)
+        if pair not in self._values and sum(name == endpoint for name, _ in self._values) >= MAX_VERSIONS:
+            pair = (endpoint, OTHER)
+        values = self._values.setdefault(pair, set(known[:MAX_LABELS]))
         shown = []
-        for value in (one.predicted, one.label):
+        for value in (predicted, label):
             if value not in values and len(values) < MAX_LABELS:
                 values.add(value)
             shown.append(value if value in values else OTHER)
-        if shown == [OTHER, OTHER] and one.predicted != one.label:
+        if shown == [OTHER, OTHER] and predicted != label:
             shown[1] = ANOTHER
         self._numbers.count(catalog.FEEDBACK, *pair, *shown).value += 1

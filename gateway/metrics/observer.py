@@ -26,7 +26,7 @@ from gateway.metrics.catalog import Metric
 from gateway.metrics.feedback import FeedbackCounts
 from gateway.metrics.watch import Watch
 from gateway.objectives import Objective
-from gateway.trace import CANARY, Trace
+from gateway.trace import CANARY, STAGES, Trace
 
 MAX_TENANTS: Final = 1000
 """Tenants with series of their own. Signers of tokens could invent any number of them."""
@@ -46,7 +46,6 @@ each took 8 µs more when it was counted by itself.
 _GATHERED: Final = 16
 """So many are counted at once: if more wait, what they hold has left the processor's caches when they are counted."""
 _NS = 1e-9
-_STAGES = ("prepare", "queue", "infer", "finish")
 _Promised = tuple[int, Count, Count]
 """An objective's latency in ns, the count of answers within it, and the count of later ones."""
 
@@ -286,7 +285,7 @@ class _ServedMetrics:
         self._answered = numbers.count(catalog.REQUESTS, *pair, route, "ok")
         self._distributions = (
             numbers.distribution(catalog.REQUEST_SECONDS, *pair, route),
-            *(numbers.distribution(catalog.STAGE_SECONDS, *pair, route, stage) for stage in _STAGES),
+            *(numbers.distribution(catalog.STAGE_SECONDS, *pair, route, stage) for stage in STAGES),
             numbers.distribution(catalog.ROWS, *pair),
         )
         self._sums = tuple(numbers.count(metric, *pair) for metric in (catalog.TOKENS, catalog.TRUNCATED))

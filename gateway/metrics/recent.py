@@ -17,7 +17,7 @@ from typing import Any, Final
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Gauge, Histogram, Snapshot, Value
 from gateway.metrics.drift import MISSING, Counts, Shares, bin_of, in_order
-from gateway.trace import CANARY, FALLBACK
+from gateway.trace import CANARY, FALLBACK, STAGES
 
 STEP_S: Final = 15.0
 _STEPS: Final = 4
@@ -25,7 +25,6 @@ _POINTS: Final = 240
 BINS_S: Final = 3600.0
 """The time over which bins are shown: that of the controller's metrics."""
 _BINS_STEP_S: Final = 300.0
-STAGES: Final = ("prepare", "queue", "infer", "finish")
 QUANTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _CURVES: Final = ("rate", "failed", *QUANTILES, *STAGES)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator
-from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts, Labelled
+from gateway.metrics.feedback import MAX_LABELS, MAX_VERSIONS, FeedbackCounts
 from tests.unit.gateway.metrics.summed import counted
 
 
@@ -12,9 +12,9 @@ def test_an_answer_counts_by_predicted_and_true_label() -> None:
     """Right if both are equal."""
     numbers = Accumulator()
     counts = FeedbackCounts(numbers)
-    counts.add(Labelled("e", "1", "GOOD", "BAD"))
+    counts.add("e", "1", "GOOD", "BAD")
     for _ in range(2):
-        counts.add(Labelled("e", "1", "GOOD", "GOOD"))
+        counts.add("e", "1", "GOOD", "GOOD")
     assert {("e", "1", "GOOD", "BAD"): 1, ("e", "1", "GOOD", "GOOD"): 2} == counted(
         numbers.snapshot(), catalog.FEEDBACK
     )
@@ -25,9 +25,9 @@ def test_labels_beyond_the_first_are_counted_together() -> None:
     numbers = Accumulator()
     counts = FeedbackCounts(numbers)
     for n in range(100):
-        counts.add(Labelled("e", "1", f"l{n}", f"l{n}", known=("a", "b")))
-        counts.add(Labelled("e", "1", f"l{n}", "a", known=("a", "b")))
-        counts.add(Labelled("e", "1", f"l{n}", f"l{n + 1}", known=("a", "b")))
+        counts.add("e", "1", f"l{n}", f"l{n}", known=("a", "b"))
+        counts.add("e", "1", f"l{n}", "a", known=("a", "b"))
+        counts.add("e", "1", f"l{n}", f"l{n + 1}", known=("a", "b"))
     pairs = counted(numbers.snapshot(), catalog.FEEDBACK)
     assert len({value for _, _, *pair in pairs for value in pair}) <= MAX_LABELS + 2
     right = sum(n for (_, _, predicted, label), n in pairs.items() if predicted == label)
@@ -40,8 +40,8 @@ def test_versions_beyond_the_first_are_counted_together() -> None:
     counts = FeedbackCounts(numbers)
     for endpoint in ("e", "f"):
         for n in range(3 * MAX_VERSIONS):
-            counts.add(Labelled(endpoint, str(n), "a", "a"))
-    counts.add(Labelled("e", "3", "a", "a"))
+            counts.add(endpoint, str(n), "a", "a")
+    counts.add("e", "3", "a", "a")
     found = counted(numbers.snapshot(), catalog.FEEDBACK)
     assert 2 * (MAX_VERSIONS + 1) == len(found)
     assert (2, 2 * MAX_VERSIONS) == (found["e", "3", "a", "a"], found["e", "other", "a", "a"])
