@@ -207,7 +207,7 @@ class Assembler:
 
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
-            parts = HookParts(spec, code_path, model, _model_endpoint(spec), call, info, processor, called)
+            parts = HookParts(spec, code_path, model, _model_endpoint(spec), call, processor, called)
             hooks, details = await self._hooks.build(parts, hook_limits)
             opened.push_async_callback(_close, hooks)
             # The samples hold for the bundle with its own code, not for other code in front of it.
@@ -219,7 +219,11 @@ class Assembler:
                 if processor.chat_fault:
                     _log.warning("%s: it accepts prompts, but no chats: %s", spec.url, processor.chat_fault)
                 generator = GenerationHandler(
-                    processor, call.backend, call.model, threads=self._threads, permits=self._permits
+                    processor,
+                    call.backend,
+                    call.model,
+                    threads=self._threads,
+                    keep_place=lambda: self._permits.keep().release,
                 )
                 opened.push_async_callback(_close, generator)
                 return _NewHandler(generator, generator, processor.describe(), (example,), generator)

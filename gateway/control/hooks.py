@@ -27,7 +27,6 @@ from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
-from gateway.triton.port import ModelInfo
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import STAGES, UserCode
 
@@ -46,7 +45,6 @@ class HookParts:
     model: Path | None
     endpoint: Mapping[str, object]
     call: TritonCall | None
-    info: ModelInfo | None
     default: TextProcessor | None
     on_call: Callable[[int], None] | None = None
     """Gets the rows of each call to the model."""
@@ -143,8 +141,7 @@ class HookBuilder:
 
     def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
         return HookHandler(
-            executor, call=parts.call, default=parts.default, threads=self._threads,
-            model_rows=parts.info.max_batch_size if parts.info is not None else 0, on_call=parts.on_call,
+            executor, call=parts.call, default=parts.default, threads=self._threads, on_call=parts.on_call
         )  # fmt: skip
 
 

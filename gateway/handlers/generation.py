@@ -7,12 +7,12 @@ continues each text in a thread of its own (``deploy/sync/runtime/generate_model
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -45,34 +45,22 @@ class _Prompt:
     truncated: bool
 
 
-class Permit(Protocol):
-    """Keeps a place of the process."""
-
-    def release(self) -> None:
-        """Return it."""
-        ...
-
-
-class Permits(Protocol):
-    """Where places come from (``path.admission``)."""
-
-    def keep(self) -> Permit:
-        """Return a permit for work that goes on after its request has ended."""
-        ...
-
-
 class GenerationHandler:
-    """A text-generation model without user code."""
+    """A text-generation model without user code.
+
+    ``keep_place()`` keeps a place for work that goes on after its request has ended, until its result is called.
+    """
 
     takes_bytes = False
     task = GENERATION
 
     def __init__(
-        self, processor: TextProcessor, backend: Backend, model: str, *, threads: ThreadPoolExecutor, permits: Permits
-    ) -> None:
+        self, processor: TextProcessor, backend: Backend, model: str, *, threads: ThreadPoolExecutor,
+        keep_place: Callable[[], Callable[[], object]],
+    ) -> None:  # fmt: skip
         self.unread = 0
         """The model's texts for requests that have ended before it did (a stop string, a client that left)."""
-        self._permits = permits
+        self._keep_place = keep_place
         self.processor = processor
         self.backend = backend
         self.model = model
@@ -180,13 +168,13 @@ class GenerationHandler:
         has_ended = False
         prefix = prompt.text if prompt.returns_prompt else ""
         is_over = False
-        place: Permit | None = None
+        leave: Callable[[], object] | None = None
 
         def ended() -> None:
             nonlocal is_over
             is_over = True
-            if place is not None:
-                place.release()
+            if leave is not None:
+                leave()
                 self.unread -= 1
 
         try:
@@ -222,7 +210,7 @@ class GenerationHandler:
             raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error
         finally:
             if not is_over:
-                place = self._permits.keep()
+                leave = self._keep_place()
                 self.unread += 1
         if not has_ended:
             raise BackendGarbage("the model ended without saying why")

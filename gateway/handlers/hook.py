@@ -25,8 +25,7 @@ from preprocessing.user_code import STAGES
 class HookHandler:
     """A user's class, a model of an engine, or both, run by an executor; ``call`` is the model in Triton, if any.
 
-    ``model_rows`` bounds the rows in one call to the model (0: the model has no batch dimension); ``on_call`` gets the
-    rows of each such call.
+    ``on_call`` gets the rows of each call to the model that requests share.
     """
 
     takes_bytes = True
@@ -38,14 +37,13 @@ class HookHandler:
         call: TritonCall | None,
         default: TextProcessor | None,
         threads: ThreadPoolExecutor,
-        model_rows: int = 0,
         on_call: Callable[[int], None] | None = None,
     ) -> None:
         self._executor = executor
         self.call = None if "process" in executor.stages else call
         self._default = default
         self._threads = threads
-        self._calls = None if self.call is None else self.call.stacked(model_rows, on_call)
+        self._calls = None if self.call is None else self.call.stacked(on_call)
         self.batcher = None if self._calls is None else self._calls.batcher
         """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
 

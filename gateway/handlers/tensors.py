@@ -55,8 +55,9 @@ class TritonCall:
     """The loaded model as Triton describes it, if that is known."""
     pressure: Pressure = NO_PRESSURE
 
-    def stacked(self, max_rows: int, on_call: Callable[[int], None] | None = None) -> StackedCalls:
+    def stacked(self, on_call: Callable[[int], None] | None = None) -> StackedCalls:
         """Return the model's calls, which several requests share; ``on_call`` gets the rows of each."""
+        max_rows = self.info.max_batch_size if self.info is not None else 0
         return StackedCalls(self.backend, self.model, max_rows=max_rows, pressure=self.pressure, on_call=on_call)
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
@@ -110,7 +111,7 @@ class TensorHandler:
 
     def __init__(self, call: TritonCall, on_call: Callable[[int], None] | None = None) -> None:
         self.call = call
-        self._calls = call.stacked(call.info.max_batch_size if call.info is not None else 0, on_call)
+        self._calls = call.stacked(on_call)
         self.batcher = self._calls.batcher
 
     async def answer(self, question: Any, ask: Trace) -> object:
