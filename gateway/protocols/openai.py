@@ -75,14 +75,9 @@ class EmbeddingsCall(Call):
         })  # fmt: skip
 
 
-def names(snapshot: Snapshot) -> list[str]:
-    """Return all names that a request can use: canaries, endpoint urls and bare names, sorted."""
-    return sorted(snapshot.names())
-
-
 def models(snapshot: Snapshot, started: int) -> dict[str, Any]:
     """Return the answer to ``GET /v1/models``; ``models`` is KServe's name for the list."""
-    found = names(snapshot)
+    found = sorted(snapshot.names())
     return {"object": "list", "data": [_model(name, started) for name in found], "models": found}
 
 

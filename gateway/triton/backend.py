@@ -274,8 +274,7 @@ class TritonBackend:
         return f"Triton{where} does not have the model yet; model sync's log has the reason"
 
     async def describe(self, model: str) -> ModelInfo:
-        """See ``Backend.describe``. The model is called next, so the HTTP ports are looked for first."""
-        await self._replicas.ask_http()
+        """See ``Backend.describe``."""
         return await (await self._replicas.find(model)).grpc.describe(model)
 
     async def close(self) -> None:

@@ -274,12 +274,6 @@ class Replicas:
         self._say_transports()
         return not self.is_away
 
-    async def ask_http(self) -> None:
-        """Check HTTP on every server where it is not open, so that the next call can use it."""
-        await self.refresh()
-        await asyncio.gather(*(replica.http.is_live() for replica in self.all if replica.http.is_shut))
-        self._say_transports()
-
     async def refresh(self) -> None:
         """If it is due, update the replicas from the DNS name and the certificates on disk."""
         async with self._refreshing:

@@ -105,7 +105,7 @@ async def held(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     real = TritonBackend(
         embedded.grpc, http_of=http_beside(embedded.http.rpartition(":")[2] if request.param == "http" else "off")
     )
-    await real.describe("held")
+    assert await real.is_live()
     yield Held(
         real, lambda: [int(line) for line in log.read_text().split()],
         lambda waits: gate_file.touch() if waits else gate_file.unlink(missing_ok=True),
@@ -145,7 +145,7 @@ async def backend(
     real = TritonBackend(
         embedded.grpc, http_of=http_beside(embedded.http.rpartition(":")[2] if request.param == "http" else "off")
     )
-    await real.describe(name)
+    assert await real.is_live()
     assert (request.param == "http") == _is_over_http(real)
     yield real, name
     await real.close()

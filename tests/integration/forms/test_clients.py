@@ -112,33 +112,6 @@ class TestTritonClient:
         assert [None, "error", None] == [None if error is None else "error" for _, error in found]
         assert [[b"GOOD"]] == found[2][0].as_numpy("label").tolist()
 
-    def test_generated_text_is_streamed_piece_by_piece(self, stack: Any) -> None:
-        """As from a decoupled model: the pieces join to the whole, the last one says why it ended."""
-        import queue
-
-        import tritonclient.grpc as module
-
-        body = {"text": "The quick", "parameters": {"max_new_tokens": 12}}
-        whole = httpx.post(f"{stack.url}/serve/story", json=body).json()
-        answers: Any = queue.Queue()
-        pieces: list[str] = []
-        with module.InferenceServerClient(stack.grpc) as client:
-            client.start_stream(lambda result, error: answers.put((result, error)))
-            client.async_stream_infer(
-                "story", [text_tensor(module, "The quick")], parameters={"max_new_tokens": 12},
-                enable_empty_final_response=True,
-            )  # fmt: skip
-            is_last = False
-            while not is_last:
-                result, error = answers.get(timeout=LIMIT_S)
-                assert error is None, error
-                pieces.append(result.as_numpy("text")[0, 0].decode())
-                is_last = result.get_response().parameters["triton_final_response"].bool_param
-            assert result.as_numpy("finish_reason")[0, 0].decode() == whole["finish_reason"]
-            client.stop_stream()
-        assert whole["text"] == "".join(pieces)
-        assert len(pieces) > 1
-
 
 class TestHuggingFaceClient:
     """``huggingface_hub.InferenceClient(model=URL)``."""

@@ -217,20 +217,6 @@ class Preprocess:
     await stack.until(mark.exists)
 
 
-async def test_a_model_without_a_text_task_takes_tensors(stack: Any) -> None:
-    """Without tokenizer and hook, the body has a field per input of the model."""
-    weights = stack.folder / "model.onnx"
-    weights.write_bytes(b"x")
-    stack.registry.add_model("m1", weights)
-    stack.registry.add_endpoint("t", "m1")
-    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, lambda i: {"y": i["x"] * 2})
-    await stack.served("t")
-    assert {"y": [[2.0]]} == (await stack.client.post("/serve/t", json={"x": [[1]]})).json()
-    wrong = await stack.client.post("/serve/t", json={"x": [["a"]]})
-    missing = await stack.client.post("/serve/t", json={})
-    assert [422, 422] == [wrong.status_code, missing.status_code]
-
-
 def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
     folder = stack.folder / f"bundle-{model_id}"
     folder.mkdir()

@@ -47,7 +47,7 @@ async def serving(count: int) -> AsyncIterator[tuple[TritonBackend, list[Triton]
     backend = TritonBackend(together(*(one.grpc for one in made)), http_of=http.get)
     assert await backend.is_live()
     while not all(one.http.is_open for one in backend._replicas.all):  # a busy machine may not hear it in time
-        await backend._replicas.ask_http()
+        await backend.is_live()
     try:
         yield backend, made
     finally:
