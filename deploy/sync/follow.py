@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,8 +18,6 @@ from gateway import pools, registry, settings, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
-_UNUSABLE_S = 10.0
-"""Seconds after which records are read again while one is unusable: an upload may have finished."""
 _SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
 
 
@@ -94,8 +91,7 @@ class Follower:
         if has_changed:
             self._learn(self._task)
         ids = sorted({e.model_id for e in self._spec.endpoints.values() if e.engine == "triton" and e.model_id})
-        every_s = min(self._settings.records_s, _UNUSABLE_S if self._problems else math.inf)
-        if not has_changed and (not ids or now - self._records_read_at < every_s):
+        if not has_changed and (not ids or now - self._records_read_at < self._settings.records_s):
             return None
         found = self._registry.records(ids)
         self._problems = {i: problem for i in ids if (problem := _problem(i, found.get(i))) is not None}

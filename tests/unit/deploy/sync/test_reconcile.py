@@ -364,7 +364,7 @@ def test_an_upload_that_finishes_later_is_found(world):
     world.registry.add("a", "m1", uri="http://files/uploading_file")
     world.rounds()
     world.registry.models["m1"] = replace(world.registry.models["m1"], uri="file:///m1/net.onnx")
-    assert {"a": ("loaded", "")} == world.rounds(5)
+    assert {"a": ("loaded", "")} == world.rounds(20)
 
 
 def test_a_new_model_is_loaded_beside_the_old_one_which_leaves_after_grace(world):
