@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 _MEMORY: Final = 64
 """The number of calls after which a call counts a third (1/e)."""
 _KEPT: Final = 1 - 1 / _MEMORY
@@ -134,15 +136,15 @@ class Prices:
         free = [i for i in range(4) if products[i][i] >= _KNOWN[i]]
         while free:
             held = [i for i in range(4) if i not in free]
-            rows = []
+            left, right = [], []
             for i in free:
                 of = products[i]
                 inertia = _INERTIA * of[i]
                 # In doubt, time is due to tokens: calls that are cut by length will tell the two apart.
                 was = 0.0 if i == _ROW else values[i]
-                right = moments[i] - sum(of[j] * values[j] for j in held) + inertia * was
-                rows.append([of[j] + (inertia if j == i else 0.0) for j in free] + [right])
-            found = _eliminate(rows)
+                left.append([of[j] + (inertia if j == i else 0.0) for j in free])
+                right.append(moments[i] - sum(of[j] * values[j] for j in held) + inertia * was)
+            found: list[float] = np.linalg.solve(left, right).tolist()
             bounded = [min(max(value, 0.0), _MAX[i]) for i, value in zip(free, found, strict=True)]
             if found == bounded:
                 for i, value in zip(free, found, strict=True):
@@ -156,18 +158,3 @@ class Prices:
             values[worst] = bound
             free.remove(worst)
         return values
-
-
-def _eliminate(rows: list[list[float]]) -> list[float]:
-    """Solve a small positive definite system of equations; each row ends with its right side."""
-    n = len(rows)
-    for i, pivot in enumerate(rows):
-        for below in rows[i + 1 :]:
-            factor = below[i] / pivot[i]
-            for j in range(i, n + 1):
-                below[j] -= factor * pivot[j]
-    found = [0.0] * n
-    for i in range(n - 1, -1, -1):
-        row = rows[i]
-        found[i] = (row[n] - sum(row[j] * found[j] for j in range(i + 1, n))) / row[i]
-    return found

@@ -10,7 +10,6 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar
 from unittest.mock import Mock
 
@@ -18,8 +17,7 @@ import pytest
 
 from gateway import hocon
 from gateway.app import Gateway
-from gateway.registry.cache import Saved, SpecStore
-from gateway.spec import ArtifactRef, ModelRecord, ServingTask
+from gateway.spec import ModelRecord, ServingTask
 from tests.fakes import FakeRegistry
 
 
@@ -116,18 +114,6 @@ async def test_sections_that_did_not_change_are_not_parsed_again(
         registry.canary["c2"] = {"endpoint": "c2", "weights": [1.0], "load_endpoints": ["e"]}
         await stack.until(lambda: "c2" in stack.gateway.table.current.canaries)
         assert [json.dumps(registry.canary)] == [call.args[0] for call in parsed.call_args_list]
-
-
-def test_the_state_on_disk_is_json(tmp_path: Path) -> None:
-    """And is read as it was saved."""
-    store = SpecStore(tmp_path)
-    code = {"c": ArtifactRef("c", "u", None, is_archive=True)}
-    task = ServingTask("t", "é", {"endpoints": 'a "b" {\n}'}, {"s": "1"}, code, {"load_request": {"m": {"at": 1.5}}})
-    models = {f"m{i}": ModelRecord(f"m{i}", "n", "u", "", tags=("x",)) for i in range(50)}
-    saved = Saved(task, models, {"e": {"fingerprint": "f"}}, frozenset({"e"}))
-    store.save(saved)
-    assert saved == store.load()
-    assert saved.former == json.loads((tmp_path / "last-good.json").read_text())["former"]
 
 
 async def test_a_failed_version_keeps_its_reason_over_other_changes(make_stack: Callable[..., Any]) -> None:

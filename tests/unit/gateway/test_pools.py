@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -141,20 +140,3 @@ async def test_a_gateway_serves_each_endpoint_from_its_pool(make_stack: Any) -> 
         metrics = (await client.get("/metrics")).text
         assert 'gateway_backend_up{backend="a:8001",pool="a10"} 0' in metrics
         assert 200 == (await client.post("/serve/plain", json={"text": "good"})).status_code
-
-
-async def test_an_endpoint_moves_to_another_pool_without_a_gap(stack: Any) -> None:
-    """The old version serves until the new pool has the model."""
-    stack.gateway._reconciler._settings = replace(stack.gateway._reconciler._settings, pools={"a10": "a:8001"})
-    stack.deploy("e", **on("default"))
-    await stack.served("e")
-    a10 = stack.backends["a:8001"] = FakeBackend()
-    stack.registry.add_endpoint("e", "m1", **on("a10"))
-    await stack.until(lambda: stack.state("e")[0] == "pending")
-    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
-    assert [] == a10.calls
-    a10.models = stack.backend.models
-    await stack.until(lambda: stack.state("e")[0] == "")
-    a10.calls.clear()
-    assert 200 == (await stack.client.post("/serve/e", json={"text": "good"})).status_code
-    assert 1 == len(a10.calls)

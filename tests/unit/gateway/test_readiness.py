@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from gateway.app import Gateway
-from gateway.control.tritons import Tritons
 from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
 from gateway.registry.reports import ModelReport, record
@@ -168,28 +167,6 @@ async def test_the_status_of_a_killed_triton_is_that_of_its_calls(stack: Any) ->
     assert ({"fake:8001": True}, [True], ["its model is not in Triton"]) == await told()
     stack.backend.models = models
     assert ({"fake:8001": True}, [True], ["serving"]) == await told()
-
-
-async def test_endpoints_that_need_no_triton_make_a_gateway_ready_without_one(
-    stack: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If no endpoint uses Triton, it is not contacted."""
-    looks, forget = [], Tritons.forget
-
-    async def counted(tritons: Tritons, needed: Any) -> Any:
-        if tritons is stack.gateway._tritons:  # a gateway in another thread of this process may look too
-            looks.append(needed)
-        return await forget(tritons, needed)
-
-    monkeypatch.setattr(Tritons, "forget", counted)
-    stack.backend.is_up = False
-    stack.add_hook("h", HOOK, engine="custom")
-    await stack.served("h")
-    before = len(looks)
-    await stack.until(lambda: len(looks) > before + 1)
-    assert not looks[-1], "no Triton is needed"
-    assert (200, {"ready": True, "reasons": [], "degraded": []}) == await readyz(stack)
-    assert {} == stack.gateway._status()["triton"]
 
 
 async def test_a_triton_that_the_task_no_longer_names_does_not_count(stack: Any) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gateway.spec import ArtifactRef, ModelRecord, ServingTask, decode, normalize_url, triton_model_name
 
@@ -81,23 +79,6 @@ def test_section_that_does_not_parse_is_a_fault_of_its_own() -> None:
     assert ["c"] == list(spec.canaries)
 
 
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("a = " + "[" * 3000 + "]" * 3000, "nested more than 64 deep"),
-        ('include file("/etc/hostname")', "line 1: write it as"),
-        ("a { engine_type = ${HOME} }", "line 1: write it as"),
-    ],
-)
-def test_hostile_section_is_a_fault_that_names_it(text: str, words: str) -> None:
-    """It is refused at once, no other file is read, and other sections are decoded."""
-    spec = decode(task(endpoints=text, canary='c { endpoint = "c", weights = [1.0], load_endpoints = ["e"] }'))
-    assert ["section endpoints"] == [f.subject for f in spec.faults]
-    assert words in spec.faults[0].message
-    assert ["c"] == list(spec.canaries)
-
-
 @pytest.mark.parametrize(
     ("sections", "subject"),
     [
@@ -159,24 +140,6 @@ def test_urls_never_share_a_triton_name() -> None:
     assert 3 == len(names)
     other = ModelRecord("m2", "n", "http://f/m2.onnx", "onnx")
     assert triton_model_name(spec.endpoints["a/1"], model) != triton_model_name(spec.endpoints["a/1"], other)
-
-
-@given(st.text(min_size=1, max_size=200))
-def test_triton_names_are_safe_file_names(url: str) -> None:
-    """For any endpoint name, the model's folder is a single path component."""
-    from gateway.spec import EndpointSpec
-
-    name = triton_model_name(EndpointSpec(url, url, "", "triton"), ModelRecord("m", "n", "u", "onnx"))
-    assert name.isascii()
-    assert "/" not in name
-    assert name not in (".", "..")
-    assert len(name) < 100
-
-
-@pytest.mark.parametrize("uri", ["http://f/uploading_file", "http://f/failed_uploading", ""])
-def test_model_whose_upload_failed_has_no_data(uri: str) -> None:
-    """The SDK registers and publishes such models. They must not be served."""
-    assert ModelRecord("m", "n", uri, "").has_data is False
 
 
 def test_urls_are_joined_without_outer_slashes() -> None:

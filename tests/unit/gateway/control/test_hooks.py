@@ -28,24 +28,6 @@ def hook_processes() -> set[int]:
     return found
 
 
-async def test_a_build_that_fails_after_its_code_was_started_leaves_no_process(
-    make_stack: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever line it fails at: the process belongs to the build until the endpoint is there."""
-
-    async def fails(*_: Any, **__: Any) -> dict[str, object]:
-        assert hook_processes()
-        raise RuntimeError("between two lines")
-
-    monkeypatch.setattr(validate, "warm_up", fails)
-    stack = make_stack(code_engine="custom")
-    async with stack.gateway.running(), stack.client:
-        stack.add_hook("h", HOOK)
-        await stack.until(lambda: stack.state("h")[0] == "failed")
-        del stack.registry.endpoints["h"]
-        await stack.until(lambda: not hook_processes())
-
-
 async def test_a_build_that_is_cancelled_after_its_code_was_started_leaves_no_process(
     make_stack: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gateway.control import reconcile
-from gateway.hooks import executor
 from gateway.metrics import catalog
 from gateway.registry.port import Parts
 from tests.fakes import FakeRegistry
@@ -120,35 +119,3 @@ async def test_requests_for_lineage_use_no_threads_of_other_requests(make_stack:
             for task in asked:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
-
-
-HANGS = """
-import os, time
-class Preprocess:
-    def process(self, body, state, collect_custom_statistics_fn=None):
-        return {}
-    def unload(self):
-        while not os.path.exists(%r):
-            time.sleep(0.2)
-"""
-
-
-async def test_code_that_never_ends_unloading_holds_no_threads_of_requests(
-    make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """However many endpoints with such code are removed."""
-    monkeypatch.setattr(executor, "_UNLOAD_S", 0.5)  # what is given up goes on in its thread
-    stack = make_stack()
-    go_on = stack.folder / "go-on"
-    async with stack.gateway.running():
-        urls = [f"h{number}" for number in range(40)]
-        for url in urls:
-            stack.add_hook(url, HANGS % str(go_on))
-        await stack.served(*urls)
-        for url in urls:
-            del stack.registry.endpoints[url]
-        await stack.served()
-        await stack.until(lambda: 40 == sum(thread.name == "unload-code" for thread in threading.enumerate()))
-        async with asyncio.timeout(LIMIT_S):
-            await asyncio.to_thread(int)
-        go_on.touch()

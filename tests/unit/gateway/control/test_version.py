@@ -6,13 +6,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gateway.control.compile import EndpointPlan
-from gateway.control.version import FOLLOWS, Phase, Version, Versions
+from gateway.control.version import Phase, Version, Versions
 from gateway.spec import EndpointSpec
 
 
@@ -131,31 +130,6 @@ def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> N
     assert ([former], {}) == (world.versions.leaving, world.versions.former())
 
 
-def test_a_version_that_is_ready_too_late_is_not_served() -> None:
-    """The endpoint stays with its builder."""
-    world = World()
-    [version] = world.want(e="a")
-    world.versions.building(version)
-    world.want()
-    assert not world.versions.serve(version, cast("Any", "endpoint"))
-    assert (None, {}) == (version.endpoint, world.versions.endpoints())
-
-
-@pytest.mark.parametrize("phase", list(Phase))
-def test_moves_outside_the_table_are_impossible(phase: Phase) -> None:
-    """Every move is checked against the table."""
-    versions = Versions(lambda: 0.0, lambda _: None)
-    for follower in Phase:
-        version = Version("e", None, 0.0)
-        version.phase = phase
-        if follower in FOLLOWS[phase]:
-            versions._move(version, follower)
-            assert version.phase is follower
-        else:
-            with pytest.raises(AssertionError, match="cannot become"):
-                versions._move(version, follower)
-
-
 URLS = st.sampled_from(["e", "f", "g/1", "g/2"])
 
 
@@ -264,13 +238,3 @@ class AnyOrder(RuleBasedStateMachine):
 
 TestAnyOrder = AnyOrder.TestCase
 TestAnyOrder.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-
-
-@given(st.lists(st.sampled_from("abc"), max_size=12))
-def test_a_url_serves_what_served_last_whatever_the_task_says_meanwhile(wanted: list[str]) -> None:
-    world = World()
-    [first] = world.want(e="first")
-    endpoint = world.serve(first)
-    for fingerprint in wanted:
-        world.want(e=fingerprint)
-        assert {"e": endpoint} == world.versions.endpoints()

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
-from gateway.registry import cache
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record
 from gateway.registry.port import Parts
@@ -165,20 +164,6 @@ def test_a_connection_that_is_cut_leaves_nothing_and_can_be_repeated(
         assert [] == [p for p in (world.folder / "gateway" / "models").iterdir() if p.suffix != ".lock"]
     monkeypatch.setattr(world.registry, "parts", whole)
     assert "tokenizer.json" in contents(world.gateway.without_weights(world.record()))
-
-
-def test_a_full_disk_keeps_existing_models(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new model waits."""
-    old = world.gateway.without_weights(world.record())
-    world.registry.add_model("n", package(world.folder / "n.zip", {**FILES, "vocab.txt": b"c"}), is_package=True)
-
-    def full(*_: object, **__: object) -> bool:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(cache, "unpack", full)
-    with pytest.raises(RegistryUnavailable, match="No space left"):
-        world.gateway.without_weights(world.record("n"))
-    assert "tokenizer.json" in contents(old)
 
 
 @settings(max_examples=100)

@@ -36,13 +36,6 @@ def test_several_serving_tasks_are_refused_with_their_names_and_ids() -> None:
         assert "CLEARML_SERVING_TASK_ID" in refusal.value.hint
 
 
-def test_a_refusal_with_many_tasks_stays_one_line() -> None:
-    """It goes to the log."""
-    with pytest.raises(RegistryRefused, match=r"there are 500 .* and 490 more$") as refusal:
-        choose([service(f"s{i}") for i in range(500)])
-    assert len(refusal.value.message) < 1000
-
-
 def test_without_a_running_task_the_stopped_ones_are_named() -> None:
     """Without any, the message says how to create one."""
     with pytest.raises(RegistryRefused, match=r"no serving service is running; there is 'a' \(id-of-a, completed\)"):
