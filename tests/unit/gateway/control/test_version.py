@@ -87,6 +87,7 @@ def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
     assert {"Fetched": {"ok": False, "reason": "no model", "is_final": True}} == shown["conditions"]
     world.versions.loaded(version)
     world.versions.failed(version, "wrong answer")
+    world.versions.building(version)
     assert [True, True, False] == [one["ok"] for one in version.conditions().values()]
     assert ("pending", "wrong answer") == (version.phase, version.conditions()["Validated"]["reason"])
 
