@@ -133,7 +133,7 @@ class Gateway:
         self.publisher = Publisher(
             self.observer, None if link is None else Parent(link.parent)
         )  # fmt: skip
-        self.health = Health(None if link is None else link.latch)
+        self.health = Health(has_been_ready=link is not None and link.joins)
         self.table = RoutingTable()
         self._prefix = f"/{settings.serve_path.strip('/')}/"
         self._spans = spans

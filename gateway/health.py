@@ -9,7 +9,6 @@ MLServer#2056).
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
@@ -37,23 +36,21 @@ class ServedUrls(Protocol):
 class Health:
     """The health of this process. One event loop writes and reads it.
 
-    ``latch`` is a byte that all workers of this gateway share; 1 once one has been ready. A worker that is replaced
-    later need not wait as a starting gateway does.
+    A worker that joins others which serve ``has_been_ready``: it need not wait as a starting gateway does.
     """
 
     __slots__ = (
-        "_latch", "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools",
+        "backend_live", "first_sync_done", "has_been_ready", "is_draining", "is_leaving", "pools",
         "registry_error", "served_urls", "waits_for_tritons",
     )  # fmt: skip
 
-    def __init__(self, latch: bytearray | mmap.mmap | None = None) -> None:
-        self._latch = bytearray(1) if latch is None else latch
+    def __init__(self, *, has_been_ready: bool = False) -> None:
         self.served_urls: ServedUrls | None = None
         """None until the serving Task is followed."""
         self.registry_error = ""
         """Why the serving Task cannot be read now; empty if it can."""
         self.first_sync_done = False
-        self.has_been_ready = False
+        self.has_been_ready = has_been_ready
         """Stays true once it is: from then on only losses count."""
         self.backend_live: dict[str, bool] = {}
         """Whether each Triton that is needed answers, by address, as far as that is known."""
@@ -67,12 +64,8 @@ class Health:
         """Whether readiness fails while requests are still answered, so callers go elsewhere."""
 
     def note(self) -> None:
-        """Update ``has_been_ready``, from this process and the latch."""
-        if self.has_been_ready:
-            return
-        self.has_been_ready = bool(self._latch[0]) or not self._unready()
-        if self.has_been_ready:
-            self._latch[0] = 1
+        """Update ``has_been_ready``."""
+        self.has_been_ready = self.has_been_ready or not self._unready()
 
     def reasons(self) -> list[str]:
         """Return why the process is not ready; empty when it is."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import mmap
 import multiprocessing
 import os
 import signal
@@ -64,8 +63,6 @@ class Link(NamedTuple):
     parent: socket.socket
     """For heartbeats and numbers (``metrics.workers``)."""
     parent_pid: int
-    latch: mmap.mmap
-    """One byte of all workers: 1 once one has been ready."""
     joins: bool
     """Whether other workers served already when it was started: they take the requests meanwhile."""
 
@@ -77,11 +74,11 @@ link: Link | None = None
 class _Worker:
     """One worker, in the parent."""
 
-    def __init__(self, make: Make, totals: Totals, latch: mmap.mmap, *, joins: bool) -> None:
+    def __init__(self, make: Make, totals: Totals, *, joins: bool) -> None:
         """Raises ``OSError`` if no process can be started."""
         self._totals = totals
         self.socket, of_worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.process = _FORK.Process(target=_work, args=(make, Link(of_worker, os.getpid(), latch, joins)))
+        self.process = _FORK.Process(target=_work, args=(make, Link(of_worker, os.getpid(), joins)))
         # Before the worker sets its own handlers, the parent's would handle its signals, and they would be lost.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)
         try:
@@ -93,25 +90,14 @@ class _Worker:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             of_worker.close()
         totals.add(self.socket)
-        self.began = self._checked_at = time.monotonic()
-        self._silence = 0.0
+        self.began = self.heard = time.monotonic()
         self.has_served = False
-
-    def silent(self, now: float) -> float:
-        """Return the seconds without a heartbeat while the parent was running.
-
-        Time in which the parent was stopped itself, with its container or machine, does not count.
-        """
-        self._silence += min(now - self._checked_at, 2 * _BEAT_S)
-        self._checked_at = now
-        self.hear()
-        return self._silence
 
     def hear(self) -> None:
         """Take what the worker has said."""
         if words := self._totals.hear(self.socket):
             self.has_served |= _SERVES in words
-            self._silence = 0.0
+            self.heard = time.monotonic()
 
     def close(self) -> None:
         """Release a worker that has ended; its counts stay."""
@@ -142,7 +128,7 @@ class Workers:
         self._drain = drain
         self._silence_timeout = silence_timeout
         self._workers: list[_Worker] = []
-        self._totals, self._latch = Totals(Views(FAILURES)), mmap.mmap(-1, 1)
+        self._totals = Totals(Views(FAILURES))
         self._has_served = False
         self._wakes, self._wake = os.pipe()
         self._must_stop = False
@@ -178,7 +164,8 @@ class Workers:
         self._reap_orphans()
         now = time.monotonic()
         for index, worker in enumerate(self._workers):
-            silent = worker.silent(now)
+            worker.hear()
+            silent = now - worker.heard
             self._has_served |= worker.has_served
             if worker.process.is_alive() and silent > self._silence_timeout:
                 _log.error("worker %s gave no sign of life for %.0f s: it is replaced", worker.process.pid, silent)
@@ -216,10 +203,10 @@ class Workers:
 
     def _new(self) -> _Worker | None:
         for worker in self._workers:
-            worker.silent(time.monotonic())  # what they have said until now counts
+            worker.hear()
         joins = any(worker.has_served and worker.process.is_alive() for worker in self._workers)
         try:
-            return _Worker(self._make, self._totals, self._latch, joins=joins)
+            return _Worker(self._make, self._totals, joins=joins)
         except OSError as error:
             _log.error("a worker cannot be started: %s", error.strerror or error)
             return None

@@ -339,35 +339,3 @@ async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
         stack.registry.is_up = False
         reply = await stack.client.get("/v1/endpoints/e/2/lineage")
         assert (503, "registry_unavailable") == (reply.status_code, reply.json()["code"])
-
-
-async def test_a_new_version_waits_for_every_triton_behind_the_name(make_stack: Any) -> None:
-    """One of two replicas loads the new model later. Until then the old version answers all requests."""
-    from tests.fakes import FakeBackend
-
-    class Replicas(FakeBackend):
-        """Two servers, one of which does not have the models in ``late``."""
-
-        turn = 0
-        late: frozenset[str] = frozenset()
-
-        async def is_ready(self, model: str) -> bool:
-            self.turn += 1
-            return await super().is_ready(model) and model not in self.late
-
-    stack = make_stack()
-    replicas = stack.backends["dns:///triton:8001"] = Replicas(stack.backend.models)
-    stack.registry.settings["triton_grpc_server"] = "dns:///triton:8001"
-    async with stack.gateway.running():
-        stack.deploy("e")
-        replicas.models = stack.backend.models
-        await stack.served("e")
-        stack.add_text_model("m2")
-        stack.registry.add_endpoint("e", "m2")
-        replicas.late = frozenset({stack.triton_name("e")})
-        stack.load("e")
-        before = replicas.turn
-        await stack.until(lambda: replicas.turn > before + 6)
-        assert "m1" == stack.gateway.table.current.endpoints["e"].identity.model_id
-        replicas.late = frozenset()
-        await stack.until(lambda: stack.gateway.table.current.endpoints["e"].identity.model_id == "m2")

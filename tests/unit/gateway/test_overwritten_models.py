@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable
+from gateway.errors import ArtifactCorrupt, RegistryUnavailable
 from gateway.registry.cache import ArtifactCache
 from gateway.registry.ledger import Record
 from gateway.spec import Content, decode
@@ -47,26 +47,6 @@ def record(registry: FakeRegistry, root: Path, model_id: str = "m", **more: Any)
 def faults(registry: FakeRegistry) -> str:
     """Return each gateway's faults of the configuration."""
     return " ".join(f"{f.subject} {f.message}" for f in decode(registry.task()).faults)
-
-
-def test_a_new_replica_refuses_other_bytes_and_one_with_the_first_serves_them(
-    registry: FakeRegistry, tmp_path: Path
-) -> None:
-    """With the reason and a hint. If the file store has the first bytes again, they are accepted."""
-    first = cache(registry, tmp_path / "one")
-    first.model(registry.model("m"))
-    record(registry, tmp_path)
-    (tmp_path / "store.bin").write_bytes(b"second")
-    late = cache(registry, tmp_path / "two")
-    with pytest.raises(ContentChanged, match="film") as refusal:
-        late.model(registry.model("m"))
-    assert all(part in refusal.value.message for part in ("a7937b64b8ca", "16367aacb67a", "another upload"))
-    assert refusal.value.found.startswith("16367aacb67a")
-    assert "another name" in refusal.value.hint
-    first.learn(registry.task())
-    assert b"first" == (first.model(registry.model("m")) / "store.bin").read_bytes()
-    (tmp_path / "store.bin").write_bytes(b"first")
-    assert b"first" == (late.model(registry.model("m")) / "store.bin").read_bytes()
 
 
 def test_cached_files_are_compared_too(registry: FakeRegistry, tmp_path: Path) -> None:

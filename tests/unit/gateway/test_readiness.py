@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import mmap
 import re
 import socket
 import time
@@ -228,7 +227,7 @@ async def test_a_first_start_waits_for_the_tasks_endpoints(make_stack: Any) -> N
 
 async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: Any) -> None:
     """`/readyz` may reach any worker, and the gateway has been ready before."""
-    stack, latch = make_stack(), mmap.mmap(-1, 1)
+    stack = make_stack()
 
     def worker(link: Link | None, **more: float) -> Gateway:
         return Gateway(
@@ -237,8 +236,8 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
 
     links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
     first, second, other = (
-        worker(Link(links[0][0], 0, latch, joins=False)),
-        worker(Link(links[1][0], 0, latch, joins=False)),
+        worker(Link(links[0][0], 0, joins=False)),
+        worker(Link(links[1][0], 0, joins=True), settle=0.0),
         worker(None),
     )
     stack.deploy("fast")
@@ -258,7 +257,7 @@ async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: A
         stack.backend.is_up = True
         model = stack.backend.models.pop(stack.triton_name("slow"))
         asyncio.get_running_loop().call_later(1.5, stack.backend.models.update, {stack.triton_name("slow"): model})
-        third = worker(Link(links[2][0], 0, latch, joins=False), settle=LIMIT_S)
+        third = worker(Link(links[2][0], 0, joins=True), settle=LIMIT_S)
         async with third.running():
             assert {"fast", "slow"} == set(third.table.current.endpoints)
     for one in itertools.chain(*links):

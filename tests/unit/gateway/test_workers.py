@@ -125,35 +125,6 @@ def test_if_no_process_can_be_forked_the_others_continue(stand: Stand) -> None:
     assert other in stand.workers()
 
 
-SILENCE = """
-import mmap, os, signal, time
-from gateway.metrics.views import Views
-from gateway.metrics.workers import Totals
-from gateway.workers import _Worker
-
-class Server:
-    started = True
-    def run(self):
-        time.sleep(3600)
-
-worker = _Worker(Server, Totals(Views(())), mmap.mmap(-1, 1), joins=False)
-while not worker.has_served:
-    worker.silent(time.monotonic())
-os.kill(worker.process.pid, signal.SIGSTOP)
-os.waitid(os.P_PID, worker.process.pid, os.WSTOPPED)
-now = time.monotonic()
-before = worker.silent(now)
-print(*(round(worker.silent(now + after) - before) for after in (1, 2, 3600, 3601)))
-worker.process.kill()
-"""
-
-
-def test_missing_heartbeats_count_only_while_the_parent_runs() -> None:
-    """After its container was paused for an hour, a parent must not kill all workers at once."""
-    run = subprocess.run([sys.executable, "-c", SILENCE], capture_output=True, text=True, timeout=LIMIT_S, check=True)
-    assert ["1", "2", "4", "5"] == run.stdout.split()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_stop_lets_every_worker_end_by_itself(stand: Stand, number: int) -> None:
     """The signal reaches all of them, also that of a closed terminal. The parent ends last, with exit code 0."""

@@ -159,7 +159,7 @@ class Plane:
     def __init__(
         self, *urls: str, timeout: float = 30.0, max_requests: int = 3, max_bytes: int = 1000, limits: str = "off"
     ) -> None:
-        self.table, self.health = RoutingTable(), Health(None)
+        self.table, self.health = RoutingTable(), Health()
         self.health.first_sync_done = True
         self.permits = Permits(max_requests, max_bytes, Pressure(limits))
         self.plane = DataPlane(self.table, self.permits, Observer(), self.health, timeout=timeout)
