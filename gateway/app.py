@@ -17,7 +17,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
@@ -173,8 +173,7 @@ class Gateway:
         self._control: ControlThreads  # while it runs
         self._reports: Reports  # while it runs
         self._ops = build_ops(
-            health=self.health, status=self._status, last_minute=self._last_minute,
-            curves=lambda names: self.publisher.ask(Views.curves, names),
+            health=self.health, status=self._status, lately=self._lately,
             metrics=lambda accept: self.publisher.ask(Views.metrics, accept),
             lineage=self._lineage, learned=self._learned,
             serve_prefix=self._prefix, served=lambda: self.table.current,
@@ -375,9 +374,9 @@ class Gateway:
             found |= {"callers": self._callers.status(), "quotas": self._callers.access.quota_status()}
         return found if self._payloads is None else {**found, "payload_log": self._payloads.status()}
 
-    async def _last_minute(self) -> dict[str, Any]:
+    async def _lately(self, curves_of: Sequence[str]) -> dict[str, Any]:
         judged = await self._reports.judged()
-        found = await self.publisher.ask(Views.last_minute, judged.variables)
+        found = await self.publisher.ask(Views.lately, judged.variables, curves_of)
         return {**found, "compared": judged.compared, "accuracy": judged.accuracy, "lost": judged.lost}
 
     def _learned(self, url: str) -> dict[str, Any] | None:

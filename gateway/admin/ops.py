@@ -70,8 +70,7 @@ def build_ops(
     *,
     health: Health,
     status: Status,
-    last_minute: Callable[[], Awaitable[dict[str, Any]]],
-    curves: Callable[[Sequence[str]], Awaitable[dict[str, Any]]],
+    lately: Callable[[Sequence[str]], Awaitable[dict[str, Any]]],
     metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     lineage: Callable[[str], Awaitable[dict[str, Any] | None]],
     learned: Callable[[str], dict[str, Any] | None],
@@ -80,6 +79,7 @@ def build_ops(
 ) -> FastAPI:
     """Return the FastAPI application of all routes except inference.
 
+    ``lately`` returns what was counted lately, with the curves of some endpoints.
     ``served`` returns a different object after each swap of the snapshot.
     """
     app = FastAPI(
@@ -152,7 +152,7 @@ def build_ops(
         `?open=ENDPOINT` (also several times) adds the curves of an endpoint's last hour.
         """
         opened = request.query_params.getlist("open")[:_MAX_OPEN]
-        found = {**status(), **await last_minute(), "curves": await curves(opened)}
+        found = {**status(), **await lately(opened)}
         packs = "gzip" in request.headers.get("accept-encoding", "")
         # Writing and compressing hundreds of endpoints takes milliseconds. A thread does it, so that no request waits.
         content = await asyncio.to_thread(_written, found, packs=packs)

@@ -35,11 +35,10 @@ class Views:
         """Return the statistics of the Open Inference Protocol; see ``statistics``."""
         return statistics.of_snapshot(snapshot)
 
-    def last_minute(self, snapshot: Snapshot, judged: Judged) -> dict[str, Any]:
-        """Return ``last_minute`` and ``drift`` of ``/v1/status``; see ``Recent``."""
+    def lately(self, snapshot: Snapshot, judged: Judged, endpoints: Sequence[str]) -> dict[str, Any]:
+        """Return ``last_minute``, ``drift`` and the ``curves`` of ``endpoints`` for ``/v1/status``; see ``Recent``."""
         now = time.monotonic()
-        return {"last_minute": self._recent.rows(now, snapshot), "drift": self._recent.drift(snapshot, judged)}
-
-    def curves(self, _: Snapshot, endpoints: Sequence[str]) -> dict[str, Any]:
-        """Return the curves of each of the endpoints; see ``Recent``."""
-        return {name: self._recent.curves(name, time.monotonic()) for name in endpoints}
+        return {
+            "last_minute": self._recent.rows(now, snapshot), "drift": self._recent.drift(snapshot, judged),
+            "curves": {name: self._recent.curves(name, now) for name in endpoints},
+        }  # fmt: skip
