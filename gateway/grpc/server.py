@@ -202,20 +202,6 @@ class RpcServer:
 
     # --- callers ------------------------------------------------------------------------------------------------------
 
-    async def _caller(self, operation: str, context: Any) -> Caller | None:
-        """Return the caller, who must have the right ``operation``; None if callers need not be known.
-
-        Raises ``GatewayError``.
-        """
-        if self._access is None or operation == OPEN:
-            return None
-        ask = RpcAsk(self, context)
-        ask.open()
-        self._access.check_once(ask.repeated())
-        caller = self._access.caller_of(ask.by_name, ask.names)
-        self._access.require(caller, operation)
-        return caller
-
     def _url_of(self, request: Any, caller: Caller | None) -> str:
         """Return the url of the model that a request names. Raises ``NotPermitted`` unless ``caller`` may see it."""
         url = self._url(request.name, request.version)
@@ -227,7 +213,11 @@ class RpcServer:
         """Check that the caller has the right, parse the message and answer with the result of ``method``."""
         caller = None
         try:
-            caller = await self._caller(right, context)
+            if self._access is not None and right != OPEN:
+                ask = RpcAsk(self, context)
+                ask.open()
+                caller = ask.caller_of(self._access)
+                self._access.require(caller, right)
             return await method(_parse_message(raw, kind), caller)
         except GatewayError as error:
             return _refuse(context, redacted_for(caller, error))

@@ -48,9 +48,7 @@ class Gate:
         rule = rule_of(path)
         if rule is not None and rule.operation == OPEN:
             return None
-        if repeated := exchange.repeated():
-            access.check_once(repeated)
-        caller = access.caller_of(exchange.by_name, exchange.names, is_read=exchange.method in ("GET", "HEAD"))
+        caller = exchange.caller_of(access, is_read=exchange.method in ("GET", "HEAD"))
         if rule is None:
             raise nothing_at(path)
         access.require(caller, rule.operation, rule.endpoint)

@@ -15,7 +15,8 @@ from collections.abc import Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Protocol
 
-from gateway.callers.access import Names
+from gateway.callers.access import Access, Names
+from gateway.callers.rights import Caller
 from gateway.errors import ClientGone, DeadlineExceeded, GatewayError
 from gateway.handlers.endpoint import Endpoint, Event
 from gateway.outcome import Outcome
@@ -103,14 +104,18 @@ class Ask(Trace, Permit):
         """Set ``by_name``, ``request_id`` and ``traceparent`` from what came with the transport."""
 
     def check(self, timeout: float) -> float:
-        """Return the seconds that the request may take, at most ``timeout``. Raises ``RequestError`` for a wrong head,
-        ``NotAuthenticated`` for credentials that came twice.
-        """
+        """Return the seconds that the request may take, at most ``timeout``. Raises ``RequestError`` (a wrong head)."""
         return timeout
 
     def repeated(self) -> list[bytes]:
         """Return the names of the headers, if one came twice."""
         return []
+
+    def caller_of(self, access: Access, *, is_read: bool = False) -> Caller:
+        """Return the caller; see ``Access.caller_of``. Raises ``NotAuthenticated``, also for credentials sent twice."""
+        if repeated := self.repeated():
+            access.check_once(repeated)
+        return access.caller_of(self.by_name, self.names, is_read=is_read)
 
     def whole(self, route: Any) -> Call | None:
         """Return the call if its body is here and can be parsed at once. Raises ``GatewayError``."""

@@ -92,9 +92,7 @@ async def _admitted(ask: Ask, route: Route, plane: DataPlane) -> Call:
     """Return what is asked, once it is known who asks, that it may, that there is room, and what its body says."""
     access, headers, path = plane.access, ask.by_name, route.path
     if access is not None:
-        if repeated := ask.repeated():
-            access.check_once(repeated)
-        ask.caller = access.caller_of(ask.by_name, ask.names)
+        ask.caller = ask.caller_of(access)
         access.require(ask.caller, INFER, path)
     ask.timeout = ask.check(plane.timeout)
     if access is not None or _PRIORITY in headers:
