@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from deploy.controller.rollouts.bets import Bets
 from deploy.controller.rollouts.counts import Counts
-from deploy.controller.rollouts.wagers import gathered, labels
+from deploy.controller.rollouts.wagers import bounds, gathered, labels
 
 
 @given(st.lists(st.integers(1, 100_000), max_size=20), st.integers(1, 6))
@@ -44,3 +44,11 @@ def test_labels_are_bet_on_once_stables_shares_are_known() -> None:
     """From fewer than 200 answers it would follow by chance how often the canary may give a label."""
     one = Counts(labels={"good": 10})
     assert [0, 2] == [len([*labels(one, one, {"good": known}, 0.1)]) for known in (199, 200)]
+
+
+def test_latency_is_compared_where_stable_is_and_as_much_more_often_as_its_histogram_says() -> None:
+    """Half of stable's answers take longer than 10 ms; of answers a tenth slower, 54.5 % would, with odds of 1.2."""
+    seen = [Counts(timed=n, slower={0.01: n // 2, 0.02: n // 10, 0.04: n // 100}) for n in (199, 1000)]
+    few, found = (bounds(one, 1.1) for one in seen)
+    assert ((), [0.01, 0.02, 0.02, 0.04]) == (few, [at.seconds for at in found])
+    assert pytest.approx(1.2, abs=0.001) == found[0].allowed
