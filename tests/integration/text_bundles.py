@@ -58,11 +58,12 @@ def text_bundle(folder: Path, **model: Any) -> Path:
 
 
 def code_bundle(folder: Path, at_import: str = "pass", at_load: str = "pass", at_call: str = "pass") -> Path:
-    """A bundle that is code, and any weights."""
+    """A bundle that is code, any weights, and a sample that its code is tried with."""
     folder.mkdir()
     (folder / "model.bin").write_bytes(b"weights")
     code = CODE.format(at_import=at_import, at_load=at_load, at_call=at_call)
     (folder / "preprocess.py").write_text(code)
+    (folder / "warmup.json").write_text(json.dumps({"samples": [{"body": {"text": "good film"}}]}))
     return folder
 
 
