@@ -61,7 +61,9 @@ class RunningControlPlane:
     def _send(self, url: str, body: bytes | None) -> bytes:
         keys = self.credentials
         basic = base64.b64encode(f"{keys.access_key}:{keys.secret_key}".encode()).decode()
-        request = urllib.request.Request(url, data=body, headers={"Authorization": f"Basic {basic}"})
+        request = urllib.request.Request(
+            url, data=body, headers={"Authorization": f"Basic {basic}", "Content-Type": "application/json"}
+        )
         with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
             content: bytes = answer.read()
         return content

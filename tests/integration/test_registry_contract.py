@@ -253,7 +253,9 @@ def test_what_is_reported_is_taken(world: World) -> None:
     event = {"type": "training_stats_scalar", "metric": "m", "variant": "v", "value": 1.0, "iter": 1}
     world.registry.report([{**event, "task": world.registry.followed(), "timestamp": 1, "worker": "w"}])
     world.registry.report([])
-    world.registry.report_endpoint({"container_id": "c", "endpoint_name": "e", "model_name": "m"})
+    world.registry.report_endpoint(
+        {"container_id": "c", "endpoint_name": "e", "endpoint_url": "http://gateway/serve/e", "model_name": "m"}
+    )
 
 
 def test_an_upload_is_a_model_like_others_and_replaces_none(world: World, tmp_path: Path) -> None:
