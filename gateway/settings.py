@@ -116,7 +116,7 @@ class Settings(BaseSettings):
     """
 
     model_config = SettingsConfigDict(
-        extra="ignore", frozen=True, populate_by_name=True, env_prefix=PREFIX, use_attribute_docstrings=True
+        extra="forbid", frozen=True, populate_by_name=True, env_prefix=PREFIX, use_attribute_docstrings=True
     )
 
     host: str = "127.0.0.1"

@@ -75,8 +75,8 @@ def test_http_is_on_the_host_of_grpc(target: str, setting: str, address: tuple[s
 @pytest.mark.parametrize("setting", ["triton:8000", "8000,8010", ""])
 def test_another_http_setting_is_refused(setting: str) -> None:
     """At start, by name."""
-    with pytest.raises(ValidationError, match="TRITON_GATEWAY_TRITON_HTTP"):
-        Settings(TRITON_GATEWAY_TRITON_HTTP=setting)
+    with pytest.raises(ValidationError, match="triton_http"):
+        Settings(triton_http=setting)
 
 
 async def test_calls_one_after_another_share_a_connection(server: HttpServer, calls: HttpTransport) -> None:
