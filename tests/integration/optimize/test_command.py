@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from gateway.registry import ArtifactCache, ClearMLRegistry, Upload
 from preprocessing.processor import TextProcessor
 from tests import warm
 from tests.control_planes import RunningControlPlane
-from tests.integration.test_interrupted_deploy import deploy
+from tests.e2e.test_up_demo import command
 from tests.stock import Client
 from tests.waiting import LIMIT_S
 
@@ -61,6 +61,23 @@ def optimize_here(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
         return subprocess.CompletedProcess(arguments, code, *capsys.readouterr())
 
     return run
+
+
+def deploy(environment: Mapping[str, str], place: Path, model: Path, endpoint: str) -> None:
+    """Deploy until the endpoint is added, as no gateway answers. Ctrl-C then leaves it, and says so with the command
+    that removes it.
+    """
+    argv = [*command(), "deploy", str(model), "--endpoint", endpoint, "--url", "http://127.0.0.1:9"]
+    said = ""
+    with subprocess.Popen(argv, env=environment, cwd=place, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        for line in running.stderr:
+            if f"waiting for {endpoint}/1" in line and f"waiting for {endpoint}/1" not in said:
+                running.send_signal(signal.SIGINT)  # once: another one would stop what it then says
+            said += line
+        running.wait(LIMIT_S)
+    assert 130 == running.returncode, said
+    assert f"model remove --endpoint {endpoint}/1" in said
 
 
 def test_a_registered_model_becomes_a_bundle_that_is_served(server: RunningControlPlane, place: Path) -> None:
