@@ -48,7 +48,7 @@ from gateway.grpc.server import RpcServer, Tls
 from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.http.addresses import LARGEST_BYTES, Addresses
-from gateway.http.bridge import Bridge, run
+from gateway.http.bridge import run
 from gateway.http.connections import Connections, room_for_connections
 from gateway.http.exchange import Exchange
 from gateway.http.gate import Gate, refusal
@@ -59,6 +59,7 @@ from gateway.metrics.observer import Observer
 from gateway.metrics.publisher import Publisher
 from gateway.metrics.views import Views
 from gateway.metrics.workers import Parent
+from gateway.outcome import in_task
 from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
 from gateway.path.ask import Serving
@@ -178,16 +179,16 @@ class Gateway:
             lineage=self._lineage, learned=self._learned,
             serve_prefix=self._prefix, served=lambda: self.table.current,
         )  # fmt: skip
-        self._operations = Bridge(self._operate)
-        self.tasks = self._operations.tasks
 
-    def answer(self, exchange: Exchange) -> Serving | None:
+    def answer(self, exchange: Exchange) -> Serving:
         """Answer one request: see ``http.core.Answer``."""
         reading = self._addresses.at(exchange.path, exchange.query)
         if reading is not None and self._gate.is_for_us(exchange.headers):
             return serve(exchange, reading, self.plane)
-        self._operations(exchange)
-        return None
+        return self._in_task(exchange)
+
+    async def _in_task(self, exchange: Exchange) -> None:
+        await in_task(self._operate(exchange))
 
     async def _operate(self, exchange: Exchange) -> None:
         """Answer a request that is not for inference."""

@@ -54,13 +54,6 @@ class MalformedRequest(RequestError):
     kind = "malformed_request"
 
 
-class AddressTooLong(RequestError):
-    """The URL (path and query) is longer than the gateway accepts: send a shorter one."""
-
-    kind = "address_too_long"
-    status = 414
-
-
 class HeadTooLarge(RequestError):
     """The request line and headers exceed the limit on bytes or lines: send fewer or shorter headers."""
 

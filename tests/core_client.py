@@ -31,9 +31,14 @@ async def listening(served: Any, tls: ssl.SSLContext | None = None) -> AsyncIter
         made.close()
         await accepted_connections()
         for connection in tuple(served.connections.open):
-            if connection.port == port:
+            if port_of(connection) == port:
                 connection.abort()
-        await soon(lambda: not any(connection.port == port for connection in served.connections.open))
+        await soon(lambda: port not in map(port_of, served.connections.open))
+
+
+def port_of(connection: Connection) -> int:
+    """Return the port that a connection was accepted at."""
+    return int(connection.transport.get_extra_info("sockname")[1])
 
 
 @contextmanager

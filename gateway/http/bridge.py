@@ -1,15 +1,12 @@
-"""Answers requests that are not for inference, each in a task: our own routes, and FastAPI's, an ASGI application."""
+"""Lets an ASGI application answer a request: FastAPI, what operators ask."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from gateway.http.exchange import Exchange
-
-_log = logging.getLogger("triton_gateway.http")
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -17,34 +14,11 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Bridge:
-    """Starts a task of ``answer`` for each request; ``tasks`` are those that run."""
-
-    def __init__(self, answer: Callable[[Exchange], Awaitable[None]]) -> None:
-        self._answer = answer
-        self.tasks: set[asyncio.Task[None]] = set()
-
-    def __call__(self, exchange: Exchange) -> None:
-        """Answer one request."""
-        task = asyncio.get_running_loop().create_task(self._answered(exchange))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _answered(self, exchange: Exchange) -> None:
-        failure: BaseException | None = None
-        try:
-            await self._answer(exchange)
-        except asyncio.CancelledError:
-            failure = RuntimeError("the server stopped before the answer was ready")
-            raise
-        except Exception as error:  # noqa: BLE001 - a bug: this request fails, and no other
-            failure = error
-        finally:
-            exchange.over(failure)
-
-
 async def run(application: Application, exchange: Exchange) -> None:
-    """Let an ASGI application answer; ``content-length`` is added to an answer in one piece, others are chunked."""
+    """Let an ASGI application answer, in a task.
+
+    ``content-length`` is added to an answer in one piece, others are chunked.
+    """
     head: MutableMapping[str, Any] | None = None
 
     async def send(message: MutableMapping[str, Any]) -> None:
@@ -78,17 +52,13 @@ async def run(application: Application, exchange: Exchange) -> None:
         is_read = True
         return {"type": "http.request", "body": b"", "more_body": False}  # no route of the application reads a body
 
-    await application(scope_of(exchange), receive, send)
-
-
-def scope_of(exchange: Exchange) -> Scope:
-    """Return the ASGI scope of a request."""
-    connection = exchange.connection
-    return {
+    is_tls = exchange.connection.transport.get_extra_info("sslcontext") is not None
+    scope: Scope = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"},
-        "http_version": "1.0" if exchange.is_http10 else "1.1", "server": ("", connection.port),
-        "client": connection.client, "scheme": connection.scheme, "root_path": "",
+        "http_version": "1.0" if exchange.is_http10 else "1.1", "server": None, "client": None,
+        "scheme": "https" if is_tls else "http", "root_path": "",
         "method": "GET" if exchange.method == "HEAD" else exchange.method,  # the core leaves the body out
         "path": exchange.path, "raw_path": exchange.raw_path, "query_string": exchange.query,
         "headers": exchange.headers, "state": {}, "extensions": {},
     }  # fmt: skip
+    await application(scope, receive, send)

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from gateway.http.core import Connection
 
+MAX_HEAD_BYTES: Final = 65_535
+"""httptools stores positions in an address in 16 bits, so no head may be larger."""
 _MAX_OPEN: Final = 10_000
 _SHARE_OF_FILES: Final = 0.75
 """The rest is for connections to Triton, pipes to hooks, logs and models that are being prepared."""
@@ -105,7 +107,7 @@ class Connections:
         keep_alive: float = 75.0,
         head_timeout: float = 20.0,
         body_timeout: float = 60.0,
-        max_head_bytes: int = 64 << 10,
+        max_head_bytes: int = MAX_HEAD_BYTES,
         max_headers: int = 100,
         max_open: int = 0,
         age: float = 0.0,

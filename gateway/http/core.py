@@ -26,7 +26,6 @@ import httptools
 
 from gateway.callers.access import Names
 from gateway.errors import (
-    AddressTooLong,
     BodyTimeout,
     GatewayError,
     HeadTimeout,
@@ -47,18 +46,15 @@ from gateway.trace import new_id
 BETWEEN, HEAD, BODY = range(3)
 """What the parser reads: nothing yet, a head, or a body."""
 
-Answer = Callable[[Exchange], Serving | None]
-"""Answers a request: returns its coroutine, or None if a task of its own answers it (see ``bridge``)."""
+Answer = Callable[[Exchange], Serving]
+"""Returns the coroutine that answers a request."""
 
-_MAX_URL_BYTES: Final = 65_535
-"""httptools stores positions in an address in 16 bits."""
 _MAX_PIPELINED: Final = 64
 _MAX_UNREAD_BODY: Final = 64 << 10
 """More bytes of a body than this are not received before its request reads them."""
 _LAST_HEAD_S: Final = 1.0
 """How long a server that stops waits for a request's head."""
 _LINGER_S: Final = 2.0
-_LINGER_BYTES: Final = 1 << 20
 
 
 class _Refused(Exception):
@@ -81,9 +77,6 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self.names: Names = ()
         """The names in the client's certificate."""
-        self.scheme = "http"
-        self.port = 0
-        self.client: tuple[str, int] | None = None
         self._keeps_alive = not limits.is_leaving
         self._phase = BETWEEN
         self._queue: TimeoutQueue | None = None
@@ -102,8 +95,6 @@ class Connection(asyncio.Protocol):
         self._is_repeated = False
         """Whether the parser is fed a head again (see ``_decline_upgrade``)."""
         self._refusal: GatewayError | None = None
-        self._refuses_head = False
-        """Whether the refusal answers a HEAD request: it then has no body."""
         self._ignores_input = False
         self._is_paused = False
         self._rest: asyncio.TimerHandle | None = None
@@ -128,12 +119,7 @@ class Connection(asyncio.Protocol):
         """Wait for the first head, or refuse the connection if there are too many."""
         self.transport, limits = cast("asyncio.Transport", transport), self._limits
         limits.open.add(self)
-        here, there = transport.get_extra_info("sockname"), transport.get_extra_info("peername")
-        self.port = int(here[1]) if isinstance(here, tuple) else 0
-        self.client = (str(there[0]), int(there[1])) if isinstance(there, tuple) else None
-        if transport.get_extra_info("sslcontext") is not None:
-            self.scheme = "https"
-            self.names = names_of_peer(transport)
+        self.names = names_of_peer(transport)
         if limits.age:
             # Spread, so that clients that connected together do not reconnect together.
             age = limits.age * random.uniform(0.9, 1.1)  # noqa: S311 - not a secret
@@ -225,18 +211,14 @@ class Connection(asyncio.Protocol):
             self._held += data
             self._pause()
             return
-        self._unparsed += len(data)
         if self._ignores_input:
-            if self._unparsed > _LINGER_BYTES and self._current is None:
-                self.transport.abort()
             return
+        self._unparsed += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError as error:
             cause = error.__context__
-            has_method = not isinstance(error, httptools.HttpParserInvalidMethodError)
-            refused = cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data))
-            self._refuse(refused, has_method=has_method)
+            self._refuse(cause.error if isinstance(cause, _Refused) else MalformedRequest(_reason(error, data)))
         else:
             if self._phase == BETWEEN:
                 self._unparsed = 0
@@ -266,8 +248,7 @@ class Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001 - a bug: this request fails, and no other
             exchange.over(error)
         else:
-            if coroutine is not None:
-                exchange.run(coroutine)
+            exchange.run(coroutine)
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -327,15 +308,13 @@ class Connection(asyncio.Protocol):
         self._expects_continue = False
 
     def on_url(self, url: bytes) -> None:
-        """Add a part of the address. Refuses an address that is too long."""
+        """Add a part of the address."""
         if self._is_repeated:
             return
         self._head_bytes += len(url)
         if self._head_bytes > self._max_head_bytes:
             raise _Refused(self._too_large())
         self._url += url
-        if len(self._url) > _MAX_URL_BYTES:
-            raise _Refused(AddressTooLong(f"the address is longer than {_MAX_URL_BYTES} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Add a header; trailers after a chunked body are counted and dropped."""
@@ -507,15 +486,10 @@ class Connection(asyncio.Protocol):
 
     # --- refusals of the connection -----------------------------------------------------------------------------------
 
-    def _refuse(self, error: GatewayError, *, has_method: bool = True) -> None:
-        """End the connection with a refusal, after the answers to earlier requests.
-
-        ``has_method``: the parser has read the request's method; else it still has that of an earlier request.
-        """
+    def _refuse(self, error: GatewayError) -> None:
+        """End the connection with a refusal, after the answers to earlier requests."""
         self._limits.count(error.kind)
         self._ignores_input = True
-        self._unparsed = 0
-        self._refuses_head = has_method and self._phase != BETWEEN and self._parser.get_method() == b"HEAD"
         self._enter(None)
         newest = self._newest
         if self._phase == BODY and newest is not None:
@@ -536,9 +510,7 @@ class Connection(asyncio.Protocol):
     def _write_refusal(self, error: GatewayError, *, lingers: bool = True) -> None:
         status, headers, content = problem(error, new_id())
         lines = [STATUS_LINES[status], *(b"%b: %b\r\n" % header for header in headers)]
-        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(content))
-        if not self._refuses_head:
-            lines.append(content)
+        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n%b" % (len(content), content))
         transport = self.transport
         if transport.is_closing():
             return
@@ -558,7 +530,7 @@ class Connection(asyncio.Protocol):
         self._queue = None
         if self._phase == HEAD:
             late = f"the request's head did not arrive within {self._limits.heads.timeout:g} s"
-            self._refuse(HeadTimeout(late), has_method=bool(self._url))
+            self._refuse(HeadTimeout(late))
         else:
             self._limits.count(NOTHING_ASKED)
             self.transport.close()

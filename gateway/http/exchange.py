@@ -1,6 +1,6 @@
 """One request on a connection and its answer (``core.Connection`` makes it): its body, its reply, its pieces.
 
-``serve`` answers requests for inference; the bridge answers others in a task.
+``serve`` answers requests for inference; a task answers others.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gateway.http import body as bodies
 from gateway.http.browsers import HeaderList, as_page, wants_page
 from gateway.http.problems import problem
 from gateway.outcome import Outcome, in_thread
-from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route, gone
+from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, Ask, Route
 from gateway.path.call import Call, Headers, labels
 from gateway.trace import clean_id, new_id, parse_traceparent
 
@@ -114,7 +114,7 @@ class Exchange(Ask):
     def offer(self) -> None:
         """Wake who waits for the body, if more of it has come."""
         waiter = self._wants_body
-        if waiter is not None and (self._parts or self.is_whole or self.has_left):
+        if waiter is not None and (self._parts or self.is_whole):
             self._wants_body = None
             if not waiter.is_set:
                 waiter.set_result(None)
@@ -123,25 +123,23 @@ class Exchange(Ask):
         """Return the whole body as it was sent. The caller limits the time.
 
         ``hold(bytes)`` is called before bytes are read, and raises if there is no room for them. Raises
-        ``PayloadTooLarge`` beyond ``limit`` bytes, and ``ClientGone``.
+        ``PayloadTooLarge`` beyond ``limit`` bytes.
         """
         announced = self.by_name.get(b"content-length", b"")
         if announced:
             if int(announced) > limit:
                 raise bodies.too_large(limit)
             hold(int(announced))
-        if self.expects_continue and not (self._parts or self.is_whole or self.has_left):
+        if self.expects_continue and not (self._parts or self.is_whole):
             self.expects_continue = False
             self.connection.write(_CONTINUE)
         chunks: list[bytes] = []
         size = 0
         while True:
-            while not (self._parts or self.is_whole or self.has_left):
+            while not (self._parts or self.is_whole):
                 self.connection.read_on()
                 wants = self._wants_body = Outcome[None]()
                 await wants
-            if self.has_left:
-                raise gone()
             part = self._take()
             size += len(part)
             if size > limit:
@@ -342,12 +340,6 @@ class Exchange(Ask):
         await self.drained()
 
     # --- its end ------------------------------------------------------------------------------------------------------
-
-    def leave(self) -> None:
-        """See ``Ask.leave``; a task that answers hears of it where it reads the body."""
-        self.has_left = True
-        if not self.throw(gone()):
-            self.offer()
 
     def over(self, failure: BaseException | None = None) -> None:
         """End the exchange: nothing works on it any more. An answer that was not finished closes the connection."""

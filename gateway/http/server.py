@@ -31,10 +31,8 @@ class Served(Protocol):
     """What a server serves: the gateway."""
 
     connections: Connections
-    tasks: set[asyncio.Task[None]]
-    """Tasks that answer requests."""
 
-    def answer(self, exchange: Exchange) -> Serving | None:
+    def answer(self, exchange: Exchange) -> Serving:
         """See ``core.Answer``."""
         ...
 
@@ -77,14 +75,12 @@ class Listening:
             connection.shutdown()
         try:
             async with asyncio.timeout(timeout):
-                while served.connections.open or served.tasks:  # noqa: ASYNC110 - two sets that others change
+                while served.connections.open:  # noqa: ASYNC110 - a set that others change
                     await asyncio.sleep(_LOOK_S)
         except TimeoutError:
             _log.error("%d connections did not end within %g s: dropped", len(served.connections.open), timeout)
             for connection in tuple(served.connections.open):
                 connection.abort()
-            for task in tuple(served.tasks):
-                task.cancel()
 
 
 class Server:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import re
 from typing import Any
 
@@ -75,21 +74,6 @@ async def test_trailers_and_chunk_extensions_count_as_head(serve: Serve) -> None
         wire = await served.connect()
         wire.send(begin + b"0\r\nx-sum: 5\r\n\r\n", post())
         assert [200, 200] == [(await wire.answer())[0] for _ in range(2)]
-
-
-@pytest.mark.parametrize("late", [True, False])
-async def test_an_address_that_is_too_long_is_refused_without_a_traceback(
-    serve: Serve, caplog: pytest.LogCaptureFixture, late: bool
-) -> None:
-    """Longer than the URL parser can handle; with the body later or in the same piece."""
-    head = b"POST /serve/" + b"e" * 70_000 + b" HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n"
-    async with serve({"max_head_bytes": 1 << 20}) as served:
-        wire = await served.connect()
-        with caplog.at_level(logging.ERROR):
-            await wire.send_slowly(*((head, b"{}") if late else (head + b"{}",)))
-            status, headers, body = await wire.answer()
-        assert (414, "close", "address_too_long") == (status, headers["connection"], body["code"])
-        assert not caplog.records
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------
@@ -279,32 +263,6 @@ async def test_the_answer_to_head_has_the_head_of_get_and_no_body(serve: Serve, 
                 await wire._reader.readexactly(int(headers["content-length"]))
         assert found[0] == found[1]
         assert 200 == (await wire.ask(post()))[0]
-
-
-@pytest.mark.parametrize(
-    ("head", "status"),
-    [(b"HEAD x HTTP/1.1\r\n\r\n", 400), (b"HEAD /\xff HTTP/1.1\r\n\r\n", 400), (b"HEAD / HTTP/1.1\r\n:\r\n\r\n", 400),
-     (b"HEAD /%b HTTP/1.1\r\n\r\n" % (b"x" * 70_000), 431)],
-)  # fmt: skip
-async def test_a_refused_head_request_gets_no_body(serve: Serve, head: bytes, status: int) -> None:
-    """Also if its own head cannot be read to the end."""
-    async with serve() as served:
-        wire = await served.connect()
-        wire.send(head)
-        found, headers = await wire.head()
-        assert status == found
-        assert int(headers["content-length"]) > 0
-        assert b"" == await wire.rest()
-
-
-async def test_an_unreadable_request_after_head_is_refused_with_a_body(serve: Serve) -> None:
-    """It has no method, and the parser still has the previous one."""
-    async with serve() as served:
-        wire = await served.connect()
-        wire.send(b"HEAD /livez HTTP/1.1\r\nhost: x\r\n\r\n")
-        assert 200 == (await wire.head())[0]
-        status, _, body = await wire.ask(b"P OST / HTTP/1.1\r\n\r\n")
-        assert (400, "malformed_request") == (status, body["code"])
 
 
 async def test_the_end_of_what_a_client_sends_means_that_it_has_left(serve: Serve) -> None:
