@@ -318,8 +318,6 @@ CANARY: Final = Board(
             _lines("Agreement", "Share of compared answers that agree, with numbers within the tolerance.",
                    f"({by(VERSION, _rate(catalog.SHADOWS, _AGREED))} or 0 * {_ALL_COMPARED}) / ({_ALL_COMPARED} > 0)",
                    "{{endpoint}} {{version}}", "percentunit", most=1.0),
-            _lines("Difference, p95", "Distance between the numbers of mirrored answers and of the answers sent.",
-                   _quantile(0.95, catalog.SHADOW_DIFFERENCE, VERSION, _PICK), "{{endpoint}} {{version}}"),
         )),
     ),
 )  # fmt: skip
@@ -364,8 +362,7 @@ DRIFT: Final = Board(
         Section("How sure it is", (
             Panel("Evidence of the endpoint", "Chance alone gives as much at most once in that many days. At the red "
                   "line the alert fires.",
-                  (Query(by(("endpoint",), f"{_DAYS}{{{_BY_ENDPOINT}}} >= 0", "avg"), "{{endpoint}}"),
-                   Query(f"max({catalog.DRIFT_ALARM.name})", "alarm")),
+                  (Query(by(("endpoint",), f"{_DAYS}{{{_BY_ENDPOINT}}} >= 0", "avg"), "{{endpoint}}"),),
                   unit="suffix:days", thresholds=((ALARM_DAYS, _RED),)),
             _lines("Evidence by variable", "The endpoint's evidence is the mean over all variables and versions.",
                    by(("variable",), f"{_DAYS}{{{_PICK}}} >= 0", "avg"), "{{variable}}", "suffix:days"),
@@ -398,8 +395,6 @@ DRIFT: Final = Board(
         Section("Declared variables and references", (
             _lines("Newest values", "Newest values of `--variable-value` variables.",
                    f"{catalog.VARIABLE_VALUE.name}{{{_PICK}}}", _NAMED, least=None),
-            _lines("Counters", "Variables of type counter: sum per second.",
-                   by(("endpoint", "version", "variable"), _rate(catalog.VARIABLE_COUNTER)), _NAMED),
             _lines("Ignored", "Values that could not be used, by reason.",
                    by(("variable", "reason"), _rate(catalog.VARIABLE_IGNORED)), "{{variable}} {{reason}}",
                    "suffix:values/s"),
@@ -437,8 +432,6 @@ CAPACITY: Final = Board(
             _lines("Work in hand", "Seconds that one idle Triton would need for all waiting and running work, per "
                    "gateway.",
                    by((*VERSION, "instance"), catalog.WORK.name), f"{_EV} {{{{instance}}}}", "s"),
-            _lines("Limit of work", "Shown while a limit is in force, usually while requests are refused.",
-                   f'{by((*VERSION, "instance"), catalog.WORK_LIMIT.name)} >= 0', f"{_EV} {{{{instance}}}}", "s"),
             _lines("Queue, by class", "Requests that wait for a call to Triton.",
                    by(("endpoint", "priority"), catalog.QUEUED.name), "{{endpoint}} {{priority}}"),
             _lines("Tokens", "Tokens per second: the best measure of text traffic.", by(VERSION, _rate(catalog.TOKENS)),

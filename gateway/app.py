@@ -442,7 +442,6 @@ class Gateway:
                 if (batcher := one.batcher) is not None:
                     version = one.identity.endpoint, one.identity.version
                     self.observer.publish(catalog.WORK, batcher.work, *version)
-                    self.observer.publish(catalog.WORK_LIMIT, batcher.active_limit, *version)
                     for priority, waiting in batcher.queued().items():
                         self.observer.publish(catalog.QUEUED, waiting, *version, priority)
             busy = now

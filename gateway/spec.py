@@ -208,7 +208,7 @@ class MonitoringSpec:
 
 @dataclass(frozen=True, slots=True)
 class MetricVariable:
-    """A variable declared by a user: ``scalar`` (histogram), ``enum`` (counter per value), ``value`` or ``counter``."""
+    """A variable declared by a user: ``scalar`` (histogram), ``enum`` (counter per value) or ``value``."""
 
     name: str
     type: str

@@ -52,8 +52,6 @@ class Controller:
         self._marker: str | None = None
         self._task: ServingTask = ServingTask()
         self._problem = ""
-        self.last_contact = 0.0
-        """When the registry last answered, in Unix seconds; 0: never."""
         self.last_round = clock()
         """When the last round ended, in ``clock()`` seconds."""
 
@@ -88,7 +86,7 @@ class Controller:
             return
         if self._problem:
             log.info("the registry answers again")
-        self._problem, self.last_contact = "", self._wall()
+        self._problem = ""
 
     def _look(self) -> None:
         if not self._election.leads():

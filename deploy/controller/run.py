@@ -104,10 +104,7 @@ def _answer(controller: Controller, judged: Families, path: str) -> probes.Answe
     if path == "/metrics":
         # What an earlier lead has found is old.
         found = dict(judged) if controller.leads else {}
-        own: Families = {
-            catalog.CONTROLLER_LEADS: {(): int(controller.leads)},
-            catalog.CONTROLLER_LAST_CONTACT: {(): int(controller.last_contact)},
-        }  # fmt: skip
+        own: Families = {catalog.CONTROLLER_LEADS: {(): int(controller.leads)}}
         return probes.text_answer(probes.metrics({**own, **found}))
     if path == "/healthz":
         since = time.monotonic() - controller.last_round

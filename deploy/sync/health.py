@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from datetime import datetime
 from http.server import ThreadingHTTPServer
 from typing import Any
 
@@ -62,13 +61,7 @@ def exposition(status: Mapping[str, Any]) -> str:
     counts = dict.fromkeys(catalog.SYNC_STATES, 0)
     for model in status["models"]:
         counts[model["state"]] += 1
-    contact = status["registry"]["last_contact"]
-    at = int(datetime.fromisoformat(contact).timestamp()) if contact else 0
-    return probes.metrics({
-        catalog.SYNC_MODELS: {(state,): count for state, count in counts.items()},
-        catalog.SYNC_TRITON: {(): int(status["triton"]["answers"])},
-        catalog.SYNC_LAST_CONTACT: {(): at},
-    })  # fmt: skip
+    return probes.metrics({catalog.SYNC_MODELS: {(state,): count for state, count in counts.items()}})
 
 
 def serve(

@@ -169,11 +169,6 @@ class Batcher(Generic[R]):
         return self.limit.most(self._servers.replicas + self._slots)
 
     @property
-    def active_limit(self) -> float:
-        """The limit of work that is in force now, in seconds of one server's time; NaN if there is none."""
-        return self._max_work if self.pressure.look(self._loop.time()) else math.nan
-
-    @property
     def is_idle(self) -> bool:
         """True if nothing is queued and no call is in flight."""
         return not self._queue and not self._calls

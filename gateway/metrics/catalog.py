@@ -19,7 +19,6 @@ STAGE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.15, 0.25, 1.0
 ROW_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 RATIO_BUCKETS: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.975, 0.99, 0.999, 1.0)
 """Scores and entropies: fine near 1, where confident models live."""
-DIFFERENCE_BUCKETS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
 RARE_RATIO_BUCKETS: Final = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 WORD_RATIO_BUCKETS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.85, 1.0)
 COSINE_BUCKETS: Final = (*(number / 20 for number in range(-8, 19)), 0.92, 0.94, 0.96, 0.97, 0.98, 0.99, 1.0)
@@ -122,10 +121,6 @@ WORK: Final = Metric(
     "of past calls.",
     _AT,
 )  # fmt: skip
-WORK_LIMIT: Final = Metric(
-    "gateway_work_limit_seconds", "gauge",
-    "How much work an endpoint version may have in hand. NaN: no limit is in force or known.", _AT,
-)  # fmt: skip
 QUEUED: Final = Metric(
     "gateway_queued_requests", "gauge",
     "Requests that wait for a call to Triton, by priority class.", (*_AT, "priority"),
@@ -177,12 +172,9 @@ VARIABLE_ENUM: Final = Metric(
 VARIABLE_VALUE: Final = Metric(
     "gateway_variable_value", "gauge", "The newest value of a variable declared with `--variable-value`.", _VARIABLE
 )
-VARIABLE_COUNTER: Final = Metric(
-    "gateway_variable_counter_total", "counter", "Sum of the values of a variable of type counter.", _VARIABLE
-)
 VARIABLE_IGNORED: Final = Metric(
     "gateway_variable_ignored_total", "counter",
-    "Times that a variable had no usable value, by reason: missing, wrong_type, not_finite, negative.",
+    "Times that a variable had no usable value, by reason: missing, wrong_type, not_finite.",
     (*_VARIABLE, "reason"),
 )  # fmt: skip
 _BIN: Final = (*_VARIABLE, "bin")
@@ -196,12 +188,6 @@ SHADOWS: Final = Metric(
     "Requests drawn for shadow traffic, by the version they were mirrored to and outcome: agreed, differed, failed "
     "(the model or its code), dropped (no capacity or no time).",
     ("endpoint", "version", "outcome"),
-)  # fmt: skip
-SHADOW_DIFFERENCE: Final = Metric(
-    "gateway_shadow_difference", "histogram",
-    "Largest difference between the numbers of a mirrored answer and of the answer sent to the caller: absolute, "
-    "relative above 1.",
-    ("endpoint", "version"), DIFFERENCE_BUCKETS,
 )  # fmt: skip
 ROLLOUT_GUARDED: Final = Metric(
     "gateway_rollout_guarded_until_timestamp_seconds", "gauge",
@@ -270,16 +256,7 @@ SYNC_MODELS: Final = Metric(
     "model_sync_models", "gauge",
     f"Models that this model sync keeps in its Triton, by state: {', '.join(SYNC_STATES)}.", ("state",),
 )  # fmt: skip
-SYNC_TRITON: Final = Metric("model_sync_triton_answers", "gauge", "1 while the Triton of this model sync answers.")
-SYNC_LAST_CONTACT: Final = Metric(
-    "model_sync_registry_last_contact_timestamp_seconds", "gauge",
-    "Unix time of the last response of the ClearML API; 0: none yet.",
-)  # fmt: skip
 CONTROLLER_LEADS: Final = Metric("controller_leads", "gauge", "1 while this controller decides; of several, one does.")
-CONTROLLER_LAST_CONTACT: Final = Metric(
-    "controller_registry_last_contact_timestamp_seconds", "gauge",
-    "Unix time of the last response of the ClearML API; 0: none yet.",
-)  # fmt: skip
 DRIFT_EVIDENCE: Final = Metric(
     "controller_drift_evidence_days", "gauge",
     "Evidence of drift over all gateways, in days: chance alone gives as much at most once in that many days. State: "
@@ -305,9 +282,6 @@ DRIFT_MOVED: Final = Metric(
     "By how much the share of a bin in the last hour differs from the reference's, where it moved by more than noise. "
     "Bins of numbers are named as ranges.", _BIN,
 )  # fmt: skip
-DRIFT_ALARM: Final = Metric(
-    "controller_drift_alarm_days", "gauge", "The evidence, in days, from which an endpoint counts as drifted."
-)
 ACCURACY: Final = Metric(
     "controller_accuracy_ratio", "gauge",
     "Accuracy of a version with labels (`/v1/feedback`): share right (value), and its 95 % interval (low, high).",
@@ -323,19 +297,13 @@ ROLLOUT_EVIDENCE: Final = Metric(
     "Evidence that the canary of a rollout is worse than stable; from 100 on it is rolled back. Only until it ends.",
     ("endpoint", "version"),
 )  # fmt: skip
-JUDGED: Final = (
-    DRIFT_EVIDENCE, DRIFT_VISIBLE, DRIFT_SINCE, DRIFT_SHARE, DRIFT_MOVED, DRIFT_ALARM, ACCURACY, ROLLOUT_PHASE,
-    ROLLOUT_EVIDENCE,
-)  # fmt: skip
+
+
+def _named(start: str) -> tuple[Metric, ...]:
+    return tuple(one for one in globals().values() if isinstance(one, Metric) and one.name.startswith(start))
+
+
+CATALOG: Final = _named("gateway_")
+"""What a gateway counts, in the order of ``/metrics``."""
+JUDGED: Final = tuple(one for one in _named("controller_") if one is not CONTROLLER_LEADS)
 """What the controller judges, and shows itself."""
-CATALOG: Final = (
-    REQUESTS, OBJECTIVE, OBJECTIVE_ANSWERS, FALLBACKS, REQUEST_SECONDS,
-    STAGE_SECONDS, IN_FLIGHT, CPU_WAIT, ROWS, TOKENS, TRUNCATED,
-    BATCH_ROWS, BATCH_TOKENS, BATCH_REAL_TOKENS, CACHE, ENDED_CONNECTIONS, REFUSED, WORK,
-    WORK_LIMIT, QUEUED,
-    REFUSED_CALLERS, CALLERS_SOURCE, QUOTA_STORE, OVER_QUOTA, TENANT_REQUESTS, TENANT_TOKENS_IN, TENANT_TOKENS_OUT,
-    VARIABLE_SCALAR, VARIABLE_ENUM, VARIABLE_VALUE, VARIABLE_COUNTER, VARIABLE_IGNORED,
-    DRIFT_REFERENCE, SHADOWS, SHADOW_DIFFERENCE, ROLLOUT_GUARDED, PAYLOADS, FEEDBACK,
-    RECONCILES, BUILDS, CONFIGURATION_FAULTS, ENDPOINT_READY, LAST_CONTACT, POLL, BACKEND_UP, POOL_WAITING,
-    MODEL_INFO, BUILD_INFO,
-)  # fmt: skip

@@ -27,7 +27,7 @@ MAX_VALUES: Final = 256
 FREQUENCY_SETTING: Final = "metric_logging_freq"
 """The serving Task's setting of the sampling rate."""
 
-KINDS: Final = ("scalar", "enum", "value", "counter")
+KINDS: Final = ("scalar", "enum", "value")
 
 
 @dataclass(frozen=True, slots=True)

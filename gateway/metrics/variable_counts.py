@@ -17,7 +17,7 @@ from gateway.metrics.accumulator import Accumulator, Count, Distribution
 from gateway.metrics.declared import category_of, spelled_as_a_value
 from gateway.metrics.drift import OTHER, Bins, Reference
 
-Reason = Literal["missing", "wrong_type", "not_finite", "negative"]
+Reason = Literal["missing", "wrong_type", "not_finite"]
 LARGEST: Final = 1e290
 """Larger numbers, and below its negative, count as ``not_finite``. So sums over any number of requests stay finite, and
 no caller spoils a variable's sum for all that come after.
@@ -36,8 +36,8 @@ class Served:
 
 
 class Variable:
-    """One variable of one version: a ``scalar`` (a histogram of numbers), an ``enum`` (a count per category), a
-    ``value`` (the newest number), or a ``counter`` (the sum of numbers). Series begin with their first value.
+    """One variable of one version: a ``scalar`` (a histogram of numbers), an ``enum`` (a count per category), or a
+    ``value`` (the newest number). Series begin with their first value.
     """
 
     __slots__ = ("_anew", "_categories", "_counts", "_numbers", "_of", "_seen", "_spelled", "bounds", "name", "take")
@@ -70,11 +70,8 @@ class Variable:
             self.take = self._count
             spelled = {spelled_as_a_value(one): one for one in map(str, buckets)}
             self._spelled = {other: one for other, one in spelled.items() if other not in self._categories}
-        elif kind == "value":
-            self.take = lambda values: numbers.set(catalog.VARIABLE_VALUE, values[-1], *self._of)
         else:
-            self.take = self._add
-            self._add(())
+            self.take = lambda values: numbers.set(catalog.VARIABLE_VALUE, values[-1], *self._of)
 
     def see(self, value: object) -> None:
         """Count a value of any type."""
@@ -122,11 +119,3 @@ class Variable:
                 category = category if category in self._categories else OTHER
                 found = self._counts[category] = self._numbers.count(catalog.VARIABLE_ENUM, *self._of, category)
             found.value += 1
-
-    def _add(self, numbers: Sequence[float]) -> None:
-        total = self._numbers.count(catalog.VARIABLE_COUNTER, *self._of)
-        for number in numbers:
-            if number < 0:
-                self.ignore("negative")
-            else:
-                total.value += number

@@ -31,7 +31,7 @@ from typing import IO, Any, Final
 
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
-from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, QUEUED, WORK, WORK_LIMIT
+from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, QUEUED, WORK
 from gateway.metrics.recent import STEP_S
 from gateway.metrics.views import Views
 
@@ -44,7 +44,7 @@ _GIVE_UP_S: Final = 10.0
 _LAST_S: Final = 10.0
 """How long a worker that stops waits until its last report is sent."""
 
-_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, WORK_LIMIT, POOL_WAITING))
+_PARTS: Final = frozenset(metric.name for metric in (IN_FLIGHT, QUEUED, WORK, POOL_WAITING))
 """Gauges of what each worker has of its own: of several workers, they add up. NaN is nothing, unless all have it."""
 
 _log = logging.getLogger("triton_gateway.metrics")

@@ -162,10 +162,9 @@ class Mirror:
         try:
             answer = with_names(ask.reply, renamed(_labels(source), _labels(target)))
             if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
-                agree = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
-                if agree is None:
+                same = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
+                if same is None:
                     return  # kept, to compare the next ones with
-                same, off = agree, 0.0
             else:
                 compared = partial(compare, one.answer, answer)
                 is_large = max(one.rows, ask.rows) > _LARGE_ROWS
@@ -176,7 +175,6 @@ class Mirror:
             self._drop(shadow)
             return
         self._count(target, "agreed" if same else "differed")
-        self._observer.observe(catalog.SHADOW_DIFFERENCE, off, target.identity.endpoint, target.identity.version)
 
     def _count(self, target: Endpoint, outcome: str) -> None:
         self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, outcome)

@@ -55,7 +55,6 @@ KNOWN_EMPTY = {
     ("Gateway · canary", "Phase of the rollout"): "its controller only judges",
     ("Gateway · canary", "Evidence against the canary"): "as above",
     ("Gateway · capacity", "Refused, by reason"): "there is room for everybody",
-    ("Gateway · capacity", "Limit of work"): "no limit holds: nobody is refused",
     ("Gateway · overview", "Refused callers"): "this gateway asks nobody who they are",
     ("Gateway · overview", "Tenants"): "nobody is known by name here",
     ("Gateway · overview", "Tokens in by tenant"): "nobody is known by name here",
@@ -106,7 +105,7 @@ class Running:
         """Requests of every kind, without retries; outcomes are counted as the client sees them."""
         bodies: list[tuple[str, Any]] = [
             ("t", {"text": "good film"}),
-            ("t/2", {"x0": 0.3, "animal": "cat", "latency": 3, "n": 2}),
+            ("t/2", {"x0": 0.3, "animal": "cat", "latency": 3}),
             ("t/2", {"x0": 9, "animal": "eel"}),
             ("t/1", {"text": ["bad film", "hello zebra world"]}),
             ("t/1", {"text": "good " * 40}),
@@ -147,7 +146,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, embedded_triton: Any) -> I
     registry.canary["t"] = {"endpoint": "t", "weights": [0.4, 0.6], "load_endpoints": ["t/2", "t/1"]}
     metrics = {
         "x0": {"type": "scalar", "buckets": [0, 0.1, 0.5]}, "animal": {"type": "enum", "buckets": ["cat", "dog"]},
-        "latency": {"type": "value"}, "n": {"type": "counter"},
+        "latency": {"type": "value"},
     }  # fmt: skip
     registry.sections["metric_logging"] = json.dumps({"t/*": {"endpoint": "t/*", "metrics": metrics}})
     spec = decode(registry.task())

@@ -106,7 +106,7 @@ class Judging:
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
         values = _values(found, pairs, self._labels, self._alarm_days, now)
-        self._show(_families(found, values, self._alarm_days))
+        self._show(_families(found, values))
         self._record(values)
 
     def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
@@ -176,7 +176,7 @@ def read(records: Records) -> tuple[Begun, dict[tuple[str, str], Labels]]:
     return begun, labels
 
 
-def _families(found: Mapping[Key, Followed], values: Mapping[str, Mapping[str, Any]], alarm_days: float) -> Families:
+def _families(found: Mapping[Key, Followed], values: Mapping[str, Mapping[str, Any]]) -> Families:
     """Return the metrics of what the records (``values``) say, and the shares beside the references."""
     variables = {(endpoint, one["version"], one["variable"]): one
                  for endpoint, value in values.items() for one in value["variables"]}  # fmt: skip
@@ -190,7 +190,6 @@ def _families(found: Mapping[Key, Followed], values: Mapping[str, Mapping[str, A
             shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, some.tolist(), strict=True)}
         moved |= {(*key, beside.named(name)): by for name, by in beside.moved}
     return {
-        catalog.DRIFT_ALARM: {(): alarm_days},
         catalog.DRIFT_EVIDENCE: {(*key, one["state"]): one["days"] for key, one in variables.items()},
         catalog.DRIFT_VISIBLE: {key: one["visible"] for key, one in variables.items()},
         catalog.DRIFT_SINCE: {key: one["since"] for key, one in variables.items() if one["days"] >= 1},

@@ -108,7 +108,6 @@ def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_c
         second.step()
     assert 1 == first.leads + second.leads
     assert ["", "1"] == seen[:2]
-    assert world.now == max(first.last_contact, second.last_contact)
 
 
 def test_a_duty_that_fails_is_said_once_and_stops_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:

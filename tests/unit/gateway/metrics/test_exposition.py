@@ -15,7 +15,7 @@ from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
 
-SHOWN = (catalog.VARIABLE_COUNTER, catalog.VARIABLE_VALUE, catalog.VARIABLE_SCALAR, catalog.ROWS, catalog.IN_FLIGHT)
+SHOWN = (catalog.BUILDS, catalog.VARIABLE_VALUE, catalog.VARIABLE_SCALAR, catalog.ROWS, catalog.IN_FLIGHT)
 """A counter, a gauge, a histogram, a summary, and a gauge without labels."""
 VALUES = (0.05, 0.1, 0.25, 1.0, 7.5)
 

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import catalog, declared
+from gateway.metrics import declared
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
 from gateway.metrics.variable_counts import Served
@@ -109,13 +109,12 @@ def test_enums_become_counters_with_one_bin_for_the_unknown() -> None:
     assert {"enum_total{animal,cat}": 2, "enum_total{animal,dog}": 1, "enum_total{animal,other}": 500} == found
 
 
-def test_values_become_gauges_and_counters_add_up() -> None:
-    """The newest value; the sum of amounts."""
-    watched = Watched(spec(V("latency", "value"), V("bytes", "counter")))
+def test_values_become_gauges() -> None:
+    """The newest value."""
+    watched = Watched(spec(V("latency", "value")))
     for n in (3, 5):
-        watched.answer({}, {"latency": n / 10, "bytes": n})
-    found = watched.read()
-    assert (0.5, 8) == (found["value{latency}"], found["counter_total{bytes}"])
+        watched.answer({}, {"latency": n / 10})
+    assert 0.5 == watched.read()["value{latency}"]
 
 
 @pytest.mark.parametrize(
@@ -126,7 +125,6 @@ def test_values_become_gauges_and_counters_add_up() -> None:
         ("scalar", float("nan"), "not_finite"),
         ("value", float("inf"), "not_finite"),
         ("scalar", 10**400, "not_finite"),
-        ("counter", -1, "negative"),
         ("enum", {}, "wrong_type"),
         ("value", None, "missing"),
     ],
@@ -170,32 +168,30 @@ def test_no_value_fails(value: object, kind: str) -> None:
         assert math.isfinite(number), name
 
 
-@pytest.mark.parametrize("kind", ["scalar", "counter"])
 @pytest.mark.parametrize("value", [9e307, [9e307] * 3, [1e290, 1e308, math.nan, 1e290], -9e307])
-def test_no_caller_spoils_a_sum(kind: str, value: object) -> None:
+def test_no_caller_spoils_a_sum(value: object) -> None:
     """Two huge numbers of one or of several requests would add up to infinity, for good."""
-    watched = Watched(spec(V("x", kind, (1.0,) if kind == "scalar" else ())))
+    watched = Watched(spec(V("x", "scalar", (1.0,))))
     for _ in range(3):
         watched.answer({"x": value}, {})
     watched.answer({"x": 2.5}, {})
     found = watched.read()
-    assert math.isfinite(found["scalar_sum{x}" if kind == "scalar" else "counter_total{x}"])
+    assert math.isfinite(found["scalar_sum{x}"])
     assert 3 <= sum(number for key, number in found.items() if key.startswith("ignored"))
 
 
 def test_a_share_of_the_requests_is_counted() -> None:
     """With --log-freq 0.2 about every fifth, once, as in clearml-serving."""
     watched = Watched(
-        spec(V("x", "scalar", (1.0,)), V("a", "enum", ("cat",)), V("n", "counter"), frequency=0.2),
+        spec(V("x", "scalar", (1.0,)), V("a", "enum", ("cat",)), frequency=0.2),
         chance=random.Random(7).random,
     )
     for _ in range(5000):
-        watched.answer({"x": 2, "a": "cat", "n": 3}, {})
+        watched.answer({"x": 2, "a": "cat"}, {})
     found = watched.read()
     assert found["scalar_count{x}"] == found["enum_total{a,cat}"]
     assert math.isclose(1000, found["scalar_count{x}"], rel_tol=0.1)
     assert math.isclose(2 * found["scalar_count{x}"], found["scalar_sum{x}"])
-    assert math.isclose(3 * found["scalar_count{x}"], found["counter_total{n}"])
 
 
 @pytest.mark.parametrize(("frequency", "outcome"), [(0.0, "ok"), (1.0, "hook_failed")])
@@ -305,8 +301,8 @@ def declare(stack: Any, endpoint: str, **metrics: dict[str, Any]) -> None:
 
 
 def is_declared(stack: Any) -> bool:
-    """Whether a variable of type counter is counted."""
-    return any(one.metric == catalog.VARIABLE_COUNTER.name for one in stack.gateway.observer.snapshot())
+    """Whether variables of the hook are counted."""
+    return stack.gateway.observer.watch._watched["h"].source[1] is not None
 
 
 async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> None:
@@ -315,14 +311,15 @@ async def test_declaration_is_live_and_hooks_may_report_anything(stack: Any) -> 
     await stack.served("h")
     post = stack.client.post
     assert 200 == (await post("/serve/h", json={"n": 1, "report": {"z": 4}})).status_code
-    declare(stack, "h/*", n={"type": "value"}, y={"type": "scalar", "buckets": [1, 5]}, z={"type": "counter"})
+    of = {"type": "scalar", "buckets": [1, 5]}
+    declare(stack, "h/*", n={"type": "value"}, y=of, z=of)
     await stack.until(lambda: is_declared(stack))
     for report in ({"z": 4}, {"z": "wrong"}, 7, None):
         assert 200 == (await post("/serve/h", json={"n": 3, "report": report})).status_code
     found = await shown(stack, "scalar_count{y}", 4)
     assert (3, 4, 24) == (found["value{n}"], found["scalar_count{y}"], found["scalar_sum{y}"])
-    assert (4, 1, 2) == tuple(
-        found[k] for k in ("counter_total{z}", "ignored_total{z,wrong_type}", "ignored_total{z,missing}")
+    assert (1, 1, 2) == tuple(
+        found[k] for k in ("scalar_count{z}", "ignored_total{z,wrong_type}", "ignored_total{z,missing}")
     )
 
 
@@ -332,13 +329,13 @@ async def test_variables_are_found_in_requests_of_every_protocol(stack: Any) -> 
         "h", HOOK.replace('body["n"] * 2', '[n * 2 for n in body["n"]]').replace('["report"]', '.get("report")')
     )
     await stack.served("h")
-    declare(stack, "h", n={"type": "counter"}, y={"type": "counter"})
+    declare(stack, "h", **{name: {"type": "scalar", "buckets": [1]} for name in "ny"})
     await stack.until(lambda: is_declared(stack))
     tensor = {"name": "n", "shape": [2], "datatype": "INT64", "data": [3, 4]}
     reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
     assert 200 == reply.status_code, reply.text
-    found = await shown(stack, "counter_total{y}", 14)
-    assert (7, 14) == (found["counter_total{n}"], found["counter_total{y}"])
+    found = await shown(stack, "scalar_sum{y}", 14)
+    assert (7, 14) == (found["scalar_sum{n}"], found["scalar_sum{y}"])
     assert not [key for key in found if key.startswith("ignored")]
 
 

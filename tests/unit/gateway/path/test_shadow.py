@@ -5,7 +5,6 @@ affected.
 from __future__ import annotations
 
 import asyncio
-import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -126,8 +125,6 @@ async def test_answers_are_compared_and_counted(stack: Any) -> None:
     text = (await stack.client.get("/metrics")).text
     assert 'gateway_shadow_requests_total{endpoint="e",outcome="agreed",version="2"} 2.0' in text
     assert 'gateway_shadow_requests_total{endpoint="e",outcome="differed",version="2"} 1.0' in text
-    [off] = re.findall(r'gateway_shadow_difference_sum{endpoint="e",version="2"} (\S+)', text)
-    assert float(off) == pytest.approx(0.731 - 0.269, abs=0.01)
     assert 'gateway_requests_total{endpoint="e",outcome="ok",route="direct",version="1"} 3.0' in text
     assert not [line for line in text.splitlines() if "requests_total" in line and 'version="2"' in line
                 and "shadow" not in line and not line.endswith(" 0.0")]  # fmt: skip
