@@ -64,7 +64,7 @@ from gateway.parent_death import end_with_parent
 from gateway.path.admission import Permits
 from gateway.path.ask import Serving
 from gateway.path.rights import FEEDBACK_PATH, redacted_for
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.path.serve import DataPlane, serve
 from gateway.path.shadow import Mirror
 from gateway.payloads.log import payload_log

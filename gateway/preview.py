@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.control.compile import compile_spec
 from gateway.errors import SpecFault
-from gateway.path.routing import canary
+from gateway.path import canary
 from gateway.registry.port import Registry
 from gateway.spec import CanarySpec, Fault, ServingSpec, known_of
 

@@ -20,8 +20,7 @@ from gateway.health import Health
 from gateway.http.exchange import Exchange
 from gateway.path.admission import Permits
 from gateway.path.call import Reply
-from gateway.path.routing.snapshot import Snapshot, not_read_yet
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable, Snapshot, not_read_yet
 from gateway.protocols.json_body import decode
 from gateway.spec import normalize_url
 from gateway.trace import DEFAULT

@@ -13,7 +13,7 @@ from gateway.errors import InputRefused, MethodNotAllowed
 from gateway.http.exchange import Exchange
 from gateway.path.call import Reply
 from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS, rows_for, snapshot_for
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.protocols import oip, openai, tei
 from gateway.protocols.json_body import rendered
 from gateway.protocols.tensors import parse_json

@@ -37,10 +37,10 @@ from gateway.hooks.engines import ENGINES
 from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
+from gateway.path import canary
 from gateway.path.admission import Permits
-from gateway.path.routing import canary
-from gateway.path.routing.canary import Weighted
-from gateway.path.routing.snapshot import Pending, Snapshot
+from gateway.path.canary import Weighted
+from gateway.path.routing import Pending, Snapshot
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo

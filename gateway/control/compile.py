@@ -16,7 +16,7 @@ from gateway.errors import SpecFault
 from gateway.hooks.engines import ENGINES
 from gateway.metrics import declared
 from gateway.objectives import Objective
-from gateway.path.routing import canary
+from gateway.path import canary
 from gateway.pools import ANY, DEFAULT, address_of
 from gateway.settings import unload_after
 from gateway.spec import EndpointSpec, Fault, ModelRecord, ServingSpec, pools_of

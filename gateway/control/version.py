@@ -28,7 +28,7 @@ from typing import Final, Literal, get_args
 
 from gateway.control.compile import EndpointPlan
 from gateway.handlers.endpoint import Endpoint
-from gateway.path.routing.snapshot import Pending
+from gateway.path.routing import Pending
 
 
 class Phase(StrEnum):

@@ -30,7 +30,7 @@ from gateway.outcome import in_task, in_thread
 from gateway.path.ask import BODY_THREADS, MAX_INLINE_BYTES, UNADDRESSED, Ask, Route
 from gateway.path.call import Call, labels
 from gateway.path.rights import OPEN, redacted_for, rows_for, snapshot_for
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.path.serve import DataPlane, serve
 from gateway.protocols import oip
 from gateway.protocols.tensors import (

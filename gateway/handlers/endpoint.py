@@ -8,25 +8,15 @@ and a cache of answers in front of a text task (``cache``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from gateway.batching.pressure import Pressure
-from gateway.errors import BackendGarbage, ContextLengthExceeded, GatewayError, HookFailed, InputRefused, InternalError
 from gateway.metrics.drift import Reference
 from gateway.outcome import in_task
 from gateway.trace import Trace
-from preprocessing.errors import (
-    InvalidInput,
-    InvalidOutput,
-    PreprocessingError,
-    TokenizationFailed,
-    TooLong,
-    UserCodeError,
-    UserCodeRefused,
-)
 from preprocessing.types import Prepared
 
 if TYPE_CHECKING:
@@ -87,8 +77,8 @@ class Handler(Protocol):
 
     ``await answer(question, ask)`` returns the answer (anything JSON, or bytes) to a body of the endpoint's own, or to
     one of the forms that the handler documents, and fills ``ask``. It ends before ``ask.deadline`` or is interrupted
-    then, as it is if the caller leaves. It raises ``GatewayError`` for a request that is refused. If ``needs_task`` is
-    False, it awaits only outcomes (``gateway.outcome``); otherwise it runs in a task.
+    then, as it is if the caller leaves. It raises ``GatewayError`` or ``PreprocessingError`` for a request that is
+    refused. If ``needs_task`` is False, it awaits only outcomes (``gateway.outcome``); otherwise it runs in a task.
 
     A handler also has ``stream`` (``Stream``) if it can answer in pieces, and ``unread`` if its model may work on after
     a request has ended: the number of those.
@@ -188,30 +178,8 @@ class Endpoint:
             self._closed()
 
 
-def _in_task(answer: Answer) -> Answer:
-    async def translated(question: object, ask: Trace) -> object:
-        try:
-            return await answer(question, ask)
-        except PreprocessingError as error:
-            raise translate(error) from error
-
-    return lambda question, ask: in_task(translated(question, ask), ask.traceparent)
-
-
-def translate(error: PreprocessingError) -> GatewayError:
-    """Return the gateway's error for an error of ``preprocessing``."""
-    hint = error.hint or ""
-    if isinstance(error, TooLong):
-        return ContextLengthExceeded(error.message, hint=hint)
-    if isinstance(error, InvalidInput | UserCodeRefused):
-        return InputRefused(error.message, hint=hint)
-    if isinstance(error, InvalidOutput):
-        return BackendGarbage(error.message, hint=hint)
-    if isinstance(error, UserCodeError):
-        return HookFailed(error.message, hint=hint)
-    if isinstance(error, TokenizationFailed):
-        return InternalError(error.message, hint=hint)
-    return InternalError(str(error))
+def _in_task(answer: Callable[[Any, Trace], Coroutine[Any, Any, object]]) -> Answer:
+    return lambda question, ask: in_task(answer(question, ask), ask.traceparent)
 
 
 def note(trace: Trace, prepared: Prepared) -> None:

@@ -18,13 +18,12 @@ import numpy as np
 import orjson
 
 from gateway.errors import BackendGarbage, BackendRefused, InputRefused, ModelFailed
-from gateway.handlers.endpoint import Event, note, translate
+from gateway.handlers.endpoint import Event, note
 from gateway.trace import Trace
 from gateway.triton.port import Backend
 from preprocessing.chat import Chat, TokenPrompts
 from preprocessing.config import GENERATION
 from preprocessing.continuation import Continuation
-from preprocessing.errors import PreprocessingError
 from preprocessing.heads.generation import TextGeneration
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded, Prepared, pack
@@ -107,18 +106,15 @@ class GenerationHandler:
         processor = self.processor
         started = perf_counter_ns()
         loop = asyncio.get_running_loop()
-        try:
-            if isinstance(body, Chat | TokenPrompts):
-                prepared = await loop.run_in_executor(self._threads, processor.prepare_prompt, body)
+        if isinstance(body, Chat | TokenPrompts):
+            prepared = await loop.run_in_executor(self._threads, processor.prepare_prompt, body)
+        else:
+            request = processor.parse(body)
+            if processor.encodes_off_loop(request):
+                prepared = await loop.run_in_executor(self._threads, processor.encode, request)
             else:
-                request = processor.parse(body)
-                if processor.encodes_off_loop(request):
-                    prepared = await loop.run_in_executor(self._threads, processor.encode, request)
-                else:
-                    prepared = processor.encode(request)
-            prompts = [self._prompt(prepared, i) for i in range(len(prepared.rows))]
-        except PreprocessingError as error:
-            raise translate(error) from error
+                prepared = processor.encode(request)
+        prompts = [self._prompt(prepared, i) for i in range(len(prepared.rows))]
         note(trace, prepared)
         trace.prepare_ns = perf_counter_ns() - started
         return prepared, prompts

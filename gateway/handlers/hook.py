@@ -12,12 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
 
-from gateway.handlers.endpoint import note, translate
+from gateway.handlers.endpoint import note
 from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import TritonCall
 from gateway.hooks.executor import Executor
 from gateway.trace import Trace
-from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import STAGES
 
@@ -74,10 +73,7 @@ class HookHandler:
 
     async def _tokenize(self, default: TextProcessor, data: object, ask: Trace) -> object:
         started = perf_counter_ns()
-        try:
-            prepared = await asyncio.get_running_loop().run_in_executor(self._threads, default.prepare, data)
-        except PreprocessingError as error:
-            raise translate(error) from error
+        prepared = await asyncio.get_running_loop().run_in_executor(self._threads, default.prepare, data)
         note(ask, prepared)
         tensors = default.collate_rows(prepared.rows)
         ask.prepare_ns += perf_counter_ns() - started

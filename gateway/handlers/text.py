@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 from gateway.batching.batcher import Batcher
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.errors import BackendRefused, ModelFailed, SpecFault
-from gateway.handlers.endpoint import Lookup, note, translate
+from gateway.handlers.endpoint import Lookup, note
 from gateway.handlers.stacking import StackedCalls
 from gateway.handlers.tensors import RawTensors, infer_raw
 from gateway.outcome import in_thread
 from gateway.trace import Trace
 from gateway.triton.port import Backend
-from preprocessing.errors import PreprocessingError
 from preprocessing.processor import TextProcessor
 from preprocessing.types import Encoded, Prepared, pack
 
@@ -95,8 +94,6 @@ class TextHandler:
                 return await in_thread(threads, self._decode_and_write, ask, prepared)
             ask.finishes_ns = perf_counter_ns()
             return processor.finish(ask.outputs or {}, prepared)
-        except PreprocessingError as error:
-            raise translate(error) from error
         except BackendRefused as error:
             # The tensors are ours, not the caller's: there is nothing to change in the request.
             raise ModelFailed(error.message, hint="the model and its tokenizer may not belong together") from error

@@ -14,7 +14,7 @@ from gateway.errors import EndpointNotFound
 from gateway.http.problems import cohere_problem, oip_problem, openai_problem, problem, tei_problem
 from gateway.path.call import Call, Refuse
 from gateway.path.rights import INFO, MODELS, TEI, V1_MODELS
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.protocols import kserve, oip, openai, openai_text, rerank, tei
 from gateway.protocols.json_body import decode, is_json
 from gateway.protocols.serve import ServeCall

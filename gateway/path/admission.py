@@ -18,8 +18,7 @@ from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.path.routing.snapshot import not_read_yet
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable, not_read_yet
 from gateway.trace import BATCH, CLASSES, DEFAULT, DEFAULT_FLOW, Flow
 
 SHARE: Final = 8

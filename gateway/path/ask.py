@@ -58,7 +58,7 @@ class Ask(Trace, Permit):
 
     __slots__ = (
         "_coroutine", "_waits", "by_name", "call", "ends", "has_begun", "has_left", "held_bytes", "is_over",
-        "is_watched", "permits", "rendered", "spare", "timeout", "with_version",
+        "permits", "rendered", "spare", "timeout", "with_version",
     )  # fmt: skip
 
     can_stream = False
@@ -81,8 +81,6 @@ class Ask(Trace, Permit):
         self.permits: Permits | None = None
         self.held_bytes = 0
         self.timeout = 0.0
-        self.is_watched = False
-        """Whether it expires at its deadline."""
         self.has_begun = False
         """Whether a part of the answer was sent: no other version can answer any more."""
         self.has_left = False

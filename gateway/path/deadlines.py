@@ -39,7 +39,7 @@ class Deadlines:
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
         now = loop.time()
-        if not ask.is_watched:
+        if ask not in self._watched:
             deadline = now + timeout
         elif timeout < ask.timeout:
             deadline = ask.deadline - ask.timeout + timeout
@@ -48,14 +48,12 @@ class Deadlines:
         ask.timeout, ask.deadline = timeout, deadline
         if deadline <= now:
             raise ask.late()
-        ask.is_watched = True
         self._watched.add(ask)
         if deadline < self._rings_at:
             self._ring_at(deadline, loop)
 
     def forget(self, ask: Ask) -> None:
         """Forget a request: it does not expire any more."""
-        ask.is_watched = False
         self._watched.discard(ask)
 
     def close(self) -> None:
@@ -72,7 +70,7 @@ class Deadlines:
         now = loop.time()
         self._timer, self._rings_at = None, inf
         for ask in [ask for ask in self._watched if ask.deadline <= now + _EARLY_S]:
-            if ask.is_watched:  # else one that expired before has ended it
+            if ask in self._watched:  # else one that expired before has ended it
                 self.forget(ask)
                 ask.expire()
         earliest = max(min((ask.deadline for ask in self._watched), default=inf), now + _STEP_S)

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.callers.rights import FEEDBACK, METADATA, METRICS, STATUS, Caller
 from gateway.errors import EndpointNotFound, GatewayError, VersionNotFound
-from gateway.path.routing.snapshot import Snapshot
+from gateway.path.routing import Snapshot
 
 MODELS: Final = "/v2/models"
 V1_MODELS: Final = "/v1/models"

@@ -21,16 +21,18 @@ from gateway.callers.rights import INFER
 from gateway.errors import (
     OF_CALLERS,
     BackendGarbage,
+    ContextLengthExceeded,
     DeadlineExceeded,
     GatewayError,
     HookFailed,
+    InputRefused,
     InternalError,
     ModelFailed,
     Overloaded,
     Unavailable,
     forget_frames,
 )
-from gateway.handlers.endpoint import Endpoint, Event, translate
+from gateway.handlers.endpoint import Endpoint, Event
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
@@ -40,9 +42,16 @@ from gateway.path.ask import UNADDRESSED, Ask, InternalAsk, Route, gone
 from gateway.path.call import Call, InternalCall, Reply
 from gateway.path.deadlines import Deadlines
 from gateway.path.rights import redacted_for
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.trace import CLASSES, DIRECT, FALLBACK, Trace
-from preprocessing.errors import PreprocessingError
+from preprocessing.errors import (
+    InvalidInput,
+    InvalidOutput,
+    PreprocessingError,
+    TooLong,
+    UserCodeError,
+    UserCodeRefused,
+)
 
 if TYPE_CHECKING:
     from gateway.spans import Spans
@@ -51,6 +60,11 @@ _log = logging.getLogger("triton_gateway.request")
 
 VERSION_FAULTS: Final = (Unavailable, Overloaded, ModelFailed, BackendGarbage, HookFailed, InternalError)
 """Failures of a version, not of the request: another version may answer it."""
+_OF_PREPROCESSING: Final[Mapping[type[PreprocessingError], type[GatewayError]]] = {
+    TooLong: ContextLengthExceeded, InvalidInput: InputRefused, UserCodeRefused: InputRefused,
+    InvalidOutput: BackendGarbage, UserCodeError: HookFailed, PreprocessingError: InternalError,
+}  # fmt: skip
+"""What an error of ``preprocessing`` is here: the first one that fits."""
 Listener = Callable[[Trace], None]
 _TIMES: Final = ("total", "prepare", "queue", "infer", "finish")
 _PRIORITY: Final = b"x-priority"
@@ -73,7 +87,7 @@ async def serve(ask: Ask, route: Route, plane: DataPlane) -> None:
                         ask.answer = await version.answer(question, ask)
                     reply = None if ask.has_begun else ask.rendered or call.render(ask.answer, version, ask)
                     break
-                except VERSION_FAULTS as error:
+                except (PreprocessingError, *VERSION_FAULTS) as error:
                     version, question = plane.fall_back(ask, call, error)  # to the stable version, behind a canary
             plane.end(ask)
             ask.status = reply.status if type(reply) is Reply else 200
@@ -137,15 +151,12 @@ async def _charge(ask: Ask, access: Access, announced: bytes) -> None:
 
 async def _in_pieces(pieces: AsyncGenerator[Event, None], ask: Ask, plane: DataPlane) -> None:
     """Send every piece of an answer; each is sent before the next one is made."""
-    try:
-        async with aclosing(pieces):
-            async for piece in pieces:
-                ask.generated_tokens = piece.generated_tokens
-                if plane.keeps_pieces:
-                    ask.pieces = [*(ask.pieces or ()), piece]
-                await ask.send(piece)
-    except PreprocessingError as error:
-        raise translate(error) from error
+    async with aclosing(pieces):
+        async for piece in pieces:
+            ask.generated_tokens = piece.generated_tokens
+            if plane.keeps_pieces:
+                ask.pieces = [*(ask.pieces or ()), piece]
+            await ask.send(piece)
 
 
 class DataPlane:
@@ -223,19 +234,19 @@ class DataPlane:
         self.deadlines.watch(ask, min(call.timeout or timeout, timeout))
         return version
 
-    def fall_back(self, ask: Ask, call: Call, error: GatewayError) -> tuple[Endpoint, Any]:
+    def fall_back(self, ask: Ask, call: Call, error: Exception) -> tuple[Endpoint, Any]:
         """Return the stable version and its question, in place of a canary that failed; else raise ``error``."""
-        canary, stable = ask.with_version, ask.spare
-        if stable is None or canary is None or ask.has_begun:
+        canary, stable, known = ask.with_version, ask.spare, _as_known(error, ask)
+        if stable is None or canary is None or ask.has_begun or not isinstance(known, VERSION_FAULTS):
             raise error
         try:
             question = call.question(stable)
         except Exception:  # noqa: BLE001 - the canary's failure stands
             raise error from None
-        self._observer.count(catalog.FALLBACKS, ask.endpoint, ask.version, error.kind)
+        self._observer.count(catalog.FALLBACKS, ask.endpoint, ask.version, known.kind)
         _log.info(
             "request fell back to %s", stable.identity.url,
-            extra={"request_id": ask.request_id, "url": ask.url, "code": error.kind, "reason": str(error)[:300]},
+            extra={"request_id": ask.request_id, "url": ask.url, "code": known.kind, "reason": str(known)[:300]},
         )  # fmt: skip
         ask.with_version, ask.spare = stable, None
         canary.release()
@@ -250,16 +261,14 @@ class DataPlane:
 
     def end(self, ask: Ask) -> None:
         """Stop the clock: nothing is left to do but to write the reply."""
-        if ask.is_watched:
-            self.deadlines.forget(ask)
+        self.deadlines.forget(ask)
         ask.close()
 
     def fail(self, ask: Ask, error: BaseException, route: Route) -> GatewayError:
         """End a request with an error; returns what its caller may know of it."""
         self.end(ask)
         ask.release()  # its body is dropped: it holds no room while the client reads its refusal
-        ask.error = error
-        known = _as_known(error, ask)
+        ask.error = known = _as_known(error, ask)
         forget_frames(error)
         ask.outcome = known.kind
         if isinstance(known, Overloaded) and not ask.endpoint:
@@ -358,9 +367,12 @@ def _label(ask: Ask, version: Endpoint) -> None:
 
 
 def _as_known(error: BaseException, ask: Ask) -> GatewayError:
-    """Return ``error`` as a ``GatewayError``. Any other exception is a bug of the gateway, and logged."""
+    """Return ``error`` as a ``GatewayError``. Any that is not one of ours is a bug of the gateway, and logged."""
     if isinstance(error, GatewayError):
         return error
+    if isinstance(error, PreprocessingError):
+        kind = next(known for ours, known in _OF_PREPROCESSING.items() if isinstance(error, ours))
+        return kind(error.message, hint=error.hint or "")
     if not isinstance(error, Exception):
         return gone()
     _log.error("unexpected error", exc_info=error, extra={"request_id": ask.request_id, "url": ask.url})

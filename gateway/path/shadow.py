@@ -29,7 +29,7 @@ from gateway.path.admission import Permits
 from gateway.path.ask import InternalAsk
 from gateway.path.call import InternalCall
 from gateway.path.neighbours import Neighbours
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.path.serve import OneVersion
 from gateway.spec import ShadowSpec
 from gateway.trace import BATCH, FALLBACK, TRACEPARENT, Flow, Trace

@@ -6,9 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from gateway.errors import InputRefused
-from gateway.handlers.endpoint import Endpoint, translate
+from gateway.handlers.endpoint import Endpoint
 from gateway.protocols.tensors import escaped
-from preprocessing.errors import PreprocessingError
 from preprocessing.types import Prepared
 
 Body = Mapping[str, Any]
@@ -128,7 +127,4 @@ def rows_of(endpoint: Endpoint, ids: Sequence[Sequence[int]], parameters: Body |
     """Return texts that are given as token ids, which bypass the tokenizer. ``parameters`` are as in a body."""
     if endpoint.text is None:
         raise InputRefused("this endpoint does not take token ids", hint="send text")
-    try:
-        return endpoint.text.processor.prepare_ids(ids, parameters)
-    except PreprocessingError as error:
-        raise translate(error) from error
+    return endpoint.text.processor.prepare_ids(ids, parameters)

@@ -22,7 +22,7 @@ from gateway.handlers.endpoint import Endpoint
 from gateway.handlers.tensors import RawTensors, TensorHandler
 from gateway.handlers.text import TextHandler
 from gateway.path.call import Call, Reply
-from gateway.path.routing.snapshot import Snapshot
+from gateway.path.routing import Snapshot
 from gateway.protocols.json_body import dumps
 from gateway.protocols.tensors import (
     DTYPES,

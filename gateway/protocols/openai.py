@@ -14,7 +14,7 @@ import numpy as np
 from gateway.errors import InputRefused
 from gateway.handlers.endpoint import Endpoint
 from gateway.path.call import Call
-from gateway.path.routing.snapshot import Snapshot
+from gateway.path.routing import Snapshot
 from gateway.protocols.fields import (
     HARMLESS,
     model_of,

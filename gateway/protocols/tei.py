@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.errors import EndpointNotFound, InputRefused
 from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.path.call import Call
-from gateway.path.routing.snapshot import Snapshot
+from gateway.path.routing import Snapshot
 from gateway.protocols import huggingface
 from gateway.protocols.fields import (
     Body,

@@ -26,7 +26,7 @@ from gateway.health import Health
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
 from gateway.path.admission import Permits
-from gateway.path.routing.table import RoutingTable
+from gateway.path.routing import RoutingTable
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
 from gateway.spec import EndpointSpec, ServingTask

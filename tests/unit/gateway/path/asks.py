@@ -15,9 +15,8 @@ from gateway.outcome import Outcome
 from gateway.path.admission import Permits
 from gateway.path.ask import UNADDRESSED, Ask
 from gateway.path.call import Call
-from gateway.path.routing.canary import Weighted
-from gateway.path.routing.snapshot import Snapshot
-from gateway.path.routing.table import RoutingTable
+from gateway.path.canary import Weighted
+from gateway.path.routing import RoutingTable, Snapshot
 from gateway.path.serve import DataPlane, serve
 from gateway.trace import Trace
 

@@ -12,7 +12,7 @@ from gateway.callers.rights import Caller
 from gateway.errors import Overloaded, RequestError
 from gateway.path.admission import Permit, Permits, flow_of
 from gateway.path.call import InternalCall
-from gateway.path.routing.canary import weighted
+from gateway.path.canary import weighted
 from gateway.trace import BATCH, CRITICAL, DEFAULT, DEFAULT_FLOW, Flow
 from tests.unit.gateway.path.asks import Plane
 

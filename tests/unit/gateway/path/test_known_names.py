@@ -13,7 +13,7 @@ from gateway.control.assemble import assemble_snapshot, refusals
 from gateway.control.compile import compile_spec
 from gateway.control.version import Versions
 from gateway.errors import EndpointNotFound, ModelNotReady, VersionNotFound
-from gateway.path.routing.snapshot import Snapshot
+from gateway.path.routing import Snapshot
 from gateway.registry.ledger import Record
 from gateway.spec import decode
 from tests.fakes import FakeRegistry

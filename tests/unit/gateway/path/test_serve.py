@@ -19,7 +19,7 @@ from gateway.errors import (
 )
 from gateway.handlers.endpoint import Event
 from gateway.outcome import Outcome
-from gateway.path.routing.canary import Weighted
+from gateway.path.canary import Weighted
 from gateway.path.serve import ask_version
 from gateway.trace import TRACEPARENT, Trace
 from tests.unit.gateway.path.asks import Counted, Echo, Job, Obedient, Plane, Told
@@ -70,7 +70,7 @@ class Case:
         elif action == "leave":
             self.ask.leave()
         elif action == "expire":
-            if self.ask.is_watched:
+            if not self.ask.is_over:
                 self.ask.expire()
         elif action == "read":
             if self.ask.room is not None and not self.ask.room.is_set:

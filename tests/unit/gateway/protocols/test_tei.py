@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from gateway.errors import EndpointNotFound
-from gateway.path.routing.snapshot import Snapshot
+from gateway.path.routing import Snapshot
 from gateway.protocols.tei import only
 from tests.words import SPECIAL, text_bundle
 

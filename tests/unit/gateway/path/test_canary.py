@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.errors import SpecFault
-from gateway.path.routing.canary import position_of, resolve, weighted
+from gateway.path.canary import position_of, resolve, weighted
 from gateway.spec import CanarySpec
 
 

@@ -1,7 +1,8 @@
-"""The immutable snapshot that requests read: paths to endpoint versions.
+"""The immutable snapshot that requests read: paths to endpoint versions; and the table that holds the current one.
 
-``control.assemble`` makes it, and each request reads it once through ``table.current``. After publication, nothing that
-it refers to changes, except for counters inside endpoints and the state of versions that cannot answer.
+``control.assemble`` makes a snapshot, and ``control.reconcile`` publishes it. Each request reads it once. After
+publication, nothing that it refers to changes, except for counters inside endpoints and the state of versions that
+cannot answer.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Protocol
 
 from gateway.errors import EndpointNotFound, ModelNotReady, Unavailable, VersionNotFound
 from gateway.handlers.endpoint import Endpoint
-from gateway.path.routing.canary import Weighted, position_of
+from gateway.path.canary import Weighted, position_of
 from gateway.spec import Fault
 from gateway.trace import CANARY, DIRECT, STABLE
 
@@ -25,27 +26,22 @@ class Pending(Protocol):
     @property
     def url(self) -> str:
         """Its path."""
-        ...
 
     @property
     def state(self) -> str:
         """``pending``, ``failed`` or ``refused``."""
-        ...
 
     @property
     def reason(self) -> str:
         """What it is doing, or why it failed; shown to callers and on the status page."""
-        ...
 
     @property
     def is_final(self) -> bool:
         """Whether waiting is useless: the configuration or the model must be changed."""
-        ...
 
     @property
     def stands_alone(self) -> bool:
         """Whether it is an endpoint without versions."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +84,10 @@ class Snapshot:
             if url == canary.stable:
                 return self.endpoints[url], STABLE, None
             return self.endpoints[url], CANARY, self.endpoints.get(canary.stable)
-        endpoint = self.endpoints.get(path)
-        if endpoint is None and path in self.defaults:
-            endpoint = self.endpoints.get(self.defaults[path])
-        if endpoint is not None:
-            return endpoint, DIRECT, None
-        raise self.missing(path)
+        endpoint = self.endpoints.get(path) or self.endpoints.get(self.defaults.get(path, ""))
+        if endpoint is None:
+            raise self.missing(path)
+        return endpoint, DIRECT, None
 
     def names(self) -> set[str]:
         """Return all paths that can be requested now."""
@@ -130,6 +124,20 @@ class Snapshot:
         hint = f"deployed are {', '.join(urls[:10])}" if urls else "none is; `triton-gateway deploy FOLDER` adds one"
         what = f"endpoint {_shown(path)} does not exist" if path else "no endpoint is served here"
         return EndpointNotFound(what, hint=hint)
+
+
+class RoutingTable:
+    """Holds the current snapshot. A request reads ``current`` exactly once."""
+
+    __slots__ = ("current",)
+
+    def __init__(self) -> None:
+        self.current = Snapshot(has_been_read=False)
+
+    def swap(self, snapshot: Snapshot) -> Snapshot:
+        """Publish ``snapshot`` and return the one it replaces."""
+        previous, self.current = self.current, snapshot
+        return previous
 
 
 def not_read_yet() -> Unavailable:
