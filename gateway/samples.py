@@ -10,7 +10,7 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -83,12 +83,15 @@ def parse(content: object) -> Samples:
     return Samples(tuple(found), float(tolerance))
 
 
-def difference(expected: object, actual: object, tolerance: float, where: str = "answer") -> str:
+def difference(
+    expected: object, actual: object, tolerance: float, where: str = "answer", ignored: Collection[str] = ()
+) -> str:
     """Return the first difference of ``actual`` from ``expected`` as a sentence; empty if they agree.
 
     Strings, booleans, nulls and two integers must be equal. Other numbers may differ by ``tolerance``: absolute up to
     1, relative to the expected number above. Lists must have the same length; lists of objects with different labels
-    are compared by label, in any order. Objects may have more keys than expected.
+    are compared by label, in any order. Objects may have more keys than expected, and keys that are ``ignored`` may
+    differ.
     """
     if _is_number(expected) and _is_number(actual):
         return _numbers(expected, actual, tolerance, where)
@@ -96,9 +99,11 @@ def difference(expected: object, actual: object, tolerance: float, where: str = 
         if not isinstance(actual, Mapping):
             return f"{where} is {_shown(actual)} instead of an object"
         for key, value in expected.items():
+            if key in ignored:
+                continue
             if key not in actual:
                 return f"{where} has no {key}"
-            if found := difference(value, actual[key], tolerance, f"{where}.{key}"):
+            if found := difference(value, actual[key], tolerance, f"{where}.{key}", ignored):
                 return found
         return ""
     if isinstance(expected, list):
@@ -108,9 +113,9 @@ def difference(expected: object, actual: object, tolerance: float, where: str = 
             return f"{where} has {len(actual)} items instead of {len(expected)}"
         labelled, other = _by_label(expected), _by_label(actual)
         if labelled and other:
-            return difference(labelled, other, tolerance, where)
+            return difference(labelled, other, tolerance, where, ignored)
         for number, (wanted, got) in enumerate(zip(expected, actual, strict=True)):
-            if found := difference(wanted, got, tolerance, f"{where}[{number}]"):
+            if found := difference(wanted, got, tolerance, f"{where}[{number}]", ignored):
                 return found
         return ""
     if type(expected) is type(actual) and expected == actual:

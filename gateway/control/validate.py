@@ -7,13 +7,13 @@ version that serves continues.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
 from gateway.errors import AnswersDisagree, GatewayError, InputRefused
 from gateway.handlers.endpoint import Endpoint, Handler, Identity
-from gateway.hooks.json_form import to_json
+from gateway.hooks.json_form import plain
 from gateway.path.serve import ask_version
 from gateway.samples import Samples, difference
 
@@ -47,10 +47,10 @@ async def check(handler: Handler, samples: Samples) -> None:
         if not sample.has_answer:
             continue
         try:
-            plain = _json(answer)
+            values = plain(answer)
         except (TypeError, ValueError) as error:
             raise AnswersDisagree(f"sample {number} of the bundle has an answer that is not JSON: {error}") from error
-        if found := difference(sample.answer, plain, samples.tolerance):
+        if found := difference(sample.answer, values, samples.tolerance):
             raise AnswersDisagree(
                 f"sample {number} of the bundle: {found}",
                 hint="the model, its files or this Triton are not what they were when the samples were recorded",
@@ -71,12 +71,3 @@ def example(samples: Samples | None) -> dict[str, object]:
 async def _answer(handler: Handler, body: object) -> object:
     ask = await ask_version(Endpoint(_NOBODY, handler), body, TIMEOUT_S)
     return ask.reply
-
-
-def _json(answer: object) -> Any:
-    if isinstance(answer, bytes | bytearray | memoryview):
-        return orjson.loads(answer)
-    content = getattr(answer, "body", None)  # a hook may return a response object
-    if isinstance(content, bytes):
-        return orjson.loads(content)
-    return orjson.loads(to_json(answer))

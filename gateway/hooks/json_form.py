@@ -25,6 +25,14 @@ def to_json(value: object, option: int = 0) -> bytes:
     return write(value, option)[0]
 
 
+def plain(answer: object) -> Any:
+    """Return an answer as JSON values, as its caller reads it. Raises as ``to_json``, or ``ValueError``."""
+    if isinstance(answer, bytes | bytearray | memoryview):
+        return orjson.loads(answer)
+    content = getattr(answer, "body", None)  # a hook may return a response object
+    return orjson.loads(content if isinstance(content, bytes) else to_json(answer))
+
+
 def write(value: object, option: int = 0) -> tuple[bytes, bool]:
     """Return ``to_json`` of a value, and whether orjson reads the same again: integers beyond 64 bits become floats."""
     try:

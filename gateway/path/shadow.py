@@ -13,7 +13,6 @@ import logging
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 from gateway.errors import OF_CALLERS, ClientGone, DeadlineExceeded, GatewayError, Overloaded, Unavailable
 from gateway.handlers.endpoint import Endpoint, Lookup
 from gateway.handlers.tensors import RawTensors
+from gateway.hooks.json_form import plain
 from gateway.metrics import catalog
 from gateway.metrics.mirrored import renamed, with_names
 from gateway.metrics.observer import Observer
@@ -31,6 +31,7 @@ from gateway.path.call import InternalCall
 from gateway.path.neighbours import Neighbours
 from gateway.path.routing import RoutingTable
 from gateway.path.serve import OneVersion
+from gateway.samples import difference
 from gateway.spec import ShadowSpec
 from gateway.trace import BATCH, FALLBACK, TRACEPARENT, Flow, Trace
 from preprocessing.types import Prepared
@@ -39,9 +40,9 @@ _log = logging.getLogger("triton_gateway.shadow")
 
 _MOST: Final = 16
 """Mirrored requests that run at a time in a worker."""
+_MOST_TEXTS: Final = 16
+"""So many texts of a request are compared by their neighbours."""
 _FLOW: Final = Flow(BATCH, "")
-_LARGE_ROWS: Final = 16
-"""Answers of more rows are compared in a thread."""
 _ANY_NUMBERS: Final = 1.0
 """From this tolerance on, numbers between 0 and 1 do not matter, so embeddings are compared by their neighbours."""
 _EMBEDDINGS: Final = "sentence-embeddings"
@@ -68,14 +69,7 @@ class Mirror:
     ``timeout``: seconds that one request may take.
     """
 
-    def __init__(
-        self,
-        table: RoutingTable,
-        observer: Observer,
-        permits: Permits,
-        *,
-        timeout: float,
-    ) -> None:
+    def __init__(self, table: RoutingTable, observer: Observer, permits: Permits, *, timeout: float) -> None:
         self._table = table
         self._observer = observer
         self._permits = permits
@@ -98,12 +92,13 @@ class Mirror:
                 known = _Shadow(spec)
             known.spec = spec
             self._shadows[name] = known
-        self._by_url = {}
-        for name, shadow in self._shadows.items():
-            if shadow.spec.to in endpoints:
-                for url, endpoint in endpoints.items():
-                    if url != shadow.spec.to and name in (url, endpoint.identity.endpoint):
-                        self._by_url[url] = shadow
+        self._by_url = {
+            url: shadow
+            for name, shadow in self._shadows.items()
+            if shadow.spec.to in endpoints
+            for url, endpoint in endpoints.items()
+            if url != shadow.spec.to and name in (url, endpoint.identity.endpoint)
+        }
 
     def answered(self, trace: Trace) -> None:
         """Send a finished request to its shadow, or ignore it. Never waits, never raises."""
@@ -113,7 +108,7 @@ class Mirror:
         if self._random() * 100 >= shadow.spec.percent or isinstance(trace.body, _NO_BODY):
             return
         if len(self._tasks) >= _MOST:
-            self._drop(shadow)
+            self._count(shadow, "dropped")
             return
         task = asyncio.get_running_loop().create_task(self._mirror(shadow, trace), name="shadow")
         self._tasks.add(task)
@@ -139,11 +134,31 @@ class Mirror:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _mirror(self, shadow: _Shadow, one: Trace) -> None:
-        permits, endpoints = self._permits, self._table.current.endpoints
+        try:
+            agrees = await self._agrees(shadow, one)
+        except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
+            is_known = isinstance(error, GatewayError)
+            reason = str(error) if is_known else f"{type(error).__name__}: {error}"
+            if reason != shadow.reason:
+                _log.info("%s fails as a shadow of %s: %s", shadow.spec.to, shadow.spec.endpoint, reason[:300])
+                shadow.reason = reason[:300]
+            if not isinstance(error, GatewayError) or isinstance(error, _NOBODY):
+                self._count(shadow, "dropped")
+            else:
+                self._count(shadow, "differed" if error.kind in OF_CALLERS else "failed")
+            return
+        if agrees is not None:
+            self._count(shadow, "agreed" if agrees else "differed")
+
+    async def _agrees(self, shadow: _Shadow, one: Trace) -> bool | None:
+        """Return whether the shadow gives the same answer; None: it is kept, to compare the next ones with.
+
+        Raises ``GatewayError``, or whatever the comparison of users' objects raises.
+        """
+        permits, endpoints, tolerance = self._permits, self._table.current.endpoints, shadow.spec.tolerance
         source, target = endpoints.get(one.url), endpoints.get(shadow.spec.to)
         if source is None or target is None or 2 * permits.held_bytes > permits.max_bytes:
-            self._drop(shadow)
-            return
+            raise Overloaded("there is no room for mirrored requests")
         TRACEPARENT.set("")  # not a part of the caller's trace, which has ended
         ask = InternalAsk(InternalCall(shadow.spec.to, one.body))
         ask.flow = _FLOW
@@ -151,43 +166,17 @@ class Mirror:
             permits.admit(ask, BATCH)
             ask.hold(one.body_bytes)
             await OneVersion(target, self._timeout).answer_to(ask)
-        except GatewayError as error:
+        finally:
             ask.release()
-            self._note(shadow, str(error))
-            if isinstance(error, _NOBODY):
-                self._drop(shadow)
-            else:
-                self._count(target, "differed" if error.kind in OF_CALLERS else "failed")
-            return
-        try:
-            answer = with_names(ask.reply, renamed(_labels(source), _labels(target)))
-            if target.task == _EMBEDDINGS and shadow.spec.tolerance >= _ANY_NUMBERS:
-                same = _agree_on_neighbours(shadow.neighbours, one.answer, answer)
-                if same is None:
-                    return  # kept, to compare the next ones with
-            else:
-                compared = partial(compare, one.answer, answer)
-                is_large = max(one.rows, ask.rows) > _LARGE_ROWS
-                same, off = await asyncio.to_thread(compared) if is_large else compared()
-                same = same and off <= shadow.spec.tolerance
-        except Exception as error:  # noqa: BLE001 - users' objects are compared, and may raise anything
-            self._note(shadow, f"{type(error).__name__}: {error}")
-            self._drop(shadow)
-            return
-        self._count(target, "agreed" if same else "differed")
+        if target.task == _EMBEDDINGS and tolerance >= _ANY_NUMBERS:
+            return shadow.neighbours.compare(_vectors(one.answer), _vectors(ask.reply))
+        names = renamed(_labels(source), _labels(target))
+        return await asyncio.to_thread(agree, one.answer, ask.reply, names, tolerance)  # of long answers: milliseconds
 
-    def _count(self, target: Endpoint, outcome: str) -> None:
-        self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, outcome)
-
-    def _note(self, shadow: _Shadow, reason: str) -> None:
-        if reason != shadow.reason:
-            _log.info("%s fails as a shadow of %s: %s", shadow.spec.to, shadow.spec.endpoint, reason[:300])
-            shadow.reason = reason[:300]
-
-    def _drop(self, shadow: _Shadow) -> None:
+    def _count(self, shadow: _Shadow, outcome: str) -> None:
         target = self._table.current.endpoints.get(shadow.spec.to)
         if target is not None:
-            self._count(target, "dropped")
+            self._observer.count(catalog.SHADOWS, target.identity.endpoint, target.identity.version, outcome)
 
 
 def _labels(endpoint: Endpoint) -> tuple[str, ...]:
@@ -195,60 +184,37 @@ def _labels(endpoint: Endpoint) -> tuple[str, ...]:
     return tuple(map(str, labels)) if isinstance(labels, list | tuple) else ()
 
 
-def _agree_on_neighbours(neighbours: Neighbours, one: object, other: object) -> bool | None:
-    """Compare two answers of an embedding model by their neighbours, for the first texts of a long request."""
-    if not isinstance(one, Mapping) or not isinstance(other, Mapping):
-        return False  # user code changed the form of the answer
-    return neighbours.compare(_vectors(one), _vectors(other))
-
-
-def _vectors(answer: Mapping[Any, Any]) -> NDArray[Any]:
+def _vectors(answer: object) -> NDArray[Any]:
     """Return the vectors of the first texts of an answer, as an array [texts, size]."""
+    if not isinstance(answer, Mapping):
+        return np.zeros(0)  # user code changed the form of the answer
     if "embedding" in answer:
         return np.asarray(answer["embedding"])[None]
-    return np.asarray(answer.get("embeddings", ()))[:_LARGE_ROWS]
+    return np.asarray(answer.get("embeddings", ()))[:_MOST_TEXTS]
 
 
-def compare(one: object, other: object) -> tuple[bool, float]:
-    """Return whether two answers are equal apart from numbers, and the largest difference of their numbers.
+def agree(one: object, other: object, names: Mapping[str, str], tolerance: float) -> bool:
+    """Return whether two answers are equal as those of samples are (``samples.difference``), but for counts of tokens.
 
-    Differences are absolute up to 1 and relative above. A number that only one answer has is compared with 0. Counts of
-    tokens are ignored.
+    ``names``: which label of the other answer means which of the first.
     """
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return _arrays(np.asarray(one), np.asarray(other))
-    if _is_number(one) and _is_number(other):
-        return True, _distance(one, other)
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        found = [
-            compare(one.get(key, 0.0 if _is_number(other.get(key)) else None),
-                    other.get(key, 0.0 if _is_number(one.get(key)) else None))
-            for key in {**one, **other} if key not in _COUNTS
-        ]  # fmt: skip
-    elif isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        if len(one) != len(other):
-            return False, 0.0
-        found = [compare(a, b) for a, b in zip(one, other, strict=True)]
-    else:
-        return bool(one == other), 0.0
-    return all(same for same, _ in found), max((off for _, off in found), default=0.0)
+        arrays = {key for key, value in one.items() if isinstance(value, np.ndarray)}  # long ones, as lists: seconds
+        if not all(_are_close(one[key], np.asarray(other.get(key)), tolerance) for key in arrays):
+            return False
+        one, other = ({key: answer[key] for key in answer.keys() - arrays} for answer in (one, other))
+    return not difference(_values(one), with_names(_values(other), names), tolerance, ignored=_COUNTS)
 
 
-def _arrays(one: NDArray[Any], other: NDArray[Any]) -> tuple[bool, float]:
-    if one.shape != other.shape:
-        return False, 0.0
-    if one.dtype.kind not in "iufb" or other.dtype.kind not in "iufb":
-        return bool((one == other).all()), 0.0
-    if not one.size:
-        return True, 0.0
+def _are_close(one: NDArray[Any], other: NDArray[Any], tolerance: float) -> bool:
+    if one.shape != other.shape or {one.dtype.kind, other.dtype.kind} - {*"iuf"}:
+        return np.array_equal(one, other)
     first, second = one.astype(np.float64), other.astype(np.float64)
-    off = np.abs(first - second) / np.maximum(1.0, np.abs(first))
-    return True, float(off.max())
+    return bool((np.abs(first - second) <= tolerance * np.maximum(1.0, np.abs(first))).all())
 
 
-def _distance(one: Any, other: Any) -> float:
-    return float(abs(one - other) / max(1.0, abs(one)))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+def _values(answer: object) -> object:
+    try:
+        return plain(answer)
+    except ValueError:  # bytes that are not JSON
+        return answer
