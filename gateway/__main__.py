@@ -10,30 +10,24 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import errno
 import importlib
 import os
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pydantic import ValidationError
 
-from gateway.settings import PREFIX, Settings, trace_protocol, variables_of
+from gateway.settings import Settings, trace_protocol, variables_of
 
 _BACKLOG: Final = 4096
 """The number of connections that may wait to be accepted, if the system allows it (``net.core.somaxconn``). Beyond it,
 clients try again a second later.
 """
-_OTHER_VARIABLES: Final = ("POOL",)
-"""Variables of other commands whose names are like those of a setting."""
-_NEAR: Final = 0.85
-"""Similarity of two names from which on one is taken for a misspelling of the other: a letter or two."""
 
 
 def run(settings: Settings) -> int:
@@ -41,12 +35,10 @@ def run(settings: Settings) -> int:
 
     ``settings``: what the environment says, from which workers read them again.
     """
-    for line in misspelled(os.environ):
-        print(f"warning: {line}", file=sys.stderr)  # noqa: T201 - what a person at the terminal must see
     try:
         _check(settings)
     except (ValueError, ModuleNotFoundError) as error:
-        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - as above
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201 - what a person at the terminal must see
         return 2
     with contextlib.ExitStack() as stack:
         try:
@@ -68,23 +60,6 @@ def run(settings: Settings) -> int:
         return _serve(settings, listener)
 
 
-def misspelled(environ: Mapping[str, str]) -> list[str]:
-    """Return a line for each variable that is nearly the name of a setting: otherwise the setting would silently keep
-    its default. Other variables with our prefix are not ours to judge: Kubernetes sets some for each Service.
-    """
-    names = {name for field in Settings.model_fields for name in variables_of(field)}
-    ours = {name.removeprefix(PREFIX) for name in names if name.startswith(PREFIX)}
-    lines = []
-    for variable in sorted(environ):
-        name = variable.removeprefix(PREFIX)
-        if name == variable or name in ours or name in _OTHER_VARIABLES:
-            continue
-        near = difflib.get_close_matches(name, ours, n=1, cutoff=_NEAR)
-        if near:
-            lines.append(f"{variable} is not a setting and has no effect; did you mean {PREFIX}{near[0]}?")
-    return lines
-
-
 def _check(settings: Settings) -> None:
     """Check what can be checked before any worker starts.
 
@@ -101,13 +76,11 @@ def _check(settings: Settings) -> None:
 
 def _check_exporter() -> None:
     """Check that spans can be exported, if they are to be."""
-    protocol = trace_protocol(os.environ)
-    if not protocol:
-        return
-    form = "grpc" if protocol == "grpc" else "http"
-    for module in ("opentelemetry.sdk.trace", f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter"):
+    if protocol := trace_protocol(os.environ):
         try:
-            importlib.import_module(module)
+            from gateway.spans import exporter
+
+            exporter(protocol)
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"OTEL_EXPORTER_OTLP_ENDPOINT is set, but {error.name} is not installed; run `pip install "
@@ -141,32 +114,24 @@ def _check_callers(settings: Settings) -> None:
 
 def _check_tls(settings: Settings) -> None:
     """Check that TLS can be served as configured."""
-    files = {
-        settings.tls_certificate: "TRITON_GATEWAY_TLS",
-        settings.tls_key: "TRITON_GATEWAY_TLS",
-        settings.tls_client_authority: "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY",
-    }
-    if settings.tls_client_authority and not settings.tls:
-        raise ValueError(
-            "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without TRITON_GATEWAY_TLS: the port speaks plain HTTP"
-        )
-    for path, name in files.items():
-        try:
-            if path:
-                Path(path).read_bytes()
-        except OSError as error:
-            raise ValueError(f"{name}: {path} cannot be read: {error.strerror}") from error
+    files = (settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
     if not settings.tls:
+        if settings.tls_client_authority:
+            raise ValueError(
+                "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without TRITON_GATEWAY_TLS: the port speaks plain "
+                "HTTP"
+            )
         return
     from gateway.http.certificates import tls_context
 
     try:
-        tls_context(settings.tls_certificate, settings.tls_key, settings.tls_client_authority)
-    except ssl.SSLError as error:
+        for name in filter(None, files):
+            Path(name).read_bytes()  # whose error names the file, as that of the next line does not
+        tls_context(*files)
+    except OSError as error:
         raise ValueError(
-            "tls.crt and tls.key in TRITON_GATEWAY_TLS are no PEM files of a certificate and its key (without a "
-            "password), or TRITON_GATEWAY_TLS_CLIENT_AUTHORITY is none of certificates: "
-            f"{error.reason or error}"
+            "TRITON_GATEWAY_TLS is no folder with tls.crt and tls.key, PEM files of a certificate and its key (without "
+            f"a password), or TRITON_GATEWAY_TLS_CLIENT_AUTHORITY is no PEM file of certificates: {error}"
         ) from error
 
 

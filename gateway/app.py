@@ -89,7 +89,6 @@ _JOIN_S: Final = 60.0
 """The same of a worker that is started while others serve."""
 _COLD_S: Final = 30.0
 _SAMPLE_S: Final = 0.05
-_LINEAGE_S: Final = 60.0
 _SHADOW_S: Final = 10.0
 _WORK_S: Final = 1.0
 _END_S: Final = 5.0
@@ -126,7 +125,6 @@ class Gateway:
         self._settle_s = settle
         self._parent = parent
         self._registry = registry
-        self._lineages: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._records_period = records_period
         self._is_whole_process = is_whole_process
         self._tritons = Tritons(make_backend)
@@ -394,14 +392,7 @@ class Gateway:
         answer = {"url": url, "revision": self.table.current.revision}
         if not model_id:
             return {**answer, "model": None, "notes": ["the endpoint has no model of the registry"]}
-        # Any caller may request this, so the registry is read once a minute at most for each model.
-        now = asyncio.get_running_loop().time()
-        known = self._lineages.get(model_id)
-        if known is None or now - known[0] > _LINEAGE_S:
-            found = await run_in(self._control.lineage, self._registry.lineage, model_id)
-            self._lineages = {**dict(list(self._lineages.items())[-99:]), model_id: (now, found)}
-            known = self._lineages[model_id]
-        return {**answer, **known[1]}
+        return {**answer, **await run_in(self._control.lineage, self._registry.lineage, model_id)}
 
     def _are_gateways(self, number: int) -> None:
         """Take over how many gateways there are, this one included: each with as many workers as this one."""

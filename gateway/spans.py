@@ -156,10 +156,16 @@ def exporting(protocol: str, *, version: str, instance: str) -> Spans:
 
     Raises ``ModuleNotFoundError`` if the exporter of that protocol is not installed.
     """
+    return Spans(BatchSpanProcessor(exporter(protocol)()), version=version, instance=instance)
+
+
+def exporter(protocol: str) -> type[SpanExporter]:
+    """Return the class that exports. Raises ``ModuleNotFoundError``."""
     form = "grpc" if protocol == "grpc" else "http"
-    module = importlib.import_module(f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter")
-    exporter: SpanExporter = module.OTLPSpanExporter()
-    return Spans(BatchSpanProcessor(exporter), version=version, instance=instance)
+    found: type[SpanExporter] = importlib.import_module(
+        f"opentelemetry.exporter.otlp.proto.{form}.trace_exporter"
+    ).OTLPSpanExporter
+    return found
 
 
 def _span_id() -> int:

@@ -134,15 +134,13 @@ class Workers:
         self._must_stop = False
 
     def run(self) -> int:
-        """Keep the workers running until SIGTERM or SIGINT, or the terminal is closed, and return the exit code.
+        """Keep the workers running until SIGTERM or SIGINT, and return the exit code.
 
         The exit code is 1 if no worker could ever start.
         """
         os.set_blocking(self._wake, False)
         for number in _STOPS:
             signal.signal(number, self._stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as nohup makes it
-            signal.signal(signal.SIGHUP, self._stop)
         gc.collect()
         gc.freeze()  # imported objects stay shared with the workers until somebody writes to them
         try:
@@ -161,7 +159,6 @@ class Workers:
 
     def _tend(self) -> bool:
         """Replace workers that have ended or hang; return False if no worker can start at all."""
-        self._reap_orphans()
         now = time.monotonic()
         for index, worker in enumerate(self._workers):
             worker.hear()
@@ -188,18 +185,6 @@ class Workers:
             worker.close()
             self._workers[index] = new
         return True
-
-    def _reap_orphans(self) -> None:
-        """Reap the orphaned children of killed workers.
-
-        The first process of a container (pid 1) becomes the parent of their hook processes.
-        """
-        mine = {worker.process.pid for worker in self._workers}
-        with contextlib.suppress(ChildProcessError):
-            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
-                if ended.si_pid in mine:  # ``_tend`` handles it first; the others follow in the next round
-                    return
-                os.waitpid(ended.si_pid, os.WNOHANG)
 
     def _new(self) -> _Worker | None:
         for worker in self._workers:
@@ -253,7 +238,6 @@ def _work(make: Make, of_worker: Link) -> None:
     link = of_worker
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)  # until the server sets its own handlers
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     server = make()
     threading.Thread(target=_beat, args=(server, of_worker.parent), daemon=True).start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,45 +17,31 @@ from gateway.callers.access import Names
 
 _log = logging.getLogger("triton_gateway.tls")
 
-LOOK_S: Final = 10.0
-"""Seconds between two checks of the files."""
-
 _NAMED: Final = ("DNS", "URI", "email", "IP Address")
 
 
 class Renewed:
     """An ``ssl`` callback at the start of every handshake: uses the newest context instead of the listening one."""
 
-    def __init__(
-        self, make: Callable[[], ssl.SSLContext], files: tuple[str, ...], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, make: Callable[[], ssl.SSLContext], files: tuple[str, ...]) -> None:
         self._make = make
         self._files = files
-        self._clock = clock
-        self._due = clock() + LOOK_S
         self._seen = self._changed()
         self._context: ssl.SSLContext | None = None
 
     def __call__(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
         """See the class."""
-        now = self._clock()
-        if now >= self._due:
-            self._due = now + LOOK_S
-            self._look()
-        if self._context is not None:
-            connection.context = self._context
-
-    def _look(self) -> None:
         try:
             changed = self._changed()
-            if changed == self._seen:
-                return
-            self._context = self._make()
-            self._seen = changed
-            _log.info("new certificates from %s", self._files[0])
+            if changed != self._seen:
+                self._context = self._make()
+                self._seen = changed
+                _log.info("new certificates from %s", self._files[0])
         except (OSError, ssl.SSLError) as error:
             # Certificate and key are two files: for a moment after one is replaced, they do not match.
             _log.warning("the new certificates cannot be used, the old ones stay in use: %s", error)
+        if self._context is not None:
+            connection.context = self._context
 
     def _changed(self) -> tuple[float, ...]:
         return tuple(Path(name).stat().st_mtime for name in self._files)

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import uvloop
@@ -83,6 +84,7 @@ class Listening:
                 connection.abort()
 
 
+@dataclass
 class Server:
     """Serves what ``make`` returns on ``listener``, in this thread, until SIGTERM or SIGINT. ``make`` runs in the loop.
 
@@ -90,22 +92,13 @@ class Server:
     stops.
     """
 
-    def __init__(
-        self,
-        make: Callable[[], Served],
-        listener: socket.socket,
-        *,
-        tls: Callable[[], ssl.SSLContext] | None = None,
-        backlog: int,
-        drain_timeout: float,
-    ) -> None:
-        self._make = make
-        self._listener = listener
-        self._tls = tls
-        self._backlog = backlog
-        self._drain_timeout = drain_timeout
-        self.started = False
-        """Whether it accepts requests."""
+    make: Callable[[], Served]
+    listener: socket.socket
+    tls: Callable[[], ssl.SSLContext] | None
+    backlog: int
+    drain_timeout: float
+    started: bool = False
+    """Whether it accepts requests."""
 
     def run(self) -> None:
         """Serve until the process gets a signal to stop."""
@@ -136,16 +129,15 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, leave)
         loop.add_signal_handler(signal.SIGINT, stop.set)
-        served = self._make()
+        served = self.make()
         async with served.running():
-            listening = Listening(served, self._listener)
+            listening = Listening(served, self.listener)
             if not (stop.is_set() or is_leaving):
-                tls = self._tls() if self._tls is not None else None
-                await listening.start(tls, self._backlog)
+                await listening.start(None if self.tls is None else self.tls(), self.backlog)
                 self.started = True
                 _log.info("accepts connections")
                 await stop.wait()
-                await listening.stop(self._drain_timeout)
+                await listening.stop(self.drain_timeout)
 
 
 async def _accepted(listener: socket.socket) -> None:

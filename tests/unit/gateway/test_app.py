@@ -322,20 +322,13 @@ async def test_calls_have_no_more_rows_than_the_model_accepts(stack: Any) -> Non
     assert [8, 8, 4] == sorted((rows for _, rows in stack.backend.calls), reverse=True)
 
 
-async def test_lineage_is_read_once_a_minute(make_stack: Any) -> None:
-    """Known urls answer, unknown ones are 404, a registry outage is 503."""
-    stack = make_stack()
-    known, asked = stack.registry.lineage, []
-    stack.registry.lineage = lambda model_id: (asked.append(model_id), known(model_id))[1]
-    async with stack.gateway.running(), stack.client:
-        stack.deploy("e", "m1", version="1")
-        stack.deploy("e", "m2", version="2")
-        await stack.served("e/1", "e/2")
-        for _ in range(3):
-            reply = await stack.client.get("/v1/endpoints/e/1/lineage")
-            assert (200, "m1") == (reply.status_code, reply.json()["model"]["id"])
-        assert ["m1"] == asked
-        assert 404 == (await stack.client.get("/v1/endpoints/e/9/lineage")).status_code
-        stack.registry.is_up = False
-        reply = await stack.client.get("/v1/endpoints/e/2/lineage")
-        assert (503, "registry_unavailable") == (reply.status_code, reply.json()["code"])
+async def test_lineage_of_known_urls_is_shown(stack: Any) -> None:
+    """Unknown ones are 404, a registry outage is 503."""
+    stack.deploy("e", "m1", version="1")
+    await stack.served("e/1")
+    reply = await stack.client.get("/v1/endpoints/e/1/lineage")
+    assert (200, "m1") == (reply.status_code, reply.json()["model"]["id"])
+    assert 404 == (await stack.client.get("/v1/endpoints/e/9/lineage")).status_code
+    stack.registry.is_up = False
+    reply = await stack.client.get("/v1/endpoints/e/1/lineage")
+    assert (503, "registry_unavailable") == (reply.status_code, reply.json()["code"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import socket
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.__main__ import main, misspelled, run
+from gateway.__main__ import main, run
 from gateway.settings import Settings
 
 
@@ -38,8 +37,8 @@ def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pyt
         ({"jwt_audience": "g"}, "TRITON_GATEWAY_JWT_AUDIENCE does nothing without TRITON_GATEWAY_JWT_ISSUER"),
         ({"jwt_claims": "tenant=org"}, "TRITON_GATEWAY_JWT_CLAIMS does nothing"),
         ({"tls_client_authority": "FOLDER/bad"}, "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without"),
-        ({"tls": "FOLDER/none"}, "TRITON_GATEWAY_TLS: "),
-        ({"tls": "FOLDER"}, "are no PEM files"),
+        ({"tls": "FOLDER/none"}, "FOLDER/none/tls.crt"),
+        ({"tls": "FOLDER"}, "TRITON_GATEWAY_TLS is no folder with"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "TRITON_GATEWAY_PEPPER_FILE"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "TRITON_GATEWAY_PEPPER_FILE"),
     ],
@@ -54,7 +53,7 @@ def test_access_settings_are_checked_before_anything_listens(
               for name, value in fields.items()}  # fmt: skip
     assert 2 == run(Settings(port=0, state_dir=tmp_path / "state", **placed))
     error = capsys.readouterr().err
-    assert named in error
+    assert named.replace("FOLDER", str(tmp_path)) in error
     assert 1 == error.count("\n")
 
 
@@ -119,26 +118,3 @@ def test_a_collector_without_the_extra_is_one_line_with_the_install_command(
     assert 2 == main()
     (line,) = capsys.readouterr().err.splitlines()
     assert 'pip install ".[otel]"' in line
-
-
-def test_a_misspelled_variable_is_warned_about(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    """A misspelled file of keys would leave the gateway open. Kubernetes' variables for a Service are no error."""
-    monkeypatch.setenv("TRITON_GATEWAY_KEY_FILE", "keys.json")
-    monkeypatch.setenv("TRITON_GATEWAY_SERVICE_PORT", "80")
-    assert 2 == run(Settings(port=0, state_dir=tmp_path, jwt_audience="g"))
-    warning, error = capsys.readouterr().err.splitlines()
-    assert (
-        "warning: TRITON_GATEWAY_KEY_FILE is not a setting and has no effect; did you mean TRITON_GATEWAY_KEYS_FILE?"
-        == warning
-    )
-    assert error.startswith("error: ")
-
-
-def test_no_variable_of_another_command_is_taken_for_a_misspelling() -> None:
-    """All variables that the docs name."""
-    pages = (Path(__file__).parents[3] / "docs").glob("*.md")
-    named = {name for page in pages for name in re.findall(r"\bTRITON_GATEWAY_[A-Z_]+[A-Z]\b", page.read_text())}
-    assert len(named) > 50
-    assert [] == misspelled(dict.fromkeys(named, ""))
