@@ -398,7 +398,7 @@ class Gateway:
         """Take over how many gateways there are, this one included: each with as many workers as this one."""
         if self._callers is not None:
             share = 1.0 / (number * self._settings.workers)
-            self._callers.access.quotas.configure(None, share, time.monotonic())
+            self._callers.access.quotas.configure(share=share)
 
     async def _sample_waits(self) -> None:
         loop = asyncio.get_running_loop()

@@ -150,8 +150,8 @@ class Settings(BaseSettings):
     jwt_audience: str = ""
     """Audience that a token's claim `aud` must name; of several, comma separated, any. Required with an issuer."""
     jwt_keys: str = ""
-    """Address or file of the issuer's public keys (JWKS). Empty: found through the issuer's
-    `/.well-known/openid-configuration`.
+    """Address or file of the issuer's public keys (JWKS): `jwks_uri` in its `/.well-known/openid-configuration`.
+    Required with an issuer.
     """
     jwt_claims: str = ""
     """Which claim holds which right, e.g. `tenant=org,endpoints=gateway.endpoints,operations=scope,class=priority`. A

@@ -99,13 +99,8 @@ class Access:
         self._ended = frozenset().union(*(each.ended for each in self._sources.values()))
         limits = {tenant: one for each in self._sources.values() for tenant, one in each.quotas.items()}
         self._has_quotas = bool(limits)
-        self.quotas.configure(limits, None, time.monotonic())
+        self.quotas.configure(limits)
         self._recent.clear()
-
-    def tick(self) -> None:
-        """Forget callers that have expired. Call it about once a second."""
-        now = self._clock()
-        self._recent = {shown: caller for shown, caller in self._recent.items() if caller.expires > now}
 
     # --- callers ------------------------------------------------------------------------------------------------------
 
@@ -120,7 +115,7 @@ class Access:
         sent = headers.get(b"authorization")
         if sent is not None:
             recent = self._recent.get(sent)
-            if recent is not None:
+            if recent is not None and recent.expires > self._clock():
                 return recent
         try:
             shown = _credentials(headers, is_read=is_read)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 from gateway.callers.access import Access, Known
 from gateway.callers.keys import BadKeys, written
@@ -17,11 +17,6 @@ from gateway.callers.registry_keys import RegistryKeys
 from gateway.spec import ServingTask
 
 _log = logging.getLogger("triton_gateway.callers")
-
-TICK_S: Final = 1.0
-"""Seconds between two looks for callers that have expired."""
-RETRY_S: Final = 10.0
-"""Seconds after which a source with a problem is read again."""
 
 
 class Source(Protocol):
@@ -73,23 +68,17 @@ class Following:
         self._states = {name: _State() for name in sources}
 
     async def run(self) -> None:
-        """Follow the sources until cancelled. A slow source delays no other source and no expiry."""
-        await asyncio.gather(self._tick(), *(self._follow(name, source) for name, source in self._sources.items()))
-
-    async def _tick(self) -> None:
-        while True:
-            self.access.tick()
-            await asyncio.sleep(TICK_S)
+        """Follow the sources until cancelled. A slow source delays no other."""
+        await asyncio.gather(*(self._follow(name, source) for name, source in self._sources.items()))
 
     async def _follow(self, name: str, source: Source) -> None:
         while True:
-            await asyncio.sleep(min(source.period, RETRY_S) if self._states[name].problem else source.period)
+            await asyncio.sleep(source.period)
             await self._read(name)
 
     async def look(self) -> None:
         """Read every source once."""
         await asyncio.gather(*(self._read(name) for name in self._sources))
-        self.access.tick()
 
     async def learn(self, task: ServingTask) -> None:
         """Use the keys in the records of a serving Task that was just read."""

@@ -64,11 +64,16 @@ class Bucket:
     __slots__ = ("_at", "_per_minute", "capacity", "left")
 
     def __init__(self, limit: float, share: float, now: float) -> None:
-        self._per_minute = limit * share
-        self.capacity = max(self._per_minute, 1.0) if limit else 0.0
-        self.left = self.capacity
+        self.left = math.inf
         """What was left at the last refill; negative if more was taken than there was."""
         self._at = now
+        self.resize(limit, share)
+
+    def resize(self, limit: float, share: float) -> None:
+        """Apply another limit, or another share of it; what is left stays, if there is room for it."""
+        self._per_minute = limit * share
+        self.capacity = max(self._per_minute, 1.0) if limit else 0.0
+        self.left = min(self.left, self.capacity)
 
     def level(self, now: float) -> float:
         """Refill the bucket and return what is left."""
@@ -96,20 +101,15 @@ class Quota:
         self.owed = 0.0
         """Tokens that were used beyond the estimates and of which a store has not been told."""
         self._over = over
-        self._make(limits, share, now)
-
-    def _make(self, limits: Limits, share: float, now: float) -> None:
         self.limits = limits
         self.requests = Bucket(limits.requests_per_minute, share, now)
         self.tokens = Bucket(limits.tokens_per_minute, share, now)
 
-    def change(self, limits: Limits, share: float, now: float) -> None:
-        """Apply other limits, or another share of them; the used part stays used."""
-        before = self.requests, self.tokens
-        self._make(limits, share, now)
-        for old, new in zip(before, (self.requests, self.tokens), strict=True):
-            if 0 < old.capacity < math.inf:
-                new.left = min(old.level(now) / old.capacity * new.capacity, new.capacity)
+    def change(self, limits: Limits, share: float) -> None:
+        """Apply other limits, or another share of them."""
+        self.limits = limits
+        self.requests.resize(limits.requests_per_minute, share)
+        self.tokens.resize(limits.tokens_per_minute, share)
 
     def admit(self, size: int, now: float) -> int:
         """Admit a request of ``size`` bytes; return its estimated tokens, to be settled.
@@ -164,19 +164,16 @@ class Quotas:
         self._share = 1.0
         self._quotas: dict[str, Quota] = {}
 
-    def configure(self, limits: Mapping[str, Limits] | None, share: float | None, now: float) -> None:
+    def configure(self, limits: Mapping[str, Limits] | None = None, share: float | None = None) -> None:
         """Change limits or share; what was used stays used. None leaves one as it is."""
-        before = (self._limits, self._share)
         self._limits = self._limits if limits is None else limits
         self._share = self._share if share is None else share
-        if before == (self._limits, self._share):
-            return
         for tenant, quota in list(self._quotas.items()):
             wanted = self._limits_of(tenant)
             if wanted is None:
                 del self._quotas[tenant]
-                continue
-            quota.change(wanted, self._share, now)  # the same object: requests in flight settle with it
+            else:
+                quota.change(wanted, self._share)  # the same object: requests in flight settle with it
 
     def of(self, tenant: str, now: float) -> Quota | None:
         """Return the quota of ``tenant`` in this worker; None if it has no limits."""

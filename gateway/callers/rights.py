@@ -9,8 +9,9 @@ Public: ``deploy`` may import it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from math import inf
 from typing import Annotated, Final
 
@@ -36,9 +37,9 @@ OPERATIONS: Final = {
 ANYTHING: Final = ("*",)
 _MAX_PATH: Final = 1000
 """Longest path that is matched: no endpoint's path is longer, and callers choose paths."""
-_MAX_KNOWN: Final = 1024
 
 
+@lru_cache(4096)  # callers use the same few paths again
 def matches(pattern: str, path: str) -> bool:
     """Return whether ``pattern`` matches the endpoint path ``path``; see the module."""
     wanted, given = pattern.strip("/").split("/"), path.split("/")
@@ -61,8 +62,6 @@ class Caller:
     expires: float = inf
     also: tuple[str, ...] = ()
     """Other names it can be revoked by: the id of its token."""
-    _known: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
-    """Results of ``reaches``: callers use the same few paths again."""
 
     @property
     def is_restricted(self) -> bool:
@@ -71,14 +70,7 @@ class Caller:
 
     def reaches(self, path: str) -> bool:
         """Return whether its rights cover the endpoint path ``path``."""
-        found = self._known.get(path)
-        if found is None:
-            if len(path) > _MAX_PATH:
-                return False
-            if len(self._known) >= _MAX_KNOWN:
-                self._known.clear()
-            found = self._known[path] = any(matches(pattern, path) for pattern in self.endpoints)
-        return found
+        return len(path) <= _MAX_PATH and any(matches(pattern, path) for pattern in self.endpoints)
 
     def require(self, operation: str, path: str | None = None) -> None:
         """Raise ``NotPermitted`` unless it may do ``operation``, on the endpoint ``path`` if given."""

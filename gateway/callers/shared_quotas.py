@@ -29,8 +29,8 @@ _log = logging.getLogger("triton_gateway.callers")
 
 Reply = TypeVar("Reply")
 
-CHECK_S: Final = 1.0
-"""Seconds between two questions whether the store is there."""
+CHECK_S: Final = 5.0
+"""Seconds between two questions whether the store is there. While name servers are silent, each occupies a thread."""
 TIMEOUT_S: Final = 0.5
 """The most seconds that a request waits for the store."""
 _MAX_CONNECTIONS: Final = 16
@@ -90,8 +90,7 @@ class SharedQuotas:
         self, url: str, password_file: str = "", report: Callable[[str, bool], None] = lambda _address, _is_good: None
     ) -> None:  # fmt: skip
         parts = urlsplit(url)
-        self._place = parts.hostname or "", parts.port or 6379
-        self._address = f"{self._place[0]}:{self._place[1]}"
+        self._address = f"{parts.hostname}:{parts.port or 6379}"
         scheme = _SCHEMES.get(parts.scheme, parts.scheme)
         options: dict[str, Any] = {}
         if password_file:
@@ -143,25 +142,12 @@ class SharedQuotas:
         task = asyncio.current_task()
         try:
             while task is not None and not task.cancelling():  # the client may swallow a cancellation
-                await self.check()
+                if await self._ask(self._client.ping):
+                    self._tell("")
                 await asyncio.sleep(CHECK_S)
         finally:
             with contextlib.suppress(RedisError, OSError, TimeoutError):
                 await self._client.connection_pool.disconnect()
-
-    async def check(self) -> None:
-        """Find out whether the store is there.
-
-        It looks up the server's name first. A look-up cannot be ended: while name servers do not answer, every attempt
-        to connect would occupy one more of the process's threads, which others need. Here it is one.
-        """
-        try:
-            await asyncio.get_running_loop().getaddrinfo(*self._place)
-        except (OSError, ValueError) as error:
-            self._tell(f"{type(error).__name__}: {error}")
-            return
-        if await self._ask(self._client.ping):
-            self._tell("")
 
     async def _ask(self, ask: Callable[[], Awaitable[Reply]]) -> Reply | None:
         """Return the store's reply; None, and it counts as away, if there is none within ``TIMEOUT_S``."""

@@ -39,19 +39,19 @@ def sources_of(settings: Settings) -> dict[str, Source]:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
         from gateway.callers.tokens import CLAIMS, SOURCE, Issuer, IssuerKeys
 
-        audience = _parts(settings.jwt_audience)
-        if not audience:
+        audience, keys = _parts(settings.jwt_audience), settings.jwt_keys
+        if not audience or not keys:
             raise ValueError(
-                "TRITON_GATEWAY_JWT_AUDIENCE is needed with TRITON_GATEWAY_JWT_ISSUER: without it, tokens for other "
-                "services would be accepted"
+                "TRITON_GATEWAY_JWT_AUDIENCE and TRITON_GATEWAY_JWT_KEYS are needed with TRITON_GATEWAY_JWT_ISSUER: "
+                "without an audience, tokens for other services would be accepted; the address of the keys is jwks_uri "
+                "in the issuer's /.well-known/openid-configuration"
             )
-        setting, place = ("KEYS", settings.jwt_keys) if settings.jwt_keys else ("ISSUER", settings.jwt_issuer)
-        if (setting == "ISSUER" or "://" in place) and not place.startswith(("https://", "http://")):
-            raise ValueError(f"TRITON_GATEWAY_JWT_{setting}: {place} is not an https address")
+        if "://" in keys and not keys.startswith(("https://", "http://")):
+            raise ValueError(f"TRITON_GATEWAY_JWT_KEYS: {keys} is not an https address")
         claims = dict(part.partition("=")[::2] for part in _parts(settings.jwt_claims))
         if not set(claims) <= set(CLAIMS) or not all(claims.values()):
             raise ValueError(f"TRITON_GATEWAY_JWT_CLAIMS must be NAME=CLAIM pairs, with NAME of {', '.join(CLAIMS)}")
-        found[SOURCE] = IssuerKeys(Issuer(settings.jwt_issuer, audience, settings.jwt_keys, claims))
+        found[SOURCE] = IssuerKeys(Issuer(settings.jwt_issuer, audience, keys, claims))
     return found
 
 
@@ -63,7 +63,7 @@ def check(settings: Settings) -> None:
     for name, source in sources_of(settings).items():
         if name == KEYS_FILE:
             _check_readable("KEYS_FILE", source.look)
-        elif name != REGISTRY and settings.jwt_keys and "://" not in settings.jwt_keys:
+        elif name != REGISTRY and "://" not in settings.jwt_keys:
             _check_readable("JWT_KEYS", source.look)
     if settings.keys_from_registry:
         _check_readable("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
@@ -79,14 +79,7 @@ def shared_quotas_of(
     """
     address, password = settings.quota_store, settings.quota_store_password_file
     if not address:
-        if password:
-            raise ValueError("TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE does nothing without TRITON_GATEWAY_QUOTA_STORE")
         return None
-    if not settings.knows_callers:
-        raise ValueError(
-            "TRITON_GATEWAY_QUOTA_STORE does nothing without keys, tokens or client certificates: callers have no "
-            "tenants, so there are no quotas (docs/security.md)"
-        )
     if not _STORE.match(address):
         raise ValueError(
             "TRITON_GATEWAY_QUOTA_STORE is no address of a store: write redis://HOST:PORT/DATABASE, or with rediss, "

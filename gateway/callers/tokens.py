@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import jwt
-import requests
 
 from gateway.callers.access import Known
 from gateway.callers.keys import FILE_S, BadKeys
@@ -29,10 +27,9 @@ CLAIMS: Final = ("tenant", "class", "endpoints", "operations")
 """Parts of a caller that can come from a claim."""
 SOURCE: Final = "jwt"
 
-_REFRESH_S: Final = 60.0
+_REFRESH_S: Final = 30.0
 _TIMEOUT_S: Final = 5.0
 _LEEWAY_S: Final = 30.0
-_DISCOVERY: Final = "/.well-known/openid-configuration"
 _MAX_TOKEN: Final = 16 << 10
 
 
@@ -42,8 +39,8 @@ class Issuer:
 
     issuer: str
     audience: tuple[str, ...]
-    keys: str = ""
-    """Address or file of its keys (a JWKS); empty: found through the issuer's discovery document."""
+    keys: str
+    """Address or file of its keys (a JWKS)."""
     claims: Mapping[str, str] | None = None
 
 
@@ -112,11 +109,11 @@ def caller_of(claims: Mapping[str, Any], names: Mapping[str, str], ends: float) 
 
 
 class IssuerKeys:
-    """The current keys of an issuer; see ``following.Source``. An address is read every minute, a file often."""
+    """The current keys of an issuer; see ``following.Source``. An address is read twice a minute, a file often."""
 
     def __init__(self, issuer: Issuer) -> None:
         self._issuer = issuer
-        self._is_file = bool(issuer.keys) and "://" not in issuer.keys
+        self._is_file = "://" not in issuer.keys
         self._seen = b""
         self.period = FILE_S if self._is_file else _REFRESH_S
 
@@ -132,12 +129,11 @@ class IssuerKeys:
                 self._seen = raw
             else:
                 # Its cache stays unused: it would have one request wait for the issuer whenever it ends.
-                client = jwt.PyJWKClient(issuer.keys or self._discovered(), cache_jwk_set=False, timeout=_TIMEOUT_S)
+                client = jwt.PyJWKClient(issuer.keys, cache_jwk_set=False, timeout=_TIMEOUT_S)
                 found = client.get_jwk_set()
         except Exception as error:
             # Whatever an issuer answers, its last keys stay. PyJWT does not check all that it reads.
-            where = issuer.keys or issuer.issuer
-            raise BadKeys(f"the keys of {issuer.issuer} cannot be read from {where}: {error}") from error
+            raise BadKeys(f"the keys of {issuer.issuer} cannot be read from {issuer.keys}: {error}") from error
         keys = {
             str(key.key_id or ""): key for key in found
             # Not those with a shared secret: whoever reads them could sign.
@@ -146,22 +142,6 @@ class IssuerKeys:
         if not keys:
             raise BadKeys(f"the issuer {issuer.issuer} has no key for {', '.join(ALGORITHMS)}")
         return Tokens(issuer, keys)
-
-    def _discovered(self) -> str:
-        """Return the address of the keys in the issuer's description. Raises ``OSError`` and ``ValueError``."""
-        issuer = self._issuer.issuer
-        # As PyJWT does with the keys, no redirect is followed: it may lead to where an attacker could give keys.
-        reply = requests.get(issuer.rstrip("/") + _DISCOVERY, timeout=_TIMEOUT_S, allow_redirects=False)
-        reply.raise_for_status()
-        found = reply.json()
-        address = found.get("jwks_uri") if isinstance(found, dict) else None
-        if not isinstance(address, str):
-            raise ValueError(f"{_DISCOVERY} names no jwks_uri")  # noqa: TRY004 - of an answer, not of our code
-        if found.get("issuer", issuer) != issuer:
-            raise ValueError(f"{_DISCOVERY} names another issuer")
-        if urlsplit(issuer).scheme == "https" and urlsplit(address).scheme != "https":
-            raise ValueError(f"{_DISCOVERY} leads to an address without TLS")
-        return address
 
 
 def _at(claims: Mapping[str, Any], name: str) -> Any:

@@ -5,7 +5,6 @@ Anything that is not a valid answer raises ``ValueError``, and the process that 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -112,8 +111,6 @@ def _answer(head: Mapping[str, Any], payload: Buffer) -> object:
     match head.get("is"):
         case "json":
             return orjson.loads(payload)
-        case "large_json":
-            return _large_json(payload)
         case "bytes":
             return bytes(payload)
         case "response":
@@ -124,14 +121,6 @@ def _answer(head: Mapping[str, Any], payload: Buffer) -> object:
         case "failed":
             raise hook_failed(head)
     raise ValueError("an outcome was expected")
-
-
-def _large_json(payload: Buffer) -> object:
-    """Return the values of JSON with integers beyond 64 bits, which orjson would read as floats."""
-    try:
-        return json.loads(bytes(payload))
-    except RecursionError:
-        raise ValueError("the answer is nested too deep") from None
 
 
 def _of(kind: type, value: object) -> Any:

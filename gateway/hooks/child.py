@@ -34,7 +34,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.hooks import engines
-from gateway.hooks.json_form import to_json, write
+from gateway.hooks.json_form import to_json
 from gateway.hooks.wire import MAX_PAYLOAD, Buffer, FrameReader, pack
 from gateway.parent_death import end_with_parent
 from preprocessing.errors import UserCodeError, UserCodeFailed, UserCodeLoadError, UserCodeRefused
@@ -94,11 +94,6 @@ class _Process:
     def _load(self, head: Mapping[str, Any]) -> None:
         self._engine = head["engine"]
         model_path = Path(head["model_path"]) if head["model_path"] else None
-        if self._engine in engines.ENGINES and (missing := engines.missing_package(self._engine)):
-            raise UserCodeLoadError(
-                f"engine {self._engine} needs the package {missing}", stage="load",
-                hint='install it where the gateway runs: pip install ".[engines]"',
-            )  # fmt: skip
         if head["code"]:
             self._code = UserCode.load(
                 Path(head["code"]), name=head["name"], endpoint=SimpleNamespace(**head["endpoint"]),
@@ -309,8 +304,7 @@ def _answer_form(answer: Any) -> tuple[dict[str, Any], bytes]:
         # As in clearml-serving, a hook may return a Starlette response.
         headers = [[k.decode("latin-1"), v.decode("latin-1")] for k, v in getattr(answer, "raw_headers", [])]
         return {"is": "response", "status": status, "headers": headers}, content
-    text, is_plain = write(answer)
-    return {"is": "json" if is_plain else "large_json"}, text
+    return {"is": "json"}, to_json(answer)
 
 
 def _collect(found: dict[str, Any], values: object) -> None:

@@ -17,7 +17,6 @@ from preprocessing.errors import UserCodeLoadError
 
 ENGINES: Final = ("sklearn", "xgboost", "lightgbm")
 
-_PACKAGES: Final = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu or xgboost", "lightgbm": "lightgbm"}
 _ROWS: Final = 'the model predicts a JSON list of rows, such as [[1.5, 2, 0]] or ["a text"], not {}'
 _PICKLES: Final = (".pkl", ".pickle", ".joblib")
 _SUFFIXES: Final = {
@@ -27,20 +26,13 @@ _SUFFIXES: Final = {
 }
 
 
-def missing_package(engine: str) -> str | None:
-    """Return pip's name of the package that an engine needs, or None if it is installed."""
-    if engine not in ENGINES or importlib.util.find_spec(engine) is not None:
-        return None
-    return _PACKAGES[engine]
-
-
 def load_model(engine: str, path: Path | None) -> Any:
     """Load the model of an endpoint whose class has no ``load``. Raises ``UserCodeLoadError`` with a hint."""
-    missing = missing_package(engine)
-    if missing:
+    if importlib.util.find_spec(engine) is None:
         raise UserCodeLoadError(
-            f"engine {engine} needs the package {missing}", stage="load", hint='pip install ".[engines]"'
-        )
+            f"engine {engine} needs a package that is not installed", stage="load",
+            hint='install it where the gateway runs: pip install ".[engines]"',
+        )  # fmt: skip
     if path is None:
         raise UserCodeLoadError(
             f"engine {engine} has no model", stage="load",

@@ -86,7 +86,6 @@ class HookPool:
         self._bound = bound or ProcessBound()
         self._started: set[HookProcess] = set()
         self._adding: asyncio.Task[None] | None = None
-        self._waits_for_slot = False
         self._waiting: deque[PendingCall] = deque()
         self._broken: GatewayError | None = None
         self._retry_at = 0.0
@@ -255,17 +254,10 @@ class HookPool:
         process.send(pending, limit)
 
     def _time_out_waiting(self, pending: PendingCall) -> None:
-        if self._waits_for_slot and not self.processes:
-            pending.fail(DeadlineExceeded(
-                f"all {self._bound.limit} hook processes of the worker were busy with other endpoints",
-                hint="raise TRITON_GATEWAY_MAX_HOOK_PROCESSES, or add gateways",
-            ))  # fmt: skip
-        elif not self.processes:
-            pending.fail(DeadlineExceeded(
-                "the endpoint's code was not started in time: its process had ended", hint="try again",
-            ))  # fmt: skip
-        else:
-            pending.fail(too_late())
+        pending.fail(too_late() if self.processes else DeadlineExceeded(
+            "the endpoint's code was not started in time: its process had ended",
+            hint="try again; if other endpoints occupy all hook processes, raise TRITON_GATEWAY_MAX_HOOK_PROCESSES",
+        ))  # fmt: skip
 
     # --- the processes ------------------------------------------------------------------------------------------------
 
@@ -296,11 +288,7 @@ class HookPool:
             self._adding.add_done_callback(self._added)
 
     async def _add(self) -> None:
-        self._waits_for_slot = True
-        try:
-            await self._bound.slot()
-        finally:
-            self._waits_for_slot = False
+        await self._bound.slot()
         if not self._needs_process():  # the waiting requests have left meanwhile
             self._bound.release()
             return

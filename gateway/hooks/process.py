@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
 import signal
 import socket
 import subprocess
@@ -136,11 +135,6 @@ class HookProcess(asyncio.Protocol):
 
         ``memory``: bytes it may hold. ``timeout``: seconds to load.
         """
-        if sys.platform != "linux":
-            raise HookFailed(
-                f"its Python code cannot be run: processes of hooks need Linux, this is {platform.system()}",
-                hint="run the gateway in a container",
-            )
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         home = str(Path(preprocessing.__file__).parents[1])

