@@ -6,10 +6,10 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
+import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from typing import Final
 
 Lookup = Callable[[str, int], Awaitable[tuple[str, ...]]]
 """``lookup(host, port)`` returns the gRPC targets of a name. Raises ``OSError``."""
@@ -21,44 +21,22 @@ HttpOf = Callable[[str], HttpAddress | None]
 """``http_of(target)`` returns the HTTP address of the Triton at a gRPC target; None: it is called over gRPC only."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A parsed address: a ``host`` to look up, or ``fixed`` gRPC targets. ``is_secure``: use TLS."""
-
-    host: str
-    port: int
-    fixed: tuple[str, ...]
-    is_secure: bool
+_SCHEME: Final = re.compile(r"(grpcs?://)?(ipv[46]:|dns:(//[^/]*/)?)?")
+_NAME: Final = re.compile(r"[\w.-]*[a-zA-Z][\w.-]*")
 
 
-def parse_address(address: str) -> Target:
-    """Read ``host:port``, ``dns:///host:port``, ``ipv4:a:1,b:2``, ``grpc://…``, ``grpcs://…``; gRPC reads the rest."""
-    is_secure = address.startswith("grpcs://")
-    text = address.removeprefix("grpcs://").removeprefix("grpc://")
-    if text.startswith(("ipv4:", "ipv6:")):
-        return Target("", 0, tuple(part.strip() for part in text[5:].split(",") if part.strip()), is_secure)
-    if text.startswith("dns:"):
-        text = text[4:]
-        if text.startswith("//"):  # dns://authority/name
-            text = text[2:].partition("/")[2]
-    elif "/" in text or text.startswith(("unix:", "unix-abstract:", "xds:", "vsock:")):
-        return Target("", 0, (text,), is_secure)
-    if "," in text:
-        return Target("", 0, tuple(part.strip() for part in text.split(",") if part.strip()), is_secure)
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdigit():
-        return Target("", 0, (text,), is_secure)
-    bare = host.strip("[]")
-    try:
-        ipaddress.ip_address(bare)
-    except ValueError:
-        return Target(bare, int(port), (), is_secure)
-    return Target("", 0, (text,), is_secure)
+def servers_of(address: str) -> list[str | tuple[str, int]]:
+    """Return the servers in an address, which commas or semicolons separate: names to look up, with their ports, and
+    gRPC targets that are used as they are.
 
-
-def parts(address: str) -> list[str]:
-    """Return the addresses of several pools, separated by ``;``."""
-    return [part.strip() for part in address.split(";") if part.strip()] or [address]
+    A server is written ``host:port``, ``dns:///host:port``, ``ipv4:…``, or in another form that only gRPC reads.
+    """
+    found: list[str | tuple[str, int]] = []
+    for part in filter(None, map(str.strip, re.split("[;,]", address))):
+        target = _SCHEME.sub("", part, count=1)
+        host, _, port = target.rpartition(":")
+        found.append((host, int(port)) if port.isdigit() and _NAME.fullmatch(host) else target)
+    return found
 
 
 async def resolve(host: str, port: int) -> tuple[str, ...]:

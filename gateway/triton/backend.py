@@ -144,24 +144,13 @@ class TritonBackend:
         parent = TRACEPARENT.get()
         replicas = self._replicas
         until = replicas.asked(model) + timeout
-        readers = 1  # this generator; a call is read on after it is closed
+        reader: asyncio.Task[None] | None = None  # of the last call; it reads on after this generator is closed
 
-        def leave() -> None:
-            nonlocal readers
-            readers -= 1
-            if not readers:
-                ended()
-
-        def begin(on: Replica) -> Callable[[], None]:
-            nonlocal readers
-            readers += 1
+        def begun(on: Replica, task: asyncio.Task[None]) -> None:
+            nonlocal reader
+            reader = task
             on.begin(None, monotonic())
-
-            def end() -> None:
-                on.end(None, monotonic(), was_answered=False)
-                leave()
-
-            return end
+            task.add_done_callback(lambda _: on.end(None, monotonic(), was_answered=False))
 
         try:
             replica = replicas.pick(model) or await self._find_or_wait(model, timeout)
@@ -171,7 +160,7 @@ class TritonBackend:
                 try:
                     responses = replica.grpc.stream(
                         model, inputs, outputs, timeout=until - monotonic(), request_id=request_id, parent=parent,
-                        begin=partial(begin, replica),
+                        begun=partial(begun, replica),
                     )  # fmt: skip
                     async with aclosing(responses):
                         async for response in responses:
@@ -187,7 +176,10 @@ class TritonBackend:
                     raise why
                 replica = await self._after(replica, model, why, tried, until, over_http=False)
         finally:
-            leave()
+            if reader is None or reader.done():
+                ended()
+            else:
+                reader.add_done_callback(lambda _: ended())
 
     async def _find_or_wait(self, model: str, left: float) -> Replica:
         try:

@@ -88,21 +88,13 @@ class GrpcTransport:
             return _unpack(await call)
 
     async def stream(
-        self,
-        model: str,
-        inputs: Tensors,
-        outputs: Sequence[str],
-        *,
-        timeout: float,
-        request_id: str,
-        parent: str,
-        begin: Callable[[], Callable[[], object]],
-    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:
+        self, model: str, inputs: Tensors, outputs: Sequence[str], *, timeout: float, request_id: str, parent: str,
+        begun: Callable[[asyncio.Task[None]], object],
+    ) -> AsyncGenerator[dict[str, NDArray[Any]], None]:  # fmt: skip
         """Run a decoupled model, as ``Backend.stream``. Also raises ``TransportError``.
 
         Each request has its own gRPC stream. A task reads it to its end even if the caller leaves or is late: a Triton
-        can crash or hang if a stream is cancelled while its model answers. ``begin()`` is called when it is sent, and
-        what that returns when it has ended.
+        can crash or hang if a stream is cancelled while its model answers. ``begun(task)`` is called when it is sent.
         """
         request = _request(model, inputs, outputs, request_id)
         # If the model ends without a last token, the final flag then comes in an empty response.
@@ -111,8 +103,7 @@ class GrpcTransport:
         until = asyncio.get_running_loop().time() + timeout
         call = self._triton.ModelStreamInfer(timeout=max(timeout, 0.0) + _READ_ON_S, metadata=_trace(parent))
         reader = asyncio.create_task(self._read(call, request, model, received))
-        ended = begin()
-        reader.add_done_callback(lambda _: ended())
+        begun(reader)
         try:
             while True:
                 async with asyncio.timeout_at(until):

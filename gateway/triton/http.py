@@ -162,17 +162,16 @@ class HttpTransport:
     async def _opened(self) -> _Connection:
         """Return a new connection, or one that has become free meanwhile. Raises ``TransportError``."""
         async with self._opening:
-            connection = self._free()
-            if connection is not None:
+            if (connection := self._free()) is not None:
                 return connection
+            if self.is_shut:  # after one failure, those that wait would fail in the same way, one after another
+                raise lost(self.name)
             try:
-                # After one failure, those that wait would fail in the same way, one after another.
-                connection = await self._connect() if self.is_open else None
+                connection = await self._connect()
             except OSError as error:  # a TimeoutError is one too
                 raise lost(self.name, str(error) or "it does not accept connections") from error
-        if connection is None or not self.is_open:
-            if connection is not None:
-                connection.end()
+        if not self.is_open:
+            connection.end()
             raise lost(self.name)
         return connection
 

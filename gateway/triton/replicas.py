@@ -21,14 +21,7 @@ from typing import Final
 
 from gateway.errors import BackendUnavailable, GatewayError
 from gateway.prices import Prices
-from gateway.triton.addresses import (
-    HttpAddress,
-    HttpOf,
-    Lookup,
-    Target,
-    parse_address,
-    parts,
-)
+from gateway.triton.addresses import HttpAddress, HttpOf, Lookup, servers_of
 from gateway.triton.choice import Call, Server, choose
 from gateway.triton.errors import TransportError
 from gateway.triton.grpc import GrpcTransport
@@ -42,8 +35,6 @@ RESOLVE_S: Final = 2.0
 
 _SURVEY_S: Final = 0.5
 """Seconds between two reads of a server's list of models."""
-_SURVEYS_APART_S: Final = 0.005
-"""Seconds between two reads, times the number of servers: a large pool is not read faster than it can be parsed."""
 
 _RETIRE_S: Final = 60.0
 """Seconds that the calls of a removed server may take before its connections are closed."""
@@ -82,7 +73,7 @@ class Replica(Server):
 
 
 class Replicas:
-    """The replicas behind ``address`` (several addresses with ``;``: pools that share an endpoint).
+    """The replicas behind ``address`` (of several names: pools that share an endpoint).
 
     ``connect(target, http, host)`` makes a replica; it may raise ``OSError`` (TLS files). ``stamp()`` returns a value
     that changes with the certificates, which asks for new connections; it may raise ``OSError``. ``lookup`` runs at
@@ -112,7 +103,7 @@ class Replicas:
         self._problem = ""
         """Why the list of replicas is missing or out of date; empty if it is current."""
         self._address = address
-        self._targets = [parse_address(part) for part in parts(address)]
+        self._servers = servers_of(address)
         self._hosts: dict[str, str] = {}
         """gRPC target → the host name that was resolved to it."""
         self._connect = connect
@@ -128,9 +119,9 @@ class Replicas:
         self._due = 0.0
         self._refreshing = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
-        self._said: list[str] = []
-        if all(target.fixed for target in self._targets):
-            self._join([address for target in self._targets for address in target.fixed])
+        fixed = [server for server in self._servers if isinstance(server, str)]
+        if len(fixed) == len(self._servers):
+            self._join(fixed)
 
     def asked(self, model: str) -> float:
         """Record that ``model`` is called, and return the time in ``monotonic`` seconds."""
@@ -238,8 +229,7 @@ class Replicas:
     async def _survey(self, replica: Replica) -> None:
         """Read the server's list of models."""
         replica.held = await replica.grpc.holds()
-        apart = max(self._survey_s, len(self.all) * _SURVEYS_APART_S) if self._survey_s else 0.0
-        replica.survey_due = monotonic() + apart
+        replica.survey_due = monotonic() + self._survey_s
 
     def _judge(self, replica: Replica, *, is_live: bool) -> None:
         if replica.is_unhealthy == is_live:
@@ -253,13 +243,6 @@ class Replicas:
         healthy = [replica for replica in self.all if not replica.is_unhealthy]
         self.count, self.is_away = max(1, len(healthy)), not healthy
 
-    def _say_transports(self) -> None:
-        names = sorted(replica.http.name for replica in self.all if replica.http.is_open)
-        if names != self._said:
-            self._said = names
-            over = "HTTP at " + ", ".join(names) if names else "gRPC"
-            _log.info("models at %s are called over %s", self._address, over)
-
     async def look(self) -> bool:
         """Update the list of replicas and their health. Return whether any of them answers."""
         await self.refresh()
@@ -271,7 +254,6 @@ class Replicas:
             replica.fade()
         await asyncio.gather(*map(self._ask, self.all))
         self._compare()
-        self._say_transports()
         return not self.is_away
 
     async def refresh(self) -> None:
@@ -282,22 +264,23 @@ class Replicas:
                 return
             self._due = now + self._lookup_every
             self._problem = ""
-            targets = [found for target in self._targets for found in await self._behind(target)]
-            if self._problem and (not targets or len(self._targets) == 1):
+            targets = [found for server in self._servers for found in await self._behind(server)]
+            if self._problem and (not targets or len(self._servers) == 1):
                 self.is_away = self.is_away or not self.all
                 return
             self._join(targets)
 
-    async def _behind(self, target: Target) -> Sequence[str]:
-        if target.fixed:
-            return target.fixed
+    async def _behind(self, server: str | tuple[str, int]) -> Sequence[str]:
+        if isinstance(server, str):
+            return (server,)
+        host, port = server
         try:
-            found = await self._lookup(target.host, target.port)
+            found = await self._lookup(host, port)
         except OSError as error:
             # The known replicas stay: a failed name server says nothing about Triton.
-            self._problem = f"{target.host}: {error.strerror or error}"
-            return [replica.address for replica in self.all if self._hosts.get(replica.address) == target.host]
-        self._hosts |= dict.fromkeys(found, target.host)
+            self._problem = f"{host}: {error.strerror or error}"
+            return [replica.address for replica in self.all if self._hosts.get(replica.address) == host]
+        self._hosts |= dict.fromkeys(found, host)
         return found
 
     def _join(self, targets: Sequence[str]) -> None:

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gateway.triton.addresses import parse_address, parts
-
 
 @dataclass(frozen=True, slots=True)
 class TritonTls:
@@ -63,5 +61,4 @@ def in_environment(environ: Mapping[str, str]) -> TritonTls | None:
 
 def for_address(address: str, tls: TritonTls | None) -> TritonTls | None:
     """Return ``tls``, or default TLS if the address (or one of several) begins with ``grpcs://``."""
-    is_secure = any(parse_address(part).is_secure for part in parts(address))
-    return tls or (TritonTls() if is_secure else None)
+    return tls or (TritonTls() if "grpcs://" in address else None)

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 
-from gateway.errors import BackendRefused, BackendUnavailable, DeadlineExceeded
+from gateway.errors import BackendRefused, BackendUnavailable
 from gateway.triton.backend import TritonBackend
 from gateway.triton.grpc import GrpcTransport
 from gateway.triton.http import HttpTransport
@@ -135,39 +135,6 @@ async def test_health_is_one_state_fed_by_both_transports() -> None:
             await call(backend)
         assert a.counts == before
         assert 8 == sum(b.counts)
-
-
-async def test_a_callers_short_deadline_says_nothing_about_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two milliseconds are too short to open a connection. Open ones stay, and the next call uses them."""
-    async with serving(1) as (backend, (one,)):
-        await asyncio.gather(*(call(backend) for _ in range(4)))
-        known = one.http.connections
-        hold, answer = asyncio.Event(), one.http.answer
-
-        async def wait(head: bytes, body: bytes) -> bytes | None:
-            await hold.wait()
-            return await answer(head, body)
-
-        one.http.answer = wait  # type: ignore[method-assign]
-        held = [asyncio.create_task(call(backend)) for _ in range(known)]
-        while len(one.http.calls) < 4 + known:
-            await asyncio.sleep(0.01)
-        loop = asyncio.get_running_loop()
-        connect = loop.create_connection
-
-        async def slowly(*arguments: Any, **named: Any) -> Any:
-            await asyncio.sleep(0.05)
-            return await connect(*arguments, **named)
-
-        monkeypatch.setattr(loop, "create_connection", slowly)
-        with pytest.raises(DeadlineExceeded):
-            await call(backend, timeout=0.002)
-        hold.set()
-        await asyncio.gather(*held)
-        await call(backend)
-        replica = backend._replicas.all[0]
-        assert (False, True, 1) == (replica.is_unhealthy, replica.http.is_open, backend.replicas)
-        assert 0 == one.grpc.calls
 
 
 async def test_a_refused_plain_call_of_a_decoupled_model_marks_no_server_unhealthy() -> None:
