@@ -145,7 +145,7 @@ def test_every_container_runs_as_nobody_on_a_read_only_root(stack: None) -> None
 
 
 def test_every_target_is_up(stack: None) -> None:
-    """Two gateways, Triton, Prometheus and Alertmanager, found by name."""
+    """Two gateways, Triton, the controller, Prometheus and Alertmanager, found by name."""
 
     def jobs() -> dict[str, int]:
         found: dict[str, int] = {}
@@ -153,7 +153,7 @@ def test_every_target_is_up(stack: None) -> None:
             found[series["metric"]["job"]] = found.get(series["metric"]["job"], 0) + 1
         return found
 
-    wanted = {"triton-gateway": 2, "triton": 1, "prometheus": 1, "alertmanager": 1}
+    wanted = dict.fromkeys(("triton", "controller", "prometheus", "alertmanager"), 1) | {"triton-gateway": 2}
     until(lambda: jobs() == wanted, what=f"{wanted} are up")
     assert [] == query("up == 0")
     _, alertmanagers = ask(f"{PROMETHEUS}/api/v1/alertmanagers")
