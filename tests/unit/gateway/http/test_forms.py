@@ -1,38 +1,57 @@
-"""Other APIs' request forms over a gateway of fakes: shapes, their own refusals, and the common pipeline."""
+"""Request forms over a gateway of fakes: what is accepted, and how each wrong request is refused, in its own form."""
 
 from __future__ import annotations
 
+import gzip
+import json
 from typing import Any
 
 import pytest
 
+from gateway.http.browsers import POLICY
 from tests.unit.gateway.conftest import answering
+
+JSON = {"content-type": "application/json"}
+GOOD = json.dumps({"text": "good"}).encode()
+OF_CURL = {"content-type": "application/x-www-form-urlencoded"}
+BROWSER = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+
+
+def said(reply: Any) -> str:
+    """Return what a refusal says, in any form; the gateway's own has a code."""
+    body = reply.json()
+    error = body.get("error", body.get("message"))
+    text = error["message"] if isinstance(error, dict) else error
+    return f"{body.get('code', '')} {text} {body.get('hint', '')}"
+
+
+# --- what is accepted -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "headers"),
+    [
+        (GOOD, {}), (GOOD, {"content-type": "application/json; charset=utf-8"}),
+        (GOOD, {"content-type": "application/vnd.api+json"}),
+        (gzip.compress(GOOD, mtime=0), {**JSON, "content-encoding": "gzip"}),
+    ],
+    ids=["no type", "charset", "other json", "gzip"],
+)  # fmt: skip
+async def test_json_is_accepted_with_and_without_its_type(served: Any, content: bytes, headers: dict[str, str]) -> None:
+    """Plain or gzip."""
+    assert 200 == (await served.client.post("/serve/e", content=content, headers=headers)).status_code
 
 
 async def test_hugging_face_body_gets_hugging_face_answer(served: Any) -> None:
-    """A single text is answered with a list of lists, as Hugging Face's servers do."""
+    """A single text is answered with a list of lists, as Hugging Face's servers do; with Infinity's stage times."""
     one = await served.client.post("/serve/e", json={"inputs": "good", "parameters": {"top_k": None}})
     many = await served.client.post("/serve/e", json={"inputs": ["good", "bad"], "parameters": {"top_k": 1}})
     assert [["GOOD", "BAD"]] == [[r["label"] for r in row] for row in one.json()]
     assert [["GOOD"], ["BAD"]] == [[r["label"] for r in row] for row in many.json()]
-    assert "e" == one.headers["x-served-by"]
-
-
-@pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ({"inputs": "good", "nonsense": 1}, "Unknown parameter nonsense"),
-        ({"inputs": "good", "parameters": []}, "parameters must be an object"),
-        ({"inputs": "good", "options": {"x": 1}}, "unknown field x"),
-        ({"inputs": 7}, "text"),
-        ({"inputs": "good", "parameters": {"nonsense": 1}}, "Unknown parameter"),
-    ],
-)
-async def test_wrong_hugging_face_bodies_are_refused(served: Any, body: Any, says: str) -> None:
-    """With 422 and the reason."""
-    reply = await served.client.post("/serve/e", json=body)
-    assert 422 == reply.status_code
-    assert says in reply.json()["error"]
+    only = await served.client.post("/predict", json={"inputs": "good"})
+    assert "GOOD" == only.json()[0][0]["label"]
+    assert float(only.headers["x-compute-time"]) > 0
+    assert "BAD" == (await served.client.post("/predict", json={"text": "bad"})).json()["label"]
 
 
 async def test_a_hook_gets_the_field_inputs_unchanged(stack: Any) -> None:
@@ -42,43 +61,143 @@ async def test_a_hook_gets_the_field_inputs_unchanged(stack: Any) -> None:
     assert {"inputs": [1]} == (await stack.client.post("/serve/h", json={"inputs": [1]})).json()
 
 
-async def test_predict_answers_for_the_only_endpoint(served: Any) -> None:
-    """With the stage times that Hugging Face Infinity had."""
-    reply = await served.client.post("/predict", json={"inputs": "good"})
-    assert "GOOD" == reply.json()[0][0]["label"]
-    assert float(reply.headers["x-compute-time"]) > 0
-    ours = await served.client.post("/predict", json={"text": "bad"})
-    assert "BAD" == ours.json()["label"]
-
-
 async def test_predict_calls_the_canary_over_all_versions(stack: Any) -> None:
     """A canary over all versions counts as one endpoint."""
-    stack.deploy("e", "m1", version="1")
-    stack.deploy("e", "m2", version="2")
+    for version in "12":
+        stack.deploy("e", f"m{version}", version=version)
     stack.registry.canary["e"] = {"endpoint": "e", "weights": [0.5, 0.5], "load_endpoints": ["e/1", "e/2"]}
     await stack.served("e/1", "e/2")
     await stack.until(lambda: "e" in stack.gateway.table.current.canaries)
     assert (await stack.client.post("/predict", json={"inputs": "good"})).headers["x-route"] in ("stable", "canary")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "status"),
-    [
-        ("POST", "/v2/repository/models/e/load", 400),
-        ("GET", "/v2/models/nobody", 404),
-        ("GET", "/v2/models/e/versions/9", 404),
-        ("GET", "/v2/models/e/versions/1", 200),
-        ("GET", "/v2/models/nobody/ready", 404),
-        ("GET", "/v1/models/nobody", 404),
-        ("GET", "/v2/models/e/nothing", 404),
-    ],
-)
-async def test_paths_and_methods_of_the_protocols(served: Any, method: str, path: str, status: int) -> None:
-    """Errors are JSON objects with `error`."""
-    reply = await served.client.request(method, path)
-    assert status == reply.status_code
-    if status >= 400:
-        assert "error" in reply.json()
+# --- what is refused --------------------------------------------------------------------------------------------------
+
+MALFORMED = (400, "malformed_body")
+REFUSED = (422, "input_refused")
+TYPE = (415, "unsupported_media")
+TIMEOUT = "x-request-timeout-ms"
+
+
+def field(wanted: str, unread: str) -> tuple[tuple[int, ...], str]:
+    """What a body of another API is told."""
+    return (400, 422), f"the field {wanted} is missing; this address does not read {unread}"
+
+
+OWN: list[tuple[Any, dict[str, str], tuple[int, str]]] = [
+    (b"{", {}, MALFORMED), (b"", {}, MALFORMED), (b'{"text": "\xff"}', {}, MALFORMED),
+    (b'{"text": "\\ud800"}', {}, MALFORMED), (b'{"text": NaN}', {}, MALFORMED), (b"[" * 100_000, {}, MALFORMED),
+    (b"not gzip", {"content-encoding": "gzip"}, MALFORMED), (GOOD, {"content-type": "text/plain"}, TYPE),
+    (GOOD, {"content-type": "application/json; charset=latin-1"}, TYPE), (GOOD, OF_CURL, TYPE),
+    (GOOD, {"content-encoding": "br"}, TYPE),
+    (b"[]", {}, REFUSED), (b"null", {}, REFUSED), (b'"text"', {}, REFUSED), ({}, {}, REFUSED),
+    ({"text": 5}, {}, REFUSED), ({"text": None}, {}, REFUSED), ({"text": ""}, {}, REFUSED),
+    ({"text": "  \n"}, {}, REFUSED), ({"text": []}, {}, REFUSED), ({"text": ["good", 1]}, {}, REFUSED),
+    ({"text": "good", "nonsense": 1}, {}, REFUSED),
+    (GOOD, {TIMEOUT: "soon"}, (400, "bad_request")), (GOOD, {TIMEOUT: "-5"}, (400, "bad_request")),
+    (GOOD, {TIMEOUT: "9" * 400}, (400, "bad_request")),
+]  # fmt: skip
+
+
+async def test_each_invalid_request_gets_a_4xx_with_its_code(served: Any) -> None:
+    """As a JSON body with the request's id, without a traceback."""
+    for content, headers, expected in OWN:
+        raw = content if isinstance(content, bytes) else json.dumps(content).encode()
+        reply = await served.client.post("/serve/e", content=raw, headers={**JSON, **headers})
+        body = reply.json()
+        assert expected == (reply.status_code, body["code"]), (content, headers)
+        assert body["request_id"] == reply.headers["x-request-id"]
+        assert body["error"]
+        assert "Traceback" not in reply.text
+
+
+OF_OTHERS: list[tuple[str, Any, tuple[tuple[int, ...], str]]] = [
+    ("/serve/e", {"inputs": "good", "nonsense": 1}, ((422,), "Unknown parameter nonsense")),
+    ("/serve/e", {"inputs": "good", "parameters": []}, ((422,), "parameters must be an object")),
+    ("/serve/e", {"inputs": "good", "options": {"x": 1}}, ((422,), "unknown field x")),
+    ("/serve/e", {"inputs": 7}, ((422,), "text")),
+    (
+        "/v1/embeddings",
+        {"model": "e", "input": "good", "truncate_prompt_tokens": 3},
+        ((400,), "unknown field truncate_"),
+    ),
+    ("/v1/models/e:predict", {"instances": ["good"], "nonsense": 3}, ((422, 400), "unknown field nonsense")),
+    ("/v1/embeddings", {"inputs": "good"}, field("input", "inputs")),
+    ("/v1/embeddings", {"model": "e", "text": "good"}, field("input", "text")),
+    ("/v1/completions", {"model": "e", "inputs": "good"}, field("prompt", "inputs")),
+    ("/v1/completions", {"model": "e", "messages": []}, field("prompt", "messages")),
+    ("/v1/chat/completions", {"model": "e", "prompt": "good"}, field("messages", "prompt")),
+    ("/v1/rerank", {"model": "e", "query": "good", "texts": ["a"]}, field("documents", "texts")),
+    ("/v1/models/e:predict", {"inputs": ["good"]}, field("instances", "inputs")),
+    ("/embed", {"input": "good"}, field("inputs", "input")),
+    ("/embed", {"text": "good"}, field("inputs", "text")),
+    ("/tei/e/predict", {"text": "good"}, field("inputs", "text")),
+    ("/rerank", {"query": "good", "documents": ["a"]}, field("texts", "documents")),
+    ("/decode", {"inputs": "good"}, field("ids", "inputs")),
+]
+
+
+async def test_a_body_of_another_api_is_told_which_field_is_wrong(served: Any) -> None:
+    """Wanted and not there, or there and not read."""
+    for path, body, (statuses, says) in OF_OTHERS:
+        reply = await served.client.post(path, json=body)
+        assert reply.status_code in statuses, (path, body, reply.text)
+        assert says in said(reply), (path, body)
+
+
+FORMS = {
+    "/serve/e": '{"text": ', "/predict": '{"text": ', "/embed": '{"inputs": ', "/rerank": '{"query": ',
+    "/similarity": '{"inputs": {', "/decode": '{"ids": ', "/tei/e": '{"inputs": ', "/tei/e/rerank": '{"query": ',
+    "/tei/e/v1/embeddings": '{"model": "NAME", "input": ', "/v1/embeddings": '{"model": "NAME", "input": ',
+    "/v1/completions": '{"model": "NAME", "prompt": ', "/v1/chat/completions": '{"model": "NAME", "messages": ',
+    "/serve/e/v1/chat/completions": '{"model": "NAME", "messages": ', "/v1/rerank": '{"model": "NAME", "query": ',
+    "/tei/e/v2/rerank": '{"model": "NAME", "query": ',
+}  # fmt: skip
+
+
+async def test_a_wrong_content_type_is_told_a_body_of_the_address(served: Any) -> None:
+    """Each address shows its own form, also for an empty body."""
+    for path, form in FORMS.items():
+        reply = await served.client.post(path, content=b"a=b", headers=OF_CURL)
+        assert 415 == reply.status_code
+        assert "content-type: application/json" in said(reply)
+        assert form in said(reply)
+        assert form in said(await served.client.post(path, headers=JSON))
+
+
+POSTED = (
+    "/serve/e", "/predict", "/embed", "/tei/e/embed", "/v1/embeddings", "/v1/chat/completions", "/v1/rerank",
+    "/v1/feedback", "/v1/models/e:predict", "/v2/models/e/infer", "/v2/repository/index",
+)  # fmt: skip
+GOT = (
+    "/v2/models/e", "/v1/models", "/v1/models/e", "/info", "/v1/status", "/v1/endpoints/e/lineage", "/metrics", "/v2",
+    "/readyz", "/",
+)  # fmt: skip
+
+
+async def test_a_wrong_method_is_told_the_right_one(served: Any) -> None:
+    """In the body and in the header `allow`."""
+    for allowed, paths, wrong in (("POST", POSTED, ("GET", "DELETE")), ("GET", GOT, ("POST", "DELETE"))):
+        for path in paths:
+            for method in wrong:
+                reply = await served.client.request(method, path)
+                assert (405, allowed) == (reply.status_code, reply.headers["allow"]), (method, path)
+                assert f"use {allowed}" in reply.text
+
+
+async def test_addresses_that_name_nothing_are_refused(served: Any) -> None:
+    """With a hint, in the form of the protocol."""
+    for path in ("/v1/endpoints/e/nonsense", "/nothing/here", "/v1/responses", "/embeddings"):
+        reply = await served.client.post(path, json={})
+        assert (404, "endpoint_not_found") == (reply.status_code, reply.json()["code"])
+        assert f"nothing is at {path}" == reply.json()["error"]
+        assert "ends in /v1" in reply.json()["hint"]
+    for path in ("/v2/models/nobody", "/v2/models/e/versions/9", "/v2/models/nobody/ready", "/v1/models/nobody",
+                 "/v2/models/e/nothing"):  # fmt: skip
+        reply = await served.client.get(path)
+        assert (404, True) == (reply.status_code, "error" in reply.json())
+    assert 200 == (await served.client.get("/v2/models/e/versions/1")).status_code
+    assert 400 == (await served.client.post("/v2/repository/models/e/load")).status_code
 
 
 async def test_protocol_parameters_bound_the_time(served: Any) -> None:
@@ -89,12 +208,22 @@ async def test_protocol_parameters_bound_the_time(served: Any) -> None:
     assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
-    [("/v1/embeddings", {"model": "e", "input": "good"}), ("/v1/models/e:predict", {"instances": ["good"]})],
-)
-async def test_unknown_fields_under_v1_are_refused_by_name(served: Any, path: str, body: dict[str, Any]) -> None:
-    """They were ignored."""
-    reply = await served.client.post(path, json={**body, "truncate_prompt_tokens": 3})
-    assert 400 <= reply.status_code < 500
-    assert "unknown field truncate_prompt_tokens" in reply.text
+async def test_a_browser_gets_a_page_with_the_error_and_the_hint(served: Any) -> None:
+    """With the same status, without scripts, and with what was typed escaped. Programs get the same JSON as before."""
+    for path, status, says in (
+        ("/nothing/here", 404, "nothing is at /nothing/here"), ("/v1/models/nobody", 404, "nobody"),
+        ("/<script>alert(1)</script>", 404, "&lt;script&gt;"), ("/v2/models/nobody", 404, "nobody"),
+        ("/serve/e", 405, "GET is not how an endpoint is called"),
+        ("/v1/chat/completions", 405, "GET is not how an endpoint is called"),
+    ):  # fmt: skip
+        page = await served.client.get(path, headers=BROWSER)
+        assert (status, "text/html; charset=utf-8") == (page.status_code, page.headers["content-type"])
+        assert POLICY == page.headers["content-security-policy"]
+        assert says in page.text
+        assert ("<a href=/>" in page.text, "<script" in page.text) == (True, False)
+        plain = await served.client.get(path)
+        assert (status, "application/json") == (plain.status_code, plain.headers["content-type"])
+        kept = {"content-type", "content-length", "x-request-id", "x-total-time"}
+        assert {k: v for k, v in plain.headers.items() if k not in kept}.items() <= page.headers.items()
+    for path in ("/readyz", "/metrics", "/v1/status"):
+        assert "html" not in (await served.client.get(path, headers=BROWSER)).headers["content-type"]
