@@ -77,40 +77,29 @@ Method = Callable[[Any, Caller | None], Awaitable[Any]]
 
 
 class Tls:
-    """PEM files of certificate, key and (for mutual TLS) the callers' authority; read again when they are replaced."""
+    """PEM files of certificate, key and (for mutual TLS) the callers' authority, read for each connection."""
 
     def __init__(self, certificate: str, key: str, client_authority: str = "") -> None:
         self._files = tuple(Path(name) for name in (key or certificate, certificate, client_authority) if name)
         self._needs_client = bool(client_authority)
-        self._loaded_mtimes: tuple[float, ...] = ()
 
     def credentials(self) -> Any:
         """Return the server's credentials. Raises ``OSError`` if a file cannot be read."""
-        first = self._read()
-        self._loaded_mtimes = self._mtimes()
         return grpc.dynamic_ssl_server_credentials(
-            first, self._reload_if_changed, require_client_authentication=self._needs_client
+            self._read(), self._read_again, require_client_authentication=self._needs_client
         )
 
-    def _reload_if_changed(self) -> Any:
-        # gRPC calls this at every handshake; None keeps the current certificates.
+    def _read_again(self) -> Any:
+        # gRPC calls this at every handshake; None keeps the current certificates, as it does if the new ones are bad.
         try:
-            mtimes = self._mtimes()
-            if mtimes == self._loaded_mtimes:
-                return None
-            configuration = self._read()
+            return self._read()
         except OSError as error:
             _log.warning("certificates cannot be read, the old ones stay: %s", error)
             return None
-        self._loaded_mtimes = mtimes
-        return configuration
 
     def _read(self) -> Any:
         key, chain, *authority = (file.read_bytes() for file in self._files)
         return grpc.ssl_server_certificate_configuration([(key, chain)], authority[0] if authority else None)
-
-    def _mtimes(self) -> tuple[float, ...]:
-        return tuple(file.stat().st_mtime for file in self._files)
 
 
 class RpcServer:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import re
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gateway.app import Gateway
 from gateway.errors import RegistryRefused
 from gateway.registry.ledger import Record
 from gateway.registry.reports import ModelReport, record
@@ -34,48 +32,24 @@ async def readyz(stack: Any, gateway: Any = None) -> tuple[int, dict[str, Any]]:
     return reply.status_code, reply.json()
 
 
-class Sampler:
-    """Polls `/readyz` while it is open, and records every answer that was not 200."""
-
-    def __init__(self, stack: Any) -> None:
-        self._stack = stack
-        self._is_open = True
-        self.asked = 0
-        self.refused: list[dict[str, Any]] = []
-
-    async def __aenter__(self) -> Sampler:
-        self._task = asyncio.create_task(self._run())
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        asked = self.asked
-        await self._stack.until(lambda: self.asked > asked + 1)
-        self._is_open = False  # a poll that is cancelled half way would leave its connection open
-        await self._task
-
-    async def _run(self) -> None:
-        while self._is_open:
-            code, body = await readyz(self._stack)
-            if code != 200:
-                self.refused.append(body)
-            self.asked += 1
-            await asyncio.sleep(0.002)
-
-
 async def test_a_new_endpoint_never_makes_a_serving_gateway_unready(stack: Any) -> None:
     """Neither while Triton loads it for minutes nor if its build fails. The body names it."""
     stack.deploy("e")
     await stack.served("e")
-    async with Sampler(stack) as sampler:
-        stack.add_text_model("m2")
-        stack.registry.add_endpoint("slow", "m2")  # Triton does not get it
-        stack.registry.add_endpoint("broken", "nosuchmodel")
-        await stack.until(lambda: "Triton" in stack.state("slow")[1] or "fake backend" in stack.state("slow")[1])
-        await stack.until(lambda: stack.state("broken")[0] == "failed")
-        degraded = (await readyz(stack))[1]["degraded"]
-        stack.load("slow")
-        await stack.until(lambda: "slow" in stack.gateway.table.current.endpoints)
-    assert [] == sampler.refused
+    refused: list[str] = []
+
+    async def until(condition: Callable[[], bool]) -> None:
+        await stack.until(lambda: bool(refused.extend(stack.gateway.health.reasons())) or condition())
+
+    stack.add_text_model("m2")
+    stack.registry.add_endpoint("slow", "m2")  # Triton does not get it
+    stack.registry.add_endpoint("broken", "nosuchmodel")
+    await until(lambda: "Triton" in stack.state("slow")[1] or "fake backend" in stack.state("slow")[1])
+    await until(lambda: stack.state("broken")[0] == "failed")
+    degraded = (await readyz(stack))[1]["degraded"]
+    stack.load("slow")
+    await until(lambda: "slow" in stack.gateway.table.current.endpoints)
+    assert [] == refused
     assert any(text.startswith("slow is pending: ") for text in degraded)
     assert any("broken has failed: model nosuchmodel is not in the registry" in text for text in degraded)
 
@@ -211,83 +185,51 @@ async def test_a_starting_gateway_waits_for_earlier_endpoints(make_stack: Any) -
         assert 1 == len(body["degraded"])  # new
 
 
-async def test_a_first_start_waits_for_the_tasks_endpoints(make_stack: Any) -> None:
-    """A new pod has no earlier state, and other pods serve these endpoints already."""
+@pytest.fixture
+def half(make_stack: Any) -> Any:
+    """A stack that is not started, with the endpoint `fast` and with `slow`, whose model Triton does not have yet."""
     stack = make_stack()
     stack.deploy("fast")
     stack.add_text_model("m2")
     stack.registry.add_endpoint("slow", "m2")
-    async with starting(stack.gateway):
-        await stack.until(lambda: "fast" in stack.gateway.table.current.endpoints)
-        assert 503 == (await readyz(stack))[0]
-        stack.load("slow")
-        await stack.served("fast", "slow")
-        assert 200 == (await readyz(stack))[0]
+    return stack
 
 
-async def test_a_replaced_worker_does_not_make_the_gateway_unready(make_stack: Any) -> None:
-    """`/readyz` may reach any worker, and the gateway has been ready before."""
-    stack = make_stack()
+async def test_a_first_start_waits_for_the_tasks_endpoints(half: Any) -> None:
+    """A new pod has no earlier state, and other pods serve these endpoints already."""
+    async with starting(half.gateway):
+        await half.until(lambda: "fast" in half.gateway.table.current.endpoints)
+        assert 503 == (await readyz(half))[0]
+        half.load("slow")
+        await half.served("fast", "slow")
+        assert 200 == (await readyz(half))[0]
 
-    def worker(link: Link | None, **more: float) -> Gateway:
-        return Gateway(
-            stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, link=link, **more
-        )  # fmt: skip
 
-    links = [socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM) for _ in range(3)]
-    first, second, other = (
-        worker(Link(links[0][0], 0, joins=False)),
-        worker(Link(links[1][0], 0, joins=True), settle=0.0),
-        worker(None),
-    )
-    stack.deploy("fast")
-    stack.deploy("slow", "m2")
-    async with first.running():
-        stack.gateway = first
-        await stack.served("fast", "slow")
-        assert 200 == (await readyz(stack, first))[0]
-        stack.backend.models.pop(stack.triton_name("slow"))
-        async with starting(second), starting(other):
-            await stack.until(
-                lambda: "fast" in second.table.current.endpoints and "fast" in other.table.current.endpoints
-            )
-            assert (200, 503) == ((await readyz(stack, second))[0], (await readyz(stack, other))[0])
-            stack.load("slow")
-        # It takes no requests before it serves what can be served soon: the other workers do.
-        stack.backend.is_up = True
-        model = stack.backend.models.pop(stack.triton_name("slow"))
-        asyncio.get_running_loop().call_later(1.5, stack.backend.models.update, {stack.triton_name("slow"): model})
-        third = worker(Link(links[2][0], 0, joins=True), settle=LIMIT_S)
+async def test_a_worker_beside_others_is_ready_and_waits_before_it_takes_requests(half: Any, caplog: Any) -> None:
+    """`/readyz` may reach any worker, and the gateway has been ready before. The others answer for a time."""
+    ours, of_parent = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    joins, alone = half.new_gateway(link=Link(ours, 0, joins=True), settle=0.2), half.new_gateway()
+    async with starting(joins), starting(alone):
+        for one in (joins, alone):
+            await half.until(lambda one=one: "fast" in one.table.current.endpoints)
+        await half.until(lambda: "takes requests from now on, and still lacks" in caplog.text)
+        assert (200, 503) == ((await readyz(half, joins))[0], (await readyz(half, alone))[0])
+        asyncio.get_running_loop().call_later(1.5, half.load, "slow")
+        third = half.new_gateway(settle=LIMIT_S)
         async with third.running():
             assert {"fast", "slow"} == set(third.table.current.endpoints)
-    for one in itertools.chain(*links):
-        one.close()
+    ours.close()
+    of_parent.close()
 
 
-async def test_a_worker_that_joins_others_waits_with_a_limit(make_stack: Any, caplog: Any) -> None:
-    """Then it takes requests, and says what is missing."""
-    stack = make_stack()
-    stack.deploy("fast")
-    stack.add_text_model("m2")
-    stack.registry.add_endpoint("slow", "m2")
-    worker = Gateway(stack.settings, registry=stack.registry, make_backend=lambda *_: stack.backend, settle=0.2)
-    async with worker.running():
-        assert re.search("takes requests from now on, and still lacks (fast, slow|slow|the serving Task)", caplog.text)
-        stack.load("slow")
-
-
-async def test_the_wait_of_a_starting_gateway_has_a_limit(make_stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_wait_of_a_starting_gateway_has_a_limit(half: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Then it serves what it can, and names what is missing."""
     monkeypatch.setattr("gateway.control.reconcile.STARTUP_WAIT_S", 0.1)
-    stack = make_stack()
-    stack.deploy("fast")
-    stack.add_text_model("m2")
-    stack.registry.add_endpoint("slow", "m2")
-    async with starting(stack.gateway):
-        await stack.until(lambda: stack.gateway.health.reasons() == [])
-        assert ["fast"] == list(stack.gateway.table.current.endpoints)
-        assert (await readyz(stack))[1]["degraded"][0].startswith("slow is pending: ")
-        stack.load("slow")
+    async with starting(half.gateway):
+        await half.until(lambda: half.gateway.health.reasons() == [])
+        assert ["fast"] == list(half.gateway.table.current.endpoints)
+        assert (await readyz(half))[1]["degraded"][0].startswith("slow is pending: ")
+        half.load("slow")
 
 
 def overwrite(stack: Any) -> None:

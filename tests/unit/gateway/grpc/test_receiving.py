@@ -9,7 +9,7 @@ import pytest
 
 from gateway.errors import BodyTimeout, Overloaded
 from gateway.grpc.receiving import Receiving
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, soon
 
 
 class Sender:
@@ -27,18 +27,10 @@ async def test_any_number_may_wait_while_memory_lasts() -> None:
     """Calls and idle streams, whatever memory the process used before."""
     senders = [Sender() for _ in range(5)]
     looks: list[int] = []
-    looked = asyncio.Event()
-
-    def memory() -> int:
-        looks.append(100)
-        if len(looks) > 3:
-            looked.set()
-        return looks[-1]
-
-    receiving = Receiving(2, 50, memory)
+    receiving = Receiving(2, 50, lambda: looks.append(100) or 100)  # type: ignore[func-returns-value]
     times = [LIMIT_S] * 3 + [float("inf")] * 2
     waiting = [asyncio.ensure_future(receiving.message(*pair)) for pair in zip(senders, times, strict=True)]
-    await looked.wait()
+    await soon(lambda: len(looks) > 3)
     for number, sender in enumerate(senders):
         sender.message.set_result(number)
     assert list(range(5)) == await asyncio.gather(*waiting)
