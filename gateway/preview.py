@@ -6,6 +6,7 @@ compiler, and only reads. It must never decide differently from a gateway.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,29 +18,16 @@ from gateway.spec import CanarySpec, Fault, ServingSpec, known_of
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """One version as it would be served.
-
-    ``content`` is equal for equal entries, models, code and options. ``pool`` names the Tritons, separated by commas.
-    """
-
-    model_id: str
-    content: str
-    pool: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Preview:
     """What a gateway would make of the serving Task."""
 
     spec: ServingSpec
-    endpoints: Mapping[str, Served]
+    models: Mapping[str, str]
+    """The id of the model of each url that would be served; empty for code only."""
     routes: Mapping[str, Mapping[str, float]]
     """Canary → url → share."""
     faults: tuple[Fault, ...]
-    """Faults of the Task; the entries that they concern are not served."""
-    missing: tuple[Fault, ...]
-    """Versions whose model is not in the registry, or has no data."""
+    """Faults of the Task, the entries of which are not served, and versions whose model is missing or has no data."""
 
 
 def preview(registry: Registry, spec: ServingSpec) -> Preview:
@@ -48,22 +36,16 @@ def preview(registry: Registry, spec: ServingSpec) -> Preview:
     plan = compile_spec(spec, default_triton="", models=records)
     routes: dict[str, Mapping[str, float]] = {}
     for name, rule in spec.canaries.items():
-        try:
+        with contextlib.suppress(SpecFault):  # reported among the faults
             routes[name] = canary.weighted(canary.resolve(rule, plan.endpoints)).shares
-        except SpecFault:
-            continue  # reported among the faults
-    missing = []
-    for url, endpoint in plan.endpoints.items():
-        model_id = endpoint.spec.model_id
+    models = {url: endpoint.spec.model_id or "" for url, endpoint in plan.endpoints.items()}
+    faults = [*plan.faults]
+    for url, model_id in models.items():
         if model_id and model_id not in records:
-            missing.append(Fault(f"endpoint {url}", f"model {model_id} is not in the registry"))
+            faults.append(Fault(f"endpoint {url}", f"model {model_id} is not in the registry"))
         elif model_id and not records[model_id].has_data:
-            missing.append(Fault(f"endpoint {url}", f"model {model_id} has no data: its upload did not finish"))
-    served = {
-        url: Served(endpoint.spec.model_id or "", endpoint.content, endpoint.pool)
-        for url, endpoint in plan.endpoints.items()
-    }
-    return Preview(spec, served, routes, plan.faults, tuple(missing))
+            faults.append(Fault(f"endpoint {url}", f"model {model_id} has no data: its upload did not finish"))
+    return Preview(spec, models, routes, tuple(faults))
 
 
 def check_weights(spec: ServingSpec, endpoint: str, shares: Sequence[tuple[str, float]]) -> None:

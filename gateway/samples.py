@@ -13,14 +13,16 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gateway.errors import SpecFault
+from preprocessing.model_files import read_json
 
 FILE: Final = "warmup.json"
 HOOK: Final = "preprocess.py"
 """The hook code inside a bundle; samples are recorded with it."""
-FORMAT: Final = 1
 TOLERANCE: Final = 0.01
 """The tolerance of numbers if the file states none."""
 
@@ -45,17 +47,18 @@ class Sample:
 class Samples:
     """The samples of a bundle. Numbers may differ by ``tolerance``: absolute up to 1, relative above."""
 
-    samples: tuple[Sample, ...]
-    tolerance: float = TOLERANCE
+    samples: Annotated[tuple[Sample, ...], Field(min_length=1)]
+    tolerance: Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)] = TOLERANCE
+    format: Literal[1] = 1
+
+
+_FILE: Final = TypeAdapter(Samples)
 
 
 def read(bundle: Path) -> Samples | None:
     """Return the samples of a bundle; None if it has none. Raises ``SpecFault`` for an invalid file."""
-    path = bundle / FILE
     try:
-        if path.stat().st_size > _MAX_BYTES:
-            raise SpecFault(f"{FILE} is larger than {_MAX_BYTES >> 20} MiB", hint="a few dozen samples are enough")
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = read_json(bundle / FILE, _MAX_BYTES)
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
@@ -65,22 +68,10 @@ def read(bundle: Path) -> Samples | None:
 
 def parse(content: object) -> Samples:
     """Return the samples in a decoded ``warmup.json``. Raises ``SpecFault`` with the reason if it is invalid."""
-    if not isinstance(content, Mapping):
-        raise SpecFault(f"{FILE} must hold an object with samples")
-    if content.get("format", FORMAT) != FORMAT:
-        raise SpecFault(f"{FILE} has format {content['format']!r}; this version reads {FORMAT}")
-    tolerance = content.get("tolerance", TOLERANCE)
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 <= tolerance < float("inf"):
-        raise SpecFault(f"{FILE}: tolerance must be a number of at least 0, not {tolerance!r}")
-    listed = content.get("samples")
-    if not isinstance(listed, list) or not listed:
-        raise SpecFault(f"{FILE}: samples must be a list of objects with a body")
-    found = []
-    for number, item in enumerate(listed):
-        if not isinstance(item, Mapping) or "body" not in item:
-            raise SpecFault(f"{FILE}: samples[{number}] must be an object with a body")
-        found.append(Sample(item["body"], item.get("answer", _MISSING)))
-    return Samples(tuple(found), float(tolerance))
+    try:
+        return _FILE.validate_python(content)
+    except ValidationError as error:
+        raise SpecFault(f"{FILE}: {error.errors()[0]['loc']}: {error.errors()[0]['msg']}") from error
 
 
 def difference(

@@ -12,7 +12,7 @@ import functools
 import hashlib
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -273,6 +273,11 @@ class ServingSpec:
         return digest.hexdigest()[:16]
 
     @property
+    def unreadable(self) -> tuple[Fault, ...]:
+        """The faults of sections that cannot be read: what they ask for is unknown, so nothing may follow from it."""
+        return tuple(fault for fault in self.faults if fault.subject.startswith("section "))
+
+    @property
     def model_ids(self) -> tuple[str, ...]:
         """All model ids that endpoints refer to, sorted."""
         return tuple(sorted({e.model_id for e in self.endpoints.values() if e.model_id}))
@@ -366,8 +371,9 @@ def decode(task: ServingTask) -> ServingSpec:
     canaries = {one.endpoint: one for one in found_canaries.values()}
     monitoring = _each("auto-update", rules, functools.partial(_decode_monitoring, artifacts=artifacts), faults)
     metrics = _each("metrics", _section(task, "metric_logging", faults), _decode_metrics, faults)
-    broken = tuple(faults)
-    shadows = _decode_shadows(task, endpoints, faults)
+    broken, names = tuple(faults), {one.endpoint for one in endpoints.values()}
+    mirrored = {name: stored for name, stored in sorted(records_of(task, SHADOW).items()) if stored.get("percent")}
+    shadows = _each("shadow", mirrored, functools.partial(_decode_shadow, endpoints=endpoints), faults)
     faults.extend(_overwritten(task, endpoints))
     found = ServingSpec(
         task_id=task.id,
@@ -380,7 +386,11 @@ def decode(task: ServingTask) -> ServingSpec:
         stables=_decode_stables(task),
         shadows=shadows,
         defaults=_decode_defaults(task, endpoints, canaries, broken),
-        objectives=_decode_objectives(task, {one.endpoint for one in endpoints.values()}),
+        objectives={
+            name: parts
+            for name, stored in records_of(task, OBJECTIVES).items()
+            if name in names and (parts := objective_parts(stored))
+        },
         faults=tuple(faults),
     )
     _ = found.revision  # hashed here, in the thread that decodes, and kept
@@ -388,7 +398,10 @@ def decode(task: ServingTask) -> ServingSpec:
 
 
 def _each(
-    kind: str, entries: Mapping[str, dict[str, Any]], read: Callable[[str, dict[str, Any]], T], faults: list[Fault]
+    kind: str,
+    entries: Mapping[str, Mapping[str, Any]],
+    read: Callable[[str, Mapping[str, Any]], T],
+    faults: list[Fault],
 ) -> dict[str, T]:
     """Return the entries that can be read, by key; the others are in ``faults``."""
     found = {}
@@ -397,6 +410,8 @@ def _each(
             found[key] = read(key, fields)
         except SpecFault as fault:
             faults.append(Fault(f"{kind} {key}", fault.message))
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            faults.append(Fault(f"{kind} {key}", f"cannot be read: {type(error).__name__}: {error}"[:300]))
     return found
 
 
@@ -610,30 +625,10 @@ def objective_parts(stored: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(stored[name]) for name in OBJECTIVE if stored.get(name)}
 
 
-def _decode_objectives(task: ServingTask, names: Collection[str]) -> dict[str, dict[str, str]]:
-    stated = {name: objective_parts(stored) for name, stored in records_of(task, OBJECTIVES).items() if name in names}
-    return {name: parts for name, parts in stated.items() if parts}
-
-
-def _decode_shadows(
-    task: ServingTask, endpoints: Mapping[str, EndpointSpec], faults: list[Fault]
-) -> dict[str, ShadowSpec]:
-    found = {}
-    for endpoint, stored in sorted(records_of(task, SHADOW).items()):
-        try:
-            if not stored.get("percent"):
-                continue
-            shadow = ShadowSpec(
-                endpoint, str(stored["to"]).strip("/"), float(stored["percent"]), float(stored["tolerance"])
-            )
-            check_shadow(shadow, endpoints)
-        except SpecFault as fault:
-            faults.append(Fault(f"shadow {endpoint}", fault.message))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            faults.append(Fault(f"shadow {endpoint}", f"cannot be read: {error!r}"))
-        else:
-            found[endpoint] = shadow
-    return found
+def _decode_shadow(endpoint: str, stored: Mapping[str, Any], endpoints: Mapping[str, EndpointSpec]) -> ShadowSpec:
+    shadow = ShadowSpec(endpoint, str(stored["to"]).strip("/"), float(stored["percent"]), float(stored["tolerance"]))
+    check_shadow(shadow, endpoints)
+    return shadow
 
 
 def check_shadow(shadow: ShadowSpec, endpoints: Mapping[str, EndpointSpec]) -> None:
@@ -656,9 +651,7 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _decode_tensors(fields: Mapping[str, Any], side: str) -> tuple[TensorSpec, ...]:
-    names = [str(n) for n in _listed(fields.get(f"{side}_name"))]
-    types = [str(t) for t in _listed(fields.get(f"{side}_type"))]
-    sizes = _listed(fields.get(f"{side}_size"))
+    names, types, sizes = (_listed(fields.get(f"{side}_{part}")) for part in ("name", "type", "size"))
     if sizes and not isinstance(sizes[0], list | tuple):
         sizes = [sizes]
     if not names:
@@ -668,11 +661,10 @@ def _decode_tensors(fields: Mapping[str, Any], side: str) -> tuple[TensorSpec, .
             f"declares {len(names)} {side} names, {len(types)} types and {len(sizes)} sizes; "
             f"give one of each per tensor (--{side}-name, --{side}-type, --{side}-size)"
         )
-    try:
-        shapes = [tuple(int(d) for d in size) for size in sizes]
-    except (TypeError, ValueError) as error:
-        raise SpecFault(f"--{side}-size must be whole numbers, got {sizes}") from error
-    return tuple(TensorSpec(n, t, s) for n, t, s in zip(names, types, shapes, strict=True))
+    return tuple(
+        TensorSpec(str(name), str(dtype), tuple(int(size) for size in shape))
+        for name, dtype, shape in zip(names, types, sizes, strict=True)
+    )
 
 
 def _decode_endpoint(
@@ -691,9 +683,8 @@ def _decode_endpoint(
         preprocess = artifacts.get(name)
         if preprocess is None:
             raise SpecFault(f"its preprocess code {name!r} is not attached to the serving Task; add the model again")
-    model_id = fields.get("model_id")
     auxiliary = fields.get("auxiliary_cfg") or ""
-    options: dict[str, Any] = {}
+    options: Mapping[str, Any] = {}
     if isinstance(auxiliary, dict):
         auxiliary = dict(auxiliary)
         options = auxiliary.pop(_OPTIONS_KEY, {})
@@ -704,7 +695,7 @@ def _decode_endpoint(
         endpoint=endpoint,
         version=version,
         engine=engine,
-        model_id=str(model_id) if model_id else None,
+        model_id=str(fields.get("model_id") or "") or None,
         preprocess=preprocess,
         inputs=_decode_tensors(fields, "input"),
         outputs=_decode_tensors(fields, "output"),
@@ -713,31 +704,17 @@ def _decode_endpoint(
         options=tuple(sorted((str(k), str(v).strip("\\\"'")) for k, v in options.items())),
         is_auto=is_auto,
     )
-    _check_placement(found)
+    for name in PLACEMENT:
+        if engine != "triton" and found.option(name):
+            raise SpecFault(f"--aux-config gateway.{name} is for engine triton; engine {engine} runs in gateways")
+    pools_of(found, None)  # raises for an invalid name
     return found
 
 
-def _check_placement(endpoint: EndpointSpec) -> None:
-    for name in PLACEMENT:
-        if endpoint.engine != "triton" and endpoint.option(name):
-            raise SpecFault(
-                f"--aux-config gateway.{name} is for engine triton; engine {endpoint.engine} runs in gateways"
-            )
-    try:
-        pools_of(endpoint, None)
-    except ValueError as error:
-        raise SpecFault(f"--aux-config gateway.pool: {error}") from error
-
-
 def _decode_canary(key: str, fields: Mapping[str, Any]) -> CanarySpec:
-    endpoint = str(fields.get("endpoint") or key).strip("/")
-    try:
-        weights = tuple(float(w) for w in _listed(fields.get("weights")))
-    except (TypeError, ValueError) as error:
-        raise SpecFault(f"weights must be numbers, got {fields.get('weights')}") from error
     return CanarySpec(
-        endpoint=endpoint,
-        weights=weights,
+        endpoint=str(fields.get("endpoint") or key).strip("/"),
+        weights=tuple(float(weight) for weight in _listed(fields.get("weights"))),
         load_endpoints=tuple(str(e).strip("/") for e in _listed(fields.get("load_endpoints"))),
         prefix=str(fields.get("load_endpoint_prefix") or ""),
     )
@@ -747,10 +724,6 @@ def _decode_monitoring(key: str, fields: Mapping[str, Any], artifacts: Mapping[s
     endpoint = str(fields.get("base_serving_url") or key).strip("/")
     template = _decode_endpoint(endpoint, {**fields, "serving_url": endpoint, "version": ""}, artifacts, is_auto=True)
     most = fields.get("max_versions")
-    try:
-        max_versions = int(most) if most is not None else None
-    except (TypeError, ValueError) as error:
-        raise SpecFault(f"max_versions must be a whole number, got {most}") from error
     return MonitoringSpec(
         endpoint=endpoint,
         engine=template.engine,
@@ -758,34 +731,22 @@ def _decode_monitoring(key: str, fields: Mapping[str, Any], artifacts: Mapping[s
         name=fields.get("monitor_name") or None,
         tags=tuple(str(t) for t in _listed(fields.get("monitor_tags"))),
         only_published=bool(fields.get("only_published")),
-        max_versions=max_versions,
+        max_versions=int(most) if most is not None else None,
         template=template,
     )
 
 
 def _decode_metrics(key: str, fields: Mapping[str, Any]) -> MetricSpec:
-    variables = []
-    declared = fields.get("metrics") or {}
-    if not isinstance(declared, Mapping):
-        raise SpecFault(f"metrics must be named variables, got {declared}"[:200])
-    for name, item in declared.items():
-        if not isinstance(item, Mapping):
-            raise SpecFault(f"variable {name} has no type")
-        variables.append(
-            MetricVariable(name=str(name), type=str(item.get("type") or ""), buckets=tuple(_flat(item.get("buckets"))))
-        )
     frequency = fields.get("log_frequency")
-    try:
-        log_frequency = float(frequency) if frequency is not None else None
-    except (TypeError, ValueError) as error:
-        raise SpecFault(f"log_frequency must be a number, got {frequency}"[:200]) from error
     return MetricSpec(
         endpoint=str(fields.get("endpoint") or key).strip("/"),
-        log_frequency=log_frequency,
-        variables=tuple(variables),
-    )
-
-
-def _flat(value: Any) -> Iterable[float | str]:
-    for item in _listed(value):
-        yield float(item) if isinstance(item, int | float) else str(item)
+        log_frequency=float(frequency) if frequency is not None else None,
+        variables=tuple(
+            MetricVariable(
+                name=str(name), type=str(item.get("type") or ""),
+                buckets=tuple(float(one) if isinstance(one, int | float) else str(one)
+                              for one in _listed(item.get("buckets"))),
+            )
+            for name, item in (fields.get("metrics") or {}).items()
+        ),
+    )  # fmt: skip

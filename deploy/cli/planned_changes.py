@@ -12,8 +12,7 @@ if TYPE_CHECKING:
 def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:
     """Return the changes to a gateway that reports ``status``, and all faults of the Task."""
     serving = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
-    contents = {str(e["url"]): str(e.get("content") or "") for e in status.get("endpoints", ())}
-    wanted = {url: endpoint.model_id for url, endpoint in planned.endpoints.items()}
+    wanted = planned.models
     found = []
     for url in sorted({*serving, *wanted}):
         if url not in serving:
@@ -22,8 +21,6 @@ def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:
             found.append({"what": "remove", "subject": url, "how": ""})
         elif serving[url] != wanted[url]:
             found.append({"what": "change", "subject": url, "how": f"{serving[url] or '-'} → {wanted[url] or '-'}"})
-        elif contents[url] and contents[url] != planned.endpoints[url].content:
-            found.append({"what": "change", "subject": url, "how": "its files, code or options"})
     now = {str(name): {str(u): float(s) for u, s in shares.items()}
            for name, shares in dict(status.get("canaries", {})).items()}  # fmt: skip
     for name in sorted({*planned.routes, *now}):
@@ -31,7 +28,7 @@ def changes(planned: Preview, status: Mapping[str, Any]) -> dict[str, Any]:
         if before != after:
             what = "add" if name not in now else "remove" if name not in planned.routes else "change"
             found.append({"what": what, "subject": f"canary {name}", "how": f"{before or '-'} → {after or '-'}"})
-    faults = [{"subject": f.subject, "message": f.message} for f in (*planned.faults, *planned.missing)]
+    faults = [{"subject": f.subject, "message": f.message} for f in planned.faults]
     return {"changes": found, "faults": faults}
 
 

@@ -120,12 +120,11 @@ def status_of(gateway: str) -> Mapping[str, Any] | None:
 def _spec(registry: ClearMLRegistry) -> ServingSpec:
     """Return what the current Task asks for. Raises ``DeployError`` if a section is unreadable, for gateways too."""
     spec = registry.spec()
-    for fault in spec.faults:
-        if fault.subject.startswith("section "):
-            raise DeployError(
-                f"{fault.subject} of the serving Task {fault.message}: gateways keep their old configuration",
-                hint="repair the section in ClearML; `triton-gateway status` shows what is served",
-            )
+    for fault in spec.unreadable:
+        raise DeployError(
+            f"{fault.subject} of the serving Task {fault.message}: gateways keep their old configuration",
+            hint="repair the section in ClearML; `triton-gateway status` shows what is served",
+        )
     return spec
 
 

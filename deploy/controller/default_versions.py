@@ -41,7 +41,7 @@ def first(endpoint: str, url: str, *, now: float) -> registry.Record:
 def missing(task: spec.ServingTask) -> dict[str, str]:
     """Return the first version of each endpoint without a recorded default; none if the Task cannot be read."""
     serving = spec.decode(task)
-    if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
+    if task.problem or serving.unreadable:
         return {}
     known = default_version.read(spec.records_of(task, default_version.KIND))
     return {endpoint: url for endpoint, url in first_added(serving).items() if endpoint not in known}

@@ -38,7 +38,7 @@ class Pruner:
     def __call__(self, task: ServingTask) -> Wanted | None:
         """Return what is unused."""
         serving = spec.decode(task)
-        if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
+        if task.problem or serving.unreadable:
             return None  # the Task cannot be read completely
         unused = self._abandoned(task, serving)
         unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)

@@ -18,8 +18,6 @@ from gateway import pools, registry, settings, spec
 
 log = logging.getLogger("triton_gateway.sync")
 
-_SECTIONS = ("section endpoints", "section model_monitoring", "section model_monitoring_eps")
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -140,7 +138,7 @@ class Follower:
             elsewhere=frozenset(elsewhere),
             load_requests=spec.records_of(self._task, "load_request") if self._task is not None else {},
             held_urls=frozenset(unresolved) | faulty,
-            is_readable=not any(subject in _SECTIONS for subject in faults),
+            is_readable=not serving.unreadable,
         )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from gateway.control.hooks import HookBuilder, HookParts
 from gateway.control.places import Places
 from gateway.control.reports import Reports
 from gateway.control.threads import ControlThreads, run_in
-from gateway.control.version import PendingName, Progress
+from gateway.control.version import Progress, Version
 from gateway.errors import ModelNotReady, SpecFault
 from gateway.handlers.cache import CachedHandler
 from gateway.handlers.endpoint import Endpoint, Handler, Identity
@@ -40,7 +41,7 @@ from gateway.metrics.observer import Observer
 from gateway.path import canary
 from gateway.path.admission import Permits
 from gateway.path.canary import Weighted
-from gateway.path.routing import Pending, Snapshot
+from gateway.path.routing import Snapshot
 from gateway.registry.cache import ArtifactCache
 from gateway.spec import PLACEMENT, EndpointSpec, Fault, ModelRecord, triton_model_name
 from gateway.triton.port import Backend, ModelInfo
@@ -349,19 +350,26 @@ async def _close(handler: Handler) -> None:
 
 
 def assemble_snapshot(
-    plan: Plan, endpoints: Mapping[str, Endpoint], pending: Mapping[str, Pending], previous: Snapshot
+    plan: Plan, endpoints: Mapping[str, Endpoint], pending: Mapping[str, Version], previous: Snapshot
 ) -> Snapshot:
     """Return the snapshot of ``plan`` over the endpoints that are built.
 
     A canary includes only versions that are built, so a version that is loading gets no traffic. A canary whose weights
-    are invalid keeps its previous route while all versions of that route exist. A canary without a route is pending.
+    are invalid keeps its previous route while all versions of that route exist. A canary without a route is as its
+    first version that is not built; if there is none, it is refused.
     """
     canaries: dict[str, Weighted] = {}
-    names: dict[str, PendingName] = {}
+    names: dict[str, Version] = {}
+
+    def waits(name: str, urls: Iterable[str], fault: str = "", *, is_final: bool = True) -> None:
+        refused = Version(name, None, time.time(), fault)
+        refused.is_final = is_final
+        names[name] = next((pending[url] for url in urls if url in pending), refused)
+
     for fault in plan.faults:
         kind, _, name = fault.subject.partition(" ")
         if kind == "canary" and name not in plan.spec.canaries:  # it cannot be read
-            names[name] = PendingName(name, (), fault.message, is_final=True)
+            waits(name, (), fault.message)
     for name, rule in plan.spec.canaries.items():
         try:
             chosen = canary.resolve(rule, plan.endpoints)
@@ -370,15 +378,14 @@ def assemble_snapshot(
             if kept is not None and all(url in endpoints for url in kept.urls):
                 canaries[name] = kept
                 continue
-            refused = [pending[url] for url in rule.load_endpoints if url in pending]
             # Auto-update may add a version to a prefix at any time.
-            names[name] = PendingName(name, refused, fault.message, is_final=not rule.prefix)
+            waits(name, rule.load_endpoints, fault.message, is_final=not rule.prefix)
             continue
         ready = [(url, weight) for url, weight in chosen if url in endpoints]
         if sum(weight for _, weight in ready) > 0:
             canaries[name] = canary.weighted(ready, plan.spec.stables.get(name, ""))
         else:
-            names[name] = PendingName(name, [pending[url] for url, weight in chosen if weight > 0 and url in pending])
+            waits(name, (url for url, weight in chosen if weight > 0))
     return Snapshot(
         revision=plan.revision,
         endpoints=MappingProxyType(dict(endpoints)),

@@ -29,8 +29,6 @@ class EndpointPlan:
     spec: EndpointSpec
     triton_address: str
     fingerprint: str
-    content: str = ""
-    """Fingerprint without the placement: equal for equal entries, models, code and options on any Triton."""
     pool: str = ""
     """The pools of Tritons it runs on, separated by commas; empty if it needs no Triton."""
     record: ModelRecord | None = None
@@ -78,9 +76,7 @@ def compile_spec(
         for pool in lacking:
             unknown.setdefault(pool, []).append(url)
         files = (record.uri, record.sha256) if record is not None and record.has_data else None
-        endpoints[url] = EndpointPlan(
-            endpoint, at, _digest((endpoint, at or address, files)), _digest((endpoint, files)), ",".join(on), record
-        )
+        endpoints[url] = EndpointPlan(endpoint, at, _digest((endpoint, at or address, files)), ",".join(on), record)
     for pool, urls in unknown.items():
         faults.append(Fault(f"pool {pool}", f"has no Tritons here; {', '.join(urls)} run on their other pools only"))
     for name, rule in spec.canaries.items():

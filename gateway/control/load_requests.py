@@ -9,7 +9,6 @@ load models.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -23,8 +22,6 @@ _log = logging.getLogger("triton_gateway.control")
 KIND: Final = "load_request"
 _AGAIN_S: Final = 10.0
 """A request is written again after this time if the model is still not loaded."""
-_RETRY_S: Final = 1.0
-"""Pause after a failed write."""
 
 
 class LoadRequests:
@@ -42,23 +39,17 @@ class LoadRequests:
         self._wall = wall
         self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="load-requests")
         self._due: dict[str, float] = {}
-        """When a model may be asked for again; never while its request is being written."""
-        self._problem = ""
+        """When a model may be asked for again."""
 
     def make(self, model: str) -> None:
         """Ask for ``model`` to be loaded into Triton. Returns at once; never raises."""
         if self._clock() >= self._due.get(model, 0.0):
-            self._due[model] = math.inf
+            self._due[model] = self._clock() + _AGAIN_S
             self._thread.submit(self._write, model)
 
     def _write(self, model: str) -> None:
-        pause, problem = _AGAIN_S, ""
         try:
             self._ledger.write([Record(KIND, model, {"at": self._wall()})])
             _log.info("model sync is asked to load %s", model)
         except GatewayError as error:
-            pause, problem = _RETRY_S, str(error)
-            if problem != self._problem:
-                _log.warning("model sync cannot be told to load %s: %s", model, problem)
-        self._problem = problem
-        self._due[model] = self._clock() + pause
+            _log.warning("model sync cannot be told to load %s: %s", model, error)

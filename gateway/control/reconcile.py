@@ -26,7 +26,7 @@ from gateway.control.builds import Builds
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
 from gateway.control.threads import ControlThreads, Result, run_in
 from gateway.control.tritons import TritonProbe, Tritons
-from gateway.control.version import PendingName, Version, Versions
+from gateway.control.version import Version, Versions
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
@@ -218,7 +218,7 @@ class Reconciler:
         await self._local(self._cache.learn, task)
         self._records_due = now + self._settings.records_period
         plan = await self._local(self._compile, spec)
-        if self._plan is None and _unreadable(plan):
+        if self._plan is None and plan.spec.unreadable:
             await self._boot_from_disk("a section of the serving Task cannot be read")
         await self._show_guards(task, spec)
         is_new = self._apply(task, plan)
@@ -276,7 +276,7 @@ class Reconciler:
             self._task = task
             self._publish_faults(plan.faults, logging.WARNING, "")
             return False
-        if self._plan is not None and _unreadable(plan):
+        if self._plan is not None and plan.spec.unreadable:
             # A section that cannot be read does not say what should be served: keep everything unchanged.
             return self._publish_faults(plan.faults, logging.ERROR, "; the previous configuration stays")
         _log.info(
@@ -474,10 +474,6 @@ def _log_faults(faults: Sequence[Fault], level: int, but: str) -> None:
         _log.log(level, "%d more faults: see /v1/status", len(faults) - _MAX_LOGGED)
 
 
-def _unreadable(plan: Plan) -> bool:
-    return any(fault.subject.startswith("section ") for fault in plan.faults)
-
-
 def _decode(stored: Mapping[str, Any]) -> dict[str, EndpointPlan]:
     """Return the saved plans by url; one that cannot be read is left out."""
     found = {}
@@ -509,10 +505,8 @@ def _shown_versions(
             "pool": identity.pool, "details": dict(identity.details), "prices": version.endpoint.prices,
             "successor": successor.shown() if successor else None,
         })  # fmt: skip
-    waiting: dict[str, PendingName | Version] = {
-        url: one for url, one in snapshot.pending.items() if isinstance(one, PendingName)
-    }
-    waiting |= {url: one for url, one in pending.items() if url not in served}
+    names = {name: one for name, one in snapshot.pending.items() if isinstance(one, Version)}
+    waiting = {url: one for url, one in {**names, **pending}.items() if url not in served}
     return {"endpoints": endpoints, "pending": [{"url": url, **one.shown()} for url, one in sorted(waiting.items())]}
 
 

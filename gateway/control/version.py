@@ -28,7 +28,6 @@ from typing import Final, Literal, get_args
 
 from gateway.control.compile import EndpointPlan
 from gateway.handlers.endpoint import Endpoint
-from gateway.path.routing import Pending
 
 
 class Phase(StrEnum):
@@ -128,47 +127,6 @@ class Version:
 
     def __repr__(self) -> str:
         return f"<{self.url} {self.fingerprint[:8]} {self.phase}>"
-
-
-class PendingName:
-    """The status of a name that stands for versions of which none serves, such as a canary's.
-
-    ``versions`` are those that it waits for. ``fault`` is why its rule chooses none, and ``is_final`` whether that
-    stays so until the configuration changes.
-    """
-
-    __slots__ = ("_fault", "_is_final", "_versions", "url")
-
-    stands_alone = False
-
-    def __init__(self, url: str, versions: Sequence[Pending] = (), fault: str = "", *, is_final: bool = False) -> None:
-        self.url = url
-        self._versions = versions
-        self._fault = fault
-        self._is_final = is_final
-
-    @property
-    def state(self) -> str:
-        """``pending`` while one of its versions is; else ``failed``, or ``refused`` for a rule that is invalid."""
-        if self._fault and self._is_final:
-            return "refused"
-        is_pending = any(version.state == "pending" for version in self._versions)
-        return "pending" if is_pending and not self._fault else "failed"
-
-    @property
-    def reason(self) -> str:
-        """What is wrong with the name's rule, and with each version."""
-        told = [f"{version.url} is {version.state}: {version.reason}" for version in self._versions]
-        return "; ".join([self._fault, *told] if self._fault else told)
-
-    @property
-    def is_final(self) -> bool:
-        """Waiting does not help: the configuration or the models must change."""
-        return self._is_final or (bool(self._versions) and all(version.is_final for version in self._versions))
-
-    def shown(self) -> dict[str, object]:
-        """Return the status as JSON values."""
-        return {"state": self.state, "reason": self.reason, "is_final": self.is_final, "phase": "pending"}
 
 
 @dataclass(slots=True)

@@ -1,32 +1,36 @@
 """A file of the registry as ``zipfile`` reads one, so that a gateway fetches only the members that it reads.
 
-The directory lies at the end of a zip; it and most small members are there after one request. ``cache`` calls this from
-worker threads.
+``cache`` calls this from worker threads.
 """
 
 from __future__ import annotations
 
 import io
-from typing import Final
+from typing import Any, Final
 
 from gateway.errors import ArtifactCorrupt, RegistryUnavailable
 from gateway.registry.port import Parts
 
-_TAIL: Final = 64 << 10
 _AHEAD: Final = 128 << 10
 """Bytes that a request reads at least: some too many cost less than a second request for the next member."""
 _MAX_READ: Final = 64 << 20
 
 
 class Remote(io.RawIOBase):
-    """``parts`` as a file ``name``, for reading. The last answer is kept."""
+    """``parts`` as a file ``name``, for reading."""
 
     def __init__(self, parts: Parts, name: str) -> None:
         self._parts = parts
         self.name, self.size = name, parts.size
-        self._at = self._begin = 0
-        self._held = b""
-        """The bytes from ``_begin`` on."""
+        self._at = 0
+
+    def buffered(self) -> io.BufferedReader:
+        """Return it with a buffer, so that small reads are few requests."""
+        return io.BufferedReader(self, _AHEAD)
+
+    def readable(self) -> bool:
+        """See ``io.IOBase``."""
+        return True
 
     def seekable(self) -> bool:
         """See ``io.IOBase``."""
@@ -39,23 +43,14 @@ class Remote(io.RawIOBase):
             raise ValueError("an offset before the file")
         return self._at
 
-    def tell(self) -> int:
-        """See ``io.IOBase``."""
-        return self._at
-
-    def read(self, count: int = -1) -> bytes:
-        """See ``io.IOBase``. Raises ``ArtifactCorrupt`` for more than 64 MiB, ``RegistryUnavailable`` as the store."""
-        left = max(self.size - self._at, 0)
-        count = left if count < 0 else min(count, left)
+    def readinto(self, buffer: Any) -> int:
+        """See ``io.RawIOBase``. Raises ``ArtifactCorrupt`` for more than 64 MiB, and as the store."""
+        count = max(min(len(buffer), self.size - self._at), 0)
         if count > _MAX_READ:
             raise ArtifactCorrupt("the directory of the zip is larger than 64 MiB", hint="upload the folder again")
-        if not self._begin <= self._at <= self._at + count <= self._begin + len(self._held):
-            start = min(self._at, max(self.size - _TAIL, 0))
-            wanted = min(max(self._at - start + count, _AHEAD), self.size - start)
-            held = b"".join(self._parts.read(start, wanted))
-            if len(held) != wanted:
-                raise RegistryUnavailable(f"reading a part of the model stopped after {len(held)} of {wanted} bytes")
-            self._begin, self._held = start, held
-        found = self._held[self._at - self._begin : self._at - self._begin + count]
+        found = b"".join(self._parts.read(self._at, count)) if count else b""
+        if len(found) != count:
+            raise RegistryUnavailable(f"reading a part of the model stopped after {len(found)} of {count} bytes")
+        buffer[:count] = found
         self._at += count
-        return found
+        return count

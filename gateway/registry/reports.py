@@ -9,9 +9,11 @@ Public: ``deploy`` may import it.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Final, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from gateway.registry.ledger import Record, Records
 
@@ -66,11 +68,7 @@ def record(sync: str, told: Iterable[ModelReport], *, at: float) -> Record:
 
 def read(records: Records) -> dict[str, tuple[ModelReport, ...]]:
     """Return the reports by model sync; what cannot be read is skipped."""
-    found = {}
-    for sync, value in records.get("report", {}).items():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
-            found[sync] = tuple(_model(row) for row in value["models"])
-    return found
+    return {sync: report.models for sync, report in _reports(records).items()}
 
 
 def why_missing(records: Records, model: str, *, now: float) -> Missing:
@@ -78,12 +76,13 @@ def why_missing(records: Records, model: str, *, now: float) -> Missing:
 
     It is refused if every Triton that reports it refuses it: one that is newly started may be able to load it.
     """
-    recent = {"report": {
-        sync: value for sync, value in records.get("report", {}).items() if abs(now - _time(value)) < RECENT_S
-    }}  # fmt: skip
-    found = {sync: one for sync, models in read(recent).items() for one in models if one.name == model}
-    told, failed = [*found.values()], [one for one in found.values() if one.reason]
-    at = max((_time(recent["report"][sync]) for sync in found), default=0.0)
+    told = [
+        (report.at, one)
+        for report in _reports(records).values() if abs(now - report.at) < RECENT_S
+        for one in report.models if one.name == model
+    ]  # fmt: skip
+    failed = [one for _, one in told if one.reason]
+    at = max((at for at, _ in told), default=0.0)
     if not failed:
         return Missing(at=at)
     is_final = len(failed) == len(told) and all(one.is_final for one in failed)
@@ -93,20 +92,23 @@ def why_missing(records: Records, model: str, *, now: float) -> Missing:
 
 
 def silent(records: Records, *, now: float) -> list[str]:
-    """Return the model syncs whose report is older than a day."""
-    return [sync for sync, value in records.get("report", {}).items() if not now - _time(value) < SILENT_S]
+    """Return the model syncs whose report is older than a day, or cannot be read."""
+    known = _reports(records)
+    return [sync for sync in records.get("report", {}) if sync not in known or not now - known[sync].at < SILENT_S]
 
 
-def _model(stored: Mapping[str, Any]) -> ModelReport:
-    phase = stored["phase"]
-    if phase not in get_args(Phase):
-        raise ValueError(phase)
-    return ModelReport(
-        str(stored["url"]), str(stored["model"]), str(stored["name"]), phase, str(stored.get("reason", "")),
-        bool(stored.get("is_final")), str(stored.get("sha256", "")), str(stored.get("parts", "")),
-    )  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Report:
+    at: float
+    models: tuple[ModelReport, ...]
 
 
-def _time(value: Mapping[str, Any]) -> float:
-    at = value.get("at")
-    return float(at) if isinstance(at, int | float) else 0.0
+_REPORT: Final = TypeAdapter(_Report)
+
+
+def _reports(records: Records) -> dict[str, _Report]:
+    found = {}
+    for sync, value in records.get("report", {}).items():
+        with contextlib.suppress(ValidationError):
+            found[sync] = _REPORT.validate_python(value)
+    return found

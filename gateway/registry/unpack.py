@@ -22,7 +22,6 @@ from gateway.errors import ArtifactCorrupt
 from gateway.file_names import path_within
 from gateway.registry.parts import Remote
 
-MAX_BYTES: Final = 64 << 30
 MAX_MEMBERS: Final = 100_000
 MAX_RATIO: Final = 100
 """Most unpacked bytes per byte of the archive. Vocabularies and JSON shrink to a tenth, bombs to a thousandth."""
@@ -47,14 +46,14 @@ def unpack(archive: Path | Remote, folder: Path, *, weights: bool = True) -> str
     Only plain files and folders are unpacked, each name once; with ``weights`` False only what gateways read. Returns a
     hash over the parts: each member's name, size and checksum, and the SHA-256 of what gateways read. It is the same
     either way, so replicas with the whole file and replicas with parts can tell whether they serve the same model.
-    Raises ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``MAX_BYTES`` or
-    than ``MAX_RATIO`` times the archive; ``OSError`` if the disk is full. On an error, files that were written remain:
-    the caller deletes the folder.
+    Raises ``ArtifactCorrupt`` with the reason, also if it is no zip, or if its content is larger than ``MAX_RATIO``
+    times the archive; ``OSError`` if the disk has no room for it. On an error, files that were written remain: the
+    caller deletes the folder.
     """
     name = archive.name
     try:
         size = archive.stat().st_size if isinstance(archive, Path) else archive.size
-        with zipfile.ZipFile(archive) as packed:
+        with zipfile.ZipFile(archive if isinstance(archive, Path) else archive.buffered()) as packed:
             members = packed.infolist()
             _check(members, name)
             wanted = [member for member in members if weights or is_read(member.filename)]
@@ -77,11 +76,6 @@ def _check(members: list[zipfile.ZipInfo], name: str) -> None:
     if len(members) > MAX_MEMBERS:
         raise ArtifactCorrupt(f"{name} has more than {MAX_MEMBERS:,} members", hint=_AGAIN)
     for member in members:
-        if member.flag_bits & 0x1:
-            raise ArtifactCorrupt(
-                f"{name} is encrypted ({ascii(member.filename)[:100]})",
-                hint="upload the folder itself, or an archive without a password",
-            )
         if stat.S_IFMT(member.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
             raise ArtifactCorrupt(
                 f"{name} holds {ascii(member.filename)[:200]}, which is a link or a device, not a file",
@@ -91,11 +85,6 @@ def _check(members: list[zipfile.ZipInfo], name: str) -> None:
 
 def _check_size(unpacked: int, name: str, size: int, folder: Path) -> None:
     """Check the claimed size; ``zipfile`` reads no more of a member than it claims."""
-    if unpacked > MAX_BYTES:
-        raise ArtifactCorrupt(
-            f"{name} holds more than {_shown(MAX_BYTES)} unpacked",
-            hint="upload its files one by one, as a model without an archive",
-        )
     if unpacked > max(FREE_BYTES, MAX_RATIO * size):
         raise ArtifactCorrupt(
             f"{name} has {_shown(size)} and would unpack to more than {MAX_RATIO} times as much",

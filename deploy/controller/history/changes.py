@@ -118,7 +118,7 @@ def said(fields: Fields) -> dict[str, Any]:
 def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
     """Return the facts of the serving Task and of our records beside it; None if a part cannot be read."""
     serving = spec.decode(task)
-    if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
+    if task.problem or serving.unreadable:
         return None
     found: dict[Thing, Fact] = {}
     for kind in SECTIONS:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.errors import RegistryRefused, RegistryUnavailable
+from gateway.errors import RegistryUnavailable
 from gateway.file_names import file_name
 from gateway.registry.clearml.models import Call, exactly
 from gateway.registry.clearml.session import Api, reason_of
@@ -106,16 +106,6 @@ def _model_at(call: Call, address: str, **more: Any) -> str:
 
 def _project(call: Call, name: str) -> str:
     """Return the id of a project, which is made if it is missing."""
-
-    def known() -> str:
-        found = call("projects", "get_all", {"name": exactly(name), "only_fields": ["id", "name"]})["projects"]
-        return next((str(project["id"]) for project in found if project.get("name") == name), "")
-
-    if there := known():
-        return there
-    try:
-        return str(call("projects", "create", {"name": name, "description": ""})["id"])
-    except RegistryRefused:
-        if there := known():  # somebody else has made it meanwhile
-            return there
-        raise
+    found = call("projects", "get_all", {"name": exactly(name), "only_fields": ["id", "name"]})["projects"]
+    known = next((project for project in found if project.get("name") == name), None)
+    return str((known or call("projects", "create", {"name": name, "description": ""}))["id"])

@@ -37,13 +37,9 @@ def defaults(registry: FakeRegistry) -> dict[str, str]:
     return dict(decode(registry.task()).defaults)
 
 
-def test_without_a_record_there_is_no_default(registry: FakeRegistry) -> None:
-    """The configuration's revision is then the same as before defaults existed."""
-    assert {} == defaults(registry)
-
-
 def test_a_choice_counts_before_the_first_version(registry: FakeRegistry) -> None:
-    """For every reader, in any order of writing."""
+    """For every reader, in any order of writing; without a record there is none."""
+    assert {} == defaults(registry)
     registry.ledger.write([chosen("other", "other/1"), first("faq", "faq/1")])
     assert {"faq": "faq/1"} == defaults(registry)
     before = decode(registry.task()).revision

@@ -4,11 +4,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import re
-import socket
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -193,42 +191,23 @@ def test_the_sdks_form_is_read(section: dict[str, Any]) -> None:
         ('b//c = "q"', "line 1"),
         ("// x", "line 1"), ("a = ${HOME}", "line 1"), ("a = x ${?HOME}", "line 1"),
         ("a = 5 seconds", "line 1"), ("[1, 2]", "line 1"),
+        *((include, "line") for include in (
+            'include "/etc/passwd"', 'a { include required(file("/etc/passwd")) }', 'include url("http://127.0.0.1/x")',
+            'a = [include url("http://127.0.0.1/x")]', 'INCLUDE "/x"', 'include package("os:path")',
+            'x = 1\n\n  include "/x"',
+        )),
+        ("a = 1\n" * (hocon.MAX_CHARS // 6 + 1), "characters"),
+        ("".join(f"a{i} = 1\n" for i in range(10_001)), "more than 10,000 entries"),
+        *((f"a = {left * 3000}{right * 3000}", "")
+          for left, right in ("[]", "{}", ("{a", "}"), ("a{", "}"), ("a=[{b=", "}]"))),
     ],
+    ids=itertools.count(),
 )  # fmt: skip
 def test_what_the_sdk_does_not_write_is_refused_with_its_line(text: str, message: str) -> None:
-    with pytest.raises(hocon.Unreadable, match=re.escape(message)):
+    """Nothing is read from files, addresses or the environment; depth and size have limits."""
+    with pytest.raises(hocon.Unreadable) as refused:
         hocon.parse(text)
-
-
-def test_includes_touch_neither_files_nor_addresses(tmp_path: Path) -> None:
-    secret = tmp_path / "secret.conf"
-    secret.write_text("stolen = yes")
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.setblocking(False)
-        address = f"http://127.0.0.1:{listening.getsockname()[1]}/x"
-        for include in (
-            f'include "{secret}"', f'include file("{secret}")', f'a {{ include required(file("{secret}")) }}',
-            f'include url("{address}")', f'include "{address}"', f'a = [include url("{address}")]',
-            f'include url("{secret.as_uri()}")', f'INCLUDE "{secret}"', 'include package("os:path")',
-            f'x = 1\n\n  include   "{secret}"',
-        ):  # fmt: skip
-            with pytest.raises(hocon.Unreadable):
-                hocon.parse(include)
-        with pytest.raises(BlockingIOError):
-            listening.accept()
-
-
-@pytest.mark.parametrize(("left", "right"), ["[]", "{}", ("{a", "}"), ("a{", "}"), ("a=[{b=", "}]")])
-def test_three_thousand_brackets_are_refused_at_once(left: str, right: str) -> None:
-    with pytest.raises(hocon.Unreadable):
-        hocon.parse(f"a = {left * 3000}{right * 3000}")
-
-
-def test_texts_that_are_too_large_are_refused() -> None:
-    with pytest.raises(hocon.Unreadable, match="characters"):
-        hocon.parse("a = 1\n" * (hocon.MAX_CHARS // 6 + 1))
-    with pytest.raises(hocon.Unreadable, match="more than 10,000 entries"):
-        hocon.parse("".join(f"a{i} = 1\n" for i in range(10_001)))
+    assert message in str(refused.value)
 
 
 def test_an_unchanged_text_is_not_parsed_again() -> None:

@@ -76,20 +76,15 @@ def test_the_default_pool_may_be_in_the_setting_of_pools(registry: FakeRegistry)
     assert "x:1" == plan_of(registry, pools={"*": "x:1"}).endpoints["tagged"].triton_address
 
 
-@pytest.mark.parametrize("pool", ["A10", "a b", "-a", "a_b", ","])
-def test_an_invalid_pool_name_is_a_fault_of_the_endpoint(registry: FakeRegistry, pool: str) -> None:
-    """The command line decodes it in the same way and refuses it too."""
-    registry.add_endpoint("named", "plain", **on(pool))
-    (fault,) = decode(registry.task()).faults
-    assert "endpoint named" == fault.subject
-    assert "is not the name of a pool" in fault.message
-
-
-def test_code_that_runs_in_gateways_has_no_pool(registry: FakeRegistry) -> None:
-    """Pools consist of Tritons. An option without effect is refused."""
+def test_an_invalid_pool_is_a_fault_of_the_endpoint(registry: FakeRegistry) -> None:
+    """Also of code, which runs in gateways. The command line decodes it in the same way and refuses it too."""
+    for pool in ("A10", "a b", "-a", "a_b", ","):
+        registry.add_endpoint(f"named-{pool}", "plain", **on(pool))
     registry.add_endpoint("hook", None, engine="custom", **on("a10"))
-    (fault,) = decode(registry.task()).faults
-    assert "--aux-config gateway.pool is for engine triton" in fault.message
+    faults = decode(registry.task()).faults
+    assert 6 == len(faults)
+    assert all("is not the name of a pool" in fault.message for fault in faults[:5])
+    assert ("endpoint hook", True) == (faults[5].subject, "gateway.pool is for engine triton" in faults[5].message)
 
 
 def test_the_setting_of_pools_is_parsed_or_refused() -> None:

@@ -80,13 +80,6 @@ def test_a_price_that_changes_is_followed(factor: float) -> None:
     assert prices.expect(32, 32 * 60) == pytest.approx(after.seconds(32, 32 * 60), rel=0.15)
 
 
-def test_another_dominant_price_is_learned() -> None:
-    """A GPU after a CPU: durations may depend on another quantity afterwards."""
-    prices = WORLDS["a price per call"].teach(WORLDS["a price per padded token"].teach(Prices(), 500), 500, seed=2)
-    assert prices.call == pytest.approx(4e-3, rel=0.15)
-    assert prices.token * 200 * 64 < 1e-3
-
-
 @pytest.mark.parametrize("queueing", [0.0, 1.0])
 def test_queueing_of_calls_is_learned(queueing: float) -> None:
     """For a server with one instance, and with several."""
@@ -112,19 +105,12 @@ def test_calls_of_one_size_leave_prices_unknown() -> None:
     for _ in range(300):
         prices.learn(64, 1500, 0.0, 0.01)
     assert prices.are_guessed
+    assert prices.expect(64, 1500) == pytest.approx(0.01, rel=0.02)
     for turn in range(300):
         rows = 32 if turn % 4 == 0 else 64
         prices.learn(rows, rows * 24, 0.0, 0.002 + rows * 1e-4)
     assert not prices.are_guessed
     assert prices.call == pytest.approx(0.002, rel=0.1)
-
-
-def test_calls_that_are_all_alike_give_their_own_price() -> None:
-    """Their duration is known, and nothing is divided by zero."""
-    prices = Prices()
-    for _ in range(5_000):
-        prices.learn(1, 12, 0.0, 0.003)
-    assert prices.expect(1, 12) == pytest.approx(0.003, rel=0.02)
 
 
 @settings(deadline=None, max_examples=60)

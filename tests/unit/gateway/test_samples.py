@@ -64,12 +64,13 @@ def test_a_disagreement_says_where_and_what(expected: Any, actual: Any, reason: 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ([], "must hold an object"),
-        ({}, "samples must be a list"),
-        ({"samples": []}, "samples must be a list"),
-        ({"samples": [{"answer": 1}]}, r"samples\[0\] must be an object with a body"),
-        ({"samples": [{"body": 1}], "tolerance": "0.1"}, "tolerance must be a number"),
-        ({"samples": [{"body": 1}], "format": 2}, "has format 2"),
+        ([], "Input should be"),
+        ({}, "samples"),
+        ({"samples": []}, "samples"),
+        ({"samples": [{"answer": 1}]}, "samples.*0.*body"),
+        ({"samples": [{"body": 1}], "tolerance": "0.1"}, "tolerance"),
+        ({"samples": [{"body": 1}], "tolerance": -1}, "tolerance"),
+        ({"samples": [{"body": 1}], "format": 2}, "format"),
     ],
 )
 def test_an_invalid_file_is_refused(content: Any, reason: str) -> None:

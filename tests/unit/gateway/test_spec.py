@@ -60,7 +60,7 @@ def test_endpoints_are_decoded_with_clearmls_field_names() -> None:
         ('x { engine_type = "triton", input_name = ["a", "b"], input_type = ["int64"], input_size = [[1]] }',
          "endpoint x", "2 input names, 1 types"),
         ('x { engine_type = "triton", input_name = ["a"], input_type = ["int64"], input_size = [["q"]] }',
-         "endpoint x", "whole numbers"),
+         "endpoint x", "invalid literal for int"),
         ('x = 5', "endpoints x", "not a block"),
     ],
 )  # fmt: skip

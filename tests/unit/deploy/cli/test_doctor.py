@@ -50,6 +50,7 @@ def test_the_serving_task_is_read_and_its_faults_shown() -> None:
     """The faults are those of `status --plan`."""
     registry = FakeRegistry()
     registry.add_endpoint("e", "m0", engine="custom")
+    registry.add_model("m0", Path("/m0.onnx"))
     assert {"ClearML": "ok", "serving Task": "ok"} == states(doctor.clearml("", {}, connect=lambda _id: registry))
     registry.add_endpoint("f", "m1", engine="nonsense")
     found = {f.subject: f for f in doctor.clearml("", {}, connect=lambda _id: registry)}["serving Task"]

@@ -1,98 +1,304 @@
-"""The artifact cache never serves half-written or unverified files, and downloads each only once."""
+"""Local copies of models: verified, downloaded once, without weights for gateways, deleted when nobody needs them."""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
+import time
+import zipfile
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from gateway.errors import ArtifactCorrupt, RegistryUnavailable, SpecFault
+from gateway.errors import ArtifactCorrupt, ContentChanged, RegistryUnavailable, SpecFault
+from gateway.registry import cache
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore
-from gateway.spec import ArtifactRef, ModelRecord, ServingTask
+from gateway.registry.ledger import Record
+from gateway.registry.port import Parts
+from gateway.spec import ArtifactRef, Content, ModelRecord, ServingTask
 from tests.fakes import FakeRegistry
 
+MEGABYTE = 1 << 20
+SMALL = {
+    "config.json": b"{}",
+    "tokenizer.json": b'{"a": 1}' * 20_000,
+    "1_Pooling/config.json": b"{1}",
+    "vocab.txt": b"a",
+}
+BUNDLE = {"model.onnx": os.urandom(3 * MEGABYTE), **SMALL, "model.onnx.data": os.urandom(2 * MEGABYTE)}
+
+
+class World:
+    """A registry, and the caches of several machines."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registry = FakeRegistry()
+
+    def open(self, name: str = "cache") -> ArtifactCache:
+        """Return the cache of a program that has just read the serving Task."""
+        found = ArtifactCache(self.folder / name, self.registry)
+        found.learn(self.registry.task())
+        return found
+
+    def put(self, content: bytes | dict[str, bytes], name: str = "m.onnx", model_id: str = "m") -> ModelRecord:
+        """Upload a file, or a folder as a zip, as a model."""
+        path = self.folder / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+                for member, text in content.items():
+                    packed.writestr(member, text)
+        self.registry.add_model(model_id, path, is_package=isinstance(content, dict))
+        return self.registry.model(model_id)
+
+    def note(self, record: ModelRecord) -> None:
+        """Record the model's present content, as the controller does."""
+        looks = self.open("controller")
+        looks.model(record)
+        content = Content(record.id, record.name, record.uri, **looks.hashes(record))
+        self.registry.ledger.write([Record("content_hash", record.id, asdict(content))])
+
+    def left(self, name: str = "cache") -> list[Path]:
+        """Return the entries of a cache, complete or not."""
+        return [path for path in (self.folder / name).glob("*/*") if path.suffix != ".lock"]
+
 
 @pytest.fixture
-def registry() -> FakeRegistry:
+def world(tmp_path: Path) -> World:
     """An empty registry."""
-    return FakeRegistry()
+    return World(tmp_path)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by name."""
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_model_is_downloaded_once_and_again_if_its_copy_is_damaged(world: World) -> None:
+    """Also if several threads ask at the same time."""
+    record, held = world.put(b"abcdef"), world.open()
+    with ThreadPoolExecutor(8) as pool:
+        [folder] = set(pool.map(lambda _: held.model(record), range(16)))
+    assert 1 == len(world.registry.downloads)
+    (folder / "m.onnx").write_bytes(b"abc")
+    assert {"m.onnx": b"abcdef"} == files(held.model(record))
+
+
+def test_what_cannot_be_used_is_refused_and_leaves_nothing(world: World) -> None:
+    """Code that changed after its upload, and a model whose upload failed, which is not even fetched."""
+    (world.folder / "code.py").write_text("x = 1")
+    code = ArtifactRef("k", (world.folder / "code.py").as_uri(), "0" * 64, is_archive=False)
+    with pytest.raises(ArtifactCorrupt, match="recorded hash"):
+        world.open().artifact(code)
+    downloads = len(world.registry.downloads)
+    with pytest.raises(SpecFault, match="upload did not finish"):
+        world.open().model(ModelRecord("m", "n", "http://files/failed_uploading", ""))
+    assert ([], downloads) == (world.left(), len(world.registry.downloads))
+
+
+def test_a_failed_download_leaves_nothing_and_can_be_repeated(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The registry is away, or the disk is full. What is on disk is used meanwhile, also by the next program."""
+    record, download = world.put(b"abc"), world.registry.download
+
+    def full(_uri: str, _folder: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    held = world.open("x")
+    for failing, reason in ((full, "No space left on device"), (download, "is down")):
+        monkeypatch.setattr(world.registry, "download", failing)
+        world.registry.is_up = failing is full
+        with pytest.raises(RegistryUnavailable, match=reason):
+            held.model(record)
+        assert [] == world.left("x")
+    world.registry.is_up = True
+    folder = held.model(record)
+    world.registry.is_up = False
+    again = ArtifactCache(world.folder / "x", world.registry)
+    assert folder == again.model(record) == again.without_weights(record)
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "found"),
+    [
+        (BUNDLE, "m.zip", SMALL), (b"w" * 1000, "m.onnx", {}), (b"w" * 1000, "model.safetensors", {}),
+        (b"1", "table.csv", {"table.csv": b"1"}),
+    ],
+)  # fmt: skip
+def test_a_gateway_fetches_everything_but_the_weights(
+    world: World, content: Any, name: str, found: dict[str, bytes]
+) -> None:
+    """In few bytes, and each file unchanged; a single file of unknown content is fetched."""
+    record = world.put(content, name)
+    folder = world.open().without_weights(record)
+    assert found == files(folder)
+    assert world.registry.fetched < MEGABYTE
+    world.registry.is_up = False
+    assert folder == ArtifactCache(world.folder / "cache", world.registry).without_weights(record)
+
+
+@pytest.mark.parametrize("because", ["it is there", "no parts", "its hash is stated"])
+def test_the_whole_model_is_used_instead(world: World, because: str) -> None:
+    """If it is on this disk, if its store gives no parts, or if a hash of the whole has to be checked."""
+    record = world.put(BUNDLE, "m.zip")
+    if because == "it is there":
+        assert world.open().model(record) == world.open().without_weights(record)
+        return
+    world.registry.gives_parts = because != "no parts"
+    if because == "its hash is stated":
+        record = replace(record, sha256=hashlib.sha256((world.folder / "m.zip").read_bytes()).hexdigest())
+    assert files(world.open().without_weights(record)) == BUNDLE
+
+
+CHANGED = {
+    "another tokenizer": {"tokenizer.json": b"other"}, "other weights": {"model.onnx": os.urandom(3 * MEGABYTE)},
+    "a file more": {"added.json": b"{}"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGED)
+@pytest.mark.parametrize("who", ["without_weights", "model"])
+def test_another_upload_under_the_same_id_is_refused(world: World, change: str, who: str) -> None:
+    """Also by whoever reads parts only: the recorded content covers both."""
+    record = world.put(BUNDLE, "m.zip")
+    world.note(record)
+    first = (world.folder / "m.zip").read_bytes()
+    world.put({**BUNDLE, **CHANGED[change]}, "m.zip")
+    fetch = getattr(world.open(), who)
+    with pytest.raises(ContentChanged):
+        fetch(record)
+    (world.folder / "m.zip").write_bytes(first)
+    assert "tokenizer.json" in files(fetch(record))
+
+
+def test_a_copy_from_before_the_content_was_recorded_is_fetched_again(world: World) -> None:
+    """A model at a new address is a new model, and every replica follows."""
+    record, late = world.put(b"second"), world.open("late")
+    late.model(record)
+    world.put(b"first")
+    world.note(record)
+    late.learn(world.registry.task())
+    assert {"m.onnx": b"first"} == files(late.model(record))
+    assert {"other.onnx": b"third"} == files(late.model(world.put(b"third", "other.onnx")))
+
+
+def test_a_broken_upload_has_no_hash(world: World) -> None:
+    """So it is never reported; the upload that repairs it is served."""
+    record = world.put({"says.txt": b"right"}, "m.zip")
+    whole = (world.folder / "m.zip").read_bytes()
+    held = world.open()
+    (world.folder / "m.zip").write_bytes(b"broken")
+    with pytest.raises(ArtifactCorrupt):
+        held.model(record)
+    assert {} == held.hashes(record)
+    (world.folder / "m.zip").write_bytes(whole)
+    assert {"says.txt": b"right"} == files(held.model(record))
+    assert {"sha256", "parts"} == held.hashes(record).keys()
+
+
+def test_a_connection_that_is_cut_leaves_nothing_and_can_be_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any request of the download."""
+    record, whole = world.put(BUNDLE, "m.zip"), world.registry.parts
+    for cut in range(2):
+        asked = iter(range(100))
+
+        def broken(uri: str, at: int = cut, asked: Iterator[int] = asked) -> Parts | None:
+            found = whole(uri)
+            assert found is not None
+
+            def read(start: int, count: int) -> Iterator[bytes]:
+                for chunk in found.read(start, count):
+                    yield chunk[: len(chunk) // 2] if next(asked) == at else chunk
+
+            return Parts(found.size, read)
+
+        monkeypatch.setattr(world.registry, "parts", broken)
+        with pytest.raises(RegistryUnavailable, match="stopped after"):
+            world.open().without_weights(record)
+        assert [] == world.left()
+    monkeypatch.setattr(world.registry, "parts", whole)
+    assert SMALL == files(world.open().without_weights(record))
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_damaged_zips_are_refused_or_read_in_full(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Changed bytes cause a refusal, a full download, or a correct read; no part is read again and again."""
+    world = World(tmp_path_factory.mktemp("zips"))
+    record = world.put({"config.json": b"{}", "model.onnx": b"x" * 500, "a/b.txt": b"y" * 300}, "m.zip")
+    raw = bytearray((world.folder / "m.zip").read_bytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    (world.folder / "m.zip").write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    with contextlib.suppress(ArtifactCorrupt, RegistryUnavailable):
+        world.open().without_weights(record)
+    assert world.registry.fetched <= 10 * len(raw)
 
 
 @pytest.fixture
-def cache(tmp_path: Path, registry: FakeRegistry) -> ArtifactCache:
-    """A cache over that registry."""
-    return ArtifactCache(tmp_path / "cache", registry)
+def aged(world: World) -> dict[str, ModelRecord]:
+    """Three models in a cache, of which two were not used for an hour."""
+    ages = {"old": cache.UNTOUCHED_S, "needed": 1e7, "recent": cache.UNTOUCHED_S - 60}
+    found = {name: world.put(bytes(1000), f"{name}.onnx", name) for name in ages}
+    for name, record in found.items():
+        used = time.time() - ages[name]
+        os.utime(world.open().model(record).with_name("manifest.json"), (used, used))
+    return found
 
 
-def record(registry: FakeRegistry, model_id: str) -> ModelRecord:
-    """Return the decoded record of a registered model."""
-    return registry.model(model_id)
+def there(world: World) -> set[str]:
+    """Return the models whose files exist."""
+    return {path.stem for path in (world.folder / "cache").glob("models/*/files/*.onnx")}
 
 
-def test_model_is_downloaded_once(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """Also if several threads ask at the same time."""
-    (tmp_path / "m.onnx").write_bytes(b"abc")
-    registry.add_model("m", tmp_path / "m.onnx")
-    with ThreadPoolExecutor(8) as pool:
-        folders = set(pool.map(lambda _: cache.model(record(registry, "m")), range(16)))
-    assert (1, 1) == (len(folders), len(registry.downloads))
-
-
-def test_damaged_entry_is_fetched_again(cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path) -> None:
-    """A file that is truncated on disk is not served."""
-    (tmp_path / "m.onnx").write_bytes(b"abcdef")
-    registry.add_model("m", tmp_path / "m.onnx")
-    folder = cache.model(record(registry, "m"))
-    (folder / "m.onnx").write_bytes(b"abc")
-    assert b"abcdef" == (cache.model(record(registry, "m")) / "m.onnx").read_bytes()
-
-
-def test_wrong_hash_is_refused_and_leaves_nothing(cache: ArtifactCache, tmp_path: Path) -> None:
-    """Bytes that changed after the upload are never used, and no partial file stays."""
-    code = tmp_path / "code.py"
-    code.write_text("x = 1")
-    with pytest.raises(ArtifactCorrupt, match="recorded hash"):
-        cache.artifact(ArtifactRef("k", code.as_uri(), "0" * 64, is_archive=False))
-    assert [] == [p for p in (tmp_path / "cache").rglob("*") if p.is_file() and p.suffix != ".lock"]
-
-
-def test_model_without_data_is_refused_before_any_download(cache: ArtifactCache, registry: FakeRegistry) -> None:
-    """A failed upload is never deployed, even if the model is registered and published."""
-    registry.models["m"] = ModelRecord("m", "n", "http://files/failed_uploading", "")
-    with pytest.raises(SpecFault, match="upload did not finish"):
-        cache.model(record(registry, "m"))
-    assert [] == registry.downloads
-
-
-def test_failed_download_leaves_nothing_and_can_be_repeated(
-    cache: ArtifactCache, registry: FakeRegistry, tmp_path: Path
+@pytest.mark.parametrize("can_mark", [True, False])
+def test_what_is_not_needed_is_deleted_an_hour_after_its_last_use(
+    world: World, aged: dict[str, ModelRecord], monkeypatch: pytest.MonkeyPatch, can_mark: bool
 ) -> None:
-    """The next attempt starts anew."""
-    (tmp_path / "m.onnx").write_bytes(b"abc")
-    registry.add_model("m", tmp_path / "m.onnx")
-    known = record(registry, "m")
-    registry.is_up = False
-    with pytest.raises(RegistryUnavailable):
-        cache.model(known)
-    registry.is_up = True
-    assert (cache.model(known) / "m.onnx").is_file()
+    """What is needed stays, however old, also where its use cannot be marked; else for the next start, too."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise PermissionError
+
+    if not can_mark:
+        monkeypatch.setattr(os, "utime", fails)
+    world.open().keep([aged["needed"]])
+    assert {"needed", "recent"} == there(world)
+    world.open().keep([])
+    assert {"recent", *["needed"] * can_mark} == there(world)
 
 
-def test_full_disk_is_a_clear_error(registry: FakeRegistry, tmp_path: Path) -> None:
-    """Also a folder that cannot be written."""
-    (tmp_path / "m.onnx").write_bytes(b"abc")
-    registry.add_model("m", tmp_path / "m.onnx")
+def test_a_use_counts(world: World, aged: dict[str, ModelRecord]) -> None:
+    """Also of another program on the same cache, and also of what is needed without its weights."""
+    world.open().model(aged["old"])
+    world.open().without_weights(aged["needed"])
+    world.open().keep([])
+    assert {"old", "needed", "recent"} == there(world)
 
-    class FullDisk(FakeRegistry):
-        def download(self, uri: str, folder: Path) -> Path:
-            raise OSError(28, "No space left on device")
 
-    full = FullDisk()
-    full.models = registry.models
-    with pytest.raises(RegistryUnavailable, match="No space left on device"):
-        ArtifactCache(tmp_path / "cache", full).model(record(registry, "m"))
+def test_partial_entries_are_deleted_after_a_day(world: World) -> None:
+    """Of any process. Before that, it may still be writing. A cache that cannot be read is left as it is."""
+    parts = [world.folder / "cache" / "models" / name for name in ("key.part", "key.part-x7a_b2")]
+    for age, is_left in ((cache.LEFT_S - 60, True), (cache.LEFT_S, False)):
+        for part in parts:
+            (part / "files").mkdir(parents=True, exist_ok=True)
+            os.utime(part, (time.time() - age, time.time() - age))
+        world.open().keep([])
+        assert [is_left] * 2 == [part.exists() for part in parts]
+    world.open("none").keep([])
 
 
 def test_the_last_good_state_is_loaded_unless_damaged(tmp_path: Path) -> None:

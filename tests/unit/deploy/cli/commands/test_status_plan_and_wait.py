@@ -62,18 +62,6 @@ def test_additions_changes_and_removals_are_told_apart():
     ] == [(c["what"], c["subject"], c["how"]) for c in found["changes"]]
 
 
-def test_changed_code_and_options_are_changes():
-    """They count even with the same model; nothing is assumed for a gateway that does not report its contents."""
-    plan = plan_of({"e/1": "a"})
-    status = status_of({"e/1": "a"})
-    status["endpoints"][0]["content"] = plan.endpoints["e/1"].content
-    assert [] == changes(plan, status)["changes"]
-    status["endpoints"][0]["content"] = "other"
-    assert [("change", "its files, code or options")] == [
-        (c["what"], c["how"]) for c in changes(plan, status)["changes"]
-    ]
-
-
 def test_faults_of_the_task_and_of_its_models_are_listed():
     """They are the faults that a gateway would find."""
     canary = {"e": {"endpoint": "e", "weights": [0], "load_endpoints": ["e/1"]}}
