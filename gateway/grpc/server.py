@@ -36,7 +36,6 @@ from gateway.protocols import oip
 from gateway.protocols.tensors import (
     NO_CLASSIFICATION,
     NO_SHARED_MEMORY,
-    as_array,
     check_input,
     datatype_of,
     escaped,
@@ -482,8 +481,7 @@ def _from_contents(tensor: Any, shape: list[int]) -> Any:
 def _response(call: RpcCall, tensors: Mapping[str, Any], endpoint: Endpoint) -> Any:
     identity = endpoint.identity
     response = pb.ModelInferResponse(model_name=identity.endpoint, model_version=identity.version or "1", id=call.id)
-    for name, tensor in tensors.items():
-        array = as_array(tensor)
+    for name, array in tensors.items():
         response.outputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
         response.raw_output_contents.append(to_bytes(array))
     return response

@@ -17,26 +17,15 @@ HARMLESS: Final = (
     "priority",
 )  # fmt: skip
 """Fields of OpenAI's and vLLM's requests that say who asks, or how soon; they change no answer and are ignored."""
-_OTHER_FORMS: Final = (
-    "input", "inputs", "text", "texts", "prompt", "messages", "instances", "documents", "sentences",
-)  # fmt: skip
-"""Fields in which any of the protocols takes texts."""
 
 
 def object_of(body: object, form: str, *required: str) -> dict[str, Any]:
-    """Return ``body`` if it is an object with the ``required`` fields. ``form``: an example of it.
-
-    The message about a missing field names the fields of other protocols that the body has in its place.
-    """
+    """Return ``body`` if it is an object with the ``required`` fields. ``form``: an example of it."""
     if not isinstance(body, dict):
         raise InputRefused("the body must be an object", hint=f"send {form}")
     for name in required:
         if body.get(name) is None:
-            others = ", ".join(
-                other for other in _OTHER_FORMS if other in body and other != name and f'"{other}"' not in form
-            )
-            instead = f"; this address does not read {others}" if others else ""
-            raise InputRefused(f"the field {name} is missing{instead}", hint=f"send {form}")
+            raise InputRefused(f"the field {name} is missing", hint=f"send {form}")
     return body
 
 

@@ -113,34 +113,13 @@ def _ranking(inputs: Any, parameters: Body) -> tuple[dict[str, Any], Convert]:
             return scores
 
         return _request({"query": query, "documents": sentences}, parameters), in_order
-    pairs = _pairs_to_rank(inputs)
-    if pairs is not None:
-        body = {"query": [query for query, _ in pairs], "documents": [[document] for _, document in pairs]}
-        return _request(body, parameters), lambda answer: [as_predictions(result) for result in answer["results"]]
-    if not isinstance(inputs, dict) or "query" not in inputs or not ({"documents", "texts"} & set(inputs)):
-        raise InputRefused(
-            'inputs must be {"query": "…", "documents": ["…", …]} or [{"text": "…", "text_pair": "…"}, …]'
-        )
-    refuse_other_fields(inputs, ("query", "documents", "texts"))
-    documents = inputs.get("documents", inputs.get("texts"))
-    return _request({"query": inputs["query"], "documents": documents}, parameters), lambda answer: answer["results"]
-
-
-def _pairs_to_rank(inputs: Any) -> list[tuple[Any, Any]] | None:
-    """Return the (query, document) pairs of inputs in the form for pair classifiers; None for other forms."""
-    if isinstance(inputs, dict) and "text" in inputs:
-        inputs = [inputs]
-    if not isinstance(inputs, list) or not inputs:
-        return None
-    if isinstance(inputs[0], list):
-        texts, pairs = singles_or_pairs(inputs)
-        if pairs is None:
-            raise InputRefused("ranking takes pairs of a query and a document")
-        return list(zip(texts, pairs, strict=True))
-    for item in inputs:
-        if not isinstance(item, dict) or set(item) != {"text", "text_pair"}:
-            raise InputRefused('each of the inputs must be {"text": "…", "text_pair": "…"}')
-    return [(item["text"], item["text_pair"]) for item in inputs]
+    pairs = [inputs] if isinstance(inputs, dict) else inputs
+    if isinstance(pairs, list) and all(isinstance(pair, dict) and set(pair) == {"text", "text_pair"} for pair in pairs):
+        pairs = [[pair["text"], pair["text_pair"]] for pair in pairs]
+    if not isinstance(pairs, list) or not pairs or (split := singles_or_pairs(pairs))[1] is None:
+        raise InputRefused('inputs must be [{"text": "…", "text_pair": "…"}, …], or [["query", "document"], …]')
+    body = {"query": split[0], "documents": [[document] for document in split[1]]}
+    return _request(body, parameters), lambda answer: [as_predictions(result) for result in answer["results"]]
 
 
 def as_predictions(result: Body) -> list[dict[str, Any]]:
@@ -237,11 +216,6 @@ _TASKS: Final[Mapping[str, Form]] = {
 
 # --- parameters -------------------------------------------------------------------------------------------------------
 
-_ALL_LABELS: Final = 1 << 31
-_RENAMED: Final = {
-    "stop_sequences": "stop", "stop_strings": "stop", "topk": "top_k", "multi_class": "multi_label",
-}  # fmt: skip
-"""Older names, and other servers' names, of parameters that endpoints have."""
 _NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
     "padding": (True, False, "longest", "max_length", "do_not_pad"), "function_to_apply": ("default",),
     "num_beams": (1,), "num_beam_groups": (1,), "diversity_penalty": (0,), "penalty_alpha": (0,),
@@ -270,17 +244,11 @@ def _our_parameters(given: Body) -> dict[str, Any]:
             ours["truncate"] = _truncates(value)
         elif name == "truncation_direction" and isinstance(value, str):
             ours[name] = value.lower()
-        elif name in ("tokenizer_kwargs", "tokenize_kwargs") and isinstance(value, dict):
-            ours.update(_our_parameters(value))
-        elif name == "return_all_scores" and isinstance(value, bool):
-            ours.setdefault("top_k", _ALL_LABELS if value else 1)
         elif name == "raw_scores" and isinstance(value, bool):
             if value:
                 ours["function_to_apply"] = "none"
-        elif name == "grouped_entities" and isinstance(value, bool):
-            ours["aggregation_strategy"] = "simple" if value else "none"
         else:
-            ours[_RENAMED.get(name, name)] = value
+            ours["stop" if name == "stop_sequences" else name] = value
     return ours
 
 

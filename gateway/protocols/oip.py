@@ -26,9 +26,7 @@ from gateway.path.routing import Snapshot
 from gateway.protocols.json_body import dumps
 from gateway.protocols.tensors import (
     DTYPES,
-    Tensor,
     TensorRequest,
-    as_array,
     check_lists,
     escaped,
     object_array,
@@ -189,10 +187,10 @@ def _inputs_and_outputs(endpoint: Endpoint) -> tuple[Any, Any, int]:
         width = len(config.labels)
         if endpoint.task == _EMBEDDINGS:
             width = (config.embedding_size or 0) * max(len(config.pooling), 1) or -1
-        outputs = _output_shapes(endpoint.task, -1, width)
+        outputs = _output_shapes(endpoint.task, width)
         return inputs, outputs, config.max_rows
     if endpoint.task:
-        return (("text", BYTES, (-1, 1)),), _output_shapes("", -1, 1), 0
+        return (("text", BYTES, (-1, 1)),), _output_shapes("", 1), 0
     call = getattr(endpoint.handler, "call", None)
     if isinstance(endpoint.handler, TensorHandler) and call is not None:
         info = call.info
@@ -242,8 +240,6 @@ class InferCall(TensorRequest, Call):
     def question(self, endpoint: Endpoint) -> Any:
         """See ``Call.question``: a body of texts for a text task, else the tensors (``RawTensors``)."""
         if endpoint.text is not None:
-            if self.text is not None and endpoint.task in _ONE_TEXT_TASKS:
-                return {"text": self.text}  # the common case
             processor = endpoint.text.processor
             fields = processor.text_fields
             body = self._text_body(fields, endpoint.task)
@@ -258,11 +254,10 @@ class InferCall(TensorRequest, Call):
             return self.generation_body()
         elif not isinstance(endpoint.handler, TensorHandler):
             check_lists(self.inputs)
-            return {name: _lists(tensor) for name, tensor in self.inputs.items()}
+            return {name: _lists(array) for name, array in self.inputs.items()}
         if not self.inputs:
             raise InputRefused("the request has no inputs")
-        arrays = {name: as_array(tensor) for name, tensor in self.inputs.items()}
-        return RawTensors(arrays, self.outputs, self.id)
+        return RawTensors(self.inputs, self.outputs, self.id)
 
     def render(self, answer: Any, endpoint: Endpoint, trace: Trace) -> Any:
         """See ``Call.render``."""
@@ -271,22 +266,20 @@ class InferCall(TensorRequest, Call):
         headers, content = write_answer(self, tensors, model=model, version=version)
         return content if len(headers) == 1 else Reply(200, headers, content)  # one header: plain JSON
 
-    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace) -> dict[str, Tensor]:
+    def tensors(self, answer: Any, endpoint: Endpoint, trace: Trace) -> dict[str, Array]:
         """Return the requested outputs by name. Raises ``InputRefused`` for one that does not exist."""
         outputs: Mapping[str, Array] = trace.outputs or {}
         if endpoint.text is not None:
             prepared = trace.prepared
             if not isinstance(prepared, Prepared):
                 return dict(outputs)  # the caller sent the model's own tensors
-            data = _task_data(endpoint.task, endpoint.text, outputs, answer, prepared)
-            defaults = _tensors_of_task(endpoint.task, *data)
+            defaults = _task_tensors(endpoint.task, endpoint.text, outputs, answer, prepared)
             if not self.outputs:
                 return defaults
             of_model = {name: array for name, array in outputs.items() if len(array) == len(prepared.rows)}
             return self._select_outputs({**of_model, **defaults}, defaults, endpoint)
         if endpoint.task:
-            results = _results(answer["results"])
-            tensors = _tensors_of_task("", len(results), 1, (results,))
+            tensors = _result_tensor(answer["results"])
         elif isinstance(endpoint.handler, TensorHandler):
             return dict(outputs)
         else:
@@ -321,8 +314,8 @@ class InferCall(TensorRequest, Call):
         return {n: _parameter_value(v) for n, v in self.parameters.items() if not _is_for_protocol(n)}
 
     def _select_outputs(
-        self, available: Mapping[str, Tensor], defaults: Mapping[str, Tensor], endpoint: Endpoint
-    ) -> dict[str, Tensor]:
+        self, available: Mapping[str, Array], defaults: Mapping[str, Array], endpoint: Endpoint
+    ) -> dict[str, Array]:
         if not self.outputs:
             return dict(defaults)
         for name in self.outputs:
@@ -334,86 +327,67 @@ class InferCall(TensorRequest, Call):
         return {name: available[name] for name in self.outputs}
 
 
-def _output_shapes(task: str, rows: int, width: int) -> tuple[tuple[str, str, tuple[int, int]], ...]:
+def _output_shapes(task: str, width: int) -> tuple[tuple[str, str, tuple[int, int]], ...]:
     """Return name, datatype and shape of each output of a text task; ``width`` is the number of values in a row."""
     if task == _EMBEDDINGS:
-        return (("embedding", "FP32", (rows, width)),)
+        return (("embedding", "FP32", (-1, width)),)
     if task == _CLASSIFICATION:
         return (
-            ("logits", "FP32", (rows, width)), ("probabilities", "FP32", (rows, width)),
-            ("label", BYTES, (rows, 1)), ("score", "FP32", (rows, 1)),
+            ("logits", "FP32", (-1, width)), ("probabilities", "FP32", (-1, width)), ("label", BYTES, (-1, 1)),
+            ("score", "FP32", (-1, 1)),
         )  # fmt: skip
-    return (("result", BYTES, (rows, 1)),)
+    return (("result", BYTES, (-1, 1)),)
 
 
-def _task_data(
+def _task_tensors(
     task: str, handler: TextHandler, outputs: Mapping[str, Array], answer: Mapping[str, Any], prepared: Prepared
-) -> tuple[int, int, tuple[Any, ...]]:
-    """Return the answer of a text task as tensor data: rows (one per text), values in a row, and data by output.
-
-    The outputs are in the order of ``_output_shapes``; their data are flat.
-    """
+) -> dict[str, Array]:
+    """Return the answer of a text task as the tensors of ``_output_shapes``, with a row for each text."""
     is_batch = prepared.request.is_batch
     if task == _EMBEDDINGS:
         vectors: Array = answer["embeddings" if is_batch else "embedding"]
-        return len(prepared.rows), vectors.shape[-1], (vectors.ravel(),)
+        return {"embedding": vectors.reshape(len(prepared.rows), -1)}
     results: Any = answer["results"] if is_batch else (answer,)
-    rows = len(results)
     if task != _CLASSIFICATION:
-        return rows, 1, (_results(results),)
+        return _result_tensor(results)
     logits = np.asarray(next(iter(outputs.values())), dtype=np.float32)
     config = handler.processor.config
-    labels = config.labels
-    best, best_scores = [], []
-    scores: list[float] = []
-    for result in results:
-        best.append(result["label"])
-        best_scores.append(result["score"])
-        all_scores = result["scores"]
-        if len(all_scores) == len(labels):
-            scores += map(all_scores.__getitem__, labels)
-    probabilities: Any = scores
-    if len(scores) < rows * len(labels):  # the caller asked for the best labels only
+    if all(len(result["scores"]) == len(config.labels) for result in results):
+        rows = [[result["scores"][label] for label in config.labels] for result in results]
+        probabilities = np.array(rows, np.float32)
+    else:  # the caller asked for the best labels only
         activation = prepared.request.options.get("function_to_apply", config.activation)
         probabilities = (
             logits if activation == "none" else sigmoid(logits) if activation == "sigmoid" else softmax(logits)
-        ).ravel()
-    return rows, logits.shape[1], (logits.ravel(), probabilities, best, best_scores)
-
-
-def _tensors_of_task(task: str, rows: int, width: int, data: tuple[Any, ...]) -> dict[str, Tensor]:
+        )
     return {
-        name: {"name": name, "datatype": datatype, "shape": shape, "data": one}
-        for (name, datatype, shape), one in zip(_output_shapes(task, rows, width), data, strict=True)
+        "logits": logits,
+        "probabilities": probabilities,
+        "label": object_array([result["label"] for result in results]).reshape(-1, 1),
+        "score": np.array([[result["score"]] for result in results], np.float32),
     }
 
 
-def _results(results: Sequence[Any]) -> list[str]:
+def _result_tensor(results: Sequence[Any]) -> dict[str, Array]:
     """Return the JSON of each result."""
-    return [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY).decode() for result in results]
+    texts = [orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY) for result in results]
+    return {"result": object_array(texts).reshape(-1, 1)}
 
 
-def _lists(tensor: Tensor) -> Any:
+def _lists(array: Array) -> Any:
     """Return a tensor as a hook gets it: numbers as nested lists, texts as one flat list."""
-    if not isinstance(tensor, np.ndarray):
-        return tensor["data"]
-    array = tensor
     if array.dtype.kind != "O":
         return array.tolist()
     return [_decoded(item) for item in array.ravel().tolist()]
 
 
-def _texts(name: str, tensor: Tensor) -> list[str]:
-    shape = tensor.shape if isinstance(tensor, np.ndarray) else tensor["shape"]
-    if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1 and shape[0] != 1):
-        raise InputRefused(f"input {escaped(name)} has shape {list(shape)}; it takes [n, 1] or [n]")
-    if not isinstance(tensor, np.ndarray):
-        data: list[str] = tensor["data"]
-        return data
-    if tensor.dtype.kind != "O":
+def _texts(name: str, array: Array) -> list[str]:
+    if array.ndim not in (1, 2) or (array.ndim == 2 and 1 not in array.shape):
+        raise InputRefused(f"input {escaped(name)} has shape {list(array.shape)}; it takes [n, 1] or [n]")
+    if array.dtype.kind != "O":
         raise InputRefused(f"input {escaped(name)} must be BYTES")
     try:
-        return [item.decode() for item in tensor.ravel().tolist()]
+        return [item if isinstance(item, str) else item.decode() for item in array.ravel().tolist()]
     except UnicodeDecodeError as error:
         raise InputRefused(f"input {escaped(name)} is not valid UTF-8") from error
 

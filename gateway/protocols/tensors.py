@@ -1,14 +1,15 @@
 """Tensors of the Open Inference Protocol: datatypes, JSON and binary forms, to and from numpy. Pure.
 
-BYTES tensors are object arrays of ``bytes``. BF16, which numpy does not have, is two opaque bytes (``V2``). Input that
-Triton refuses is refused here too. A body that cannot be parsed is answered as the client's error (Triton answers 500).
+BYTES tensors are object arrays of ``bytes`` or ``str``. BF16, which numpy does not have, is two opaque bytes (``V2``).
+Input that Triton refuses is refused here too. A body that cannot be parsed is answered as the client's error (Triton
+answers 500).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 import numpy as np
 import orjson
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 
 from gateway.errors import BackendGarbage, InputRefused
 from gateway.protocols.json_body import loads
-from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, flatten, from_lists, pack, unpack_bytes
+from gateway.triton.tensors import BYTES, FROM_TRITON, TO_TRITON, from_lists, pack, unpack_bytes
 
 Array = NDArray[Any]
 
@@ -32,10 +33,8 @@ _MAX_DIGITS: Final = 18
 """The most digits of a length in a header: ``int`` raises an error for thousands of digits."""
 _EMPTY: Final[Mapping[str, Any]] = {}
 _JSON_HEADERS: Final = [(b"content-type", b"application/json")]
-_ONE_TEXT_SHAPE: Final = [1, 1]
 NO_SHARED_MEMORY: Final = "shared memory is not possible across machines: send the tensor itself"
 NO_CLASSIFICATION: Final = "the classification extension is not offered: request the output label"
-_TEXT_TYPES = frozenset({str})
 _EXAMPLE: Final = '{"inputs": [{"name": "text", "datatype": "BYTES", "shape": [1, 1], "data": ["…"]}]}'
 
 
@@ -49,34 +48,6 @@ def datatype_of(array: Array) -> str:
         raise BackendGarbage(f"the answer has type {array.dtype}, which the protocol has no name for") from None
 
 
-class JsonTensor(TypedDict):
-    """A tensor in JSON form, as sent by a caller or written to an answer."""
-
-    name: str
-    datatype: str
-    shape: Sequence[int]
-    data: Any
-    """Its elements in row-major order, as many as the shape says: a list or a flat array."""
-
-
-Tensor = Array | JsonTensor
-
-
-def as_array(tensor: Tensor) -> Array:
-    """Return a tensor as a numpy array of its shape; BYTES become an object array of ``bytes``.
-
-    Raises ``InputRefused`` for a text that UTF-8 cannot express (half a surrogate pair).
-    """
-    if isinstance(tensor, np.ndarray):
-        return tensor
-    if tensor["datatype"] != BYTES:
-        return np.asarray(tensor["data"], DTYPES[tensor["datatype"]]).reshape(tensor["shape"])
-    try:
-        return object_array([item.encode() for item in tensor["data"]]).reshape(tensor["shape"])
-    except UnicodeEncodeError as error:
-        raise InputRefused("a text is not valid Unicode") from error
-
-
 class TensorRequest:
     """One inference request, over REST or gRPC. Most requests set only ``inputs``."""
 
@@ -86,15 +57,11 @@ class TensorRequest:
     """The caller's own id, which the answer repeats."""
     parameters: Mapping[str, Any] = _EMPTY
     all_binary = False
-    """Whether all outputs except those in ``as_json`` are answered as binary data."""
-    binary: frozenset[str] = frozenset()
-    """Names of outputs that are answered as binary data."""
-    as_json: frozenset[str] = frozenset()
-    """Names of outputs that are answered as JSON although ``all_binary`` is set."""
+    """Whether outputs that are not in ``binary`` are answered as binary data."""
+    binary: Mapping[str, bool] = _EMPTY
+    """Whether an output is answered as binary data, by its name."""
 
-    inputs: Mapping[str, Tensor] = _EMPTY
-    text: str | None = None
-    """The text, if the request is only one input ``text`` of shape [1, 1]; else None."""
+    inputs: Mapping[str, Array] = _EMPTY
 
 
 def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> None:
@@ -113,10 +80,7 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
     inputs = body.get("inputs")
     if not isinstance(inputs, list):
         raise InputRefused("inputs must be a list of tensors", hint=f"send {_EXAMPLE}")
-    if len(inputs) == 1 and len(body) == 1 and not binary and _is_one_text(item := inputs[0]):
-        request.inputs, request.text = {"text": item}, item["data"][0]
-        return
-    tensors: dict[str, Any] = {}
+    tensors: dict[str, Array] = {}
     offset = 0
     for item in inputs:
         if not isinstance(item, dict):
@@ -130,11 +94,7 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
         if size is None:
             if "data" not in item:
                 raise InputRefused(f"input {escaped(name)} has neither data nor binary_data_size")
-            if datatype == BYTES:
-                check_texts(name, item)
-                tensors[name] = item
-            else:
-                tensors[name] = from_json(name, datatype, shape, item["data"])
+            tensors[name] = from_json(name, datatype, shape, item["data"])
             continue
         if "data" in item:
             raise InputRefused(f"input {escaped(name)} has both data and binary_data_size")
@@ -149,22 +109,11 @@ def read_request(raw: bytes, header_length: bytes, request: TensorRequest) -> No
         request.parameters = _parameters(body)
         request.all_binary = request.parameters.get("binary_data_output") is True
     if "outputs" in body:
-        request.outputs, request.binary, request.as_json = _outputs(body["outputs"])
+        request.outputs, request.binary = _outputs(body["outputs"])
     if "id" in body:
         request.id = body["id"]
         if not isinstance(request.id, str):
             raise InputRefused("id must be a string")
-
-
-def _is_one_text(item: Any) -> bool:
-    """Return whether an input is ``text`` of shape [1, 1], without parameters, as in most requests."""
-    if type(item) is not dict or len(item) != 4 or item.get("name") != "text" or item.get("datatype") != BYTES:
-        return False
-    shape, data = item.get("shape"), item.get("data")
-    return (
-        shape == _ONE_TEXT_SHAPE and type(shape[0]) is int and type(shape[1]) is int  # [true, true] == [1, 1]
-        and type(data) is list and len(data) == 1 and type(data[0]) is str
-    )  # fmt: skip
 
 
 def parse_json(raw: bytes) -> dict[str, Any]:
@@ -176,7 +125,7 @@ def parse_json(raw: bytes) -> dict[str, Any]:
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> Array:
-    """Return numbers in (nested) lists as an array of ``shape`` and of the dtype of ``datatype``.
+    """Return numbers or texts in (nested) lists as an array of ``shape`` and of the dtype of ``datatype``.
 
     Raises ``InputRefused`` if their number or their types do not fit.
     """
@@ -188,21 +137,6 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> A
     if flat.size != math.prod(shape):
         raise wrong_size(name, flat.size, shape)
     return flat.reshape(shape)
-
-
-def check_texts(name: str, tensor: dict[str, Any]) -> None:
-    """Flatten ``tensor["data"]`` of a BYTES tensor.
-
-    Raises ``InputRefused`` if they are not texts, or not as many as the shape says.
-    """
-    data = tensor["data"]
-    if isinstance(data, list) and data and type(data[0]) is list:
-        flat = flatten(data)
-        data = tensor["data"] = None if flat is None else flat[0]
-    if not isinstance(data, list) or not _TEXT_TYPES.issuperset(map(type, data)):
-        raise InputRefused(f"data of input {escaped(name)} must be texts in lists of one length")
-    if len(data) != math.prod(tensor["shape"]):
-        raise wrong_size(name, len(data), tensor["shape"])
 
 
 def from_bytes(name: str, datatype: str, shape: Sequence[int], data: bytes | memoryview) -> Array:
@@ -240,20 +174,26 @@ def to_bytes(array: Array) -> bytes:
 
 
 def write_answer(
-    request: TensorRequest, outputs: Mapping[str, Tensor], *, model: str, version: str
+    request: TensorRequest, outputs: Mapping[str, Array], *, model: str, version: str
 ) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """Return headers and body of the REST answer: JSON, followed by the outputs that were requested as binary data.
 
     Raises ``InputRefused`` if an output has no JSON form.
     """
     buffers: list[bytes] = []
-    entries: list[Mapping[str, Any]] = (
-        [_output_entry(request, name, outputs[name], buffers) for name in outputs]
-        if request.all_binary or request.binary
-        else [
-            _json_tensor(name, tensor) if isinstance(tensor, np.ndarray) else tensor for name, tensor in outputs.items()
-        ]
-    )
+    entries: list[Mapping[str, Any]] = []
+    for name, array in outputs.items():
+        datatype = datatype_of(array)
+        entry: dict[str, Any] = {"name": name, "datatype": datatype, "shape": array.shape}
+        if request.binary.get(name, request.all_binary):
+            buffers.append(to_bytes(array))
+            entry["parameters"] = {"binary_data_size": len(buffers[-1])}
+        elif datatype in _BINARY_ONLY:
+            raise InputRefused(f"{datatype} data cannot be answered as JSON: request output {name} as binary data")
+        else:
+            flat = array.ravel()  # contiguous, as orjson needs it
+            entry["data"] = list(map(_text, flat.tolist())) if datatype == BYTES else flat
+        entries.append(entry)
     answer = {"model_name": model, "model_version": version, "outputs": entries}
     if request.id:
         answer = {"id": request.id, **answer}
@@ -265,25 +205,6 @@ def write_answer(
         (b"inference-header-content-length", str(len(head)).encode()),
     ]
     return headers, b"".join((head, *buffers))
-
-
-def _json_tensor(name: str, array: Array) -> JsonTensor:
-    datatype = datatype_of(array)
-    if datatype in _BINARY_ONLY:
-        raise InputRefused(f"{datatype} data cannot be answered as JSON: request output {name} as binary data")
-    flat = array.ravel()  # contiguous, as orjson needs it
-    data = [_text(item) for item in flat.tolist()] if datatype == BYTES else flat
-    return {"name": name, "datatype": datatype, "shape": array.shape, "data": data}
-
-
-def _output_entry(request: TensorRequest, name: str, tensor: Tensor, buffers: list[bytes]) -> Mapping[str, Any]:
-    """Return the JSON entry of an output. If it is requested as binary data, append its bytes to ``buffers``."""
-    if name not in request.binary and (not request.all_binary or name in request.as_json):
-        return _json_tensor(name, tensor) if isinstance(tensor, np.ndarray) else tensor
-    array = as_array(tensor)
-    buffers.append(to_bytes(array))
-    size = {"binary_data_size": len(buffers[-1])}
-    return {"name": name, "datatype": datatype_of(array), "shape": array.shape, "parameters": size}
 
 
 def escaped(name: object) -> str:
@@ -324,13 +245,13 @@ def check_input(name: str, datatype: object, shape: Any, others: Container[str])
         )
 
 
-def check_lists(tensors: Mapping[str, Tensor]) -> None:
+def check_lists(tensors: Mapping[str, Array]) -> None:
     """Raise ``InputRefused`` if all number tensors of a request together are too many nested lists.
 
     A further dimension costs the caller a few bytes and can double the number of lists: [1000000, 1, 1] becomes a
     million more lists than [1000000, 1].
     """
-    arrays = [tensor for tensor in tensors.values() if isinstance(tensor, np.ndarray) and tensor.dtype.kind != "O"]
+    arrays = [array for array in tensors.values() if array.dtype.kind != "O"]
     lists = sum(math.prod(array.shape[:depth]) for array in arrays for depth in range(1, array.ndim))
     limit = max(_MAX_LISTS, sum(array.nbytes for array in arrays) // _BYTES_PER_LIST)
     if lists > limit:
@@ -349,12 +270,12 @@ def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
     return parameters
 
 
-def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[str]]:
+def _outputs(items: object) -> tuple[tuple[str, ...], Mapping[str, bool]]:
     if items is None:
-        return (), frozenset(), frozenset()
+        return (), _EMPTY
     if not isinstance(items, list):
         raise InputRefused("outputs must be a list")
-    names, binary, as_json = [], set(), set()
+    names, binary = [], {}
     for item in items:
         if not isinstance(item, dict) or not isinstance(item.get("name"), str):
             raise InputRefused("every output must be an object with a name")
@@ -364,11 +285,9 @@ def _outputs(items: object) -> tuple[tuple[str, ...], frozenset[str], frozenset[
         if "shared_memory_region" in parameters:
             raise InputRefused(NO_SHARED_MEMORY)
         names.append(item["name"])
-        if parameters.get("binary_data") is True:
-            binary.add(item["name"])
-        elif parameters.get("binary_data") is False:
-            as_json.add(item["name"])
-    return tuple(dict.fromkeys(names)), frozenset(binary), frozenset(as_json)
+        if isinstance(is_binary := parameters.get("binary_data"), bool):
+            binary[item["name"]] = is_binary
+    return tuple(dict.fromkeys(names)), binary
 
 
 def wrong_size(name: str, size: int, shape: Sequence[int]) -> InputRefused:

@@ -84,7 +84,7 @@ def from_lists(name: str, dtype: np.dtype[Any], data: object) -> NDArray[Any]:
     Raises ``InputRefused`` otherwise; numpy would wrap, cut and convert them. ``name`` is for the message. An array,
     which a hook may send to another endpoint, counts as its lists.
     """
-    if isinstance(data, np.ndarray | np.generic):
+    if type(data) is not list and isinstance(data, np.ndarray | np.generic):
         data = data.tolist()
     datatype = BYTES if dtype.kind == "O" else TO_TRITON[dtype]
     if dtype.kind not in _OF_KIND:
@@ -97,6 +97,8 @@ def from_lists(name: str, dtype: np.dtype[Any], data: object) -> NDArray[Any]:
     try:
         if dtype.kind in "iu" and flat:
             _check_range(min(flat), max(flat), dtype)
+        if dtype.kind != "f":
+            return np.array(flat, dtype=dtype).reshape(shape)
         with np.errstate(over="raise"):
             return np.array(flat, dtype=dtype).reshape(shape)
     except ArithmeticError:

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from gateway.errors import GatewayError
-from gateway.protocols.oip import InferCall
-from gateway.protocols.tensors import DTYPES, read_request
+from gateway.protocols.tensors import DTYPES
 from gateway.triton.tensors import unpack_bytes
 from tests.unit.gateway.protocols.test_tei import serve_all
 
@@ -82,39 +77,3 @@ async def test_shapes_of_texts_that_are_accepted(served: Any, shape: Any) -> Non
     text = {"name": "text", "datatype": "BYTES", "shape": shape, "data": ["good"]}
     reply = await served.client.post("/v2/models/labels/infer", json={"inputs": [text]})
     assert (200 if shape in ([1], [1, 1]) and all(type(size) is int for size in shape) else 400) == reply.status_code
-
-
-_ODD = st.none() | st.booleans() | st.integers(-1, 3) | st.floats(0, 2) | st.text(max_size=3)
-_SHAPE = st.sampled_from([[1, 1], [1], [True, 1], [1.0, 1], [2, 1], [1, 1, 1], []]) | _ODD
-_DATA = st.lists(st.text(max_size=3) | _ODD | st.lists(st.text(max_size=3), max_size=2), max_size=2) | _ODD
-
-
-def _read(body: Any) -> Any:
-    """Return the question for the endpoint, or the reason of the refusal."""
-    call = InferCall("n")
-    handler = SimpleNamespace(processor=SimpleNamespace(text_fields=("text", "text_pair"), input_names=("input_ids",)))
-    endpoint: Any = SimpleNamespace(task="text-classification", text=handler)
-    try:
-        read_request(json.dumps(body).encode(), b"", call)
-        question = call.question(endpoint)
-    except GatewayError as error:
-        return error.message
-    return question if isinstance(question, dict) else "the model's own tensors"
-
-
-@given(
-    st.fixed_dictionaries(
-        {"name": st.sampled_from(["text", "text_pair", "input_ids", ""]), "shape": _SHAPE, "data": _DATA,
-         "datatype": st.sampled_from(["BYTES", "INT64", "X"])},
-        optional={"parameters": st.sampled_from([{}, {"binary_data_size": 1}, None])},
-    )
-)  # fmt: skip
-def test_the_fast_reader_of_one_text_agrees_with_the_general_reader(tensor: dict[str, Any]) -> None:
-    """Most requests take the fast reader; an id leads to the general one."""
-    assert _read({"inputs": [tensor], "id": ""}) == _read({"inputs": [tensor]})
-
-
-def test_the_fast_reader_accepts_fields_in_any_order() -> None:
-    """In whatever order its fields come."""
-    tensor = {"data": ["good"], "shape": [1, 1], "datatype": "BYTES", "name": "text"}
-    assert {"text": "good"} == _read({"inputs": [tensor]}) == _read({"inputs": [tensor], "id": "a"})

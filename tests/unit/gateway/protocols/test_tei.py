@@ -86,113 +86,60 @@ async def refused(stack: Any, path: str, body: object) -> tuple[int, str, str]:
     return reply.status_code, found["error_type"], found["error"]
 
 
-async def test_embed_gives_vectors_of_length_one(served: Any) -> None:
-    """A single text is a batch of one. `normalize` is true by default. `dimensions` shortens vectors."""
-    (one,) = await ask(served, "/tei/vectors/embed", {"inputs": "good film"})
-    many = await ask(served, "/tei/vectors/embed", {"inputs": ["good film", "bad"], "truncate": True})
-    assert one == many[0]
-    assert 1 == pytest.approx(np.linalg.norm(many[1]))
-    assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", {"inputs": "good film", "normalize": False})
-    raw = {"inputs": "good film", "dimensions": 2, "normalize": False, "truncation_direction": "Right"}
-    assert [[1, 0]] == await ask(served, "/tei/vectors/embed", raw)
-    assert [[1, 0]] == await ask(served, "/tei/vectors/embed", {"inputs": "good film", "dimensions": 2})
-    asked = {"inputs": ["film"], "prompt_name": "query", "normalize": False}
-    assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", asked)
+LABELS = [{"label": "GOOD", "score": 2}, {"label": "BAD", "score": 0}]
+OF_BAD = [{"label": "BAD", "score": 1}, {"label": "GOOD", "score": 0}]
+SPECIALS = {"special": True, "start": None, "stop": None}
+RAW = {"raw_scores": True}
+ORDER = {"query": "hello", "texts": ["bad", "film film", "film"], **RAW}
+ANSWERED: list[tuple[str, Any, Any]] = [
+    ("vectors/embed", {"inputs": "good film", "normalize": False}, [[1, 0, 1, 2]]),
+    ("vectors/embed", {"inputs": "good film", "dimensions": 2}, [[1, 0]]),
+    ("vectors/embed", {"inputs": "good film", "dimensions": 3, "normalize": False, "truncation_direction": "Right"},
+     [[1, 0, 1]]),
+    ("vectors/embed", {"inputs": ["film"], "prompt_name": "query", "normalize": False}, [[1, 0, 1, 2]]),
+    ("vectors/embed", {"inputs": [[2, GOOD, FILM, 3], [2, 3]], "normalize": False}, [[1, 0, 1, 2], [0, 0, 0, 0]]),
+    ("vectors/embed", {"inputs": [2, BAD, 3]}, [[0, pytest.approx(0.5**0.5), 0, pytest.approx(0.5**0.5)]]),
+    ("tokens/embed_all", {"inputs": "good"}, [[[2, 2], [GOOD, GOOD], [3, 3]]]),
+    ("rank/rerank", ORDER, [{"index": 1, "score": 1}, {"index": 2, "score": 0}, {"index": 0, "score": -1}]),
+    ("rank/rerank", {"query": "a", "texts": ["film film"], "return_text": True},
+     [{"index": 0, "text": "film film", "score": pytest.approx(1 / (1 + np.exp(-1)))}]),
+    # Here a list of two texts is a pair. At our own `/predict` it is two texts.
+    ("labels/predict", {"inputs": "good good", **RAW}, LABELS),
+    ("labels/predict", {"inputs": ["good", "good"], **RAW}, LABELS),
+    ("labels/predict", {"inputs": [["good good"], ["bad"]], **RAW}, [LABELS, OF_BAD]),
+    ("labels/predict", {"inputs": [["good", "good"]], **RAW}, [LABELS]),
+    ("rank/predict", {"inputs": ["hello", "film film"], **RAW}, [{"label": "LABEL_0", "score": 1}]),
+    # Hugging Face's client sends an object beside the inputs, often empty, to the root path, which does the task.
+    ("labels", {"inputs": "good good", "parameters": {"raw_scores": True, "truncate": None}}, LABELS),
+    ("labels/predict", {"inputs": "good good", "parameters": {}, **RAW}, LABELS),
+    ("vectors/", {"inputs": ["good film"], "normalize": False}, [[1, 0, 1, 2]]),
+    ("rank", {"query": "a", "texts": ["film"], **RAW}, [{"index": 0, "score": 0}]),
+    ("vectors", {"inputs": {"source_sentence": "good film", "sentences": ["film good", "bad"]}},
+     [pytest.approx(1), pytest.approx(2 / 12**0.5)]),
+    ("vectors/similarity", {"inputs": {"source_sentence": "good", "sentences": ["film"]},
+                            "parameters": {"prompt_name": "query", "truncate": True}}, [pytest.approx(0.75**0.5)]),
+    # Tokens beyond the model's length, too; positions are byte offsets in UTF-8.
+    ("vectors/tokenize", {"inputs": "good film"}, [[
+        {"id": 2, "text": "[CLS]", **SPECIALS}, {"id": GOOD, "text": "good", "special": False, "start": 0, "stop": 4},
+        {"id": FILM, "text": "film", "special": False, "start": 5, "stop": 9}, {"id": 3, "text": "[SEP]", **SPECIALS},
+    ]]),
+    ("vectors/tokenize", {"inputs": "中 film", "add_special_tokens": False}, [[
+        {"id": 1, "text": "中", "special": False, "start": 0, "stop": 3},
+        {"id": FILM, "text": "film", "special": False, "start": 4, "stop": 8},
+    ]]),
+    ("vectors/tokenize", {"inputs": ["good " * 100], "add_special_tokens": False}, [[
+        {"id": GOOD, "text": "good", "special": False, "start": 5 * i, "stop": 5 * i + 4} for i in range(100)
+    ]]),
+    ("vectors/decode", {"ids": [2, GOOD, FILM, 3]}, ["good film"]),
+    ("vectors/decode", {"ids": [[2, GOOD], [FILM]], "skip_special_tokens": False}, ["[CLS] good", "film"]),
+]  # fmt: skip
+"""What is asked, and the answer."""
 
 
-async def test_token_ids_are_accepted_instead_of_texts(served: Any) -> None:
-    """One list or several, normalised as for texts."""
-    by_text = await ask(served, "/tei/vectors/embed", {"inputs": ["good film"]})
-    assert by_text == await ask(served, "/tei/vectors/embed", {"inputs": [2, GOOD, FILM, 3]})
-    assert by_text * 2 == await ask(served, "/tei/vectors/embed", {"inputs": [[2, GOOD, FILM, 3]] * 2})
-    raw = {"inputs": [[2, GOOD, FILM, 3]], "normalize": False}
-    assert [[1, 0, 1, 2]] == await ask(served, "/tei/vectors/embed", raw)
-
-
-async def test_embed_all_gives_a_vector_per_token(served: Any) -> None:
-    """Including special tokens. The refusal of a pooling endpoint says how to add one without."""
-    assert [[[2, 2], [GOOD, GOOD], [3, 3]]] == await ask(served, "/tei/tokens/embed_all", {"inputs": "good"})
-    status, kind, says = await refused(served, "/tei/vectors/embed_all", {"inputs": "good"})
-    assert (424, "Backend") == (status, kind)
-    assert "gateway.task=feature-extraction" in says
-
-
-async def test_rerank_puts_texts_in_order(served: Any) -> None:
-    """`raw_scores` leaves out the sigmoid, `return_text` adds the texts."""
-    body = {"query": "hello", "texts": ["bad", "film film", "film"]}
-    found = await ask(served, "/tei/rank/rerank", body)
-    assert [1, 2, 0] == [rank["index"] for rank in found]
-    assert [{"index", "score"}] * 3 == [set(rank) for rank in found]
-    assert 1 / (1 + np.exp(-1)) == pytest.approx(found[0]["score"])
-    raw = await ask(served, "/tei/rank/rerank", {**body, "raw_scores": True, "return_text": True})
-    assert {"index": 1, "text": "film film", "score": 1} == raw[0]
-
-
-async def test_similarity_compares_one_sentence_with_others(served: Any) -> None:
-    """By the cosine of their vectors, in the order of the request."""
-    body = {"inputs": {"source_sentence": "good film", "sentences": ["film good", "bad"]}}
-    same, other = await ask(served, "/tei/vectors/similarity", body)
-    assert (1, True) == (pytest.approx(same), other < 0.9)
-    with_prompt = {**body, "parameters": {"prompt_name": "query", "truncate": True}}
-    assert 2 == len(await ask(served, "/tei/vectors/similarity", with_prompt))
-
-
-async def test_predict_takes_a_text_a_pair_or_a_batch_of_either(served: Any) -> None:
-    """Here a list of two texts is a pair. At our own `/predict` it is two texts."""
-    one = await ask(served, "/tei/labels/predict", {"inputs": "good good"})
-    assert ["GOOD", "BAD"] == [p["label"] for p in one]
-    assert one == await ask(served, "/tei/labels/predict", {"inputs": ["good", "good"]})
-    batch = await ask(served, "/tei/labels/predict", {"inputs": [["good good"], ["bad"]]})
-    assert (one, "BAD") == (batch[0], batch[1][0]["label"])
-    assert [one] == await ask(served, "/tei/labels/predict", {"inputs": [["good", "good"]]})
-    raw = await ask(served, "/tei/labels/predict", {"inputs": "good good", "raw_scores": True})
-    assert [2, 0] == [p["score"] for p in raw]
-    pair = await ask(served, "/tei/rank/predict", {"inputs": ["hello", "film film"], "raw_scores": True})
-    assert [{"label": "LABEL_0", "score": 1}] == pair
-    status, _, says = await refused(served, "/tei/labels/predict", {"inputs": [["good"], ["a", "b"]]})
-    assert (422, True) == (status, "two requests" in says)
-
-
-async def test_tokenize_lists_all_tokens_and_decode_reads_them(served: Any) -> None:
-    """Also tokens beyond the model's length. Special tokens have no position. Positions are byte offsets in UTF-8."""
-    (found,) = await ask(served, "/tei/vectors/tokenize", {"inputs": "good film"})
-    special = {"special": True, "start": None, "stop": None}
-    assert [
-        {"id": 2, "text": "[CLS]", **special}, {"id": GOOD, "text": "good", "special": False, "start": 0, "stop": 4},
-        {"id": FILM, "text": "film", "special": False, "start": 5, "stop": 9}, {"id": 3, "text": "[SEP]", **special},
-    ] == found  # fmt: skip
-    body = {"inputs": ["中 film", "good " * 100], "add_special_tokens": False}
-    places, long = await ask(served, "/tei/vectors/tokenize", body)
-    assert [(0, 3), (4, 8)] == [(token["start"], token["stop"]) for token in places]
-    assert ([GOOD] * 100, 495) == ([token["id"] for token in long], long[-1]["start"])
-    asked = {"inputs": "film", "prompt_name": "query", "add_special_tokens": False}
-    assert [[GOOD, FILM]] == [[t["id"] for t in row] for row in await ask(served, "/tei/vectors/tokenize", asked)]
-    assert ["good film"] == await ask(served, "/tei/vectors/decode", {"ids": [2, GOOD, FILM, 3]})
-    whole = {"ids": [[2, GOOD], [FILM]], "skip_special_tokens": False}
-    assert ["[CLS] good", "film"] == await ask(served, "/tei/vectors/decode", whole)
-
-
-async def test_parameters_of_hugging_faces_client_are_read_as_fields(served: Any) -> None:
-    """The client sends an object beside the inputs, often empty."""
-    plain = await ask(served, "/tei/labels", {"inputs": "good good"})
-    assert plain == await ask(served, "/tei/labels", {"inputs": "good good", "parameters": {"truncate": None}})
-    raw = await ask(served, "/tei/labels", {"inputs": "good good", "parameters": {"raw_scores": True}})
-    assert [2, 0] == [p["score"] for p in raw]
-    found = await refused(served, "/tei/labels/predict", {"inputs": "good", "parameters": {"top_k": 1}})
-    assert (422, True) == (found[0], "unknown field top_k" in found[2])
-    assert 422 == (await refused(served, "/tei/labels/predict", {"inputs": "good", "parameters": 7}))[0]
-
-
-async def test_the_root_path_does_the_models_task(served: Any) -> None:
-    """`InferenceClient(model=URL)` calls it."""
-    embedded = await ask(served, "/tei/vectors/embed", {"inputs": ["good"]})
-    assert embedded == await ask(served, "/tei/vectors", {"inputs": ["good"]}) == await ask(
-        served, "/tei/vectors/", {"inputs": ["good"]}
-    )  # fmt: skip
-    assert "GOOD" == (await ask(served, "/tei/labels", {"inputs": "good"}))[0]["label"]
-    assert 0 == (await ask(served, "/tei/rank", {"query": "a", "texts": ["film"]}))[0]["index"]
-    compared = {"inputs": {"source_sentence": "good", "sentences": ["good"]}}
-    assert [pytest.approx(1)] == await ask(served, "/tei/vectors", compared)
+async def test_every_route_answers_as_text_embeddings_inference(served: Any) -> None:
+    """Texts, pairs, token ids and their batches."""
+    for path, body, answer in ANSWERED:
+        assert answer == await ask(served, f"/tei/{path}", body), (path, body)
 
 
 REFUSED = [
@@ -221,7 +168,11 @@ REFUSED = [
     ("vectors/predict", {"inputs": "good"}, 424, "Backend", "not a classification model"),
     ("vectors/rerank", {"query": "a", "texts": ["b"]}, 424, "Backend", "not a re-ranker model"),
     ("labels/embed", {"inputs": "good"}, 424, "Backend", "not an embedding model"),
+    ("vectors/embed_all", {"inputs": "good"}, 424, "Backend", "gateway.task=feature-extraction"),
     ("rank/predict", {"inputs": "good"}, 422, "Validation", "takes pairs"),
+    ("labels/predict", {"inputs": [["good"], ["a", "b"]]}, 422, "Validation", "two requests"),
+    ("labels/predict", {"inputs": "good", "parameters": {"top_k": 1}}, 422, "Validation", "unknown field top_k"),
+    ("labels/predict", {"inputs": "good", "parameters": 7}, 422, "Validation", "parameters must be an object"),
     ("rank/rerank", {"query": "a"}, 422, "Validation", "the field texts is missing"),
     ("nobody/embed", {"inputs": "good"}, 404, "Validation", "does not exist"),
 ]
