@@ -37,11 +37,3 @@ BOUNDS: Final[Mapping[str, tuple[float, ...]]] = {
     COSINE: catalog.COSINE_BUCKETS,
 }
 """The bounds of those that are numbers."""
-KINDS: Final[Mapping[str, str]] = {
-    **dict.fromkeys((LANGUAGE, CASE), "texts"),
-    **dict.fromkeys((TOKENS, UNKNOWN), "tokens"),
-    **dict.fromkeys((LABEL, SCORE), "answers"),
-}
-"""What a variable depends on: the texts alone, texts and tokenizer, or the model's answers. The others depend on what
-each version has learned, so two versions cannot be compared by them.
-"""

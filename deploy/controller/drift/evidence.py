@@ -20,16 +20,20 @@ normal samples. Bets for which the reference is too small are not made.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from gateway import metrics
+from gateway.metrics.drift import Floats
+
+drift = metrics.drift
 
 DAY_S: Final = 86_400.0
+HOUR_S: Final = 3600.0
 
 _ODDS: Final = (0.33, 1.5, 3.0, 10.0)
 """By how much bets multiply a bin's odds."""
@@ -45,6 +49,8 @@ _ABOVE: Final = 4.0
 """Logarithm of a bet's upper limit over the alarm level. More money would only prolong an alarm after its cause."""
 _MAX_WAITING: Final = 1.0
 _LEAST_STAKE: Final = 1e-300
+_LEAST_COUNT: Final = 0.01
+"""A value that came less often, of late, is forgotten."""
 _LEAST_VISIBLE: Final = 0.05
 """Smallest change that is claimed to be visible: the weakest bets lose on smaller ones, and they hardly matter."""
 _USUAL_STAKE: Final = 0.01
@@ -102,20 +108,26 @@ class Judged:
 
 
 class Variable:
-    """The bets on one variable against one reference (``p`` and ``size``: see ``bets``).
+    """The bets on one variable of a version against its ``reference``, from ``now`` (Unix time) on.
 
     ``begun``: what an earlier controller has found. Its evidence is divided evenly among the bets, which is as good a
     stake as any: all bets together own what they owned, and the right one soon owns most of it again.
     """
 
     def __init__(
-        self, p: Floats, size: float, *, ordered: bool, alarm_days: float, begun: Judged | None = None
-    ) -> None:  # fmt: skip
-        expected = bets(p, size, ordered=ordered)
+        self, reference: drift.Bins, *, alarm_days: float, now: float = 0.0, begun: Judged | None = None
+    ) -> None:
+        p, self._size = drift.shares([*reference.values()]), sum(reference.values())
+        expected = bets(p, self._size, ordered=drift.is_ordered(reference))
         count = len(expected)
+        self.reference = reference
+        self.last = begun or Judged(0.0, 1.0, now)
         self._gains = np.log(expected / p)
-        self._size = size
         self._alarm = alarm_days
+        self._hour: dict[str, float] = {}
+        """The counts of about the last hour (averaged with exponential decay), until ``_looked``."""
+        self._looked = self._at = now
+        """Unix time of the last look, and of the last one with values."""
         self._lately = 0.0
         """Texts per day, averaged with exponential decay over a day."""
         self._most = math.log(max(1, count) * alarm_days) + _ABOVE
@@ -136,8 +148,19 @@ class Variable:
         """Whether the reference is large enough for any bet."""
         return len(self._gains) > 0
 
-    def step(self, counts: Floats, days: float, now: float) -> Judged:
-        """Apply the counts (bins,) of the last ``days`` until ``now`` (Unix time)."""
+    def update(self, counts: Mapping[str, float], now: float) -> None:
+        """Judge what was counted since the last look, by value; ``now`` is Unix time."""
+        kept = math.exp((self._looked - now) / HOUR_S)
+        self._looked = now
+        hour = {name: self._hour.get(name, 0) * kept + counts.get(name, 0) for name in {**self._hour, **counts}}
+        self._hour = {name: count for name, count in hour.items() if count > _LEAST_COUNT}
+        if self.is_judged and any(counts.values()):
+            seen = np.array([*drift.folded(counts, self.reference).values()])
+            self._step(seen, max(0.0, now - self._at) / DAY_S, now)
+            self._at = now
+
+    def _step(self, counts: Floats, days: float, now: float) -> None:
+        """Apply the counts (bins,) of the last ``days``."""
         texts = float(counts.sum())
         self._grown += self._gains @ counts
         self._seen += texts
@@ -153,10 +176,14 @@ class Variable:
         self._began[ended & ~full] = now
         self._grown[ended | full] = self._seen[ended | full] = 0.0
         self._lately = self._lately * math.exp(-days) + texts
-        return Judged(float(owned.mean()), self.visible(), float(self._began[owned.argmax()]))
+        self.last = Judged(float(owned.mean()), self._visible(), float(self._began[owned.argmax()]))
 
-    def visible(self) -> float:
+    def _visible(self) -> float:
         """Return the change in a share that would be found within a day; see ``Judged``."""
         both = self._lately * self._size / (self._lately + self._size)
         log_growth = math.log(len(self._gains) * self._alarm / _USUAL_STAKE)
         return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * log_growth / both) / 2)) if both > 0 else 1.0
+
+    def shares(self) -> drift.Shares:
+        """Return the shares of about the last hour beside the reference's; none of an idle one."""
+        return drift.Shares(self.reference, self._hour if sum(self._hour.values()) >= 1 else {})

@@ -1,7 +1,8 @@
 """A duty of the controller: judges what all gateways count, and shows it as metrics and in records.
 
 One record per endpoint, beside what model syncs report: gateways read it for their page and `/v1/status`, and the next
-controller continues from it. It is written when a verdict changes, when labels have come, and once an hour.
+controller continues from it. It is written when a verdict changes or labels have come, at most once a minute, and
+once an hour.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from deploy.controller.counters import Reading, grown
-from deploy.controller.drift import accuracy
+from deploy.controller.counters import Numbers, Reading, grown
+from deploy.controller.drift import accuracy, references
 from deploy.controller.drift.accuracy import Labels
-from deploy.controller.drift.evidence import Judged
-from deploy.controller.drift.references import Key, name_of, references
-from deploy.controller.drift.variables import Begun, Followed, Variables, of_endpoints
+from deploy.controller.drift.evidence import Judged, Variable
+from deploy.controller.drift.references import Key
 from deploy.controller.drift.versions import Pair, Sentences, Versions
 from deploy.controller.gateways import Gateways
 from deploy.tools.errors import GatewayError
@@ -27,13 +27,14 @@ from gateway.registry import Record, Records, RegistryWriter
 from gateway.spec import ServingTask
 
 catalog = metrics.catalog
-ALARM_DAYS: Final = metrics.drift.ALARM_DAYS
+drift = metrics.drift
+ALARM_DAYS: Final = drift.ALARM_DAYS
 log = logging.getLogger("triton_gateway.controller")
 
 EVERY_S: Final = 15.0
 _RECORDED_S: Final = 3600.0
-_LABELS_S: Final = 60.0
-"""How long new labels wait to be recorded."""
+_CHANGED_S: Final = 60.0
+"""Least time between two records of an endpoint: labels may come with every look."""
 _FORGOTTEN_S: Final = 90 * 86400.0
 """The accuracy of a version is kept this long after its last label."""
 VISIBLE: Final = 0.25
@@ -69,7 +70,9 @@ class Judging:
         self._alarm_days = alarm_days
         self._due = -math.inf
         self._reading = Reading()
-        self._variables: Variables | None = None
+        self._begun: dict[tuple[Key, str], Judged] | None = None
+        """What an earlier controller has found, by variable and the name of its reference; None: not read yet."""
+        self._variables: dict[Key, Variable] = {}
         self._versions = Versions()
         self._labels: dict[tuple[str, str], Labels] = {}
         self._recorded: dict[str, tuple[float, Mapping[str, Any]]] = {}
@@ -93,14 +96,11 @@ class Judging:
 
     def _judge(self) -> None:
         now = self._wall()
-        if self._variables is None:
-            begun, self._labels = read(self._store.reports.read())
-            self._variables = Variables(self._alarm_days, begun)
+        if self._begun is None:
+            self._begun, self._labels = read(self._store.reports.read())
         before, self._reading = self._reading, self._gateways.counters().over(self._reading)
         news = grown(before, self._reading)
-        # A gateway that cannot be read now may be the only one that serves a version.
-        in_use = references(self._reading)
-        found = self._variables.update(now, news, in_use, is_whole=not self._reading.missing)
+        found = self._judged(now, news, self._begun)
         pairs = self._versions.update(now, news)
         for version, more in accuracy.counted(news).items():
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
@@ -109,13 +109,28 @@ class Judging:
         self._show(_families(found, values))
         self._record(values)
 
+    def _judged(self, now: float, news: Numbers, begun: dict[tuple[Key, str], Judged]) -> dict[Key, Variable]:
+        """Return the variables with a reference that is large enough, judged by what was counted since the last look.
+
+        One whose reference is new begins with the next look: what was counted before came, in part, before that.
+        """
+        in_use, counts = references.references(self._reading), references.variables(news)
+        if not self._reading.missing:  # a gateway that cannot be read may be the only one that serves a version
+            self._variables = {key: one for key, one in self._variables.items() if key in in_use}
+        for key, one in self._variables.items():
+            one.update(counts.get(key, {}), now)
+        for key, bins in in_use.items():
+            if key not in self._variables or self._variables[key].reference != bins:
+                earlier = begun.pop((key, references.name_of(bins)), None)
+                self._variables[key] = Variable(bins, alarm_days=self._alarm_days, now=now, begun=earlier)
+        return {key: one for key, one in self._variables.items() if one.is_judged}
+
     def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
         now = self._clock()
         due = {}
         for endpoint, value in values.items():
             at, before = self._recorded.get(endpoint, (-math.inf, {}))
-            has_labels = value["accuracy"] != before.get("accuracy") and now - at >= _LABELS_S
-            if now - at >= _RECORDED_S or _verdicts(value) != _verdicts(before) or has_labels:
+            if now - at >= (_RECORDED_S if _verdicts(value) == _verdicts(before) else _CHANGED_S):
                 due[endpoint] = value
         gone = self._recorded.keys() - values.keys()
         if due:
@@ -128,28 +143,33 @@ class Judging:
 
 
 def _verdicts(value: Mapping[str, Any]) -> object:
-    """Return the part of a record whose change is recorded at once."""
+    """Return the part of a record whose change is recorded within a minute."""
     return (
+        value.get("accuracy"),
         {(one["version"], one["variable"]): one["state"] for one in value.get("variables", ())},
-        {(one["version"], one["beside"]): one["sentences"] for one in value.get("compared", ())},
+        {(one["version"], one["beside"]): sorted(one["sentences"]) for one in value.get("compared", ())},
     )
 
 
 def _values(
-    found: Mapping[Key, Followed], pairs: Mapping[Pair, Sentences], labels: Mapping[tuple[str, str], Labels],
+    found: Mapping[Key, Variable], pairs: Mapping[Pair, Sentences], labels: Mapping[tuple[str, str], Labels],
     alarm_days: float, now: float,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return the record of each endpoint; ``now`` in Unix seconds."""
-    endpoints = of_endpoints(found)
+    of: dict[str, list[float]] = defaultdict(list)
+    for (endpoint, *_), variable in found.items():
+        of[endpoint].append(variable.last.days)
+    # What alarms is the mean over the variables of all versions of an endpoint.
+    means = {endpoint: sum(days) / len(days) for endpoint, days in of.items()}
     values: dict[str, dict[str, Any]] = defaultdict(
         lambda: {"at": round(now), "alarm_days": alarm_days, "variables": [], "compared": [], "accuracy": []}
     )
-    for (endpoint, version, variable), followed in found.items():
-        one = followed.last
+    for (endpoint, version, name), variable in found.items():
+        one = variable.last
         values[endpoint]["variables"].append({
-            "version": version, "variable": variable, "reference": name_of(followed.reference),
+            "version": version, "variable": name, "reference": references.name_of(variable.reference),
             "days": round(one.days, 3), "visible": round(one.visible, 4), "since": round(one.since),
-            "state": state(one, endpoints[endpoint], alarm_days),
+            "state": state(one, means[endpoint], alarm_days),
         })  # fmt: skip
     for pair, sentences in pairs.items():
         told = {"version": pair.canary, "beside": pair.stable, "sentences": dict(sentences)}
@@ -160,7 +180,7 @@ def _values(
     return values
 
 
-def read(records: Records) -> tuple[Begun, dict[tuple[str, str], Labels]]:
+def read(records: Records) -> tuple[dict[tuple[Key, str], Judged], dict[tuple[str, str], Labels]]:
     """Return the evidence and the labels that an earlier controller has recorded; what cannot be read is left out."""
     begun: dict[tuple[Key, str], Judged] = {}
     labels: dict[tuple[str, str], Labels] = {}
@@ -176,15 +196,15 @@ def read(records: Records) -> tuple[Begun, dict[tuple[str, str], Labels]]:
     return begun, labels
 
 
-def _families(found: Mapping[Key, Followed], values: Mapping[str, Mapping[str, Any]]) -> Families:
+def _families(found: Mapping[Key, Variable], values: Mapping[str, Mapping[str, Any]]) -> Families:
     """Return the metrics of what the records (``values``) say, and the shares beside the references."""
     variables = {(endpoint, one["version"], one["variable"]): one
                  for endpoint, value in values.items() for one in value["variables"]}  # fmt: skip
     shares: dict[tuple[str, ...], float] = {}
     moved: dict[tuple[str, ...], float] = {}
-    for key, followed in found.items():
-        beside = followed.shares()
-        if not beside.n:  # an idle one has no shares
+    for key, variable in found.items():
+        beside = variable.shares()
+        if not beside.n:
             continue
         for of_it, some in (("now", beside.now), ("reference", beside.then)):
             shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, some.tolist(), strict=True)}

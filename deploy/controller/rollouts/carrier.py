@@ -17,7 +17,7 @@ from deploy.controller import default_versions
 from deploy.controller.counters import Reading, grown
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record, steps
-from deploy.controller.rollouts.counts import Version, between
+from deploy.controller.rollouts.counts import between
 from deploy.controller.rollouts.steps import Observation, Rollout
 from deploy.controller.wanted import Wanted
 from gateway import default_version, spec
@@ -126,7 +126,7 @@ class Carrier:
             return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task"), self._known.reading
         if self._gateways is None:
             return Observation(missing=(f"any gateway: {NO_GATEWAYS}",)), self._known.reading
-        canary, stable = (Version(endpoints[url].endpoint, endpoints[url].version) for url in urls)
+        canary, stable = ((endpoints[url].endpoint, endpoints[url].version) for url in urls)
         reading = self._gateways.counters().over(self._known.reading)
         counted = grown(self._known.reading, reading)
         statuses, wanted = self._gateways.statuses(), record.wanted_weights(serving, rollout) or {}

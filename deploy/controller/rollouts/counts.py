@@ -58,16 +58,10 @@ def _added(one: Mapping[T, int], other: Mapping[T, int]) -> dict[T, int]:
     return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A version by its metric labels."""
-
-    endpoint: str
-    version: str
-
-
-def between(grown: Numbers, version: Version, route: str, names: Mapping[str, str] = MappingProxyType({})) -> Counts:
-    """Return the counts of ``version`` on ``route`` in what has ``grown``, with the labels it gave.
+def between(
+    grown: Numbers, version: tuple[str, str], route: str, names: Mapping[str, str] = MappingProxyType({})
+) -> Counts:
+    """Return the counts of ``version`` (its endpoint's name, its own) on ``route`` in what has ``grown``.
 
     Labels and mirrored requests are counted per version, on all routes. ``names``: labels → what they mean.
     """
@@ -76,7 +70,7 @@ def between(grown: Numbers, version: Version, route: str, names: Mapping[str, st
     values: dict[str, float] = defaultdict(float)
     mirrored: dict[str, float] = defaultdict(float)
     for (name, *labels), news in grown.items():
-        if labels[:2] != [version.endpoint, version.version]:
+        if labels[:2] != [*version]:
             continue
         of = labels[2:]
         if name == _REQUESTS and of[0] == route:

@@ -108,7 +108,7 @@ class Gate:
             return f"it is slower by more than the permitted {self.slower - 1:.0%} (--slower)"
         if strongest == "labels":
             return (
-                f"the shares of its labels are {_listed(self.canary)}, stable's are {_listed(self.stable)}; a share "
+                f"the shares of its labels are {listed(self.canary)}, stable's are {listed(self.stable)}; a share "
                 f"may differ by {100 * self.label_shift:.0f} percentage points and not vanish (--label-shift)"
             )
         differed = self.canary.pairs[1]
@@ -186,7 +186,8 @@ def _shares(counts: Counts) -> dict[str, float]:
     return {label: round(count / total, 3) for label, count in counts.labels.items()}
 
 
-def _listed(counts: Counts) -> str:
+def listed(counts: Counts) -> str:
+    """Return the shares of labels in words."""
     return ", ".join(f"{label} {share:.0%}" for label, share in _shares(counts).items()) or "none"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from deploy.controller.counters import grown
+from deploy.controller.counters import Reading, grown, parse
 from deploy.controller.gateways import Gateways, addresses
 
 
@@ -49,3 +49,19 @@ def test_one_reading_serves_whoever_looks_at_about_the_same_time() -> None:
     assert (("http://b",), {series: 1.0}) == (second.missing, grown(first, second))
     now[0], pages["http://b"] = 4.0, last + 2
     assert {series: 2.0} == grown(second, gateways.counters().over(second)), "what it counted meanwhile is not lost"
+
+
+def test_buckets_without_new_values_are_known_too() -> None:
+    """A look has the bounds of every bucket, whatever came since the last one."""
+    name = "gateway_variable_scalar_bucket"
+    text = name + '{{endpoint="e",version="1",variable="top_score",le="{}"}} {}\n'
+    before, now = (Reading({"a": parse(text.format(1, 5) + text.format("+Inf", n))}) for n in (5, 6))
+    assert {(name, "e", "1", "top_score", "1"): 0, (name, "e", "1", "top_score", "+Inf"): 1} == grown(before, now)
+
+
+def test_names_of_any_form_are_read() -> None:
+    """With quotes, braces, spaces and new lines, as Prometheus writes them; also when they are read again."""
+    text = 'gateway_feedback_total{endpoint="a \\"b\\" }",label="x\\ny",predicted="1 2",version=""} 3.0\nother 1\n'
+    known: dict[str, tuple[str, ...]] = {}
+    for _ in range(2):
+        assert {("gateway_feedback_total", 'a "b" }', "", "1 2", "x\ny"): 3.0} == parse(text, known)

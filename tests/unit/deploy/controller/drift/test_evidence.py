@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -15,7 +17,20 @@ UNKNOWN = np.array([0.9, 0.04, 0.03, 0.02, 0.01, 0.0])
 LENGTH = np.array([*[0.1] * 10, 0.0])
 KINDS = {"label": (LABEL, False), "unknown": (UNKNOWN, True), "length": (LENGTH, True)}
 SIZE = 5_000
-MINUTE = 1 / 1440
+MINUTE = 60.0
+
+
+def against(*counts: float, ordered: bool = False, begun: Judged | None = None, alarm_days: float = 30.0) -> Variable:
+    """A variable with a reference of these counts; the last one is of missing values."""
+    names = [f"{place}" if ordered else f"label {place}" for place in range(len(counts) - 2)]
+    bins = dict(zip((*names, drift.ABOVE if ordered else drift.OTHER, drift.MISSING), counts, strict=True))
+    return Variable(bins, alarm_days=alarm_days, begun=begun)
+
+
+def step(variable: Variable, counts: Iterable[float], now: float) -> Judged:
+    """Let these values come until ``now``."""
+    variable.update(dict(zip(variable.reference, map(float, counts), strict=True)), now)
+    return variable.last
 
 
 class Endpoint:
@@ -24,17 +39,15 @@ class Endpoint:
     def __init__(self, rng: np.random.Generator, *, size: int = SIZE, alarm_days: float = drift.ALARM_DAYS) -> None:
         self.rng, self.alarm_days, self.now = rng, alarm_days, 0.0
         self.variables = {
-            name: Variable(
-                drift.shares(rng.multinomial(size, share).astype(float)), size, ordered=ordered, alarm_days=alarm_days
-            )
+            name: against(*rng.multinomial(size, share).tolist(), ordered=ordered, alarm_days=alarm_days)
             for name, (share, ordered) in KINDS.items()
         }
 
-    def step(self, texts: int, days: float = MINUTE, **changed: Floats) -> float:
-        """Apply some texts; return the endpoint's evidence."""
-        self.now += days * evidence.DAY_S
+    def step(self, texts: int, **changed: Floats) -> float:
+        """Let some texts come within a minute; return the endpoint's evidence."""
+        self.now += MINUTE
         found = [
-            variable.step(self.rng.multinomial(texts, changed.get(name, KINDS[name][0])).astype(float), days, self.now)
+            step(variable, self.rng.multinomial(texts, changed.get(name, KINDS[name][0])), self.now)
             for name, variable in self.variables.items()
         ]
         return sum(judged.days for judged in found) / len(found)
@@ -50,7 +63,7 @@ def test_stationary_traffic_spends_no_more_than_the_budget(rate: int, size: int)
         is_on = [endpoint.step(rate) >= alarm_days for endpoint in endpoints]
         alarms += sum(now and not before for now, before in zip(is_on, was_on, strict=True))
         was_on = is_on
-    assert alarms <= len(endpoints) * steps * MINUTE / alarm_days
+    assert alarms <= len(endpoints) * steps * MINUTE / evidence.DAY_S / alarm_days
 
 
 @pytest.mark.parametrize(
@@ -84,8 +97,7 @@ def test_the_beginning_of_a_change_is_reported() -> None:
     began = endpoint.now
     for _ in range(60):
         endpoint.step(100, label=np.array([0.7, 0.3, 0.0, 0.0]))
-    judged = endpoint.variables["label"].step(np.array([70.0, 30, 0, 0]), MINUTE, endpoint.now + 60)
-    assert abs(judged.since - began) < 20 * 60
+    assert abs(endpoint.variables["label"].last.since - began) < 20 * 60
 
 
 def test_an_alarm_ends_when_traffic_is_normal_again() -> None:
@@ -101,18 +113,16 @@ def test_an_alarm_ends_when_traffic_is_normal_again() -> None:
 
 def test_idle_time_is_no_evidence() -> None:
     """A month without texts, then normal traffic."""
-    variable = Variable(drift.shares([2_500, 2_500, 0, 0]), 5_000, ordered=False, alarm_days=30.0)
-    for _ in range(5):
-        assert variable.step(np.array([1.0, 0, 0, 0]), 30.0, 0.0).days <= 3.0
+    variable = against(2_500, 2_500, 0, 0)
+    for month in range(1, 6):
+        assert step(variable, [1, 0, 0, 0], month * 30 * evidence.DAY_S).days <= 3.0
 
 
 def test_with_fewer_texts_only_larger_changes_are_visible() -> None:
     """With many texts, the size of the reference is the limit."""
 
     def seen(texts: int, size: int) -> float:
-        p = drift.shares([size / 2, size / 2, 0, 0])
-        variable = Variable(p, size, ordered=False, alarm_days=30.0)
-        return variable.step(np.array([texts / 2, texts / 2, 0, 0]), 1.0, 0.0).visible
+        return step(against(size / 2, size / 2, 0, 0), [texts / 2, texts / 2, 0, 0], evidence.DAY_S).visible
 
     assert 0.5 < seen(10, 5_000)
     assert seen(300, 20_000) > 2 * seen(100_000, 20_000)
@@ -121,35 +131,35 @@ def test_with_fewer_texts_only_larger_changes_are_visible() -> None:
 
 def test_a_reference_that_is_off_by_chance_is_no_drift_however_many_texts_come() -> None:
     """Of its thousand values 440 were the label that half of a million texts have."""
-    variable = Variable(drift.shares([440, 560, 0, 0]), 1_000, ordered=False, alarm_days=30.0)
-    for _ in range(100):
-        found = variable.step(np.array([5_000.0, 5_000, 0, 0]), MINUTE, 0.0)
+    variable = against(440, 560, 0, 0)
+    for minute in range(1, 101):
+        found = step(variable, [5_000, 5_000, 0, 0], minute * MINUTE)
     assert found.days < 30.0
 
 
 def test_a_reference_that_is_too_small_gets_no_bets() -> None:
     """Twenty values say nothing that chance could not explain."""
-    assert not Variable(drift.shares([10, 10, 0, 0]), 20, ordered=False, alarm_days=30.0).is_judged
+    assert not against(10, 10, 0, 0).is_judged
 
 
-def test_evidence_continues_after_a_restart_and_chance_does_not_make_more_of_it() -> None:
+@pytest.mark.parametrize(("counts", "is_found"), [((90, 10, 0, 0), True), ((50, 50, 0, 0), False)])
+def test_evidence_continues_after_a_restart_and_chance_does_not_make_more_of_it(
+    counts: tuple[int, ...], is_found: bool
+) -> None:
     """What was found is divided among all bets: the right one soon has it again, without a change it is lost."""
-    p, size = drift.shares(np.array([2_500.0, 2_500.0, 0.0, 0.0])), 5_000
-    for counts, is_found in ((np.array([90.0, 10, 0, 0]), True), (np.array([50.0, 50, 0, 0]), False)):
-        begun = Judged(40.0, 0.1, 7.0)
-        variable = Variable(p, size, ordered=False, alarm_days=30.0, begun=begun)
-        found = [variable.step(counts, MINUTE, 60.0) for _ in range(5)]
-        assert is_found == (found[-1].days >= 30.0)
-        assert not is_found or found[-1].since == 7.0
+    variable = against(2_500, 2_500, 0, 0, begun=Judged(40.0, 0.1, 7.0))
+    for minute in range(1, 6):
+        found = step(variable, counts, minute * MINUTE)
+    assert is_found == (found.days >= 30.0)
+    assert not is_found or found.since == 7.0
 
 
 def test_values_beyond_the_reference_are_evidence() -> None:
     """If the reference has no unknown tokens, texts with some are noticed."""
-    reference = drift.reference_of({"0": 1_000.0, "0.01": 0.0, "0.02": 0.0, "+Inf": 0.0})
-    now = np.array([*drift.folded({"0": 900.0, "0.02": 100.0}, reference).values()])
-    variable = Variable(drift.shares([*reference.values()]), 1_000.0, ordered=True, alarm_days=30.0)
-    variable.step(now * 0.001, 0.01, 0.0)
-    assert variable.step(now, 0.01, 0.0).days > 30
+    variable = Variable(drift.reference_of({"0": 1_000.0, "0.01": 0.0, "0.02": 0.0, "+Inf": 0.0}), alarm_days=30.0)
+    for minute, texts in ((1, 1.0), (2, 1_000.0)):
+        variable.update({"0": 0.9 * texts, "0.02": 0.1 * texts}, minute * 15 * MINUTE)
+    assert variable.last.days > 30
 
 
 def test_what_the_reference_never_had_is_bet_upon_by_what_it_becomes() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from deploy.controller.counters import Reading, grown, parse
-from deploy.controller.rollouts.counts import Counts, Version, between
+from deploy.controller.rollouts.counts import Counts, between
 
 
 def _reading(text: str) -> Reading:
@@ -16,7 +16,7 @@ def test_callers_mistakes_and_full_gateways_are_nobodys_failure() -> None:
         f'gateway_requests_total{{endpoint="e",outcome="{outcome}",route="canary",version="2"}} 10\n'
         for outcome in ("ok", "input_refused", "client_gone", "overloaded", "hook_failed", "deadline_exceeded")
     )
-    found = between(grown(_reading(""), _reading(text)), Version("e", "2"), "canary")
+    found = between(grown(_reading(""), _reading(text)), ("e", "2"), "canary")
     assert (30, 20) == (found.requests, found.failures)
 
 
@@ -27,7 +27,7 @@ def test_latency_buckets_become_counts_of_slower_answers() -> None:
         f'gateway_request_duration_seconds_bucket{{{labels},le="{le}"}} {n}\n'
         for le, n in (("0.01", 70), ("0.1", 98), ("+Inf", 100))
     )
-    found = between(grown(_reading(""), _reading(text)), Version("e", "1"), "stable")
+    found = between(grown(_reading(""), _reading(text)), ("e", "1"), "stable")
     assert Counts(0, 0, 100, {0.01: 30, 0.1: 2}) == found
 
 
@@ -43,7 +43,7 @@ def test_what_versions_answer_is_counted_by_value() -> None:
         )
 
     counted = grown(_reading(text(10.0, 1.0)), _reading(text(40.0, 3.0)))
-    assert {"good": 30, 'a}, "b': 2} == between(counted, Version("e", "2"), "canary").labels
+    assert {"good": 30, 'a}, "b': 2} == between(counted, ("e", "2"), "canary").labels
 
 
 def test_a_canary_for_which_stable_answered_and_its_mirrored_requests_are_its_own() -> None:
@@ -56,5 +56,5 @@ def test_a_canary_for_which_stable_answered_and_its_mirrored_requests_are_its_ow
         f'{name}{{endpoint="e",outcome="{outcome}",version="2"}} {n}\n'
         for name, outcomes in counted.items() for outcome, n in outcomes.items()
     )  # fmt: skip
-    found = between(grown(_reading(""), _reading(text)), Version("e", "2"), "canary")
+    found = between(grown(_reading(""), _reading(text)), ("e", "2"), "canary")
     assert Counts(4, 4, pairs=(30, 10), mirror_failures=1) == found
