@@ -21,8 +21,7 @@ from deploy.controller.election import Election
 from deploy.controller.gateways import Gateways, addresses
 from deploy.controller.history.recorder import Observer
 from deploy.controller.pruning import Pruner
-from deploy.controller.rollouts import shown
-from deploy.controller.rollouts.duty import Rollouts
+from deploy.controller.rollouts.duty import Rollouts, families
 from deploy.controller.telemetry import Telemetry
 from deploy.tools import ports, probes
 from gateway import logs, settings
@@ -58,7 +57,7 @@ def made(
             "contents of models": ContentKeeper(store, lambda: reported(election.records)),
             "history": Observer(store),
             "unused records": Pruner(),
-            "metrics of rollouts": lambda task: show(shown.families(task)),
+            "metrics of rollouts": lambda task: show(families(task)),
         }  # fmt: skip
         if seen is None:
             return found

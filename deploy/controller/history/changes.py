@@ -216,7 +216,7 @@ def _decided_weights(task: ServingTask, serving: spec.ServingSpec) -> dict[str, 
             if (rollout := record.read(task, name)) is None or not rollout.history:
                 continue
             wanted, last = record.wanted_weights(serving, rollout), rollout.history[-1]
-            if wanted is not None and record.are_equal(wanted, record.weights(serving, name)):
+            if wanted is not None and record.are_equal(wanted, record.weights(serving, name) or {}):
                 found[name] = Fact({}, record.CONTROLLER, last.at, f"{last.what}: {last.why}")
     return found
 

@@ -17,8 +17,8 @@ from deploy.controller import default_versions
 from deploy.controller.counters import Reading, grown
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record, steps
-from deploy.controller.rollouts.counts import between
-from deploy.controller.rollouts.steps import Observation, Rollout
+from deploy.controller.rollouts.counts import Counts, between
+from deploy.controller.rollouts.steps import Rollout
 from deploy.controller.wanted import Wanted
 from gateway import default_version, spec
 from gateway.registry import Record
@@ -29,7 +29,9 @@ log = logging.getLogger("triton_gateway.controller")
 GUARDED_S: Final = 30.0
 """Seconds after a look for which a rollout counts as guarded; the state is written three times within them."""
 SETTLED_S: Final = 5.0
-"""Seconds for which weights of somebody else stay before they are put right."""
+"""Seconds for which weights of somebody else stay before they are put right: their writer may still be writing."""
+_REPEATED_S: Final = 60.0
+"""Seconds after a decision in which its weights are written again, however often."""
 NO_GATEWAYS: Final = "the controller knows no gateways (TRITON_GATEWAY_URL), so nobody could see if a version is worse"
 
 
@@ -56,9 +58,9 @@ class Carrier:
         self._known = _Known()
         self._next: _Known | None = None
         """What the last look wanted to be written: the next look finds whether it was."""
-        self._found = ""
+        self._found: Mapping[str, float] = {}
         self._since = 0.0
-        """Since when the Task has the weights ``_found``."""
+        """Since when the Task has the weights ``_found``; empty: no route."""
 
     def look(self, task: ServingTask, serving: spec.ServingSpec) -> Wanted | None:
         """Look once, and return what to write. Raises ``DeployError``: nothing was decided then."""
@@ -68,16 +70,20 @@ class Carrier:
         elif self._known.stored != stored:  # another controller has written
             self._known = _Known(record.read(task, self._endpoint), stored)
         self._next = None
-        found = spec.described_weights(serving.canaries.get(self._endpoint))
+        route = serving.canaries.get(self._endpoint)
+        found = {route.prefix: 1.0} if route and route.prefix else record.weights(serving, self._endpoint) or {}
         if found != self._found or not self._since:
             self._found, self._since = found, now
-        before, reading = self._known.rollout, self._known.reading
-        after = self._requested(task, before, now)
+        after, reading, is_lost = self._requested(task, self._known.rollout, now), self._known.reading, False
         if after is None:
             return None
-        if after is before:
-            after, reading = self._moved(serving, after, now)
-        return self._wanted(task, serving, after, reading, now)
+        wanted = record.wanted_weights(serving, after)
+        if after is self._known.rollout and wanted is not None:
+            if not record.are_equal(wanted, found):
+                after, is_lost = self._changed(serving, after, wanted, now)
+            elif not after.is_over:
+                after, reading = self._counted(serving, after, now)
+        return self._wanted(task, serving, after, reading, now, is_lost)
 
     def _requested(self, task: ServingTask, rollout: Rollout | None, now: float) -> Rollout | None:
         """Return the rollout after what a person asks for; the same one if there is nothing new."""
@@ -87,71 +93,54 @@ class Carrier:
         if wanted.command == "run" and wanted.rollout is not None and (rollout is None or rollout.is_over):
             if self._gateways is None:
                 return steps.refused(wanted.rollout, wanted.id, now, NO_GATEWAYS)
-            begun = steps.begun(wanted.rollout, wanted.id, now, wanted.who)
-            return begun if rollout is None else replace(begun, replaced=rollout.replaced)
+            return steps.begun(wanted.rollout, wanted.id, now, wanted.who, self._found)
         if rollout is None:
             return None  # there is nothing to promote or abort
         return steps.after_command(rollout, wanted.command, wanted.id, now, wanted.who)
 
-    def _moved(self, serving: spec.ServingSpec, rollout: Rollout, now: float) -> tuple[Rollout, Reading]:
-        """Return the rollout after one look, and the counters that were read for it."""
-        found, wanted = self._found, record.wanted_weights(serving, rollout)
-        if wanted is None:
-            return rollout, self._known.reading
-        if record.are_equal(wanted, record.weights(serving, self._endpoint)):
-            rollout = rollout if rollout.is_written else rollout.written()
-        elif not rollout.is_written and found in rollout.replaced:
-            return rollout, self._known.reading  # it is written again
-        elif rollout.is_old_copy(found, now) and all(
-            url in serving.endpoints for url, share in wanted.items() if share
-        ):
-            if now - self._since < SETTLED_S:
-                return rollout, self._known.reading  # whoever wrote it may still be writing
-            why = f"another ClearML client wrote the former weights back: {found or 'no such route'}"
-            return replace(steps.put_right(rollout, now, why), is_written=False, restored=found), self._known.reading
-        else:  # somebody's will, and what was replaced before is no old copy any more
-            rollout = replace(rollout, replaced={}, is_written=True, restored=None)
-            if not rollout.is_over:
-                foreign = Observation(foreign=f"the weights of {self._endpoint} were changed to {found or 'none'}")
-                return steps.after_look(rollout, foreign, now), self._known.reading
-        if rollout.is_over:
-            return rollout, self._known.reading
-        seen, reading = self._seen(serving, rollout)
-        return steps.after_look(rollout, seen, now), reading
+    def _changed(
+        self, serving: spec.ServingSpec, rollout: Rollout, wanted: Mapping[str, float], now: float
+    ) -> tuple[Rollout, bool]:
+        """Return the rollout when the Task has not the weights ``wanted``, and whether they are to be written again.
 
-    def _seen(self, serving: spec.ServingSpec, rollout: Rollout) -> tuple[Observation, Reading]:
-        urls, endpoints = (rollout.canary, rollout.stable), serving.endpoints
+        They are if weights came back that it has replaced: for a minute after each decision, later once. A write that
+        failed, or never took place because a controller was killed, is repeated by the same rule.
+        """
+        is_old = any(record.are_equal(old, self._found) for old in rollout.replaced(now))
+        shown = ", ".join(f"{url} {share:g}" for url, share in self._found.items()) or "none"
+        if is_old and all(url in serving.endpoints for url, share in wanted.items() if share):
+            last = rollout.history[-1]
+            if now - self._since < SETTLED_S or now - last.at < _REPEATED_S:
+                return rollout, now - self._since >= SETTLED_S
+            if last.what != steps.PUT_RIGHT:
+                why = f"another ClearML client wrote the former weights back: {shown}"
+                return steps.put_right(rollout, now, why), True
+        if rollout.is_over:
+            return rollout, False
+        return steps.taken_over(rollout, now, f"the weights of {self._endpoint} were changed to {shown}"), False
+
+    def _counted(self, serving: spec.ServingSpec, rollout: Rollout, now: float) -> tuple[Rollout, Reading]:
+        """Return the rollout after what gateways have counted, and the counters that were read for it."""
+        urls, endpoints, before = (rollout.canary, rollout.stable), serving.endpoints, self._known.reading
         gone = [url for url in urls if url not in endpoints]
         if gone:
-            return Observation(foreign=f"{', '.join(gone)} was removed from the serving Task"), self._known.reading
+            return steps.taken_over(rollout, now, f"{', '.join(gone)} was removed from the serving Task"), before
         if self._gateways is None:
-            return Observation(missing=(f"any gateway: {NO_GATEWAYS}",)), self._known.reading
+            return steps.after_look(rollout, Counts(), Counts(), now, missing=[f"any gateway: {NO_GATEWAYS}"]), before
         canary, stable = ((endpoints[url].endpoint, endpoints[url].version) for url in urls)
-        reading = self._gateways.counters().over(self._known.reading)
-        counted = grown(self._known.reading, reading)
-        statuses, wanted = self._gateways.statuses(), record.wanted_weights(serving, rollout) or {}
-        lagging = tuple(
-            address for address, status in statuses.items()
-            if status is not None and not record.are_equal(wanted, (status.get("canaries") or {}).get(rollout.endpoint))
-        )  # fmt: skip
-        missing = [*reading.missing, *(address for address, status in statuses.items() if status is None)]
-        return Observation(
-            between(counted, canary, "canary", rollout.rules.names), between(counted, stable, "stable"),
-            tuple(dict.fromkeys(missing)), lagging,
+        reading = self._gateways.counters().over(before)
+        counted = grown(before, reading)
+        return steps.after_look(
+            rollout, between(counted, canary, "canary", rollout.rules.names), between(counted, stable, "stable"), now,
+            missing=reading.missing,
         ), reading  # fmt: skip
 
     def _wanted(
-        self, task: ServingTask, serving: spec.ServingSpec, after: Rollout, reading: Reading, now: float
+        self, task: ServingTask, serving: spec.ServingSpec, after: Rollout, reading: Reading, now: float, is_lost: bool
     ) -> Wanted | None:
-        """Return the rollout if it is due to be written, and what follows from it."""
+        """Return the rollout if it is due to be written, and what follows from it. ``is_lost``: what was written is."""
         before = self._known.rollout
-        is_new = _wants_anew(before, after)
-        wanted = record.wanted_weights(serving, after)
-        is_there = wanted is None or record.are_equal(wanted, record.weights(serving, self._endpoint))
-        if is_new and wanted is not None and not is_there:
-            shares = spec.CanarySpec("", tuple(wanted.values()), tuple(wanted))
-            after = after.replacing(self._found, spec.described_weights(shares), now)
-        follows = is_new or not after.is_written
+        follows = is_lost or _wants_anew(before, after)
         records = record.mirroring(serving, after, by=record.CONTROLLER) if follows or not after.is_over else []
         records += _chosen_default(task, serving, after) if follows else []
         is_guarded = self._gateways is not None and not after.is_over
@@ -166,7 +155,9 @@ class Carrier:
         after = replace(after, guard=guard, guarded_until=until)
         stored = record.stored(after)
         self._next = _Known(after, json.loads(json.dumps(stored.value)), now, reading)
-        sections = {} if is_there or after.is_written else record.with_weights(task, self._endpoint, wanted or {})
+        wanted = record.wanted_weights(serving, after) if follows else None
+        is_there = wanted is None or record.are_equal(wanted, self._found)
+        sections = {} if is_there else record.with_weights(task, self._endpoint, wanted or {})
         return Wanted([stored, *records], sections)
 
 
@@ -179,7 +170,7 @@ def _wants_anew(old: Rollout | None, new: Rollout) -> bool:
 
 def _decided(one: Rollout) -> tuple[object, ...]:
     """Return what must not be lost; evidence may wait until the next write."""
-    return one.phase, one.handled, one.history, one.replaced, one.is_written, one.restored
+    return one.phase, one.handled, one.history
 
 
 def _chosen_default(task: ServingTask, serving: spec.ServingSpec, rollout: Rollout) -> list[Record]:

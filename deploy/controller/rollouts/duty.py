@@ -6,20 +6,23 @@ it decides is in the records, so the next controller continues where this one wa
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from deploy.controller.gateways import Gateways
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.carrier import Carrier
+from deploy.controller.rollouts.steps import Rollout
 from deploy.controller.wanted import Wanted
 from deploy.tools.errors import DeployError
-from gateway import spec
+from gateway import metrics, spec
 from gateway.registry import Record
 from gateway.spec import ServingTask
 
+catalog = metrics.catalog
 log = logging.getLogger("triton_gateway.controller")
 
 
@@ -63,3 +66,16 @@ class Rollouts:
 def _decided_from(task: ServingTask) -> tuple[object, ...]:
     rollouts, requests = (spec.records_of(task, kind) for kind in (spec.ROLLOUT, spec.ROLLOUT_REQUEST))
     return rollouts, requests, task.sections.get(record.CANARY, "")
+
+
+def families(task: ServingTask) -> Mapping[catalog.Metric, Mapping[tuple[str, ...], float]]:
+    """Return the metrics of rollouts from their records: phases, and the evidence against canaries of running ones."""
+    phases: dict[tuple[str, ...], float] = {}
+    evidence: dict[tuple[str, ...], float] = {}
+    for endpoint, stored in spec.records_of(task, spec.ROLLOUT).items():
+        with contextlib.suppress(ValueError):
+            rollout = Rollout.from_json(stored)
+            phases[endpoint, rollout.canary, rollout.phase] = 1
+            if not rollout.is_over:
+                evidence[endpoint, rollout.canary] = rollout.gate.evidence
+    return {catalog.ROLLOUT_PHASE: phases, catalog.ROLLOUT_EVIDENCE: evidence}

@@ -133,19 +133,6 @@ class Gate:
             found["pairs"] = sensitivity.smallest(self.other_answers, mirrored, math.inf, tests)
         return found
 
-    @property
-    def lacks_pairs(self) -> bool:
-        """True if so few mirrored answers were compared that ``twice`` the permitted share of different ones is not
-        seen.
-        """
-        seen = self.could_see().get("pairs", 0.0)
-        return seen is None or seen > self.twice
-
-    @property
-    def twice(self) -> float:
-        """Twice the permitted share of different answers; of a large one, the middle between it and 1."""
-        return min(2 * self.other_answers, (1 + self.other_answers) / 2)
-
     def describe(self) -> dict[str, Any]:
         """Return the evidence as it is recorded with every decision."""
         found: dict[str, Any] = {

@@ -4,9 +4,8 @@ Request and rollout are one record per endpoint each, beside the serving Task (`
 stock tool writes. People write requests, by commands; only the controller writes rollouts. The weights are the Task's
 ``canary`` section, in ClearML's format.
 
-The stock CLI reads the whole Task, works, and writes all of it back. So a rollout keeps which weights it has
-replaced, and when: if exactly these come back, a slow client wrote an old copy, and they are put right once. All other
-weights are somebody's will.
+The stock CLI reads the whole Task, works, and writes all of it back. So if exactly weights come back that a rollout has
+replaced, a slow client wrote an old copy, and they are put right. All other weights are somebody's will.
 """
 
 from __future__ import annotations
@@ -131,15 +130,13 @@ def with_weights(task: ServingTask, endpoint: str, shares: Mapping[str, float]) 
 def wanted_weights(serving: spec.ServingSpec, rollout: Rollout) -> dict[str, float] | None:
     """Return the weights that ``rollout`` wants; empty: no route. None: it was refused or taken over, and wants none.
 
-    A canary of the endpoint's own name that was promoted is removed: its version is the default from then on. The
-    canary comes first, so a growing weight keeps its callers.
+    A canary of the endpoint's own name that was promoted is removed: its version is the default from then on.
     """
     if rollout.phase in ("refused", "taken_over"):
         return None
     if rollout.phase == "promoted" and is_of_own_name(serving, rollout):
         return {}
-    share = round(rollout.weight / 100, 6)
-    return {rollout.canary: share, rollout.stable: round(1 - share, 6)}
+    return rollout.shares(rollout.weight)
 
 
 def is_of_own_name(serving: spec.ServingSpec, rollout: Rollout) -> bool:
@@ -152,12 +149,12 @@ def is_of_own_name(serving: spec.ServingSpec, rollout: Rollout) -> bool:
     return canary is not None and canary.endpoint == rollout.endpoint and is_free
 
 
-def are_equal(wanted: Mapping[str, float], found: Mapping[str, Any] | None) -> bool:
-    """Compare shares normalised, as gateways do; versions of weight 0 may be missing."""
-    if found is None:
-        return not wanted
-    total = sum(float(share) for share in found.values()) or 1.0
-    return all(abs(wanted.get(u, 0.0) - float(found.get(u, 0.0)) / total) < 1e-4 for u in {*wanted, *found})
+def are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Compare weights normalised, as gateways do; versions of weight 0 may be missing. Empty: there is no route."""
+    if not one or not other:
+        return not one and not other
+    shares = [{u: float(w) / (sum(map(float, of.values())) or 1.0) for u, w in of.items()} for of in (one, other)]
+    return all(abs(shares[0].get(url, 0.0) - shares[1].get(url, 0.0)) < 1e-4 for url in {*one, *other})
 
 
 def section(task: ServingTask, name: str) -> dict[str, Any]:

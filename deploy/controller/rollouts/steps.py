@@ -6,7 +6,7 @@ restart, on any machine; its ``history`` holds the decisions and their reasons.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -21,6 +21,8 @@ Command = Literal["run", "promote", "abort"]
 
 STEPS: Final = (1.0, 5.0, 25.0, 50.0, 100.0)
 """Shares of the canary, in percent."""
+PUT_RIGHT: Final = "put right"
+"""The decision to write weights again that somebody has written over."""
 _MIRROR_STEPS: Final = 10
 """Step times that the first step lasts at most until enough mirrored answers were compared."""
 _UNSEEN: Final = {
@@ -33,7 +35,6 @@ _MAX_HISTORY: Final = 60
 """Decisions that are kept, the latest ones."""
 _FORGOTTEN_S: Final = 3600.0
 """No call of the stock CLI takes this long: weights that were replaced earlier are intended if they appear again."""
-_MAX_REPLACED: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +49,6 @@ class Rules:
     step_s: float = 60.0
     mirror: float = 0.0
     names: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The result of one look.
-
-    ``canary`` and ``stable``: counts since the last look. ``missing``: instances that could not be read. ``lagging``:
-    gateways that do not route by the current weights yet. ``foreign``: why the rollout must end, if somebody else
-    changed the weights or removed a version.
-    """
-
-    canary: Counts = field(default_factory=Counts)
-    stable: Counts = field(default_factory=Counts)
-    missing: tuple[str, ...] = ()
-    lagging: tuple[str, ...] = ()
-    foreign: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +85,8 @@ class Rollout:
     guard: str = ""
     """The controller that looks after it, until ``guarded_until``."""
     guarded_until: float = 0.0
-    replaced: Mapping[str, float] = field(default_factory=dict)
-    """The weights that the Task had before (as ``spec.described_weights``), and when each was replaced."""
-    is_written: bool = True
-    """Whether the Task has had the rollout's weights since they were decided."""
-    restored: str | None = None
-    """The old copy that is being put right; it is not, if it appears once more."""
+    before: Mapping[str, float] = field(default_factory=dict)
+    """The weights that the Task had before the rollout, by url; empty: there was no route."""
 
     @property
     def weight(self) -> float:
@@ -124,20 +105,15 @@ class Rollout:
         """The command that returns to the stable version; empty if that answers all already."""
         return spec.way_back(self.endpoint, self.stable, self.phase)
 
-    def replacing(self, found: str, wanted: str, now: float) -> Rollout:
-        """Return the rollout when the Task's weights ``found`` are to be replaced by ``wanted``."""
-        recent = {text: at for text, at in self.replaced.items() if now - at < _FORGOTTEN_S}
-        newest = sorted((recent | {found: now}).items(), key=lambda item: item[1])[-_MAX_REPLACED:]
-        return replace(self, replaced={text: at for text, at in newest if text != wanted}, is_written=False)
+    def shares(self, weight: float) -> dict[str, float]:
+        """Return the weights of a share in percent. The canary comes first: while it grows, it keeps its callers."""
+        share = round(weight / 100, 6)
+        return {self.canary: share, self.stable: round(1 - share, 6)}
 
-    def written(self) -> Rollout:
-        """Return the rollout when the Task has its weights."""
-        left = {text: at for text, at in self.replaced.items() if text != self.restored}
-        return replace(self, replaced=left, is_written=True, restored=None)
-
-    def is_old_copy(self, found: str, now: float) -> bool:
-        """Return whether the weights ``found`` were replaced so recently that a slow client may write them back."""
-        return found in self.replaced and (not self.is_written or now - self.replaced[found] < _FORGOTTEN_S)
+    def replaced(self, now: float) -> list[Mapping[str, float]]:
+        """Return the weights that were replaced lately: a slow client that had read them may write them back."""
+        earlier = [self.before, *(self.shares(one.weight) for one in self.history)]
+        return [old for old, new in zip(earlier, self.history, strict=False) if now - new.at < _FORGOTTEN_S]
 
     def to_json(self) -> dict[str, Any]:
         """Return everything, for its record; gateways show the weight."""
@@ -149,10 +125,12 @@ class Rollout:
         return read(cls, stored)
 
 
-def begun(rollout: Rollout, request_id: str, now: float, who: str = "") -> Rollout:
-    """Return ``rollout`` at its first step."""
+def begun(
+    rollout: Rollout, request_id: str, now: float, who: str = "", before: Mapping[str, float] | None = None
+) -> Rollout:
+    """Return ``rollout`` at its first step; ``before``: the weights that it replaces."""
     why = f"{rollout.canary} beside {rollout.stable}{f', requested by {who}' if who else ''}"
-    return _decided(replace(rollout, handled=request_id, since=now), now, "start", why)
+    return _decided(replace(rollout, handled=request_id, since=now, before=before or {}), now, "start", why)
 
 
 def refused(rollout: Rollout, request_id: str, now: float, why: str) -> Rollout:
@@ -171,17 +149,19 @@ def after_command(rollout: Rollout, command: Command, request_id: str, now: floa
     return _ended(rollout, "promoted", now, "promote", by)
 
 
-def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
-    """Return ``rollout`` after one look. This is the only place where a rollout moves without a command."""
-    if rollout.is_over:
-        return rollout
-    if seen.foreign:
-        return _ended(rollout, "taken_over", now, "end", seen.foreign)
-    gate = rollout.gate.after(seen.canary, seen.stable)
-    both = bool(seen.canary.requests and seen.stable.requests)
-    compared = rollout.compared
-    if both and not seen.lagging:
-        compared = (compared[0] + seen.canary.requests, compared[1] + seen.stable.requests)
+def taken_over(rollout: Rollout, now: float, why: str) -> Rollout:
+    """Return ``rollout``, which ends because somebody else changed its weights or removed a version."""
+    return _ended(rollout, "taken_over", now, "end", why)
+
+
+def after_look(rollout: Rollout, canary: Counts, stable: Counts, now: float, *, missing: Sequence[str] = ()) -> Rollout:
+    """Return ``rollout`` after one look. This is the only place where a rollout moves without a command.
+
+    ``canary`` and ``stable``: counts since the last look. ``missing``: instances that could not be read.
+    """
+    gate, compared = rollout.gate.after(canary, stable), rollout.compared
+    if canary.requests and stable.requests:
+        compared = (compared[0] + canary.requests, compared[1] + stable.requests)
     rollout = replace(rollout, gate=gate, compared=compared)
     if gate.is_bad:
         why = (
@@ -189,7 +169,7 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
             f"threshold {THRESHOLD:g})"
         )
         return _ended(rollout, "rolled_back", now, "roll back", why)
-    state, why = _judged(rollout, seen, now)
+    state, why = _judged(rollout, missing, now)
     rollout = replace(rollout, state=state, why=why)
     if state != "healthy":
         return rollout
@@ -206,33 +186,29 @@ def after_look(rollout: Rollout, seen: Observation, now: float) -> Rollout:
 
 def put_right(rollout: Rollout, now: float, why: str) -> Rollout:
     """Return ``rollout`` with an entry in its history: its weights were written again."""
-    return _decided(rollout, now, "put right", why)
+    return _decided(rollout, now, PUT_RIGHT, why)
 
 
-def _judged(rollout: Rollout, seen: Observation, now: float) -> tuple[State, str]:
-    if seen.missing:
-        return "holding", f"no data from {', '.join(seen.missing)}"
-    if seen.lagging:
-        return "waiting", f"not all gateways use the current weights yet: {', '.join(seen.lagging)}"
-    most = rollout.rules.min_requests
-    fewest = min(rollout.compared)
-    if fewest < most:
+def _judged(rollout: Rollout, missing: Sequence[str], now: float) -> tuple[State, str]:
+    if missing:
+        return "holding", f"no data from {', '.join(missing)}"
+    most, gate, since = rollout.rules.min_requests, rollout.gate, now - rollout.since
+    if min(rollout.compared) < most:
         return (
             "waiting",
             f"compared {rollout.compared[0]} canary and {rollout.compared[1]} stable requests; {most} of each are "
             "needed",
         )
-    if rollout.gate.evidence >= DOUBT:
+    if gate.evidence >= DOUBT:
         return (
             "inconclusive",
-            f"evidence {rollout.gate.evidence:.3g}: too much to continue, too little to roll back",
+            f"evidence {gate.evidence:.3g}: too much to continue, too little to roll back",
         )
-    left = rollout.rules.step_s - (now - rollout.since)
-    if left > 0:
+    if (left := rollout.rules.step_s - since) > 0:
         return "waiting", f"no fault found; this step takes {left:.0f} s more"
-    left = _MIRROR_STEPS * rollout.rules.step_s - (now - rollout.since)
-    if left > 0 and rollout.index == 0 and rollout.gate.lacks_pairs:
-        return "waiting", f"no fault found; {_too_few_pairs(rollout.gate)}; waiting for more for up to {left:.0f} s"
+    left = _MIRROR_STEPS * rollout.rules.step_s - since
+    if left > 0 and rollout.index == 0 and gate.other_answers and gate.compared_pairs < most:
+        return "waiting", f"no fault found; compared {gate.compared_pairs} mirrored answers, {most} are needed"
     return "healthy", "no fault found"
 
 
@@ -240,15 +216,7 @@ def _undetectable(gate: Gate) -> str:
     """Return a phrase that says which faults are too small to be detected with the requests so far."""
     seen = ((_UNSEEN[test], least) for test, least in gate.could_see().items())
     words = (none if least is None else some.format(least) for (none, some), least in seen)
-    too_few = f"; {_too_few_pairs(gate)}" if gate.lacks_pairs else ""
-    return f"faults smaller than these could not be detected: {', '.join(words)}{too_few}"
-
-
-def _too_few_pairs(gate: Gate) -> str:
-    return (
-        f"{gate.compared_pairs} mirrored answers are too few to tell {gate.twice:.1%} different ones from the "
-        f"permitted {gate.other_answers:.1%}"
-    )
+    return f"faults smaller than these could not be detected: {', '.join(words)}"
 
 
 def _ended(rollout: Rollout, phase: Phase, now: float, what: str, why: str) -> Rollout:

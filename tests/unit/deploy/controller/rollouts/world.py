@@ -96,16 +96,12 @@ class World(FakeRegistry):
             return None
         return "".join(f"{key} {value}\n" for key, value in self.counters[gateway].items())
 
-    def status(self, gateway: str) -> Mapping[str, Any] | None:
-        """Return a gateway's status; all follow the Task."""
-        return None if gateway in self.down else {"canaries": {"e": self.weights()}}
-
     # --- the controller ---
 
     def controller(self, me: str = "me", *, sees: bool = True) -> Look:
         """Return a look of what carries rollouts out in a controller that has just begun to lead."""
         looks = itertools.count(step=10).__next__  # whoever looks sees what is counted now
-        gateways = Gateways(lambda: ("g1", "g2"), fetch=self.fetch, status=self.status, clock=looks)
+        gateways = Gateways(lambda: ("g1", "g2"), fetch=self.fetch, clock=looks)
         duty = Rollouts(gateways if sees else None, me, wall=lambda: self.now)
 
         def look(task: ServingTask) -> None:
