@@ -28,7 +28,6 @@ from deploy.bundles import ready_models, serving
 from deploy.bundles.model_files import digest
 from deploy.bundles.model_kinds import IN_PYTHON, Given, recognise
 from deploy.cli import until_live
-from deploy.controller.history.recorder import announced
 from deploy.laptop.relay import run_ours
 from deploy.tools import http_client
 from deploy.tools.clearml_serving import ClearMLServing, model_add
@@ -60,7 +59,6 @@ class Wanted:
     gateway: str
     project: str
     name: str
-    by: str
     trusts_code: bool = False
 
 
@@ -116,8 +114,7 @@ class Deployment:
         self._live(f"clearml-serving model add --endpoint {url}")
         remove = ["--id", self._task_id, "model", "remove", "--endpoint", url]
         try:
-            with announced(self._store, [url], by=wanted.by, why="deploy"):
-                asyncio.run(self._cli.run("--id", self._task_id, *arguments))
+            asyncio.run(self._cli.run("--id", self._task_id, *arguments))
             self._typed(arguments)
             refused = self._ask(url)
         except KeyboardInterrupt:

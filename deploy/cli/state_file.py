@@ -24,7 +24,6 @@ from pydantic import AfterValidator, BaseModel, Field, StrictStr, ValidationErro
 from deploy.cli import objective
 from deploy.controller import default_versions
 from deploy.controller.history.changes import KEY_FIELD, NAMED, SECTIONS, entries, said
-from deploy.controller.history.recorder import announced
 from deploy.controller.rollouts import record
 from deploy.tools import folders, sections
 from deploy.tools.errors import DeployError
@@ -308,17 +307,14 @@ def apply(store: Store, plan: Planned, *, by: str) -> None:
     """
     task, writes = plan.task, _writes(plan, by)
     texts = _texts(writes)
-    changed = [key for kind, key, _, _ in plan.changes() if kind in SECTIONS]
-    changed += [key for key, fields in _coded(plan.wanted) if str(fields["preprocess_artifact"]) in writes.code]
-    with announced(store, changed, by=by, why=_WHY):
-        for key, files in writes.code.items():
-            _attach(store, key, files)
-        again = store.task()
-        if (again.sections, again.records) != (task.sections, task.records):
-            raise DeployError(
-                "someone else has just changed this serving Task", hint="see the changes with `diff`, and apply again"
-            )
-        store.write(texts, writes.records)
+    for key, files in writes.code.items():
+        _attach(store, key, files)
+    again = store.task()
+    if (again.sections, again.records) != (task.sections, task.records):
+        raise DeployError(
+            "someone else has just changed this serving Task", hint="see the changes with `diff`, and apply again"
+        )
+    store.write(texts, writes.records)
 
 
 def _writes(plan: Planned, by: str) -> _Writes:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 Kind = Literal[
     "content_hash", "rollout", "rollout_request", "shadow", "version_number", "default_version",
-    "objective", "load_request", "caller_key", "history", "history_now", "history_begun", "history_doing",
+    "objective", "load_request", "caller_key", "history", "history_now", "history_begun",
     "leader", "report", "judged",
 ]  # fmt: skip
 """The kind of a record, which is also the section of the companion Task's hyperparameters."""

@@ -66,7 +66,6 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
     Put the newest version first. With routing keys, its callers then stay with it while its weight grows. Weights that
     a gateway could not use are refused and change nothing.
     """
-    from deploy.controller.history.recorder import announced
     from deploy.controller.rollouts import record
     from gateway import preview
 
@@ -82,8 +81,7 @@ def set_(endpoint: str, weights: tuple[str, ...], open_registry: OpenRegistry) -
             hint=f"abort it first: `triton-gateway canary abort --endpoint {endpoint}`",
         )
     preview.check_weights(serving, endpoint, shares)
-    with announced(store, [endpoint], by=who(), why="canary set"):
-        store.write(record.with_weights(task, endpoint, dict(shares)))
+    store.write(record.with_weights(task, endpoint, dict(shares)))
     total = sum(weight for _, weight in shares)
     click.echo(f"{endpoint}: " + ", ".join(f"{weight / total:.1%} {url}" for url, weight in shares))
     return 0

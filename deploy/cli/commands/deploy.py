@@ -77,9 +77,8 @@ def command(
         home = state.root / "bundles" if has_up else Path("optimized")
         name = name or (given.name if len(given.name) >= 3 else f"model-{given.name}")  # ClearML takes no shorter one
         wanted = deploying.Wanted(
-            given, wanted_name, version, home.absolute(), gateway, project, name,
-            _options.who(), trusts_code=trusts_code,
-        )  # fmt: skip
+            given, wanted_name, version, home.absolute(), gateway, project, name, trusts_code=trusts_code
+        )
         deploying.Deployment(wanted, store, terminal, click.echo, dict(os.environ)).run()
     except KeyboardInterrupt:
         terminal.say("stopped")

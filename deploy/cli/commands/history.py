@@ -28,11 +28,10 @@ if TYPE_CHECKING:
 def command(endpoint: str | None, since: float | None, as_json: bool, open_registry: OpenRegistry) -> int:
     """Show who changed endpoints, weights, defaults and keys, when, and from what to what. Oldest first.
 
-    Changes by `triton-gateway` commands (`canary`, `default`, `keys`, `deploy`) and by rollouts carry a
-    name: TRITON_GATEWAY_USER, else the user of the machine.
+    Defaults, objectives, shadows, keys and rollouts carry a name: TRITON_GATEWAY_USER, else the user of the machine.
 
-    Changes by `clearml-serving` or in ClearML's web pages carry no name. They are noticed at the controller's next
-    check, and shown as "seen", with the ClearML user who last changed the serving Task.
+    All other changes are noticed at the controller's next check, whoever made them, and shown as "seen", with the
+    ClearML user who last changed the serving Task.
 
     The kinds: canary (weights), shadow, endpoint, auto-update (rules), metrics, setting (`clearml-serving config`),
     default (the version chosen for a name without a version), objective, key.

@@ -34,7 +34,7 @@ _BY_STOCK_TOOLS: Final = ("canary", "endpoint", "auto-update", "metrics", "setti
 KINDS: Final = (*_BY_STOCK_TOOLS, "shadow", "default", "objective", "key")
 """Kinds of what can change, in the order in which changes are told that were found together."""
 
-STOCK: Final = "clearml-serving or ClearML's pages"
+CLIENT: Final = "a ClearML client"
 AUTO: Final = "the controller, by the auto-update rule"
 LOST: Final = "another ClearML client wrote back a copy of the Task that it had read before"
 
@@ -75,30 +75,14 @@ class Entry:
     by: str
     why: str = ""
     is_seen: bool = False
-    """True if nobody recorded its author, who is known only as far as ClearML tells."""
-    place: int = 0
-    """Its position among the changes that were found together."""
+    """True if its author is known only as far as ClearML tells."""
     restore: str = ""
     """The command that restores an endpoint that a stale write has lost."""
 
     @property
     def key(self) -> str:
         """The key of the entry's record; keys are in the order of entries."""
-        return f"{1_000_000 * self.at:019.0f} {self.place:05d} {self.kind} {self.subject}"
-
-    @property
-    def order(self) -> tuple[float, int]:
-        """The sort key of entries."""
-        return self.at, self.place
-
-
-@dataclass(frozen=True, slots=True)
-class Doing:
-    """A note that somebody is changing an endpoint with a tool that does not record who uses it."""
-
-    by: str
-    why: str
-    until: float
+        return f"{1_000_000 * self.at:019.0f} {self.kind} {self.subject}"
 
 
 def entries(task: ServingTask, kind: str) -> dict[str, dict[str, Any]]:
@@ -148,30 +132,24 @@ def facts_of(task: ServingTask) -> dict[Thing, Fact] | None:
 
 
 def changed(
-    known: Mapping[Thing, Fact], facts: Mapping[Thing, Fact], doing: Mapping[str, Doing], *, now: float, user: str = ""
+    known: Mapping[Thing, Fact], facts: Mapping[Thing, Fact], *, now: float, user: str = ""
 ) -> list[Entry]:  # fmt: skip
-    """Return the changes since ``known``, in a stable order.
+    """Return the changes since ``known``, in a stable order. Later ones are some microseconds later.
 
     ``user``: ClearML's name of the user who changed the Task last.
     """
     found: list[Entry] = []
-    stock = f"{STOCK} (user {user})" if user else STOCK
+    client = f"{CLIENT} (user {user})" if user else CLIENT
     for thing in sorted({*known, *facts}, key=lambda one: (KINDS.index(one[0]), one[1])):
         kind, subject = thing
         last, fact = known.get(thing, Fact()), facts.get(thing, Fact())
         if last.fields == fact.fields:
             continue
-        by, why = "", ""
-        under_way = doing.get(subject)
-        if fact.by and (not fact.at or fact.at >= last.at - _SLACK_S):
-            by, why = fact.by, fact.why
-        elif under_way is not None and kind in _BY_STOCK_TOOLS and now < under_way.until:
-            by, why = under_way.by, under_way.why
-        elif not fact.fields and last.by == AUTO:
-            by = AUTO
-        found.append(Entry(
-            kind, subject, last.fields, fact.fields, round(now, 6), by or stock, why, not by, len(found)
-        ))  # fmt: skip
+        by = AUTO if not fact.fields and last.by == AUTO else ""
+        is_told = bool(fact.by) and (not fact.at or fact.at >= last.at - _SLACK_S)
+        by, why = (fact.by, fact.why) if is_told else (by, "")
+        at = round(now + len(found) / 1e6, 6)
+        found.append(Entry(kind, subject, last.fields, fact.fields, at, by or client, why, is_seen=not by))
     return [_lost(one, known, found, now) for one in found]
 
 
@@ -251,5 +229,5 @@ def _short(value: Any) -> Any:
 
 def lost(entries: Iterable[Entry]) -> dict[str, Entry]:
     """Return the last entry of each endpoint that a stale write has lost and that is still away."""
-    last = {(one.kind, one.subject): one for one in sorted(entries, key=lambda one: one.order)}
+    last = {(one.kind, one.subject): one for one in sorted(entries, key=lambda one: one.at)}
     return {one.subject: one for one in last.values() if one.restore}

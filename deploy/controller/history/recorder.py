@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, TypeVar
 
 from deploy.controller.history import changes
-from deploy.controller.history.changes import Doing, Entry, Fact, Thing
+from deploy.controller.history.changes import Entry, Fact, Thing
 from deploy.controller.plain import read as read_plain
-from deploy.tools.errors import GatewayError
 from gateway.registry import Record, RegistryWriter
 from gateway.spec import ServingTask
 
@@ -24,12 +23,7 @@ T = TypeVar("T")
 _log = logging.getLogger("triton_gateway.history")
 
 KEPT: Final = 1000
-"""Number of the newest entries that are kept; the older ones are dropped, ``BLOCK`` at a time."""
-BLOCK: Final = 200
-_DOING_S: Final = 900.0
-"""Seconds for which a note about a change in progress is valid."""
-_NOTICED_S: Final = 60.0
-"""Seconds for which it is valid after the change was made: by then the controller has looked."""
+"""Number of the newest entries that are kept."""
 _BEGUN: Final = "begun"
 """Key of the record with the start of the history."""
 
@@ -58,50 +52,25 @@ def look(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> di
     if facts is None:
         return lost
     known = {(one.kind, one.subject): Fact(one.after, one.by, one.at) for one in found}
-    if not (since := _since(recorded)):
-        since, known = now, {thing: replace(fact, by="", at=now) for thing, fact in facts.items()}
-    stored = recorded.get("history", {})
-    oldest = sorted(stored)[:BLOCK] if len(stored) + len(found) >= KEPT + BLOCK else []
-    since = max((one.at for one in _entries({"history": {key: stored[key] for key in oldest}})), default=since)
     records = [changes.record_of(entry) for entry in found]
+    if not _since(recorded):
+        known = {thing: replace(fact, by="", at=now) for thing, fact in facts.items()}
+        records.append(Record("history_begun", _BEGUN, {"at": round(now, 3)}))
     records += [Record("history_now", " ".join(thing), asdict(fact)) for thing, fact in known.items()]
-    if since != _since(recorded):
-        records.append(Record("history_begun", _BEGUN, {"at": round(since, 3)}))
     if records:
         store.history.write(records)
-    store.history.remove("history_doing", [url for url, doing in _doing(recorded).items() if doing.until < now])
-    if oldest:
-        store.history.remove("history", oldest)
-        gone = [" ".join(thing) for thing, one in _known(recorded).items() if not one.fields and one.at <= since]
-        store.history.remove("history_now", gone)
+    gone = [thing for thing, fact in _known(recorded).items() if not fact.fields and thing not in known]
+    store.history.remove("history_now", [" ".join(thing) for thing in gone])
+    store.history.remove("history", sorted(recorded.get("history", {}))[:-KEPT])
     return lost
 
 
 def read(store: RegistryWriter, *, clock: Callable[[], float] = time.time) -> History:
     """Return the recorded history, and what has changed since. Raises the registry's errors."""
     recorded = store.history.read()
-    return History((*_entries(recorded), *_changes(store, recorded, clock())[1]), _since(recorded))
-
-
-@contextlib.contextmanager
-def announced(store: RegistryWriter, endpoints: Iterable[str], *, by: str, why: str) -> Iterator[None]:
-    """Name the author of the changes to ``endpoints`` that a tool makes in the context, which records none itself.
-
-    If that cannot be noted, it is logged and nothing else happens.
-    """
-
-    def note(until: float) -> None:
-        try:
-            value = asdict(Doing(by, why, until))
-            store.history.write([Record("history_doing", url, value) for url in endpoints])
-        except GatewayError as error:
-            _log.warning("`triton-gateway history` will not know who made this change: %s", error.message)
-
-    note(time.time() + _DOING_S)
-    try:
-        yield
-    finally:
-        note(time.time() + _NOTICED_S)
+    entries = _entries(recorded)
+    since = _since(recorded) if len(entries) < KEPT else entries[0].at
+    return History((*entries, *_changes(store, recorded, clock())[1]), since)
 
 
 class Observer:
@@ -156,7 +125,7 @@ def _changes(
     known = _known(recorded)
     user = task.changed_by
     user = store.user_name(user) if user and _said(facts) != _said(known) else user
-    return facts, changes.changed(known, facts, _doing(recorded), now=now, user=user)
+    return facts, changes.changed(known, facts, now=now, user=user)
 
 
 def _said(facts: Mapping[Thing, Fact]) -> dict[Thing, changes.Fields]:
@@ -175,11 +144,7 @@ def _known(recorded: _Records) -> dict[Thing, Fact]:
 
 
 def _entries(recorded: _Records) -> list[Entry]:
-    return sorted(_read(Entry, recorded.get("history", {})).values(), key=lambda entry: entry.order)
-
-
-def _doing(recorded: _Records) -> dict[str, Doing]:
-    return _read(Doing, recorded.get("history_doing", {}))
+    return sorted(_read(Entry, recorded.get("history", {})).values(), key=lambda entry: entry.at)
 
 
 def _read(kind: type[T], stored: Mapping[str, Mapping[str, Any]]) -> dict[str, T]:

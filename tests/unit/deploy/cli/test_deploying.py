@@ -47,7 +47,7 @@ def test_nothing_is_registered_for_a_gateway_that_follows_another_task(tmp_path:
     """The model would go to one ClearML server, and the gateway of another would never serve it."""
     registry: Any = FakeRegistry()
     with site(lambda _: (200, {"serving_task": {"id": "other", "name": "theirs"}})) as address:
-        wanted = Wanted(Given("onnx", "x", "x"), "faq", "", tmp_path, address, "p", "n", "me")
+        wanted = Wanted(Given("onnx", "x", "x"), "faq", "", tmp_path, address, "p", "n")
         with pytest.raises(DeployError, match=r"follows another serving Task, theirs \(other\): it would never"):
             Deployment(wanted, registry, Terminal(io.StringIO()), print, {}).run()
     assert {} == registry.models

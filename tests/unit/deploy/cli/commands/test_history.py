@@ -73,7 +73,7 @@ def test_lines_say_when_by_whom_and_from_what_to_what(store: FakeRegistry, capsy
     assert 0 == main(["history", "--endpoint", "e"])
     out, err = capsys.readouterr()
     lines = out.splitlines()
-    assert "seen  endpoint e/1  by clearml-serving or ClearML's pages" in lines[0]
+    assert "seen  endpoint e/1  by a ClearML client" in lines[0]
     assert [f"      new: engine_type triton, model_id {A}, version 1", f"      model_id: {A} → {B}"] == lines[1::2]
     assert "2 changes; recorded since" in err
 

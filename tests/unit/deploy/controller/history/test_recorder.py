@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shlex
 import time
@@ -15,8 +14,8 @@ from typing import Any
 import pytest
 
 from deploy.controller.history import recorder
-from deploy.controller.history.changes import LOST, STOCK
-from deploy.controller.history.recorder import Observer, announced, look, read
+from deploy.controller.history.changes import CLIENT, LOST
+from deploy.controller.history.recorder import Observer, look, read
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.steps import Rollout, after_command, begun
 from gateway.callers import Key, records_of, written
@@ -48,13 +47,6 @@ def _of(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in fields.items() if name not in ("engine_type", "version"))
 
 
-def _set(store: FakeRegistry, *weights: float, by: str = "") -> None:
-    """Set weights as `canary set` does, or as the stock CLI does, which names nobody."""
-    shares = {f"e/{len(weights) - place}": weight for place, weight in enumerate(weights)}
-    with announced(store, ["e"], by=by, why="canary set") if by else contextlib.nullcontext():
-        store.write(record.with_weights(store.task(), "e", shares))
-
-
 def test_what_is_there_at_the_first_look_is_no_change(store: FakeRegistry, clock: Callable[[], float]) -> None:
     look(store, clock=clock)
     assert ([], 1000.0) == (_told(store), read(store).since)
@@ -75,7 +67,7 @@ def test_what_stock_tools_change_is_told_once_with_what_it_was(store: FakeRegist
         ("endpoint", "e/2", "", b), ("setting", "metric_logging_freq", "", "value 1.0"),
         ("endpoint", "e/2", b, a), ("endpoint", "e/2", a, ""),
     ] == _told(store)  # fmt: skip
-    assert {("clearml-serving or ClearML's pages", True)} == {(one.by, one.is_seen) for one in read(store).entries}
+    assert {(CLIENT, True)} == {(one.by, one.is_seen) for one in read(store).entries}
 
 
 def test_the_user_that_the_task_names_is_told_by_name(
@@ -88,8 +80,7 @@ def test_the_user_that_the_task_names_is_told_by_name(
         task = FakeRegistry.task(store)
         monkeypatch.setattr(store, "task", lambda task=task, user=user: replace(task, changed_by=user))
         look(store, clock=clock)
-    stock = "clearml-serving or ClearML's pages"
-    assert [f"{stock} (user Ann Smith)", f"{stock} (user unknown)"] == [one.by for one in read(store).entries]
+    assert [f"{CLIENT} (user Ann Smith)", f"{CLIENT} (user unknown)"] == [one.by for one in read(store).entries]
 
 
 def test_what_the_controller_has_not_noticed_yet_is_shown_and_not_written(
@@ -123,7 +114,7 @@ def _lost(store: FakeRegistry) -> dict[str, str]:
     return {subject: one["restore"] for subject, one in found.items()}
 
 
-@pytest.mark.parametrize("change", ["added", "deployed", "weights", "setting"])
+@pytest.mark.parametrize("change", ["added", "weights", "setting"])
 def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_that_restores_it(
     store: FakeRegistry, change: str
 ) -> None:
@@ -141,10 +132,6 @@ def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_
     store.endpoints.update(read_before)
     if change == "added":
         store.add_endpoint("new", B)
-    elif change == "deployed":  # `triton-gateway deploy` runs the stock command, too
-        store.add_endpoint("new", B)
-        with announced(store, ["new"], by="ann", why="deploy"):
-            pass
     elif change == "weights":
         store.write(record.with_weights(store.task(), "canary", {"old": 1.0}))
     else:
@@ -167,36 +154,21 @@ def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_
     assert {} == _lost(store), "somebody has restored it"
 
 
-@pytest.mark.parametrize("how", ["alone", "late", "ours"])
+@pytest.mark.parametrize("how", ["alone", "late"])
 def test_an_endpoint_that_is_removed_on_purpose_is_not_lost(store: FakeRegistry, how: str) -> None:
-    """`model remove` changes nothing else; what was there for long is in every copy; our own commands say who it is."""
+    """`model remove` changes nothing else; what was there for long is in every copy."""
     now = [5000.0]
     observer = Observer(store, clock=lambda: now[0])
     observer(store.task())
     store.add_endpoint("gone", B)
     observer(store.task())
     now[0] += 1000 if how == "late" else 20
-    is_ours = how == "ours"
-    by = announced(store, ["gone", "new"], by="ann", why="apply") if is_ours else contextlib.nullcontext()
     del store.endpoints["gone"]
     if how != "alone":
         store.add_endpoint("new", B)
-    with by:
-        observer(store.task())
+    observer(store.task())
     assert ("gone", {}) in [(one.subject, one.after) for one in read(store).entries]
     assert {} == _lost(store)
-
-
-def test_weights_are_told_by_whoever_set_them(store: FakeRegistry) -> None:
-    store.add_endpoint("e", B, version="2")
-    look(store)
-    for weights, by in (((1, 9), "ann@laptop"), ((5, 5), "bob")):
-        _set(store, *weights, by=by)
-        Observer(store)(store.task())
-    ten, half = "e/1 90 %, e/2 10 %", "e/1 50 %, e/2 50 %"
-    assert [("canary", "e", "", ten), ("canary", "e", ten, half)] == _told(store)
-    assert [("canary set", False)] * 2 == [(one.why, one.is_seen) for one in read(store).entries]
-    assert ["ann@laptop", "bob"] == [one.by for one in read(store).entries]
 
 
 def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry, clock: Callable[[], float]) -> None:
@@ -217,13 +189,17 @@ def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry, cloc
 
 
 def test_weights_that_are_not_those_of_the_rollout_are_somebody_elses(store: FakeRegistry) -> None:
+    """And are told as shares, whatever they add up to."""
     store.add_endpoint("e", B, version="2")
     look(store)
     rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", time.time())
     store.ledger.write([record.stored(rollout)])
-    _set(store, 3, 7)
-    look(store)
-    assert [STOCK] == [one.by for one in read(store).entries]
+    for weights in ({"e/2": 1.0, "e/1": 9.0}, {"e/2": 5.0, "e/1": 5.0}):
+        store.write(record.with_weights(store.task(), "e", weights))
+        look(store)
+    ten, half = "e/1 90 %, e/2 10 %", "e/1 50 %, e/2 50 %"
+    assert [("canary", "e", "", ten), ("canary", "e", ten, half)] == _told(store)
+    assert [CLIENT, CLIENT] == [one.by for one in read(store).entries]
 
 
 def test_keys_are_told_by_whoever_made_and_ended_them_and_never_shown(store: FakeRegistry) -> None:
@@ -248,29 +224,6 @@ def test_a_shadow_is_told_when_it_begins_and_ends(store: FakeRegistry) -> None:
     assert [("to e/2, percent 5.0", "ann"), ("", "ann")] == [(_of(one.after), one.by) for one in read(store).entries]
 
 
-@pytest.mark.parametrize("is_noticed", ["within", "after"])
-def test_a_tool_that_names_nobody_is_told_by_who_runs_it(
-    store: FakeRegistry, monkeypatch: pytest.MonkeyPatch, is_noticed: str
-) -> None:
-    now = [5000.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
-    clock = lambda: now[0]  # noqa: E731 - as short as that
-    look(store, clock=clock)
-    with announced(store, ["e/2"], by="ann", why="deploy"):
-        store.add_endpoint("e", B, version="2")
-        store.add_endpoint("other", B)
-        if is_noticed == "within":
-            look(store, clock=clock)
-    now[0] += 30
-    look(store, clock=clock)
-    now[0] += 300
-    store.add_endpoint("e", A, version="2")
-    look(store, clock=clock)
-    assert {} == store.history.read()["history_doing"]
-    stock = "clearml-serving or ClearML's pages"
-    assert [("e/2", "ann"), ("other", stock), ("e/2", stock)] == [(e.subject, e.by) for e in read(store).entries]
-
-
 def test_what_nobody_can_read_is_not_told_as_removed(store: FakeRegistry, clock: Callable[[], float]) -> None:
     look(store, clock=clock)
     store.sections["endpoints"] = "{ broken"
@@ -280,38 +233,35 @@ def test_what_nobody_can_read_is_not_told_as_removed(store: FakeRegistry, clock:
     assert [] == _told(store)
 
 
-def test_a_registry_that_is_away_neither_stops_a_change_nor_loses_it(store: FakeRegistry) -> None:
+def test_a_registry_that_is_away_loses_no_change(store: FakeRegistry) -> None:
+    """What was found together is told in one order."""
     look(store)
     store.history.is_up = False
     store.add_endpoint("e", B, version="2")
-    with announced(store, ["e/2"], by="ann", why="deploy"):
-        pass
-    _set(store, 1, 9)
-    observer = Observer(store)
-    task = store.task()
+    store.write(record.with_weights(store.task(), "e", {"e/2": 1.0}))
+    observer, task = Observer(store), store.task()
     with pytest.raises(RegistryUnavailable):
         observer(task)
     store.history.is_up = True
     observer(task)
-    assert [("canary", STOCK), ("endpoint", STOCK)] == [
-        (one.kind, one.by) for one in sorted(read(store).entries, key=lambda one: one.place)
-    ]
+    assert [("canary", CLIENT), ("endpoint", CLIENT)] == [(one.kind, one.by) for one in read(store).entries]
 
 
-def test_the_oldest_are_dropped_in_blocks(
-    store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_newest_are_kept(store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what was removed long ago is forgotten."""
     monkeypatch.setattr(recorder, "KEPT", 10)
-    monkeypatch.setattr(recorder, "BLOCK", 4)
     look(store, clock=clock)
     models = [f"{number:032x}" for number in range(30)]
     for model in models:
-        store.add_endpoint("e", model, version="1")
+        store.add_endpoint(model, model)
         look(store, clock=clock)
+        del store.endpoints[model]
+    look(store, clock=clock)
     told = read(store, clock=clock)
-    assert 10 <= len(told.entries) < 14
-    assert models[-1] == told.entries[-1].after["model_id"]
-    assert 1000.0 < told.since < told.entries[0].at
+    assert 10 <= len(told.entries) <= 12
+    assert models[-1] == told.entries[-1].subject
+    assert 1000.0 < told.since == told.entries[0].at
+    assert len(store.history.read()["history_now"]) < 5
 
 
 def test_entries_that_somebody_made_unreadable_are_left_out(store: FakeRegistry, clock: Callable[[], float]) -> None:
