@@ -64,4 +64,4 @@ def recorded(task: spec.ServingTask, *, wall: Callable[[], float] = time.time) -
     found = missing(task)
     for endpoint, url in found.items():
         log.info("the default version of %s is now %s", endpoint, url)
-    return Wanted([first(endpoint, url, now=wall()) for endpoint, url in found.items()], rests_on=missing)
+    return Wanted([first(endpoint, url, now=wall()) for endpoint, url in found.items()])

@@ -9,7 +9,7 @@ import time
 import urllib.parse
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, TypeVar
 
 from deploy.controller.counters import Reading, Series, parse
 from deploy.tools import http_client
@@ -60,18 +60,22 @@ class Gateways:
         fetch: Callable[[str], str | None] = http_client.fetch_from_gateway,
         status: Callable[[str], Status] = status_of, clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self._addresses, self._fetch = addresses, fetch
-        self._counters: _Shared[Reading] = _Shared(self._read, clock)
-        self._statuses: _Shared[Mapping[str, Status]] = _Shared(lambda: self._asked(status), clock)
+        self._addresses, self._fetch, self._status, self._clock = addresses, fetch, status, clock
         self._known: dict[str, Series] = {}
+        self._lock = threading.Lock()
+        self._reading, self._until = Reading(), -math.inf
 
     def counters(self) -> Reading:
-        """Return what all gateways have counted."""
-        return self._counters()
+        """Return what all gateways have counted; who asks while they are asked waits for it."""
+        with self._lock:
+            if self._clock() >= self._until:
+                self._reading = self._read()
+                self._until = self._clock() + _SHARED_S
+            return self._reading
 
     def statuses(self) -> Mapping[str, Status]:
         """Return the status of each gateway by address."""
-        return self._statuses()
+        return self._asked(self._status)
 
     def _read(self) -> Reading:
         texts = self._asked(lambda address: self._fetch(f"{address.rstrip('/')}/metrics"))
@@ -83,20 +87,3 @@ class Gateways:
         gateways = self._addresses()
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="gateways") as asking:
             return dict(zip(gateways, asking.map(ask, gateways), strict=True))
-
-
-class _Shared(Generic[T]):
-    """A value that is looked up again after ``_SHARED_S`` seconds; who asks meanwhile, or while it is, waits for it."""
-
-    def __init__(self, look_up: Callable[[], T], clock: Callable[[], float]) -> None:
-        self._look_up, self._clock = look_up, clock
-        self._lock = threading.Lock()
-        self._until = -math.inf
-        self._value: T
-
-    def __call__(self) -> T:
-        with self._lock:
-            if self._clock() >= self._until:
-                self._value = self._look_up()
-                self._until = self._clock() + _SHARED_S
-            return self._value

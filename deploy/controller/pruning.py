@@ -44,7 +44,7 @@ class Pruner:
         unused["content_hash"] = _unused_hashes(task, serving, self._wall() - UNUSED_S)
         asked, until = spec.records_of(task, "load_request"), self._wall() - LOAD_REQUESTS_S
         unused["load_request"] = [model for model, one in asked.items() if _time(one) < until]
-        return Wanted(gone=unused, rests_on=lambda task: task.sections)
+        return Wanted(gone=unused)
 
     def _abandoned(self, task: ServingTask, serving: spec.ServingSpec) -> dict[Kind, list[str]]:
         """Return the keys of records about what has been gone for long enough, by kind."""

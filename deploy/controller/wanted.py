@@ -1,7 +1,7 @@
 """What a duty of the controller wants written, and the one place that writes it.
 
-A duty decides from the serving Task as it was read. Who has written since must not be overwritten: if what the decision
-rests on is not what it was, nothing is written, and the duty decides anew.
+A duty decides from the serving Task as it was read. Who has written since must not be overwritten: if the Task or its
+records are not what they were, nothing is written, and the duty decides anew.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from gateway.spec import ServingTask
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Records and sections to write, and keys of records to remove. ``rests_on``: what the decision rests on."""
+    """Records and sections to write, and keys of records to remove."""
 
     records: Sequence[Record] = ()
     sections: Mapping[str, str] = field(default_factory=dict)
     gone: Mapping[Kind, Collection[str]] = field(default_factory=dict)
-    rests_on: Callable[[ServingTask], object] | None = None
 
 
 Duty = Callable[[ServingTask], Wanted | None]
@@ -32,7 +31,8 @@ def carry_out(store: RegistryWriter, task: ServingTask, duty: Duty) -> bool:
     wanted = duty(task)
     if wanted is None or not (wanted.records or wanted.sections or any(wanted.gone.values())):
         return False
-    if wanted.rests_on is not None and wanted.rests_on(store.task()) != wanted.rests_on(task):
+    again = store.task()
+    if (again.sections, again.records) != (task.sections, task.records):
         return True
     if wanted.records or wanted.sections:
         store.write(wanted.sections, wanted.records)

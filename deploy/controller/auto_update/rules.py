@@ -31,11 +31,6 @@ class Update:
     notes: tuple[str, ...] = ()
 
 
-def seen(task: spec.ServingTask) -> tuple[object, ...]:
-    """Return what the decisions about ``task`` rest on."""
-    return dict(task.sections), spec.records_of(task, version_numbers.KIND)
-
-
 def update(
     task: spec.ServingTask,
     found: Mapping[str, Sequence[str]],

@@ -6,7 +6,7 @@ A rule whose models cannot be looked up keeps its versions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from deploy.controller.auto_update import rules
@@ -80,8 +80,8 @@ class AutoUpdate:
             # container's numbers. Ours are in the records.
             sections = {}
         if sections:
-            log.info("auto-update: versions are %s", _shown(sections))
-        return Wanted(update.records, sections, rests_on=rules.seen)
+            log.info("auto-update: the versions that rules select have changed")
+        return Wanted(update.records, sections)
 
     def _models(self, endpoint: str, rule: spec.MonitoringSpec, serving: spec.ServingSpec) -> Sequence[str]:
         """Return the models that a rule selects: its newest, and those beyond its limit that are served and still
@@ -107,8 +107,3 @@ class AutoUpdate:
             if note not in self._said:
                 log.warning("%s", note)
         self._said = notes
-
-
-def _shown(changed: Mapping[str, str]) -> str:
-    found = spec.decode(ServingTask(sections={rules.SERVED: changed[rules.SERVED]})).endpoints
-    return ", ".join(f"{url}={one.model_id}" for url, one in sorted(found.items())) or "none"

@@ -60,12 +60,7 @@ class Rollouts:
             if problem and problem != self._problems.get(endpoint):
                 log.warning("rollout of %s: %s", endpoint, problem)
             self._problems[endpoint] = problem
-        return Wanted(records, sections, rests_on=_decided_from)
-
-
-def _decided_from(task: ServingTask) -> tuple[object, ...]:
-    rollouts, requests = (spec.records_of(task, kind) for kind in (spec.ROLLOUT, spec.ROLLOUT_REQUEST))
-    return rollouts, requests, task.sections.get(record.CANARY, "")
+        return Wanted(records, sections)
 
 
 def families(task: ServingTask) -> Mapping[catalog.Metric, Mapping[tuple[str, ...], float]]:

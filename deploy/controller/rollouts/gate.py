@@ -29,7 +29,7 @@ from typing import Any, Final
 from deploy.controller.rollouts import sensitivity, wagers
 from deploy.controller.rollouts.bets import Bets, log_mean
 from deploy.controller.rollouts.counts import Counts
-from deploy.controller.rollouts.wagers import PLACES, Bound, Wager
+from deploy.controller.rollouts.wagers import PLACES, Wager
 
 THRESHOLD: Final = 100.0
 """Evidence at which a canary is rolled back: at most 1 % of the canaries that are not worse reach it."""
@@ -69,14 +69,11 @@ class Gate:
 
     def _wagers(self, canary: Counts, stable: Counts) -> Iterator[Wager]:
         yield from wagers.errors(canary, stable)
-        yield from wagers.latency(canary, stable, self._bounds())
+        yield from wagers.latency(canary, stable, wagers.bounds(self.stable, self.slower))
         if self.label_shift:
             yield from wagers.labels(canary, stable, self.stable.labels, self.label_shift)
         if self.other_answers:
             yield from wagers.pairs(canary, self.other_answers)
-
-    def _bounds(self) -> tuple[Bound, ...]:
-        return wagers.bounds(self.stable, self.slower)
 
     @property
     def evidence(self) -> float:
@@ -134,24 +131,13 @@ class Gate:
         return found
 
     def describe(self) -> dict[str, Any]:
-        """Return the evidence as it is recorded with every decision."""
-        found: dict[str, Any] = {
+        """Return the evidence as it is recorded with every decision: in all, by test, and [requests, failures]."""
+        return {
             "evidence": _rounded(self.evidence),
             **{name: _rounded(_fortune(log)) for name, log in self._logs().items()},
-            "latency_bounds_s": sorted({at.seconds for at in self._bounds()}),
             "canary": [self.canary.requests, self.canary.failures],
             "stable": [self.stable.requests, self.stable.failures],
-            "could_see": {name: least and _rounded(least) for name, least in self.could_see().items()},
         }
-        if self.label_shift:
-            found["label_shares"] = {"canary": _shares(self.canary), "stable": _shares(self.stable)}
-        if self.other_answers:
-            differed, compared = self.canary.pairs[1], self.compared_pairs
-            found["mirrored"] = {
-                "compared": compared, "differed": differed, "failed": self.canary.mirror_failures,
-                "share": round(differed / compared, 4) if compared else None, "permitted": self.other_answers,
-            }  # fmt: skip
-        return found
 
     def _logs(self) -> dict[str, float]:
         """Return the logarithm of the stake of each test; places without bets keep theirs."""
@@ -168,14 +154,10 @@ def _fortune(log: float) -> float:
     return math.exp(min(log, 700.0))
 
 
-def _shares(counts: Counts) -> dict[str, float]:
-    total = sum(counts.labels.values())
-    return {label: round(count / total, 3) for label, count in counts.labels.items()}
-
-
 def listed(counts: Counts) -> str:
     """Return the shares of labels in words."""
-    return ", ".join(f"{label} {share:.0%}" for label, share in _shares(counts).items()) or "none"
+    total = sum(counts.labels.values())
+    return ", ".join(f"{label} {count / total:.0%}" for label, count in counts.labels.items()) or "none"
 
 
 def _rounded(value: float) -> float:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from deploy.controller.rollouts.wagers import PLACES
 
@@ -23,21 +25,16 @@ def smallest(base: float, canary: float, stable: float, tests: int) -> float | N
     """Return the smallest share of the canary that would have been found if stable's, or the permitted one, is
     ``base``; None if not even all would. ``stable``: infinite if ``base`` is known. ``tests`` share the stake.
     """
-
-    def is_found(share: float) -> bool:
-        if not canary or not stable:
-            return False
-        common = base if math.isinf(stable) else (canary * share + stable * base) / (canary + stable)
-        known = 0.0 if math.isinf(stable) else stable * _divergence(base, common)
-        return canary * _divergence(share, common) + known >= _needed(tests)
-
-    low, high = base, 1.0 - 1e-6
-    if not is_found(high):
+    if not canary or not stable:
         return None
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_found(middle) else (middle, high)
-    return high
+    shares = np.geomspace(base, 1 - 1e-6, 2000)
+    common: Any = base
+    known: Any = 0.0
+    if not math.isinf(stable):
+        common = (canary * shares + stable * base) / (canary + stable)
+        known = stable * _divergence(base, common)
+    found = shares[canary * _divergence(shares, common) + known >= _NEEDED + _BETS + math.log(tests)]
+    return float(found[0]) if len(found) else None
 
 
 def change_of_labels(canary: Mapping[str, int], stable: Mapping[str, int], most: float, tests: int) -> float | None:
@@ -51,11 +48,6 @@ def change_of_labels(canary: Mapping[str, int], stable: Mapping[str, int], most:
     return None if least is None else least - share
 
 
-def _needed(tests: int) -> float:
-    return _NEEDED + _BETS + math.log(tests)
-
-
-def _divergence(share: float, base: float) -> float:
+def _divergence(share: Any, base: Any) -> Any:
     """Return the Kullback-Leibler divergence of two Bernoulli distributions."""
-    found = share * math.log(share / base) if share > 0 else 0.0
-    return found + ((1 - share) * math.log((1 - share) / (1 - base)) if share < 1 else 0.0)
+    return share * np.log(share / base) + (1 - share) * np.log((1 - share) / (1 - base))

@@ -132,7 +132,7 @@ def test_what_somebody_has_changed_since_is_not_written_over() -> None:
     registry = FakeRegistry()
     old = registry.task()
     registry.write({"x": "theirs"})
-    wanted = Wanted(sections={"y": "ours"}, rests_on=lambda task: task.sections.get("x"))
+    wanted = Wanted(sections={"y": "ours"})
     assert carry_out(registry, old, lambda _: wanted)
     assert "y" not in registry.sections
     assert carry_out(registry, registry.task(), lambda _: wanted)
