@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from preprocessing.config import Pooling, Side
+from preprocessing.config import Side
+from preprocessing.parameters import Pooling
 from preprocessing.types import FloatArray
 
 _EPSILON = 1e-12  # as in torch.nn.functional.normalize

@@ -11,23 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, get_args
+from typing import Any, Final, Literal, TypeAlias
 
 from preprocessing.errors import InvalidBundle, InvalidOption, UnsupportedTask
 from preprocessing.model_files import read_json
+from preprocessing.parameters import POOLINGS, Activation, Aggregation, LongTexts, Options, Pooling
 
 Side: TypeAlias = Literal["left", "right"]
-Activation: TypeAlias = Literal["softmax", "sigmoid", "none"]
-LongTexts: TypeAlias = Literal["cut", "window", "refuse"]
-Aggregation: TypeAlias = Literal["none", "simple", "first", "average", "max"]
-Pooling: TypeAlias = Literal["cls", "max", "mean", "mean_sqrt_len", "weightedmean", "lasttoken"]
-"""The pooling modes of sentence-transformers, in the order in which it concatenates their results."""
-
-ACTIVATIONS: Final[tuple[Activation, ...]] = get_args(Activation)
-LONG_TEXTS: Final[tuple[LongTexts, ...]] = get_args(LongTexts)
-AGGREGATIONS: Final[tuple[Aggregation, ...]] = get_args(Aggregation)
-POOLINGS: Final[tuple[Pooling, ...]] = get_args(Pooling)
-
 CLASSIFICATION: Final = "text-classification"
 TOKENS: Final = "token-classification"
 QUESTION_ANSWERING: Final = "question-answering"
@@ -78,8 +68,6 @@ class TaskConfig:
 
     max_length: int = _DEFAULT_MAX_LENGTH
     """Tokens per row, including special tokens; longer texts are treated as `long_texts` says."""
-    truncate: bool = True
-    """Whether longer texts are accepted, to be read in part or in several rows."""
     long_texts: LongTexts = "cut"
     stride: int | None = None
     """Tokens shared by neighbouring windows of a long text; None for the task's default."""
@@ -145,6 +133,11 @@ class TaskConfig:
     max_output_bytes: int = 512 << 20
     """Largest size of the model's outputs in memory, for a request of several rows."""
 
+    @property
+    def truncate(self) -> bool:
+        """Whether longer texts are accepted, to be read in part or in several rows."""
+        return self.long_texts != "refuse"
+
     @classmethod
     def from_folder(cls, folder: Path, options: Mapping[str, object] | None = None) -> TaskConfig:
         """Read the folder; endpoint `options` override its files.
@@ -153,7 +146,7 @@ class TaskConfig:
         tokens are in the vocabulary, which is not read here: see `with_ids`. Raises InvalidBundle, InvalidOption and
         UnsupportedTask.
         """
-        chosen = _read_options(options or {})
+        chosen = Options.of(options or {})
         model = _read_json(folder / "config.json", required=True)
         tokenizer = _read_json(folder / "tokenizer_config.json")
         modules = _read_modules(folder)
@@ -178,9 +171,9 @@ class TaskConfig:
                 else _labelling(model, task, cross_encoder)
             ),
             **(_generation(folder, model) if task == GENERATION else {}),
-            **({"offload_chars": _WINDOWED_OFFLOAD} if task in WINDOWED else {}),
+            **({"offload_chars": _WINDOWED_OFFLOAD} if task in (*WINDOWED, ZERO_SHOT) else {}),
         }
-        return cls(**found | {_FIELDS.get(name, name): value for name, value in chosen.items()})
+        return cls(**found | chosen)
 
     def with_ids(self, id_of: Callable[[str], int | None]) -> TaskConfig:
         """Return this configuration with the ids of the special tokens; `id_of` looks a token up in the vocabulary.
@@ -281,7 +274,6 @@ def _token_limits(
         )
     return {
         "max_length": max_length,
-        "truncate": long_texts != "refuse",
         "long_texts": long_texts,
         # A text is continued from its end, so that end is kept.
         "truncation_side": "left" if task == GENERATION else _side(tokenizer, "truncation_side"),
@@ -502,82 +494,7 @@ def _poolings(content: Mapping[str, Any]) -> tuple[Pooling, ...]:
     return tuple(name for name in POOLINGS if name in chosen) or ("mean",)
 
 
-# --- options and files ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What an option must be, and a function that reads it; None for a value that is not."""
-
-    form: str
-    read: Callable[[object], Any]
-
-
-def _count(least: int = 1) -> _Kind:
-    def read(value: object) -> int | None:
-        number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
-        return number if isinstance(number, int) and not isinstance(number, bool) and number >= least else None
-
-    return _Kind(f"a whole number of at least {least}", read)
-
-
-def _choice(choices: Sequence[str]) -> _Kind:
-    return _Kind(
-        f"one of {', '.join(choices)}", lambda value: found if (found := _stripped(value)) in choices else None
-    )
-
-
-def _stripped(value: object) -> str | None:
-    return (value.strip() or None) if isinstance(value, str) else None
-
-
-def _true_or_false(value: object) -> bool | None:
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    found = words.get(value.strip().lower()) if isinstance(value, str) else value
-    return found if isinstance(found, bool) else None
-
-
-def _names(value: object) -> tuple[str, ...] | None:
-    parts = value.split(",") if isinstance(value, str) else value
-    if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
-        return None
-    return tuple(part.strip() for part in parts if part.strip()) or None
-
-
-_FLAG: Final = _Kind("true or false", _true_or_false)
-_TEXT: Final = _Kind("text", _stripped)
-_LIST: Final = _Kind("names with commas between them", _names)
-
-OPTIONS: Final[Mapping[str, _Kind]] = {
-    "task": _TEXT, "max_length": _count(), "max_rows": _count(), "max_chars": _count(), "offload_chars": _count(),
-    "max_answer_bytes": _count(), "max_output_bytes": _count(), "long_texts": _choice(LONG_TEXTS),
-    "stride": _count(least=0), "allow_empty": _FLAG, "pooling": _choice(POOLINGS), "normalize": _FLAG,
-    "truncate_dim": _count(), "function_to_apply": _choice(ACTIVATIONS), "top_k": _count(),
-    "aggregation_strategy": _choice(AGGREGATIONS), "ignore_labels": _LIST, "candidate_labels": _LIST,
-    "hypothesis_template": _TEXT, "multi_label": _FLAG,
-}  # fmt: skip
-"""The options of an endpoint. They replace what the model's files say."""
-_FIELDS: Final = {
-    "function_to_apply": "activation", "aggregation_strategy": "aggregation", "ignore_labels": "ignored_labels",
-}  # fmt: skip
-"""Options with another name than their field of `TaskConfig`."""
-
-
-def _read_options(options: Mapping[str, object]) -> dict[str, Any]:
-    """Return the given options as values of their fields; strings are accepted as on a command line."""
-    unknown = sorted(set(options) - OPTIONS.keys())
-    if unknown:
-        raise InvalidOption(f"Unknown option: {', '.join(unknown)}", hint=f"known are {', '.join(sorted(OPTIONS))}")
-    found = {}
-    for name, value in options.items():
-        if value is None:
-            continue
-        found[name] = OPTIONS[name].read(value)
-        if found[name] is None:
-            raise InvalidOption(f"{name} must be {OPTIONS[name].form}, not {value!r}")
-    if "pooling" in found:
-        found["pooling"] = (found["pooling"],)
-    return found
+# --- files ----------------------------------------------------------------------------------------------------------
 
 
 def _read_json_file(path: Path) -> Any:

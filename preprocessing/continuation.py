@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from preprocessing.tokenizer import TextTokenizer
 
 _CONTEXT: Final = 5
 _BROKEN: Final = "\ufffd"
-
-
-class Decoder(Protocol):
-    """The part of a tokenizer that is needed here."""
-
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        """Return ids as readable text."""
 
 
 class Continuation:
@@ -24,7 +20,7 @@ class Continuation:
     to the decoding of all tokens after the prompt. Stop strings are not part of the text.
     """
 
-    def __init__(self, decoder: Decoder, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
+    def __init__(self, decoder: TextTokenizer, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         self._decoder = decoder
         # Some decoders drop the space before a first word, so ids are decoded together with the prompt's end.
         self._ids = list(prompt[-_CONTEXT:])

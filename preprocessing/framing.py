@@ -42,8 +42,11 @@ class Framing:
     ) -> None:
         """Raises NotUnderstood if the post-processor is not known."""
         single, pair = templates(tokenizer)
-        self._single = _Frame(single, max_length)
-        self._pair = None if pair is None else _Frame(pair, max_length)
+        self._single = Frame(single)
+        self._pair = None if pair is None else Frame(pair)
+        self._max_size = max_length * 8
+        if max(frame.size for frame in (self._single, self._pair) if frame is not None) >= self._max_size:
+            raise NotUnderstood("special tokens leave no room for text")
         self._keeps_end = truncation_side == "left"
         self._unknown_id = -1 if unknown_id is None else unknown_id
         self._unknown = None if unknown_id is None else pack([unknown_id])
@@ -56,9 +59,10 @@ class Framing:
     def row(self, ids: bytes) -> Encoded:
         """Return the row of a text with these tokens."""
         frame = self._single
-        truncated = len(ids) > frame.room
+        room = self._max_size - frame.size
+        truncated = len(ids) > room
         if truncated:
-            ids = ids[-frame.room :] if self._keeps_end else ids[: frame.room]
+            ids = self._cut(ids, room)
         types = None if frame.zero_types else frame.pack_types(len(ids))
         ids = frame.before + ids + frame.after
         unknown = self._unknown
@@ -73,9 +77,10 @@ class Framing:
         if frame is None:
             raise NotUnderstood("the post-processor builds pairs in an unknown way")
         n, m = (len(first), len(second)) if sizes is None else sizes
-        truncated = n + m > frame.room
+        room = self._max_size - frame.size
+        truncated = n + m > room
         if truncated:
-            n, m = _share(n, m, frame.room)
+            n, m = _share(n, m, room)
             first, second = self._cut(first, n), self._cut(second, m)
         ids = b"".join((frame.before, first, frame.between, second, frame.after))
         unknown = self._unknown
@@ -91,20 +96,18 @@ class Framing:
         return int(np.count_nonzero(np.frombuffer(ids, np.int64) == self._unknown_id))
 
 
-class _Frame:
-    """A template in packed form, and the room that it leaves for texts."""
+class Frame:
+    """A template in packed form."""
 
-    __slots__ = ("after", "before", "between", "room", "text_types", "types", "zero_types")
+    __slots__ = ("after", "before", "between", "size", "text_types", "types", "zero_types")
 
-    def __init__(self, template: Template, max_length: int) -> None:
+    def __init__(self, template: Template) -> None:
         groups = template.before, template.between, template.after
         self.before, self.between, self.after = (pack(id_ for id_, _ in group) for group in groups)
         self.types = [pack(type_ for _, type_ in group) for group in groups]
         self.text_types = [pack([type_]) for type_ in template.types]
         self.zero_types = not any(b"".join((*self.types, *self.text_types)))
-        self.room = max_length * 8 - sum(map(len, self.types))
-        if self.room <= 0:
-            raise NotUnderstood("special tokens leave no room for text")
+        self.size = sum(map(len, self.types))
 
     def pack_types(self, *sizes: int) -> bytes:
         """Return the packed types of a row whose texts have ids of these sizes."""

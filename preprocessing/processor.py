@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from numpy.typing import DTypeLike, NDArray
 
@@ -17,7 +17,8 @@ from preprocessing.collate import INPUT_NAMES, collate, padded_tokens
 from preprocessing.config import GENERATION, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
 from preprocessing.heads import head_for
-from preprocessing.heads.base import Head, choice_of, count_of, flag_of, prompt_of, read_text, refuse_many
+from preprocessing.heads.base import Head, prompt_of, read_text, refuse_many
+from preprocessing.parameters import Count, Parameters
 from preprocessing.tokenizer import TextTokenizer, Token
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Texts, Windows, pack, total_chars
 from preprocessing.windows import Windower
@@ -29,10 +30,19 @@ _OUTPUT_BYTES: Final = 4 << 20
 """The largest answer, and the largest outputs, that are made and read in less than about two milliseconds."""
 _GROWTH: Final = 4
 """How many times as long texts may become when they are normalized. Hangul becomes three times as long."""
-_OF_LENGTH: Final = frozenset({"truncate", "truncation_direction", "max_length"})
-"""Parameters of every task."""
 _TOKEN_BYTES: Final = 512
 """Memory of a token while a list of tokens is built; its JSON takes a fifth of it."""
+
+
+class _OfLength(Parameters):
+    """The parameters of every task."""
+
+    truncate: bool | None = None
+    truncation_direction: Literal["left", "right"] | None = None
+    max_length: Count | None = None
+
+
+_OF_LENGTH: Final = frozenset(_OfLength.model_fields)
 
 
 class TextProcessor:
@@ -125,7 +135,8 @@ class TextProcessor:
     def _parse_length(self, body: Mapping[str, object], parameters: Mapping[str, object]) -> ParsedRequest:
         """Parse what every task accepts about long texts, then the rest by the head."""
         config = self.config
-        side = choice_of(parameters, "truncation_direction", ("left", "right"))
+        asked = _OfLength.of({name: value for name, value in parameters.items() if name in _OF_LENGTH})
+        side, most = asked.truncation_direction, asked.max_length
         if side not in (None, config.truncation_side):
             kept = "beginning" if config.truncation_side == "right" else "end"
             raise InvalidInput(
@@ -133,7 +144,6 @@ class TextProcessor:
                 field="parameters.truncation_direction",
                 hint="truncation_side in the model's tokenizer_config.json says so",
             )
-        most = count_of(parameters, "max_length")
         if most is not None and most < config.max_length:
             raise InvalidInput(
                 f"max_length cannot be {most} for a single request: this endpoint reads {config.max_length} tokens",
@@ -142,7 +152,7 @@ class TextProcessor:
             )
         rest = {name: value for name, value in parameters.items() if name not in _OF_LENGTH}
         request = self.head.parse({**body, "parameters": rest})
-        request.truncate = flag_of(parameters, "truncate")
+        request.truncate = asked.truncate
         return request
 
     def encodes_off_loop(self, request: ParsedRequest) -> bool:
@@ -278,31 +288,10 @@ class TextProcessor:
         config, described = self.config, self.head.describe()
         if config.task != GENERATION:
             described["parameters"] = [*cast("list[str]", described["parameters"]), "truncate"]
-        return {
-            "task": config.task,
-            "architecture": config.architecture,
-            "max_length": config.max_length,
-            "truncate": config.truncate,
-            "max_rows": config.max_rows,
-            "max_chars": config.max_chars,
-            "max_answer_bytes": config.max_answer_bytes,
-            "max_output_bytes": config.max_output_bytes,
-            "inputs": list(self.input_names),
-            "outputs": None if self.output_names is None else list(self.output_names),
-            **described,
-        }
+        return {"task": config.task, "max_length": config.max_length, **described}
 
     def _windows(self, windower: Windower, request: ParsedRequest) -> list[Encoded]:
-        windows = request.windows or Windows()
-        if windows.only_if_cut:
-            rows = self.tokenizer.encode_batch(request.texts)
-            cut = [i for i, row in enumerate(rows) if row.truncated]
-            if cut:
-                texts: Any = [request.texts[i] for i in cut]
-                for i, row in zip(cut, windower.encode(texts, windows), strict=True):
-                    rows[i] = row
-            return rows
-        field = self.text_fields[-1]
+        windows, field = request.windows or Windows(), self.text_fields[-1]
         return list(
             windower.encode(request.texts, windows, refuse_many=lambda rows: refuse_many(rows, self.config, field))
         )

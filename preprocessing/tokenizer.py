@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -76,16 +77,12 @@ class TextTokenizer:
         self._framing: Framing | None = None
         self.words: WordCache | None = None
         """The cached words; None if there is no cache."""
-        self.no_words_because: str | None = None
-        """Why there is no cache."""
         self._truncation_side: Side = truncation_side
-        try:
+        with suppress(NotUnderstood):
             self._framing = Framing(
                 tokenizer, max_length=max_length, truncation_side=truncation_side, unknown_id=unknown_id
             )
             self.words = self._make_cache(self._framing)
-        except NotUnderstood as reason:
-            self.no_words_because = str(reason)
 
     @classmethod
     def from_folder(cls, folder: Path, config: TaskConfig, *, word_cache: bool | int = True) -> TextTokenizer:
@@ -189,7 +186,7 @@ class TextTokenizer:
             unknown_id=self._unknown_id,
         )
 
-    # --- `heads.base.Vocabulary` ---
+    # --- what heads use ---
 
     @property
     def is_word_aware(self) -> bool:
@@ -291,10 +288,10 @@ class TextTokenizer:
             len(ids) >= self.max_length and bool(encoding.overflowing),
         )
 
-    def _make_cache(self, framing: Framing) -> WordCache:
-        """Return a word cache. Raises NotUnderstood if none is possible."""
+    def _make_cache(self, framing: Framing) -> WordCache | None:
+        """Return a word cache, if one is wanted. Raises NotUnderstood if none is possible."""
         if self._max_words <= 0:
-            raise NotUnderstood("switched off")
+            return None
         cache = WordCache(self._tokenizer, framing, max_words=self._max_words)
         try:
             for texts in _probes(self.max_length):
@@ -305,7 +302,6 @@ class TextTokenizer:
                             raise NotUnderstood("it disagrees with the tokenizer on a probe")
         except TokenizationFailed as error:
             raise NotUnderstood("the tokenizer fails on a probe") from error
-        cache.forget_counts()
         return cache
 
 

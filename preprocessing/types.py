@@ -115,7 +115,7 @@ class Windows:
 
     Of a pair, only the text named by `cuts` is divided; the other one, which the request calls `whole`, is in every
     window. Rows have at most `max_length` tokens (None: the endpoint's limit). If `keeps_all` is false, the first
-    window becomes the row, marked as truncated. If `only_if_cut`, rows that fit are plain `Encoded`.
+    window becomes the row, marked as truncated.
     """
 
     stride: int = 0
@@ -123,7 +123,6 @@ class Windows:
     cuts: Literal["first", "second"] = "first"
     whole: str = "text"
     keeps_all: bool = True
-    only_if_cut: bool = False
 
 
 @dataclass(slots=True, eq=False)

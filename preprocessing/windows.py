@@ -18,25 +18,22 @@ from tokenizers import Tokenizer
 from preprocessing.config import Side
 from preprocessing.descriptions import NotUnderstood
 from preprocessing.errors import InvalidBundle, InvalidInput, TokenizationFailed
-from preprocessing.framing import Template, templates
+from preprocessing.framing import Frame, templates
 from preprocessing.types import Texts, Window, Windows
 
 _NOWHERE = -1
 
 
 class _Tokens(NamedTuple):
-    """Tokens of one origin, one item per token: `sequence` and `words` are those of `types.Window`."""
+    """A text's tokens, one item per token: `words` and `offsets` are those of `types.Window`."""
 
     ids: NDArray[np.int64]
-    types: NDArray[np.int64]
-    sequence: NDArray[np.int8]
     words: NDArray[np.int32]
     offsets: NDArray[np.int64]
 
     def part(self, start: int, stop: int) -> _Tokens:
         """Return the tokens from `start` to `stop`."""
-        own = slice(start, stop)
-        return _Tokens(self.ids[own], self.types[own], self.sequence[own], self.words[own], self.offsets[own])
+        return _Tokens(self.ids[start:stop], self.words[start:stop], self.offsets[start:stop])
 
 
 class Windower:
@@ -52,7 +49,7 @@ class Windower:
             single, pair = templates(tokenizer)
         except NotUnderstood as error:
             raise InvalidBundle(f"tokenizer.json: {error}, which reading long texts in windows needs") from error
-        self._frames = [None if template is None else _Frame(template) for template in (single, pair)]
+        self._frames = [None if template is None else Frame(template) for template in (single, pair)]
         self._max_length = max_length
         self._side: Side = truncation_side
         self._unknown_id = unknown_id
@@ -71,7 +68,7 @@ class Windower:
         frame = self._frames[pairs]
         if frame is None:
             raise TokenizationFailed("The tokenizer's post-processor builds pairs in an unknown way")
-        room = min(windows.max_length or self._max_length, self._max_length) - frame.size
+        room = min(windows.max_length or self._max_length, self._max_length) - (frame.size >> 3)
         parts_of: list[tuple[str, ...]] = list(texts) if pairs else [(text,) for text in texts]  # type: ignore[arg-type, misc]
         encodings = self._encode_each([part for parts in parts_of for part in parts])
         cut = 1 if pairs and windows.cuts == "second" else 0
@@ -111,49 +108,35 @@ class Windower:
                 raise TokenizationFailed(f"The tokenizer failed: {error}") from error
             raise
 
-    def _row(self, frame: _Frame, texts: Sequence[_Tokens], source: int, first: int, truncated: bool) -> Window:
-        blocks = [frame.around[0]]
+    def _row(self, frame: Frame, texts: Sequence[_Tokens], source: int, first: int, truncated: bool) -> Window:
+        sizes, numbers = [len(frame.before) >> 3], [_NOWHERE]
         for number, text in enumerate(texts):
-            types = np.full_like(text.ids, frame.types[number])
-            sequence = np.full(len(text.ids), number, np.int8)
-            blocks += [text._replace(types=types, sequence=sequence), frame.around[number + 1]]
-        row = _Tokens(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+            after = frame.after if number == len(texts) - 1 else frame.between
+            sizes += [len(text.ids), len(after) >> 3]
+            numbers += [number, _NOWHERE]
+        sequence = np.repeat(np.array(numbers, np.int8), sizes)
+        words, offsets = np.full(len(sequence), _NOWHERE, np.int32), np.zeros((len(sequence), 2), np.int64)
+        own = sequence != _NOWHERE
+        words[own] = np.concatenate([text.words for text in texts])
+        offsets[own] = np.concatenate([text.offsets for text in texts])
+        ids = frame.before + frame.between.join(text.ids.tobytes() for text in texts) + frame.after
         return Window(
-            row.ids.tobytes(),
-            row.types.tobytes() if row.types.any() else None,
-            0 if self._unknown_id is None else int(np.count_nonzero(row.ids == self._unknown_id)),
+            ids,
+            None if frame.zero_types else frame.pack_types(*(len(text.ids) * 8 for text in texts)),
+            0 if self._unknown_id is None else int(np.count_nonzero(np.frombuffer(ids, np.int64) == self._unknown_id)),
             truncated,
-            row.offsets,
+            offsets,
             source=source,
             first=first,
-            sequence=row.sequence,
-            words=row.words,
+            sequence=sequence,
+            words=words,
         )
 
 
-class _Frame:
-    """The special tokens of a template around and between its texts, and the type of each text."""
-
-    def __init__(self, template: Template) -> None:
-        groups = [template.before, template.between, template.after]
-        if len(template.types) == 1:
-            del groups[1]
-        self.around = [_special(group) for group in groups]
-        self.types = template.types
-        self.size = sum(map(len, groups))
-
-
-def _special(tokens: Sequence[tuple[int, int]]) -> _Tokens:
-    ids, types = np.array(tokens, np.int64).reshape(-1, 2).T
-    nowhere = np.full(len(ids), _NOWHERE)
-    return _Tokens(ids, types, nowhere.astype(np.int8), nowhere.astype(np.int32), np.zeros((len(ids), 2), np.int64))
-
-
 def _tokens(encoding: Any) -> _Tokens:
-    """Return a text's own tokens, whose type and sequence depend on where it stands."""
-    ids = np.array(encoding.ids, np.int64)
-    words = np.array([_NOWHERE if word is None else word for word in encoding.word_ids], np.int32)
-    return _Tokens(ids, ids, words.astype(np.int8), words, np.array(encoding.offsets, np.int64).reshape(-1, 2))
+    words = [_NOWHERE if word is None else word for word in encoding.word_ids]
+    offsets = np.array(encoding.offsets, np.int64).reshape(-1, 2)
+    return _Tokens(np.array(encoding.ids, np.int64), np.array(words, np.int32), offsets)
 
 
 def _spans(size: int, width: int, stride: int, side: Side) -> list[tuple[int, int]]:

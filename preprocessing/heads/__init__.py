@@ -7,11 +7,11 @@ and for ``deploy/bundles``. It must never handle bytes, HTTP or Triton, nor keep
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from preprocessing.config import TaskConfig
 from preprocessing.errors import UnsupportedTask
-from preprocessing.heads.base import Head, Vocabulary
+from preprocessing.heads.base import Head
 from preprocessing.heads.embedding import SentenceEmbedding
 from preprocessing.heads.features import FeatureExtraction
 from preprocessing.heads.fill_mask import FillMask
@@ -22,7 +22,10 @@ from preprocessing.heads.sequence_classification import SequenceClassification
 from preprocessing.heads.token_classification import TokenClassification
 from preprocessing.heads.zero_shot import ZeroShot
 
-HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
+if TYPE_CHECKING:
+    from preprocessing.tokenizer import TextTokenizer
+
+HEADS: Final[Mapping[str, Callable[[TaskConfig, TextTokenizer], Head]]] = {
     SequenceClassification.task: lambda config, _: SequenceClassification(config),
     SentenceEmbedding.task: SentenceEmbedding,
     FeatureExtraction.task: lambda config, _: FeatureExtraction(config),
@@ -35,7 +38,7 @@ HEADS: Final[Mapping[str, Callable[[TaskConfig, Vocabulary], Head]]] = {
 }
 
 
-def head_for(config: TaskConfig, vocabulary: Vocabulary) -> Head:
+def head_for(config: TaskConfig, vocabulary: TextTokenizer) -> Head:
     """Return the head of the config's task. Raises UnsupportedTask with the names of all tasks."""
     build = HEADS.get(config.task)
     if build is None:

@@ -1,20 +1,20 @@
 """The base of all tasks (`Head`), and what they share: parsing of `text`, `text_pair` and `parameters`, and checks.
 
-A head has no state after construction and knows no tokenizer, backend or HTTP. A new task is one file beside this one
+A head has no state after construction and knows no backend or HTTP. A new task is one file beside this one
 and one line in `heads/__init__.py`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from preprocessing.config import Side, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.parameters import Parameters, shown
 from preprocessing.types import Encoded, FloatArray, ParsedRequest, Prepared, Tensors, Texts, Window
 
 Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
@@ -22,37 +22,10 @@ Results: TypeAlias = Sequence[Mapping[str, Any]] | FloatArray
 
 NUMBER_BYTES: Final = 12
 """Size of a float32 number in JSON, with its comma."""
-_T = TypeVar("_T", bound=str)
 _FIELDS: Final = ("text", "text_pair")
 _REQUIRED: Final = ("text",)
 _OTHER_NAMES: Final = ("inputs", "input", "texts", "sentence", "sentences", "query", "content", "prompt")
 _EXAMPLE: Final = 'send {"text": "…"} or {"text": ["…", "…"]}'
-
-
-class Vocabulary(Protocol):
-    """The part of a tokenizer that heads may use: ids and tokens, never a request's texts."""
-
-    @property
-    def is_word_aware(self) -> bool:
-        """Whether a token's text says that it continues a word (WordPiece's prefix)."""
-
-    def token_of(self, token_id: int) -> str:
-        """Return a token as written in the vocabulary."""
-
-    def id_of(self, token: str) -> int | None:
-        """Return the id of exactly this token, or None."""
-
-    def first_ids(self, texts: Sequence[str]) -> list[int | None]:
-        """Return each text's first token; None if it has none."""
-
-    def prompt_size(self, prompt: str) -> int:
-        """Return the number of tokens of a prompt at a text's beginning."""
-
-    def join(self, tokens: Sequence[str]) -> str:
-        """Return tokens as readable text."""
-
-    def decode_batch(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False) -> list[str]:
-        """Return each row of ids as readable text."""
 
 
 class Head:
@@ -67,12 +40,20 @@ class Head:
     task: str
     text_fields: Sequence[str] = ("text",)
     """The fields of the body that hold texts."""
+    parameters: ClassVar[type[Parameters]] = Parameters
+    example: Mapping[str, object] = {"text": "A man is eating food."}
+    """A request, for the endpoint's docs page."""
+    labels: Sequence[str] = ()
+    """The labels of its answers, if the model has any."""
     needs_windows = False
     """Whether `parse` asks for windows."""
     row_bytes = 0
     """About the size of a row's result as JSON; 0 for an answer that is limited otherwise."""
     outputs: Sequence[str] = ("logits",)
     """Names of the output that answers the task, the best first."""
+
+    def __init__(self, config: TaskConfig) -> None:
+        self._config = config
 
     def parse(self, body: object) -> ParsedRequest:
         """Check a decoded request body. Raises InvalidInput with what to send."""
@@ -92,7 +73,11 @@ class Head:
 
     def describe(self) -> dict[str, object]:
         """Return labels, parameters and an example request for the endpoint's docs page."""
-        raise NotImplementedError
+        return {
+            **({"labels": list(self.labels)} if self.labels else {}),
+            "parameters": list(self.parameters.model_fields),
+            "example": self.example,
+        }
 
     def field_of(self, request: ParsedRequest, row: int) -> str:
         """Return the name in the request of the text of an encoded row, for messages."""
@@ -174,7 +159,7 @@ def read_body(
         if name not in fields and name != "parameters":
             is_text = "text" in fields and "text" not in body and name in _OTHER_NAMES
             hint = "rename it to text" if is_text else f"known are {', '.join((*fields, 'parameters'))}"
-            raise InvalidInput(f"Unknown field {_shown(name)}", field=_shown(name), hint=hint)
+            raise InvalidInput(f"Unknown field {shown(name)}", field=shown(name), hint=hint)
     for name in required:
         if body.get(name) is None:
             raise InvalidInput(f"The field {name} is missing", field=name, hint=example)
@@ -215,107 +200,6 @@ def parse_texts(body: object, config: TaskConfig, *, pairs: bool) -> tuple[Texts
     return [checked] if pair is None else [(checked, read_text(pair, "text_pair", config))], False, parameters
 
 
-def refuse_unknown_parameters(parameters: Mapping[str, object], known: Sequence[str]) -> None:
-    """Raise InvalidInput for the first unknown parameter."""
-    for name in parameters:
-        if name not in known:
-            takes = f"this endpoint takes {', '.join(known)}" if known else "this endpoint takes none"
-            raise InvalidInput(f"Unknown parameter {_shown(name)}", field="parameters", hint=takes)
-
-
-def count_of(parameters: Mapping[str, object], name: str, *, least: int = 1, most: int | None = None) -> int | None:
-    """Return a whole number; None if the parameter is missing or null."""
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        upper = "" if most is None else f" and at most {most}"
-        raise InvalidInput(f"{name} must be a whole number of at least {least}{upper}", field=f"parameters.{name}")
-    return value
-
-
-def number_of(
-    parameters: Mapping[str, object],
-    name: str,
-    *,
-    above: float = -math.inf,
-    least: float = -math.inf,
-    most: float = math.inf,
-) -> float | None:
-    """Return a finite number greater than `above`, or of at least `least`; None if the parameter is missing or null."""
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if (
-        isinstance(value, bool) or not isinstance(value, int | float)
-        or not above < value <= most or value < least or value == math.inf
-    ):  # fmt: skip
-        upper = "" if most == math.inf else f" and at most {most:g}"
-        lower = f"above {above:g}" if least == -math.inf else f"of at least {least:g}"
-        raise InvalidInput(f"{name} must be a number {lower}{upper}", field=f"parameters.{name}")
-    return float(value)
-
-
-def flag_of(parameters: Mapping[str, object], name: str) -> bool | None:
-    """Return true or false; None if the parameter is missing or null."""
-    value = parameters.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidInput(f"{name} must be true or false", field=f"parameters.{name}")
-    return value
-
-
-def strings_of(
-    parameters: Mapping[str, object],
-    name: str,
-    *,
-    splits: bool = False,
-    most: int = 1000,
-    max_chars: int | None = None,
-) -> tuple[str, ...] | None:
-    """Return a list of at most `most` strings of at most `max_chars` characters; None if it is missing or null.
-
-    A single string is a list of one, or, if `splits`, a list separated by commas.
-    """
-    value = parameters.get(name)
-    if value is None:
-        return None
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()] if splits else [value]
-    if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
-        raise InvalidInput(f"{name} must be a list of strings that are not empty", field=f"parameters.{name}")
-    if len(value) > most:
-        raise InvalidInput(f"{name} has {len(value)} items, at most {most} are taken", field=f"parameters.{name}")
-    for item in value:
-        if max_chars is not None and len(item) > max_chars:
-            raise InvalidInput(
-                f"{name} has an item of {len(item)} characters, at most {max_chars} are taken",
-                field=f"parameters.{name}",
-            )
-        refuse_half_pairs(item, f"parameters.{name}")
-    return tuple(value)
-
-
-def choice_of(parameters: Mapping[str, object], name: str, choices: Sequence[_T]) -> _T | None:
-    """Return one of the choices; None if the parameter is missing or null."""
-    value = parameters.get(name)
-    if value is None:
-        return None
-    for choice in choices:
-        if choice == value:
-            return choice
-    raise InvalidInput(f"{name} must be one of {', '.join(choices)}", field=f"parameters.{name}")
-
-
-def refuse_half_pairs(value: str, field: str) -> None:
-    """Raise InvalidInput if a string contains half a surrogate pair, which tokenizers cannot encode."""
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidInput(
-            f"{field} is not valid Unicode: half a surrogate pair at character {error.start}", field=field
-        ) from error
-
-
 def _list(items: list[object], pair: object, config: TaskConfig) -> Texts:
     if not items:
         raise InvalidInput("text is an empty list", field="text", hint="send at least one text")
@@ -346,7 +230,12 @@ def read_text(value: object, field: str, config: TaskConfig) -> str:
             hint=f"the model reads {config.max_length} tokens of it; cut or split it",
         )
     if not value.isascii():  # ASCII strings cannot contain half a surrogate pair
-        refuse_half_pairs(value, field)
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidInput(
+                f"{field} is not valid Unicode: half a surrogate pair at character {error.start}", field=field
+            ) from error
     return value
 
 
@@ -360,11 +249,6 @@ def prompt_of(config: TaskConfig, name: object, field: str) -> str:
         known = f"it has {', '.join(sorted(config.prompts))}" if config.prompts else "it has none"
         raise InvalidInput("This model has no prompt of that name", field=field, hint=known)
     return config.prompts[name]
-
-
-def _shown(name: object) -> str:
-    """Return a client's name for something, shortened and printable."""
-    return ascii(name)[1:-1][:40] if isinstance(name, str) else ascii(name)[:40]
 
 
 def _kind(value: object) -> str:

@@ -11,8 +11,8 @@ converting them to Python numbers would cost more than everything else here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -23,56 +23,56 @@ from preprocessing.heads.base import (
     NUMBER_BYTES,
     Head,
     Results,
-    Vocabulary,
-    count_of,
     counts,
-    flag_of,
     parse_texts,
     prompt_of,
     refuse_non_finite,
-    refuse_unknown_parameters,
 )
+from preprocessing.parameters import Count, Parameters
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors
+
+if TYPE_CHECKING:
+    from preprocessing.tokenizer import TextTokenizer
 
 _USUAL_SIZE: Final = 1024
 """Components of a vector, if the model's files do not say."""
+
+
+class _Parameters(Parameters):
+    normalize: bool | None = None
+    truncate_dim: Count | None = None
+    prompt_name: str | None = None
 
 
 class SentenceEmbedding(Head):
     """The head of sentence-transformers folders and of plain encoders."""
 
     task = EMBEDDINGS
+    parameters = _Parameters
+    example: Mapping[str, object] = {"text": ["A man is eating food.", "Someone has a meal."]}
     # Pooled outputs come first: a graph that pools is trusted to follow its own configuration.
     outputs = (
         "sentence_embedding", "sentence_embeddings", "embeddings", "embedding", "last_hidden_state", "token_embeddings",
     )  # fmt: skip
 
-    def __init__(self, config: TaskConfig, vocabulary: Vocabulary | None = None) -> None:
-        self._config = config
+    def __init__(self, config: TaskConfig, vocabulary: TextTokenizer | None = None) -> None:
+        super().__init__(config)
         self._vocabulary = None if config.pools_prompt else vocabulary
         self.row_bytes = (self._size() or _USUAL_SIZE) * NUMBER_BYTES
-        self._parameters = ("normalize", "truncate_dim", *(("prompt_name",) if config.prompts else ()))
 
     def parse(self, body: object) -> ParsedRequest:
         """Return single texts as in sentence-transformers: stripped, lower-cased if configured, with prompt."""
         config = self._config
         found, is_batch, parameters = parse_texts(body, config, pairs=False)
         texts = [text.strip() for text in cast("Sequence[str]", found)]
-        if parameters:
-            refuse_unknown_parameters(parameters, self._parameters)
-        prompt = prompt_of(config, parameters.get("prompt_name"), "parameters.prompt_name")
+        options = _Parameters.of(parameters).given() if parameters else {}
+        prompt = prompt_of(config, options.pop("prompt_name", None), "parameters.prompt_name")
         if prompt:
             texts = [(prompt + text).strip() for text in texts]
         if config.lowercase:
             texts = [text.lower() for text in texts]
-        skip = None if self._vocabulary is None or not prompt else self._vocabulary.prompt_size(prompt)
-        if not parameters and skip is None:
-            return ParsedRequest(texts, is_batch, parameters)
-        options: dict[str, object] = {} if skip is None else {"skip": skip}
-        if (normalize := flag_of(parameters, "normalize")) is not None:
-            options["normalize"] = normalize
-        if (size := count_of(parameters, "truncate_dim")) is not None:
-            options["truncate_dim"] = size
+        if self._vocabulary is not None and prompt:
+            options["skip"] = self._vocabulary.prompt_size(prompt)
         return ParsedRequest(texts, is_batch, options)
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> FloatArray:
@@ -115,19 +115,6 @@ class SentenceEmbedding(Head):
         if not prepared.is_batch:
             return {"embedding": results[0], **counts(prepared)}
         return {"embeddings": results, **counts(prepared)}
-
-    def describe(self) -> dict[str, object]:
-        """Describe how vectors are made, with an example."""
-        config = self._config
-        return {
-            "embedding_size": self._size(),
-            "pooling": list(config.pooling),
-            "normalize": config.normalize,
-            "prompts": sorted(config.prompts),
-            "default_prompt": config.default_prompt,
-            "parameters": list(self._parameters),
-            "example": {"text": ["A man is eating food.", "Someone has a meal."]},
-        }
 
     def _size(self) -> int | None:
         config = self._config

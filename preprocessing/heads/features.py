@@ -12,15 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from preprocessing.config import FEATURES, TaskConfig
-from preprocessing.heads.base import (
-    NUMBER_BYTES,
-    Head,
-    own_tokens,
-    parse_texts,
-    refuse_non_finite,
-    refuse_unknown_parameters,
-)
+from preprocessing.config import FEATURES
+from preprocessing.heads.base import NUMBER_BYTES, Head, own_tokens, parse_texts, refuse_non_finite
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
 
@@ -30,13 +23,10 @@ class FeatureExtraction(Head):
     task = FEATURES
     outputs = ("last_hidden_state", "token_embeddings", "hidden_states")
 
-    def __init__(self, config: TaskConfig) -> None:
-        self._config = config
-
     def parse(self, body: object) -> ParsedRequest:
         """Single texts."""
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
-        refuse_unknown_parameters(parameters, ())
+        self.parameters.of(parameters)
         return ParsedRequest(texts, is_batch)
 
     def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
@@ -52,7 +42,3 @@ class FeatureExtraction(Head):
         for values in own:  # values in the padding may be anything
             refuse_non_finite(name, values)
         return [{"features": np.ascontiguousarray(values, dtype=np.float32)} for values in own]
-
-    def describe(self) -> dict[str, object]:
-        """Return an example."""
-        return {"parameters": [], "example": {"text": "A man is eating food."}}

@@ -10,58 +10,62 @@ with several masks one such list for each; for a list: `{"results": [{"predictio
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import numpy as np
+from pydantic import BeforeValidator, Field
 
 from preprocessing.activations import softmax
 from preprocessing.config import FILL_MASK, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
-from preprocessing.heads.base import (
-    Head,
-    Vocabulary,
-    count_of,
-    own_tokens,
-    parse_texts,
-    refuse_non_finite,
-    refuse_unknown_parameters,
-    strings_of,
-    text_field,
-)
+from preprocessing.heads.base import Head, own_tokens, parse_texts, refuse_non_finite, text_field
+from preprocessing.parameters import Count, Parameters
 from preprocessing.text import clean_up
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, pack
 
-_PARAMETERS: Final = ("top_k", "targets")
+if TYPE_CHECKING:
+    from preprocessing.tokenizer import TextTokenizer
+
 _TOP_K: Final = 5
 _PREDICTION_BYTES: Final = 90
 _TOKEN_BYTES: Final = 7
-_TARGET_CHARS: Final = 100
 _AT_ONCE: Final = 256
 """Predictions that are decoded in one call."""
+_Target = Annotated[str, Field(min_length=1, max_length=100)]
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Parameters(Parameters):
+    top_k: Count | None = None
+    targets: Annotated[list[_Target], Field(min_length=1, max_length=1000), BeforeValidator(_listed)] | None = None
 
 
 class FillMask(Head):
     """The head of `*ForMaskedLM` models."""
 
     task = FILL_MASK
+    parameters = _Parameters
 
-    def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
+    def __init__(self, config: TaskConfig, vocabulary: TextTokenizer) -> None:
         if config.mask_id is None:
             raise InvalidBundle(
                 "The tokenizer names no mask token",
                 hint="tokenizer_config.json needs mask_token; save_pretrained() writes it",
             )
-        self._config = config
+        super().__init__(config)
         self._vocabulary = vocabulary
         self._mask_id = config.mask_id
         self._packed_mask = pack([config.mask_id])
         self._mask = vocabulary.token_of(config.mask_id)
+        self.example = {"text": f"Paris is the {self._mask} of France."}
 
     def parse(self, body: object) -> ParsedRequest:
         """Return texts, each with the mask token."""
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
-        request = ParsedRequest(texts, is_batch, self._options(parameters))
+        request = ParsedRequest(texts, is_batch, self._options(_Parameters.of(parameters)))
         for i, text in enumerate(cast("Sequence[str]", texts)):
             if self._mask not in text:
                 field = text_field(request, i)
@@ -100,21 +104,12 @@ class FillMask(Head):
             results.append({"predictions": lists[0] if len(lists) == 1 else lists})
         return results
 
-    def describe(self) -> dict[str, object]:
-        """Return the mask token and an example."""
-        return {
-            "mask_token": self._mask,
-            "parameters": list(_PARAMETERS),
-            "example": {"text": f"Paris is the {self._mask} of France."},
-        }
-
-    def _options(self, parameters: Mapping[str, object]) -> dict[str, Any]:
-        options: dict[str, Any] = {"top_k": count_of(parameters, "top_k") or self._config.top_k or _TOP_K}
-        targets = strings_of(parameters, "targets", max_chars=_TARGET_CHARS)
-        if targets is not None:
-            ids = [self._vocabulary.id_of(target) for target in targets]
+    def _options(self, asked: _Parameters) -> dict[str, Any]:
+        options: dict[str, Any] = {"top_k": asked.top_k or self._config.top_k or _TOP_K}
+        if asked.targets is not None:
+            ids = [self._vocabulary.id_of(target) for target in asked.targets]
             # A target that is not a token is replaced by its first token.
-            others = [target for target, id_ in zip(targets, ids, strict=True) if id_ is None]
+            others = [target for target, id_ in zip(asked.targets, ids, strict=True) if id_ is None]
             ids += self._vocabulary.first_ids(others) if others else []
             options["targets"] = sorted({id_ for id_ in ids if id_ is not None})
             if not options["targets"]:

@@ -12,55 +12,62 @@ turns them into text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from preprocessing.config import GENERATION, TaskConfig
-from preprocessing.errors import InvalidBundle, TooLong
-from preprocessing.heads.base import (
-    Head,
-    count_of,
-    flag_of,
-    number_of,
-    parse_texts,
-    refuse_unknown_parameters,
-    strings_of,
-)
+from pydantic import BeforeValidator, Field
+
+from preprocessing.config import GENERATION
+from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
+from preprocessing.heads.base import Head, parse_texts
+from preprocessing.parameters import Count, CountOrZero, Parameters, refuse_above
 from preprocessing.types import AtMost, Encoded, ParsedRequest
 
 DEFAULT_NEW_TOKENS: Final = 256
 _TOP_K: Final = 50  # as in transformers
-_MAX_STOPS: Final = 16
-_STOP_CHARS: Final = 256
-"""Limits on stop strings, because each new token is compared with each of them."""
-_PARAMETERS: Final = (
-    *("max_new_tokens", "do_sample", "temperature", "top_k", "top_p", "repetition_penalty"),
-    *("seed", "stop", "return_full_text", "truncate"),
-)
 _SAMPLES: Final = ("temperature", "top_k", "top_p")
 """A request with one of these parameters wants sampling."""
+_Stop = Annotated[str, Field(min_length=1, max_length=256)]
+"""Limited, because each new token is compared with each of them; and so is their number."""
+
+
+def _listed(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _Parameters(Parameters):
+    max_new_tokens: Count | None = None
+    do_sample: bool | None = None
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    top_k: CountOrZero | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
+    stop: Annotated[list[_Stop], Field(min_length=1, max_length=16), BeforeValidator(_listed)] | None = None
+    return_full_text: bool = False
+    truncate: bool | None = None
 
 
 class TextGeneration(Head):
     """The head of causal language models."""
 
     task = GENERATION
-
-    def __init__(self, config: TaskConfig) -> None:
-        self._config = config
+    parameters = _Parameters
+    example: Mapping[str, object] = {"text": "Once upon a time", "parameters": {"max_new_tokens": 4}}
 
     def parse(self, body: object) -> ParsedRequest:
         """Return texts to continue; `options` has `settings` (for the backend's model), `stop`, `return_full_text`."""
         if isinstance(body, dict) and "stream" in body:
-            flag_of(body, "stream")
+            if not isinstance(body["stream"], bool | None):
+                raise InvalidInput("stream must be true or false", field="stream")
             body = {name: value for name, value in body.items() if name != "stream"}
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=False)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
+        asked = _Parameters.of(parameters)
         options = {
-            "settings": self._settings(parameters),
-            "stop": strings_of(parameters, "stop", most=_MAX_STOPS, max_chars=_STOP_CHARS) or (),
-            "return_full_text": flag_of(parameters, "return_full_text") or False,
+            "settings": self._settings(asked, parameters.get("max_new_tokens")),
+            "stop": asked.stop or (),
+            "return_full_text": asked.return_full_text,
         }
-        return ParsedRequest(texts, is_batch, options, truncate=flag_of(parameters, "truncate"))
+        return ParsedRequest(texts, is_batch, options, truncate=asked.truncate)
 
     def select_outputs(self, available: Sequence[str]) -> tuple[str, ...]:
         """Return the outputs of a model that sends one response per token, with the reason in the last one."""
@@ -73,36 +80,24 @@ class TextGeneration(Head):
             )
         return ("token_ids", "finish_reason")
 
-    def describe(self) -> dict[str, object]:
-        """Return the model's own sampling parameters and an example."""
-        return {
-            "defaults": dict(self._config.generation),
-            "parameters": list(_PARAMETERS),
-            "streams": True,
-            "example": {"text": "Once upon a time", "parameters": {"max_new_tokens": 4}},
-        }
-
-    def _settings(self, parameters: Mapping[str, object]) -> dict[str, Any]:
+    def _settings(self, asked: _Parameters, new_tokens: object) -> dict[str, Any]:
         config = self._config
         own = config.generation
-        new_tokens = count_of(parameters, "max_new_tokens", most=config.max_length - 1)
-        temperature = number_of(parameters, "temperature", least=0)
-        do_sample = flag_of(parameters, "do_sample")
+        refuse_above(config.max_length - 1, max_new_tokens=asked.max_new_tokens)
+        temperature, do_sample = asked.temperature, asked.do_sample
         if do_sample is None:
-            do_sample = any(parameters.get(name) is not None for name in _SAMPLES) or bool(own.get("do_sample"))
+            do_sample = any(getattr(asked, name) is not None for name in _SAMPLES) or bool(own.get("do_sample"))
         if temperature is not None and temperature <= 0:
             temperature, do_sample = None, False  # OpenAI's clients request greedy decoding this way
-        top_p = number_of(parameters, "top_p", above=0, most=1)
-        top_k = count_of(parameters, "top_k", least=0)
-        penalty = number_of(parameters, "repetition_penalty", above=0)
+        top_p, top_k, penalty = asked.top_p, asked.top_k, asked.repetition_penalty
         return {
-            "max_new_tokens": new_tokens,
+            "max_new_tokens": new_tokens,  # not its copy: it may be an `AtMost`
             "do_sample": do_sample,
             "temperature": temperature or own.get("temperature") or 1.0,
             "top_k": own.get("top_k", _TOP_K) if top_k is None else top_k,
             "top_p": own.get("top_p", 1.0) if top_p is None else top_p,
             "repetition_penalty": own.get("repetition_penalty", 1.0) if penalty is None else penalty,
-            "seed": count_of(parameters, "seed", least=0, most=2**63 - 1),
+            "seed": asked.seed,
             "eos_token_ids": list(config.eos_ids),
         }
 

@@ -24,23 +24,17 @@ from preprocessing.config import QUESTION_ANSWERING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
     WindowedHead,
-    count_of,
-    flag_of,
     own_tokens,
     read_body,
     read_text,
     refuse_many,
     refuse_non_finite,
-    refuse_unknown_parameters,
     windows_by_text,
 )
+from preprocessing.parameters import Count, CountOrZero, Parameters, refuse_above
 from preprocessing.types import ParsedRequest, Prepared, Tensors, Window, Windows
 
 _OUTPUTS: Final = ("start_logits", "end_logits")
-_PARAMETERS: Final = (
-    *("top_k", "doc_stride", "max_answer_len", "max_seq_len"),
-    *("handle_impossible_answer", "align_to_words"),
-)
 _EXAMPLE: Final = 'send {"question": "…", "context": "…"}'
 _MAX_SEQ_LEN: Final = 384
 _STRIDE: Final = 128
@@ -50,14 +44,27 @@ _ANSWER_BYTES: Final = 160
 _TOKEN_BYTES: Final = 7
 
 
+class _Parameters(Parameters):
+    top_k: Count | None = None
+    doc_stride: CountOrZero | None = None
+    max_answer_len: Count = _MAX_ANSWER_LEN
+    max_seq_len: Count | None = None
+    handle_impossible_answer: bool = False
+    align_to_words: bool = True
+
+
 class QuestionAnswering(WindowedHead):
     """The head of `*ForQuestionAnswering` models."""
 
     task = QUESTION_ANSWERING
     text_fields = ("question", "context")
+    parameters = _Parameters
+    example: Mapping[str, object] = {
+        "question": "Where do I live?", "context": "My name is Sarah and I live in London.",
+    }  # fmt: skip
 
     def __init__(self, config: TaskConfig) -> None:
-        self._config = config
+        super().__init__(config)
         # As in the pipeline: models padded on the left read the context first.
         self._context = 1 if config.padding_side == "right" else 0
 
@@ -65,7 +72,7 @@ class QuestionAnswering(WindowedHead):
         """Return pairs of question and context; the context is divided into windows."""
         config = self._config
         found, parameters = read_body(body, self.text_fields, self.text_fields, _EXAMPLE)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
+        asked = _Parameters.of(parameters)
         question, context = found["question"], found["context"]
         is_batch = isinstance(question, list) or isinstance(context, list)
         questions, contexts = self._side_by_side(question, context) if is_batch else ([question], [context])
@@ -74,20 +81,17 @@ class QuestionAnswering(WindowedHead):
             suffix = f"[{i}]" if is_batch else ""
             texts = (read_text(q, f"question{suffix}", config), read_text(c, f"context{suffix}", config))
             pairs.append(texts if self._context == 1 else texts[::-1])
-        width = count_of(parameters, "max_seq_len", most=config.max_length) or min(config.max_length, _MAX_SEQ_LEN)
-        stride = count_of(parameters, "doc_stride", least=0)
+        refuse_above(config.max_length, max_seq_len=asked.max_seq_len)
+        width = asked.max_seq_len or min(config.max_length, _MAX_SEQ_LEN)
+        refuse_above(width - 1, doc_stride=asked.doc_stride)
+        stride = asked.doc_stride
         if stride is None:
             stride = min(width // 2, _STRIDE) if config.stride is None else config.stride
-        elif stride >= width:
-            raise InvalidInput(
-                f"doc_stride must be less than the {width} tokens of a window", field="parameters.doc_stride"
-            )
-        align = flag_of(parameters, "align_to_words")
         options = {
-            "top_k": count_of(parameters, "top_k") or config.top_k or 1,
-            "max_answer_len": count_of(parameters, "max_answer_len") or _MAX_ANSWER_LEN,
-            "impossible": flag_of(parameters, "handle_impossible_answer") or False,
-            "align": True if align is None else align,
+            "top_k": asked.top_k or config.top_k or 1,
+            "max_answer_len": asked.max_answer_len,
+            "impossible": asked.handle_impossible_answer,
+            "align": asked.align_to_words,
         }
         windows = Windows(
             stride, width, cuts="second" if self._context == 1 else "first", whole="question",
@@ -148,14 +152,6 @@ class QuestionAnswering(WindowedHead):
             best = answers[: options["top_k"]] or [{"answer": "", "score": 0.0, "start": 0, "end": 0}]
             results.append({**best[0], **({"answers": best} if options["top_k"] > 1 else {})})
         return results
-
-    def describe(self) -> dict[str, object]:
-        """Return how long contexts are read, and an example."""
-        return {
-            "long_texts": self._config.long_texts,
-            "parameters": list(_PARAMETERS),
-            "example": {"question": "Where do I live?", "context": "My name is Sarah and I live in London."},
-        }
 
     def _side_by_side(self, question: object, context: object) -> tuple[list[object], list[object]]:
         questions = question if isinstance(question, list) else None

@@ -11,30 +11,24 @@ whose query and document were cut. For several queries: `{"results": [{"results"
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 import numpy as np
 
 from preprocessing.activations import sigmoid
 from preprocessing.config import RANKING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
-from preprocessing.heads.base import (
-    Head,
-    choice_of,
-    count_of,
-    flag_of,
-    group_counts,
-    read_body,
-    read_text,
-    refuse_many,
-    refuse_non_finite,
-    refuse_unknown_parameters,
-)
+from preprocessing.heads.base import Head, group_counts, read_body, read_text, refuse_many, refuse_non_finite
+from preprocessing.parameters import Count, Parameters
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
-_PARAMETERS: Final = ("top_n", "return_documents", "function_to_apply")
-_FUNCTIONS: Final = ("sigmoid", "none")
 _EXAMPLE: Final = 'send {"query": "…", "documents": ["…", "…"]}'
+
+
+class _Parameters(Parameters):
+    top_n: Count | None = None
+    return_documents: bool = False
+    function_to_apply: Literal["sigmoid", "none"] | None = None
 
 
 class Ranking(Head):
@@ -42,6 +36,10 @@ class Ranking(Head):
 
     task = RANKING
     text_fields = ("query", "documents")
+    parameters = _Parameters
+    example: Mapping[str, object] = {
+        "query": "Who wrote Faust?", "documents": ["Goethe wrote Faust.", "The weather is fine."],
+    }  # fmt: skip
 
     def __init__(self, config: TaskConfig) -> None:
         if len(config.labels) > 1:
@@ -49,12 +47,12 @@ class Ranking(Head):
                 f"Ranking needs a model with one score per pair, this one has {len(config.labels)} labels",
                 hint="serve it as text-classification",
             )
-        self._config = config
+        super().__init__(config)
 
     def parse(self, body: object) -> ParsedRequest:
         """Return pairs of each query with each of its documents."""
         found, parameters = read_body(body, ("query", "documents"), ("query", "documents"), _EXAMPLE)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
+        asked = _Parameters.of(parameters)
         query, documents = found["query"], found["documents"]
         is_batch = isinstance(query, list)
         if is_batch:
@@ -72,9 +70,9 @@ class Ranking(Head):
         refuse_many(len(pairs), self._config, "documents")
         options = {
             "sizes": [len(own) for _, own in lists],
-            "top_n": count_of(parameters, "top_n"),
-            "return_documents": flag_of(parameters, "return_documents") or False,
-            "function_to_apply": choice_of(parameters, "function_to_apply", _FUNCTIONS),
+            "top_n": asked.top_n,
+            "return_documents": asked.return_documents,
+            "function_to_apply": asked.function_to_apply,
         }
         return ParsedRequest(pairs, is_batch, options)
 
@@ -131,17 +129,6 @@ class Ranking(Head):
         counted = group_counts(prepared, groups)
         counted.pop("truncated", None)  # each result has its own
         return counted
-
-    def describe(self) -> dict[str, object]:
-        """Return the scale of scores and an example."""
-        return {
-            "function_to_apply": self._config.activation,
-            "parameters": list(_PARAMETERS),
-            "example": {
-                "query": "Who wrote Faust?",
-                "documents": ["Goethe wrote Faust.", "The weather is fine."],
-            },
-        }
 
     def _documents(self, value: object, field: str) -> list[str]:
         if not isinstance(value, list) or not value:

@@ -19,20 +19,18 @@ from typing import Any, Final
 
 from numpy.typing import NDArray
 
-from preprocessing.config import ACTIVATIONS, CLASSIFICATION, Activation, TaskConfig
+from preprocessing.config import CLASSIFICATION, TaskConfig
 from preprocessing.errors import InvalidOutput
-from preprocessing.heads.base import (
-    Head,
-    choice_of,
-    count_of,
-    parse_texts,
-    refuse_non_finite,
-    refuse_unknown_parameters,
-)
+from preprocessing.heads.base import Head, parse_texts, refuse_non_finite
+from preprocessing.parameters import Activation, Count, Parameters
 from preprocessing.types import ParsedRequest, Prepared, Tensors
 
-_PARAMETERS: Final = ("top_k", "function_to_apply")
 _score: Final = itemgetter(1)
+
+
+class _Parameters(Parameters):
+    top_k: Count | None = None
+    function_to_apply: Activation | None = None
 
 
 class SequenceClassification(Head):
@@ -40,9 +38,12 @@ class SequenceClassification(Head):
 
     task = CLASSIFICATION
     text_fields = ("text", "text_pair")
+    parameters = _Parameters
+    example: Mapping[str, object] = {"text": "I like this very much."}
 
     def __init__(self, config: TaskConfig) -> None:
-        self._config = config
+        super().__init__(config)
+        self.labels = config.labels
         self.row_bytes = 80 + sum(len(label.encode()) + 24 for label in config.labels)
 
     def parse(self, body: object) -> ParsedRequest:
@@ -50,12 +51,7 @@ class SequenceClassification(Head):
         texts, is_batch, parameters = parse_texts(body, self._config, pairs=True)
         if not parameters:
             return ParsedRequest(texts, is_batch, parameters)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
-        given = {
-            "top_k": count_of(parameters, "top_k"),
-            "function_to_apply": choice_of(parameters, "function_to_apply", ACTIVATIONS),
-        }
-        return ParsedRequest(texts, is_batch, {name: value for name, value in given.items() if value is not None})
+        return ParsedRequest(texts, is_batch, _Parameters.of(parameters).given())
 
     def decode(self, outputs: Tensors, prepared: Prepared) -> list[Mapping[str, Any]]:
         """Return scores in descending order; equal scores in the order of the model's labels."""
@@ -84,15 +80,6 @@ class SequenceClassification(Head):
             label, score = ranked[0]
             results.append({"label": label, "score": score, "scores": dict(ranked)})
         return results
-
-    def describe(self) -> dict[str, object]:
-        """Return labels, activation and an example."""
-        return {
-            "labels": list(self._config.labels),
-            "function_to_apply": self._config.activation,
-            "parameters": list(_PARAMETERS),
-            "example": {"text": "I like this very much."},
-        }
 
 
 def _softmax(row: list[float]) -> list[float]:

@@ -16,29 +16,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
 from preprocessing.activations import softmax
-from preprocessing.config import AGGREGATIONS, TOKENS, Aggregation, TaskConfig
-from preprocessing.errors import InvalidInput
-from preprocessing.heads.base import (
-    Vocabulary,
-    WindowedHead,
-    choice_of,
-    count_of,
-    own_tokens,
-    parse_texts,
-    refuse_non_finite,
-    refuse_unknown_parameters,
-    strings_of,
-    windows_by_text,
-)
+from preprocessing.config import TOKENS, TaskConfig
+from preprocessing.heads.base import WindowedHead, own_tokens, parse_texts, refuse_non_finite, windows_by_text
+from preprocessing.parameters import Aggregation, CountOrZero, Parameters, refuse_above
 from preprocessing.types import FloatArray, ParsedRequest, Prepared, Tensors, Window, Windows
 
-_PARAMETERS: Final = ("aggregation_strategy", "ignore_labels", "stride")
+if TYPE_CHECKING:
+    from preprocessing.tokenizer import TextTokenizer
+
 _ENTITY_BYTES: Final = 90
+
+
+class _Parameters(Parameters):
+    aggregation_strategy: Aggregation | None = None
+    ignore_labels: list[str] | None = None
+    stride: CountOrZero | None = None
 
 
 @dataclass(slots=True)
@@ -57,9 +54,12 @@ class TokenClassification(WindowedHead):
     """The head of `*ForTokenClassification` models."""
 
     task = TOKENS
+    parameters = _Parameters
+    example: Mapping[str, object] = {"text": "My name is Sarah and I live in London."}
 
-    def __init__(self, config: TaskConfig, vocabulary: Vocabulary) -> None:
-        self._config = config
+    def __init__(self, config: TaskConfig, vocabulary: TextTokenizer) -> None:
+        super().__init__(config)
+        self.labels = list(dict.fromkeys(_split(label)[1] for label in config.labels))
         self._vocabulary = vocabulary
         self._stride = config.max_length // 4 if config.stride is None else config.stride
 
@@ -67,18 +67,14 @@ class TokenClassification(WindowedHead):
         """Return single texts, divided into windows."""
         config = self._config
         texts, is_batch, parameters = parse_texts(body, config, pairs=False)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
-        stride = count_of(parameters, "stride", least=0)
-        if stride is not None and stride >= config.max_length:
-            raise InvalidInput(
-                f"stride must be less than the {config.max_length} tokens of a window", field="parameters.stride"
-            )
-        ignored = parameters.get("ignore_labels")
+        asked = _Parameters.of(parameters)
+        refuse_above(config.max_length - 1, stride=asked.stride)
+        stride = self._stride if asked.stride is None else asked.stride
         options = {
-            "aggregation": choice_of(parameters, "aggregation_strategy", AGGREGATIONS) or config.aggregation,
-            "ignored": () if ignored == [] else strings_of(parameters, "ignore_labels") or config.ignored_labels,
+            "aggregation": asked.aggregation_strategy or config.aggregation,
+            "ignored": config.ignored_labels if asked.ignore_labels is None else asked.ignore_labels,
         }
-        windows = Windows(self._stride if stride is None else stride, keeps_all=config.long_texts == "window")
+        windows = Windows(stride, keeps_all=config.long_texts == "window")
         return ParsedRequest(texts, is_batch, options, windows)
 
     def answer_bytes(self, prepared: Prepared, output_bytes: int) -> int:
@@ -103,19 +99,6 @@ class TokenClassification(WindowedHead):
                 found += [entity for entity in entities if _label(entity) not in options["ignored"]]
             results.append({"entities": _apart(found) if len(positions) > 1 else found})
         return results
-
-    def describe(self) -> dict[str, object]:
-        """Return the model's labels, the aggregation of tokens, and an example."""
-        config = self._config
-        return {
-            "labels": list(dict.fromkeys(_split(label)[1] for label in config.labels)),
-            "aggregation_strategy": config.aggregation,
-            "ignore_labels": list(config.ignored_labels),
-            "long_texts": config.long_texts,
-            "stride": self._stride,
-            "parameters": list(_PARAMETERS),
-            "example": {"text": "My name is Sarah and I live in London."},
-        }
 
     def _entities(
         self, text: str, window: Window, all_scores: FloatArray, strategy: Aggregation

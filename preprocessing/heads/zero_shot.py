@@ -17,30 +17,30 @@ import numpy as np
 
 from preprocessing.activations import softmax
 from preprocessing.config import ZERO_SHOT, TaskConfig
-from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOption, InvalidOutput
-from preprocessing.heads.base import (
-    Head,
-    flag_of,
-    group_counts,
-    parse_texts,
-    refuse_half_pairs,
-    refuse_many,
-    refuse_non_finite,
-    refuse_unknown_parameters,
-    strings_of,
-    text_field,
-)
+from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
+from preprocessing.heads.base import Head, group_counts, parse_texts, refuse_many, refuse_non_finite, text_field
+from preprocessing.parameters import Names, Parameters, Template
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, Windows
 
-_PARAMETERS: Final = ("candidate_labels", "hypothesis_template", "multi_label")
 # Only the text is cut, never the hypothesis.
-_ROWS: Final = Windows(cuts="first", whole="parameters.candidate_labels", keeps_all=False, only_if_cut=True)
+_ROWS: Final = Windows(cuts="first", whole="parameters.candidate_labels", keeps_all=False)
+
+
+class _Parameters(Parameters):
+    candidate_labels: Names | None = None
+    hypothesis_template: Template | None = None
+    multi_label: bool | None = None
 
 
 class ZeroShot(Head):
     """The head of natural language inference models; a label that starts with `entail` means entailment."""
 
     task = ZERO_SHOT
+    parameters = _Parameters
+    example: Mapping[str, object] = {
+        "text": "My phone does not charge any more.",
+        "parameters": {"candidate_labels": ["hardware", "billing", "delivery"]},
+    }
     needs_windows = True
 
     def __init__(self, config: TaskConfig) -> None:
@@ -52,16 +52,15 @@ class ZeroShot(Head):
             )
         self._entailment = found[0]
         self._contradiction = len(config.labels) - 1 if self._entailment == 0 else 0
-        self._config = config
-        if config.hypothesis_template.count("{}") != 1:
-            raise InvalidOption("hypothesis_template must have one {} where the label belongs")
+        super().__init__(config)
+        self.labels = config.candidate_labels
 
     def parse(self, body: object) -> ParsedRequest:
         """Return pairs of each text with the hypothesis of each label."""
         config = self._config
         found, is_batch, parameters = parse_texts(body, config, pairs=False)
-        refuse_unknown_parameters(parameters, _PARAMETERS)
-        labels = strings_of(parameters, "candidate_labels", splits=True) or config.candidate_labels
+        asked = _Parameters.of(parameters)
+        labels = asked.candidate_labels or config.candidate_labels
         if not labels:
             raise InvalidInput(
                 "parameters.candidate_labels is missing",
@@ -70,14 +69,11 @@ class ZeroShot(Head):
             )
         if len(set(labels)) != len(labels):
             raise InvalidInput("candidate_labels has a label twice", field="parameters.candidate_labels")
-        template = parameters.get("hypothesis_template")
-        if template is None:
-            template = config.hypothesis_template
         texts = cast("Sequence[str]", found)
         refuse_many(len(texts) * len(labels), config, "parameters.candidate_labels")
-        hypotheses = _hypotheses(template, labels, config.max_chars)
-        multi_label = flag_of(parameters, "multi_label")
-        options = {"labels": labels, "multi_label": config.multi_label if multi_label is None else multi_label}
+        hypotheses = _hypotheses(asked.hypothesis_template or config.hypothesis_template, labels, config.max_chars)
+        multi_label = config.multi_label if asked.multi_label is None else asked.multi_label
+        options = {"labels": labels, "multi_label": multi_label}
         pairs = [(text, hypothesis) for text in texts for hypothesis in hypotheses]
         return ParsedRequest(pairs, is_batch, options, _ROWS)
 
@@ -125,37 +121,15 @@ class ZeroShot(Head):
         counted.pop("windows", None)
         return counted
 
-    def describe(self) -> dict[str, object]:
-        """Return the endpoint's own labels, if any, and an example."""
-        config = self._config
-        return {
-            "labels": list(config.candidate_labels),
-            "hypothesis_template": config.hypothesis_template,
-            "multi_label": config.multi_label,
-            "parameters": list(_PARAMETERS),
-            "example": {
-                "text": "My phone does not charge any more.",
-                "parameters": {"candidate_labels": ["hardware", "billing", "delivery"]},
-            },
-        }
 
-
-def _hypotheses(template: object, labels: Sequence[str], max_chars: int) -> list[str]:
-    # Not str.format, through which a caller's template could access Python objects.
-    field = "parameters.hypothesis_template"
-    if not isinstance(template, str) or template.count("{}") != 1:
-        raise InvalidInput(
-            "hypothesis_template must be a string with one {} where the label belongs",
-            field=field,
-            hint='as in "This example is {}."',
-        )
-    refuse_half_pairs(template, field)
+def _hypotheses(template: str, labels: Sequence[str], max_chars: int) -> list[str]:
     # Computed before making any: a long template and many labels multiply.
     chars = len(labels) * (len(template) - 2) + sum(map(len, labels))
     if chars > max_chars:
         raise InvalidInput(
             f"hypothesis_template and candidate_labels make {chars} characters, at most {max_chars} are taken",
-            field=field,
+            field="parameters.hypothesis_template",
             hint="use a shorter template, or shorter or fewer labels",
         )
+    # Not str.format, through which a caller's template could access Python objects.
     return [template.replace("{}", label) for label in labels]

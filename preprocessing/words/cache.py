@@ -31,11 +31,7 @@ _MAX_TOKENS: Final = 32
 
 
 class WordCache:
-    """The cached words of one tokenizer.
-
-    `hits` counts texts answered from the cache, `learned` texts for which only unknown words were tokenized, `misses`
-    texts left to the tokenizer; their sum is all texts. Concurrent counts may lose one.
-    """
+    """The cached words of one tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer, framing: Framing, *, max_words: int = DEFAULT_MAX_WORDS) -> None:
         """Raises NotUnderstood if the tokenizer's words are not independent."""
@@ -51,19 +47,8 @@ class WordCache:
         # old one, and words that were not used meanwhile are dropped. A hit costs only the lookup.
         self._young = _Generation(self._find_out)
         self._old = _Generation(self._find_out)
-        self.max_words = max_words
         self._generation = max(max_words // 2, 1)
         self._lock = Lock()
-        self.hits = self.learned = self.misses = 0
-
-    @property
-    def words(self) -> int:
-        """Number of cached words."""
-        return len(self._young) + len(self._old)
-
-    def forget_counts(self) -> None:
-        """Reset the counts."""
-        self.hits = self.learned = self.misses = 0
 
     def encode_batch(self, texts: Texts) -> list[Encoded | None]:
         """Return one row per text or pair, in order; None where only the tokenizer knows."""
@@ -81,11 +66,8 @@ class WordCache:
             except (KeyError, _NotMine):
                 unanswered.append(len(rows))
                 rows.append(None)
-        self.hits += len(rows) - len(unanswered)
         if unanswered:
-            learned = self._learn(texts, rows, unanswered)
-            self.learned += learned
-            self.misses += len(unanswered) - learned
+            self._learn(texts, rows, unanswered)
         return rows
 
     # --- words --------------------------------------------------------------------------------------------------------
@@ -160,8 +142,8 @@ class WordCache:
                 self._old, self._young = self._young, _Generation(self._find_out)
             self._young[word] = ids
 
-    def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> int:
-        """Tokenize the unknown words of these texts in one call, cache them, and fill the rows; return how many."""
+    def _learn(self, texts: Texts, rows: list[Encoded | None], unanswered: Sequence[int]) -> None:
+        """Tokenize the unknown words of these texts in one call, cache them, and fill the rows."""
         young = self._young  # what it has is found in it while others learn
         found: dict[str, bytes] = {}
         unknown: dict[str, list[str]] = {}
@@ -189,7 +171,7 @@ class WordCache:
             # The library refused a text, or panicked, which arrives as a BaseException. It will do the same for the
             # whole text, where the error is handled.
             if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-                return 0
+                return
             raise
         ids = {
             part: b"".join([found[word] if word in found else young[word] for word in words])
@@ -200,7 +182,6 @@ class WordCache:
             first = ids[parts[0]]
             row = self._framing.row(first) if len(parts) == 1 else self._framing.pair_row(first, ids[parts[1]])
             rows[index] = row
-        return len(parts_of)
 
     def _unknown_words(self, words: Sequence[str], found: dict[str, bytes]) -> dict[str, list[str]] | None:
         """Return those for which the tokenizer must be asked, with the pieces that it is asked for.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from preprocessing import config
+from preprocessing import parameters
 from preprocessing.config import TaskConfig
 from preprocessing.heads import HEADS, head_for
 from preprocessing.user_code import UserCode
@@ -95,4 +95,4 @@ def test_every_option_is_in_the_table() -> None:
     """And the table has no other."""
     table = TASKS.partition("## Options of an endpoint")[2].partition("\n## ")[0]
     rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
-    assert set(config.OPTIONS) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert set(parameters.OPTIONS) == {name for row in rows for name in re.findall(r"`(\w+)`", row)}

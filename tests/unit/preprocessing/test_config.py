@@ -204,13 +204,14 @@ def test_type_ids_are_for_families_with_more_than_one_type(
         {"max_lenght": 3},
         {"max_length": "many"},
         {"max_length": 0},
-        {"max_length": True},
         {"max_length": 1.5},
         {"normalize": "maybe"},
         {"pooling": "median"},
         {"function_to_apply": "tanh"},
         {"task": ""},
         {"max_rows": -1},
+        {"hypothesis_template": "It is."},
+        {"candidate_labels": " , "},
     ],
 )
 def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dict[str, Any]) -> None:

@@ -85,14 +85,6 @@ def test_prompts_are_prepended() -> None:
         head.parse({"text": "a", "parameters": {"prompt_name": "x"}})
 
 
-@pytest.mark.parametrize("parameters", [{"normalize": 1}, {"normalize": "no"}, {"prompt_name": "query"}, {"top_k": 3}])
-def test_wrong_parameters_are_refused(parameters: dict[str, Any]) -> None:
-    """A model without prompts has no parameter prompt_name."""
-    with pytest.raises(InvalidInput) as caught:
-        SentenceEmbedding(CONFIG).parse({"text": "a", "parameters": parameters})
-    assert str(caught.value.field).startswith("parameters")
-
-
 @pytest.mark.parametrize("shape", [(2,), (1, 4), (3, 4), (2, 1, 4), (2, 0, 4), (2, 3, 0), (2, 0), (2, 3, 4, 1)])
 def test_outputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
     """Too few rows, too few tokens, no numbers, too many dimensions."""

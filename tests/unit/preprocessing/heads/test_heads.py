@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from preprocessing.config import TaskConfig
-from preprocessing.errors import InvalidInput, InvalidOption, UnsupportedTask
+from preprocessing.errors import InvalidInput, UnsupportedTask
 from preprocessing.heads import HEADS, head_for
-from preprocessing.heads.base import Head, Vocabulary, WindowedHead
+from preprocessing.heads.base import Head, WindowedHead
 from preprocessing.types import ParsedRequest, Prepared, Window, Windows, pack
 
 LABELS = {"zero-shot-classification": ("entailment", "neutral", "contradiction"), "ranking": ("relevance",)}
@@ -23,7 +23,7 @@ class AnyVocabulary:
 
 def head_of(**config: Any) -> Head:
     """Return the head of a model."""
-    return head_for(TaskConfig(**config), cast("Vocabulary", AnyVocabulary()))
+    return head_for(TaskConfig(**config), cast("Any", AnyVocabulary()))
 
 
 @pytest.mark.parametrize("task", HEADS)
@@ -41,18 +41,51 @@ def test_unknown_task_is_refused_with_the_known_ones() -> None:
     assert "supported are feature-extraction, fill-mask" in str(caught.value)
 
 
-@pytest.mark.parametrize("template", ["It is.", "{} or {}?", "{}" * 3, "", 7, ["{}"]])
-def test_a_hypothesis_has_one_place_for_the_label(template: object) -> None:
-    """The pipeline refuses a second one; the label would be in the sentence twice."""
-    task, labels = "zero-shot-classification", LABELS["zero-shot-classification"]
-    head = head_of(task=task, labels=labels)
-    parameters = {"candidate_labels": ["cat", "a {} dog"], "hypothesis_template": template}
-    with pytest.raises(InvalidInput, match=r"a string with one {} where the label belongs"):
-        head.parse({"text": "miau", "parameters": parameters})
-    if isinstance(template, str):
-        with pytest.raises(InvalidOption, match=r"one {} where the label belongs"):
-            head_of(task=task, labels=labels, hypothesis_template=template)
-    pairs = head.parse({"text": "miau", "parameters": {**parameters, "hypothesis_template": "A {}!"}}).texts
+REFUSED: dict[str, list[dict[str, Any]]] = {
+    "text-classification": [
+        *[{"top_k": value} for value in (0, -1, True, "3", 1.0)],
+        *[{"function_to_apply": value} for value in ("relu", ["softmax"])], {"topk": 3}, {"\n": 3},
+    ],
+    "ranking": [{"top_n": 0}, {"return_documents": 1}, {"function_to_apply": "softmax"}],
+    "sentence-embeddings": [{"normalize": 1}, {"truncate_dim": 0}, {"prompt_name": "query"}, {"top_k": 3}],
+    "zero-shot-classification": [
+        {}, {"candidate_labels": []}, {"candidate_labels": ["a", "a"]}, {"candidate_labels": ["a", "\ud800"]},
+        *[{"candidate_labels": "a", "hypothesis_template": t} for t in ("It is.", "{} or {}?", "", 7, ["{}"])],
+    ],
+    "fill-mask": [{"targets": ["x" * 101]}, {"targets": []}, {"targets": ["a"] * 1001}],
+    "token-classification": [{"stride": 512}, {"aggregation_strategy": "last"}, {"ignore_labels": "O"}],
+    "question-answering": [{"max_seq_len": 513}, {"doc_stride": 384}, {"max_seq_len": 9, "doc_stride": 9}],
+    "feature-extraction": [{"top_k": 1}],
+    "text-generation": [
+        {"stop": ["x" * 257]}, {"stop": ["x"] * 17}, {"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0},
+        {"top_p": 1.1}, {"repetition_penalty": 0}, {"seed": -1}, {"seed": 1 << 63}, {"max_new_tokens": 512},
+    ],
+}  # fmt: skip
+TAKEN = {
+    "zero-shot-classification": {"candidate_labels": "a, b", "hypothesis_template": "A {}!"},
+    "question-answering": {"max_seq_len": 512, "doc_stride": 383}, "token-classification": {"stride": 511},
+    "text-generation": {"max_new_tokens": 511, "stop": "x", "temperature": 0, "top_p": 1, "seed": 0, "top_k": 0},
+    "text-classification": {"top_k": None, "unknown": None},  # typed clients send all fields that they know
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_parameters_that_are_not_taken_are_refused_by_name(task: str) -> None:
+    """Of another type, out of range, or unknown; the last value that fits is taken."""
+    head = head_of(task=task, labels=LABELS.get(task, ("a", "b")), pooling=("mean",), mask_id=1)
+    body = {name: value for name, value in cast("Any", head.describe()["example"]).items() if name != "parameters"}
+    for parameters in REFUSED[task]:
+        with pytest.raises(InvalidInput) as caught:
+            head.parse({**body, "parameters": parameters})
+        assert str(caught.value.field).startswith("parameters"), parameters
+    assert head.parse({**body, "parameters": TAKEN.get(task, {})}).texts
+
+
+def test_a_hypothesis_is_made_of_each_label() -> None:
+    """A place in a label is not replaced."""
+    head = head_of(task="zero-shot-classification", labels=LABELS["zero-shot-classification"])
+    parameters = {"candidate_labels": ["cat", "a {} dog"], "hypothesis_template": "A {}!"}
+    pairs = head.parse({"text": "miau", "parameters": parameters}).texts
     assert [("miau", "A cat!"), ("miau", "A a {} dog!")] == list(pairs)
 
 
@@ -68,5 +101,5 @@ def test_a_text_of_several_rows_is_counted_once(windows: Windows | None, said: d
         )
 
     request = ParsedRequest(["a", "b"], True, windows=windows)
-    found = WindowedHead().counted(Prepared([row(0, 5), row(0, 4), row(1, 3)], request))
+    found = WindowedHead(TaskConfig(task="t")).counted(Prepared([row(0, 5), row(0, 4), row(1, 3)], request))
     assert {"tokens": [9, 3], **said} == found

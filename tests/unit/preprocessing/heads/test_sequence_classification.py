@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from preprocessing.config import TaskConfig
-from preprocessing.errors import InvalidInput, InvalidOutput
+from preprocessing.errors import InvalidOutput
 from preprocessing.heads.sequence_classification import SequenceClassification
 from preprocessing.types import Encoded, Prepared
 
@@ -77,26 +77,3 @@ def test_logits_that_are_not_finite_are_refused(value: float) -> None:
     """JSON has no NaN, and it is not a score."""
     with pytest.raises(InvalidOutput, match="not finite"):
         answer([[0, value, 1]], {"text": "a"})
-
-
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        *[{"top_k": value} for value in (0, -1, True, "3", 1.0)],
-        *[{"function_to_apply": value} for value in ("relu", ["softmax"])],
-        {"topk": 3},
-    ],
-)
-def test_wrong_parameters_are_refused(parameters: dict[str, Any]) -> None:
-    """By name, with the known ones."""
-    with pytest.raises(InvalidInput) as caught:
-        SequenceClassification(CONFIG).parse({"text": "a", "parameters": parameters})
-    assert str(caught.value.field).startswith("parameters")
-
-
-def test_null_parameters_are_as_if_absent() -> None:
-    """Typed clients send all fields that they know."""
-    request = SequenceClassification(CONFIG).parse(
-        {"text": "a", "parameters": {"top_k": None, "function_to_apply": None}}
-    )
-    assert {} == request.options
