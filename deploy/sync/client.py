@@ -57,17 +57,13 @@ class AdminClient:
         self._is_closed = False
         self._files: tuple[float, ...] = ()
         self._open: Any = None
-        if self._tls is None:
-            self._open = _connect(self._target, None)
 
     @property
     def _client(self) -> Any:
         """The connection; with TLS a new one if its files have changed. Raises ``BackendRefused`` for bad files."""
-        if self._tls is None:
-            return self._open
         with self._lock:
             try:
-                files = self._tls.changed()
+                files = () if self._tls is None else self._tls.changed()
                 if self._open is None or (files != self._files and not self._is_closed):
                     # Calls in flight hold the old connection, which is closed when the last of them has ended.
                     self._open, self._files = _connect(self._target, self._tls), files
@@ -162,24 +158,17 @@ class AdminClient:
             return errors.DeadlineExceeded(f"Triton at {self._address} did not answer in time" + (
                 f": {loading} was not loaded within {self._load_timeout:g} s" if loading else ""))  # fmt: skip
         if status in ("UNAVAILABLE", "CANCELLED", "") or "closed channel" in text:
-            if self._tls is not None:
-                return errors.BackendUnavailable(
-                    f"no Triton answers at {self._address} with TLS: {text}",
-                    hint="is tritonserver running with --grpc-use-ssl, and do the TRITON_GATEWAY_TRITON_TLS settings "
-                    "fit its certificate?",
-                )
-            return errors.BackendUnavailable(f"no Triton answers at {self._address}", hint="is tritonserver running?")
+            with_tls = "" if self._tls is None else f" with TLS (TRITON_GATEWAY_TRITON_TLS): {text}"
+            return errors.BackendUnavailable(
+                f"no Triton answers at {self._address}{with_tls}", hint="is tritonserver running?"
+            )
         return errors.ModelNotReady(text) if loading else errors.BackendRefused(text)
 
     def _wants_key(self) -> errors.BackendRefused:
-        if self._key_file is not None and self._key_file.exists():
-            return errors.BackendRefused(
-                f"Triton at {self._address} refuses the key in {self._key_file} for its model-control API",
-                hint="put the key that Triton was started with into that file, or restart Triton with this key",
-            )
-        where = f" ({self._key_file} does not exist)" if self._key_file is not None else ""
+        has_key = self._key_file is not None and self._key_file.exists()
+        which = f"with the key in {self._key_file}" if has_key else "without a key"
         return errors.BackendRefused(
-            f"Triton at {self._address} refuses its model-control API without a key{where}",
+            f"Triton at {self._address} refuses its model-control API {which}",
             hint="set TRITON_GATEWAY_TRITON_KEY_FILE to the file with the key that Triton was started with",
         )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent import futures
+from concurrent.futures import Executor, Future
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -46,12 +47,7 @@ class DaemonPool(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait a few seconds for running calls; what is still running then ends with the process."""
         running = list(self._running)
-        if cancel_futures:
-            for future in running:
-                future.cancel()
+        for future in running if cancel_futures else ():
+            future.cancel()
         if wait:
-            _wait_for(running)
-
-
-def _wait_for(futures: list[Future[Any]]) -> None:
-    wait(futures, timeout=5.0)
+            futures.wait(running, timeout=5.0)

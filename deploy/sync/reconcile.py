@@ -106,11 +106,6 @@ class ModelSync:
         self.last_round = clock()
         """When the last round ended, in ``clock()`` seconds. Probes use it: a loop that stands still is not alive."""
 
-    @property
-    def sees_stubs(self) -> bool:
-        """Return True once a stub process of this repository was seen. Only then can a missing one be noticed."""
-        return self._sees_stubs
-
     def open(self) -> None:
         """Take the repository and the state saved on disk; a start needs no registry. Raises ``ControlError``."""
         self._repository.open()

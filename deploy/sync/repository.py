@@ -1,7 +1,7 @@
 """The model repository: the directory from which Triton loads. Models appear and disappear in one rename.
 
-Model sync is its only writer. It assembles a model in a staging folder outside the repository, syncs it to disk and
-renames it into place. It lists and removes only folders with its own marker file, so a repository may contain other
+Model sync is its only writer. It assembles a model in a hidden staging folder, syncs it to disk and renames it into
+place. It lists and removes only folders with its own marker file, so a repository may contain other
 models. It never changes a file of the cache: Triton gets hard links to immutable files, or copies.
 """
 
@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import functools
 import json
-import logging
 import os
 import shutil
 import tempfile
@@ -25,8 +23,6 @@ from pydantic import TypeAdapter
 
 from deploy.sync.errors import RepositoryUnusable
 from deploy.tools import folders
-
-log = logging.getLogger("triton_gateway.sync")
 
 MARKER = ".triton-gateway.json"
 
@@ -52,7 +48,8 @@ class ModelRepository:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._staging = root.parent / f".{root.name}.staging"
+        # Inside, because renames are atomic only within one file system. Triton looks only at what it is told to load.
+        self._staging = root / ".staging"
         self._lock: IO[str] | None = None
 
     @property
@@ -63,8 +60,6 @@ class ModelRepository:
     def open(self) -> None:
         """Create the folders, take the lock and remove leftovers of a crash. Raises ``RepositoryUnusable``."""
         with _reporting_os_errors(f"cannot use the model repository {self._root}"):
-            self._root.mkdir(parents=True, exist_ok=True)
-            self._staging = self._choose_staging()
             self._staging.mkdir(parents=True, exist_ok=True)
             lock = (self._staging / "lock").open("a")
             try:
@@ -151,19 +146,6 @@ class ModelRepository:
             shutil.rmtree(old, ignore_errors=True)
         return target
 
-    def _choose_staging(self) -> Path:
-        # Renames are atomic only within one file system. If the repository is a mount point, its staging folder is
-        # inside it, hidden: in explicit mode Triton looks only at the models that it is told to load.
-        beside = self._root.parent / f".{self._root.name}.staging"
-        if self._root.stat().st_dev == self._root.parent.stat().st_dev and os.access(self._root.parent, os.W_OK):
-            return beside
-        return self._root / ".staging"
-
-
-@functools.cache
-def _log_copied(cache: str, repository: str, reason: str) -> None:
-    log.info("no hard links from %s to %s (%s): models are copied and need twice the space", cache, repository, reason)
-
 
 def _marker(model: OnDisk) -> str:
     return json.dumps(asdict(model), indent=1)
@@ -183,7 +165,6 @@ def _place(root: Path, origin: Path, target: Path) -> None:
         except OSError as error:
             if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES):
                 raise
-            _log_copied(str(root.parent.parent.parent), str(target.parent.parent.parent.parent), error.strerror or "")
         else:
             return
     shutil.copyfile(real, target)
@@ -194,11 +175,4 @@ def _reporting_os_errors(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        hints = {
-            errno.ENOSPC: "free disk space",
-            errno.EDQUOT: "free disk space",
-            errno.EACCES: "give this user write access",
-            errno.EPERM: "give this user write access",
-            errno.EROFS: "mount it writable for model sync",
-        }
-        raise RepositoryUnusable(f"{what}: {error.strerror or error}", hint=hints.get(error.errno or 0, "")) from error
+        raise RepositoryUnusable(f"{what}: {error.strerror or error}") from error

@@ -173,7 +173,7 @@ def test_a_killed_stub_is_replaced(world, token_inputs):
 
     (stub,) = stubs()
     # Sync must have seen it alive once before it can miss it.
-    world.wait(lambda: world.sync.sees_stubs)
+    world.wait(lambda: world.sync._sees_stubs)
     os.kill(stub, signal.SIGKILL)
 
     def answers():

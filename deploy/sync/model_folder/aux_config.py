@@ -2,13 +2,11 @@
 
 Pure: text and nested values in, a protobuf message out. Only ``model_config.py`` calls it. Pairs are written as
 protobuf text, so protobuf's own parser reads both and says what is wrong. Nothing is dropped silently: a field that
-Triton does not have is a ``BadModel`` that names it and the nearest known one.
+Triton does not have is a ``BadModel`` that names it.
 """
 
 from __future__ import annotations
 
-import difflib
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,23 +35,13 @@ def unquote(value: str) -> str:
 
 
 def parse_pbtxt(text: str, where: str = "config.pbtxt") -> Any:
-    """Parse a config.pbtxt. Raises ``BadModel`` with the line, the field and a suggestion."""
+    """Parse a config.pbtxt. Raises ``BadModel`` with the line and the field."""
     try:
         return text_format.Parse(text, model_config_pb2.ModelConfig())
     except text_format.ParseError as error:
-        message = str(error)
-        unknown = re.search(r'Message type "([\w.]+)" has no field named "([^"]+)"', message)
-        if unknown is None:
-            message = f"{where} cannot be parsed: {message.splitlines()[0][:300]}"
-            raise BadModel(message, hint="check it against Triton's model configuration") from error
-        kind = model_config_pb2.DESCRIPTOR.pool.FindMessageTypeByName(unknown[1])
-        known, name, at = [field.name for field in kind.fields], unknown[2], message.split(" : ")[0]
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         raise BadModel(
-            f"{where}: Triton's {kind.name} has no field {name!r}"
-            + (f" (line:column {at})" if where == "config.pbtxt" else "")
-            + (f"; did you mean {near[0]}?" if near else ""),
-            hint="see Triton's model configuration" if len(known) > 8 else f"known fields: {', '.join(known)}",
+            f"{where} cannot be parsed: {str(error).splitlines()[0][:300]}",
+            hint="check it against Triton's model configuration",
         ) from error
 
 

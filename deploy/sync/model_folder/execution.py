@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -102,10 +102,6 @@ def check_cpu(execution: Execution, features: frozenset[str]) -> None:
         if not features.intersection(group):
             raise BadModel(
                 f"the bundle runs in {execution.precision} on {execution.engine} and needs a CPU with "
-                f"{_any(group)}, which this machine does not have",
+                f"{' or '.join(group)}, which this machine does not have",
                 hint=execution.fallback or "make a bundle on this kind of machine with `triton-gateway optimize`",
             )
-
-
-def _any(group: Sequence[str]) -> str:
-    return group[0] if len(group) == 1 else f"{', '.join(group[:-1])} or {group[-1]}"

@@ -1,7 +1,7 @@
 """Builds config.pbtxt from what an endpoint declares, what its ONNX graph says and what the user adds.
 
 Pure: values in, text out. Model sync calls it. The text comes from Triton's own protobuf message, so it always parses.
-If two sources contradict each other, it raises a ``BadModel`` that says which one to remove.
+Of types and shapes the graph counts, then the user's own configuration, then the command line.
 """
 
 from __future__ import annotations
@@ -37,9 +37,6 @@ _TYPES: Mapping[str, str] = {
     "str": "STRING", "string": "STRING", "bytes": "STRING", "object": "STRING", "bfloat16": "BF16",
     "bool_": "BOOL", "bytes_": "STRING", "str_": "STRING", "object_": "STRING",
 }  # fmt: skip
-_BACKENDS: Mapping[Kind, str] = {
-    "onnx": "onnxruntime", "pytorch": "pytorch", "tensorrt": "tensorrt", "openvino": "openvino", "python": "python",
-}  # fmt: skip
 _DataType = model_config_pb2.DataType
 
 
@@ -71,7 +68,7 @@ def build_config(
     tuning: Tuning | None = None,
     execution: Execution | None = None,
 ) -> str:
-    """Return the text of config.pbtxt. Raises ``BadModel`` if the sources contradict each other."""
+    """Return the text of config.pbtxt. Raises ``BadModel`` for a model or an option that Triton cannot use."""
     tuning = tuning or Tuning()
     if engine == "python" and kind not in ("onnx", "python"):
         raise BadModel(
@@ -89,7 +86,7 @@ def build_config(
         ("input", config.input, endpoint.inputs), ("output", config.output, endpoint.outputs)
     )  # fmt: skip
     for side, blocks, declared in sides:
-        _declare(side, blocks, declared)
+        _declare(blocks, declared)
         if engine == "python" and kind == "python" and not blocks:
             raise BadModel(
                 f"the model's program declares no {side}s, and the embedded Triton does not call its "
@@ -190,28 +187,13 @@ def _type_of(tensor: TensorSpec) -> int:
     return int(_DataType.Value(f"TYPE_{known[name]}"))
 
 
-def _declare(side: str, blocks: Any, declared: Sequence[TensorSpec]) -> None:
-    """Add the tensors of the command line to the user's blocks, by name. Two different declarations are a fault."""
+def _declare(blocks: Any, declared: Sequence[TensorSpec]) -> None:
+    """Add the tensors of the command line to the user's blocks, by name. What a block says counts."""
     there = {block.name: block for block in blocks}
-    if len(there) < len(blocks):
-        names = [block.name for block in blocks]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise BadModel(f"{side} {twice!r} is declared twice in the auxiliary configuration; remove one")
     for tensor in declared:
-        kind, shape = _type_of(tensor), list(tensor.shape)
-        block = there.get(tensor.name)
-        if block is None:
-            block = there[tensor.name] = blocks.add(name=tensor.name)
-        dims = list(block.dims)
-        if block.data_type not in (_DataType.TYPE_INVALID, kind) or (dims and shape not in (dims, dims[1:])
-                                                                      and shape[1:] != dims):  # fmt: skip
-            raise BadModel(
-                f"{side} {tensor.name!r} is {_name(kind)} {shape} on the command line and "
-                f"{_name(block.data_type)} {dims} in the auxiliary configuration: "
-                f"remove --{side}-name {tensor.name} from the command or its {side} block from config.pbtxt"
-            )
-        block.data_type = kind
-        block.dims.extend(() if dims else shape)
+        block = there.get(tensor.name) or blocks.add(name=tensor.name)
+        block.data_type = block.data_type or _type_of(tensor)
+        block.dims.extend(() if block.dims else tensor.shape)
 
 
 def _decide_batch(config: Any, user_says: bool, signature: OnnxSignature | None, tuning: Tuning) -> int:
@@ -239,7 +221,7 @@ def _decide_batch(config: Any, user_says: bool, signature: OnnxSignature | None,
 
 
 def _complete(side: str, blocks: Any, graph: Sequence[GraphTensor], *, is_batched: bool) -> None:
-    """Check the declared tensors against the graph, and write what it says of them and of those that are missing.
+    """Write what the graph says of types and shapes, whatever was declared, and the tensors that are missing.
 
     The user may declare some of the outputs only, but the model needs all of its inputs.
     """
@@ -256,31 +238,13 @@ def _complete(side: str, blocks: Any, graph: Sequence[GraphTensor], *, is_batche
         actual = by_name[block.name]
         if f"TYPE_{actual.dtype}" not in _DataType.DESCRIPTOR.values_by_name:
             raise BadModel(f"{block.name!r} has the type {actual.dtype}, which Triton cannot carry")
-        kind = _DataType.Value(f"TYPE_{actual.dtype}")
-        if block.data_type not in (_DataType.TYPE_INVALID, kind):
-            raise BadModel(
-                f"{side} {block.name!r} is declared {_name(block.data_type)}, the model has {actual.dtype}",
-                hint=f"correct --{side}-type (or data_type in config.pbtxt)",
-            )
-        block.data_type = kind
+        block.data_type = _DataType.Value(f"TYPE_{actual.dtype}")
         if not actual.has_shape or block.HasField("reshape"):
             continue  # then only the user knows
-        sizes = [1] if actual.is_scalar else [size if isinstance(size, int) else -1 for size in actual.dims]
-        if block.dims and not _fit(block.dims, sizes, is_batched=is_batched):
-            raise BadModel(
-                f"{side} {block.name!r} is declared {list(block.dims)}, the model has {_shown(actual)}",
-                hint=f"correct --{side}-size: the shape with or without its batch dimension",
-            )
-        dims = sizes[1:] if is_batched else sizes
-        if not dims:  # Triton has no tensors without dimensions: [rows] is sent as [rows, 1]
+        dims = [size if isinstance(size, int) else -1 for size in actual.dims][is_batched:]
+        if is_batched and not dims:  # Triton has no tensors without dimensions: [rows] is sent as [rows, 1]
             block.reshape.SetInParent()
         block.dims[:] = dims or [1]
-
-
-def _fit(declared: Sequence[int], sizes: Sequence[int], *, is_batched: bool) -> bool:
-    """Return whether a declared shape, with or without the first dimension, is that of the graph."""
-    compared = list(zip(reversed(declared), reversed(sizes), strict=False))[: len(sizes) - is_batched]
-    return len(sizes) - 1 <= len(declared) <= len(sizes) and all(a == b or -1 in (a, b) for a, b in compared)
 
 
 def _choose_backend(config: Any, kind: Kind, *, runs_here: bool) -> None:
@@ -288,12 +252,12 @@ def _choose_backend(config: Any, kind: Kind, *, runs_here: bool) -> None:
         config.ClearField("platform")
         config.backend = "python"
     elif not config.platform and not config.backend and config.WhichOneof("scheduling_choice") != "ensemble_scheduling":
-        if kind not in _BACKENDS:
+        if kind == "folder":
             raise BadModel(
                 "cannot tell which Triton backend runs this model",
                 hint="say it: --aux-config backend=NAME (or platform=…), or upload with --framework",
             )
-        config.backend = _BACKENDS[kind]
+        config.backend = "onnxruntime" if kind == "onnx" else kind
     if kind not in ("python", "folder"):
         # Files are stored under the backend's own default name; OpenVINO has another one for ONNX.
         is_of_openvino = kind == "onnx" and config.backend == "openvino"
@@ -307,10 +271,6 @@ def _tune_for_cpu(config: Any, tuning: Tuning) -> None:
         group.count = tuning.instances
     if "threads" not in config.parameters:
         config.parameters["threads"].string_value = str(tuning.threads)
-
-
-def _name(kind: int) -> str:
-    return str(_DataType.Name(kind)).removeprefix("TYPE_")
 
 
 def _shown(tensor: GraphTensor) -> str:

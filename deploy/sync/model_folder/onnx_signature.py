@@ -29,12 +29,7 @@ class GraphTensor:
     dtype: str
     dims: tuple[int | str | None, ...]
     has_shape: bool = True
-    """Whether the graph states its shape. If so, a tensor without dimensions is one number."""
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether it has no dimensions: one number or text. Triton has no such tensors: it is [1] there."""
-        return self.has_shape and not self.dims
+    """Whether the graph states its shape. If so, a tensor without dimensions is one number: [1] in Triton."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,77 +25,57 @@ def status(*models: tuple[str, str], answers: bool = True, revision: str = "r1")
     }  # fmt: skip
 
 
-def test_not_ready_before_the_serving_task_was_read() -> None:
-    """An empty Triton that nobody filled yet must not get calls."""
+FULL = [("a", "loaded"), ("b", "loaded")]
+AWAY = "waiting for b, which could not be fetched: away"
+COURSES = {
+    "nothing is wanted": [([], [])],
+    "a call would reach a Triton without the model": [
+        ([("a", "loaded"), ("b", "pending")], ["waiting for b to be loaded"]), (FULL, []),
+    ],
+    "what is refused would be refused in every pod": [([("a", "loaded"), ("b", "refused")], [])],
+    "it alone, too": [([("a", "refused")], [])],
+    "what could not be fetched keeps an empty pod from replacing a full one; once filled, only what is lost counts": [
+        ([("a", "loaded"), ("b", "failed")], [AWAY]), ([("a", "refused"), ("b", "failed")], [AWAY]), (FULL, []),
+        ([*FULL, ("new", "failed")], []), ([*FULL, ("new", "pending")], []),
+    ],
+    "the old version answers while the new one is loaded": [
+        ([("a", "loaded")], []), ([("a", "retiring"), ("a", "pending")], []),
+    ],
+    "a restarted Triton has lost what it had": [
+        (FULL, []),
+        ([("a", "pending"), ("b", "pending")], ["waiting for a to be loaded", "waiting for b to be loaded"]),
+        (FULL, []),
+    ],
+}  # fmt: skip
+"""Why → models of one round after the other, and what is said then."""
+
+
+@pytest.mark.parametrize("why", COURSES)
+def test_a_triton_is_ready_once_it_was_filled(why: str) -> None:
+    """And until it has lost everything."""
+    rule = Readiness()
+    for models, reasons in COURSES[why]:
+        assert reasons == rule.reasons(status(*models))
+
+
+def test_a_triton_without_contact_is_not_ready() -> None:
+    """An empty one that nobody filled yet, one that does not answer, an empty one that refuses the key."""
     unread = {**status(revision=""), "registry": {"error": "serving Task 5eed does not exist"}}
     assert ["the serving Task has not been read yet: serving Task 5eed does not exist"] == Readiness().reasons(unread)
-
-
-def test_not_ready_without_triton() -> None:
-    """Whatever was loaded."""
     assert ["Triton at t:8001 does not answer"] == Readiness().reasons(status(("a", "loaded"), answers=False))
-
-
-def test_ready_once_everything_wanted_is_loaded() -> None:
-    """Not before: a call would reach a Triton without the model."""
-    rule = Readiness()
-    assert ["waiting for b to be loaded"] == rule.reasons(status(("a", "loaded"), ("b", "pending")))
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
-
-
-def test_a_triton_that_refuses_the_key_serves_what_it_holds() -> None:
-    """Nothing new can be loaded, which takes nobody out; one that is empty is not ready, and says why."""
-    rule = Readiness()
-    refused = status(("a", "loaded"))
+    rule, refused = Readiness(), status(("a", "loaded"))
     refused["triton"]["error"] = "Triton at t:8001 refuses the key"
-    assert [] == rule.reasons(refused)
+    assert [] == rule.reasons(refused), "nothing new can be loaded, which takes nobody out"
     refused["models"][0] |= {"state": "pending", "is_loaded": False}
     assert ["Triton at t:8001 refuses the key"] == rule.reasons(refused)
 
 
-def test_a_model_that_is_refused_holds_nobody_up() -> None:
-    """It would be refused in every pod and take the healthy models with it."""
-    assert [] == Readiness().reasons(status(("a", "loaded"), ("b", "refused")))
-    assert [] == Readiness().reasons(status(("a", "refused")))
-
-
-def test_a_model_that_could_not_be_fetched_keeps_a_new_triton_out() -> None:
-    """A rolling update would replace full pods by empty ones. Once filled, only what is lost counts."""
-    rule = Readiness()
-    away = ["waiting for b, which could not be fetched: away"]
-    assert away == rule.reasons(status(("a", "loaded"), ("b", "failed")))
-    assert away == rule.reasons(status(("a", "refused"), ("b", "failed")))
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded"), ("new", "failed")))
-
-
-def test_an_endpoint_that_is_added_later_changes_nothing() -> None:
-    """Otherwise every Triton would leave rotation at once."""
-    rule = Readiness()
-    assert [] == rule.reasons(status(("a", "loaded")))
-    assert [] == rule.reasons(status(("a", "loaded"), ("new", "pending")))
-
-
-def test_a_version_being_replaced_stays_ready() -> None:
-    """The old one answers while the new one is loaded."""
-    rule = Readiness()
-    assert [] == rule.reasons(status(("a", "loaded")))
-    assert [] == rule.reasons(status(("a", "retiring"), ("a", "pending")))
-
-
-def test_a_restarted_triton_is_not_ready_until_it_is_filled_again() -> None:
-    """It lost what it held."""
-    rule = Readiness()
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
-    assert ["waiting for a to be loaded", "waiting for b to be loaded"] == rule.reasons(
-        status(("a", "pending"), ("b", "pending"))
-    )
-    assert [] == rule.reasons(status(("a", "loaded"), ("b", "loaded")))
-
-
-def test_no_models_wanted_is_ready() -> None:
-    """There is nothing to wait for."""
-    assert [] == Readiness().reasons(status())
+@pytest.mark.parametrize("state", ["failed", "pending"])
+def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it(state: str) -> None:
+    """Written anew by another release, or not fetched for that: the model that is loaded answers meanwhile."""
+    found = status(("a", state))
+    found["models"][0]["is_loaded"] = True
+    assert [] == Readiness().reasons(found)
 
 
 @pytest.mark.parametrize(
@@ -127,15 +107,6 @@ def test_probes_answer_over_http(path: str, last_round: float, code: int) -> Non
         server.shutdown()
         server.server_close()
     assert code == found
-
-
-def test_what_triton_has_loaded_is_held_whatever_model_sync_does_about_it() -> None:
-    """Written anew by another release, or not fetched for that: the model that is loaded answers meanwhile."""
-    rule = Readiness()
-    for state in ("failed", "pending"):
-        found = status(("a", state))
-        found["models"][0]["is_loaded"] = True
-        assert [] == rule.reasons(found)
 
 
 def test_what_model_sync_lacks_is_a_metric() -> None:

@@ -269,7 +269,7 @@ def test_a_model_that_fails_at_any_step_tells_why_and_harms_no_other(world, brea
         "data": "has no data: its upload did not finish",
         "download": "the file store answers 404",
         "cpu": "needs a CPU with hypercubes, which this machine does not have",
-        "build": "did you mean max_batch_size?",
+        "build": 'has no field named "max_batchsize"',
         "load": "Protobuf parsing failed",
     }[breaks]
     match breaks:

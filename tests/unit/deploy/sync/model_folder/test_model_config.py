@@ -1,4 +1,4 @@
-"""config.pbtxt: every source stated once, conflicts named, the result always what Triton parses."""
+"""config.pbtxt: the graph, then the user's configuration, then the command line; always what Triton parses."""
 
 from __future__ import annotations
 
@@ -13,250 +13,168 @@ from deploy.sync.model_folder.onnx_signature import GraphTensor, OnnxSignature
 from gateway.errors import SpecFault
 from gateway.spec import EndpointSpec, TensorSpec
 
-BERT = OnnxSignature(
-    inputs=(
-        GraphTensor("input_ids", "INT64", ("batch", "sequence")),
-        GraphTensor("attention_mask", "INT64", ("batch", "sequence")),
-    ),
-    outputs=(GraphTensor("logits", "FP32", ("batch", 2)),),
-)
+IDS = GraphTensor("input_ids", "INT64", ("batch", "sequence"))
+MASK = GraphTensor("attention_mask", "INT64", ("batch", "sequence"))
+LOGITS = GraphTensor("logits", "FP32", ("batch", 2))
+BERT = OnnxSignature((IDS, MASK), (LOGITS,))
+FIXED = OnnxSignature((GraphTensor("x", "FP32", (1, 4)),), (GraphTensor("y", "FP32", (None, 2)),))
+SCALAR = OnnxSignature((GraphTensor("x", "FP32", (4,)), GraphTensor("t", "FP32", ())), (GraphTensor("y", "FP32", ()),))
+SHAPELESS = OnnxSignature((GraphTensor("x", "FP32", (4,)),), (GraphTensor("y", "FP32", (), has_shape=False),))
+PYTORCH = {"kind": "pytorch", "engine": "native", "signature": None}
+X, Y = TensorSpec("x", "float32", (-1, 784)), TensorSpec("y", "float32", (-1, 10))
+DECLARED = TensorSpec("input_ids", "int64", (-1,))
+MINE = """
+    name: "mine"
+    platform: "onnxruntime_onnx"
+    max_batch_size: 4
+    default_model_filename: "model.bin"
+    instance_group [{ kind: KIND_CPU count: 3 }]
+    dynamic_batching { max_queue_delay_microseconds: 500 }
+    parameters { key: "threads" value { string_value: "5" } }
+"""
 
 
 def endpoint(*, inputs=(), outputs=(), pbtxt="", pairs=None):
     """Declare an endpoint as the CLI would."""
-    return EndpointSpec(
-        url="a/1",
-        endpoint="a",
-        version="1",
-        engine="triton",
-        model_id="m",
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        auxiliary_pbtxt=pbtxt,
-        auxiliary_json=json.dumps(pairs) if pairs else "",
-    )
+    return EndpointSpec("a/1", "a", "1", "triton", "m", inputs=tuple(inputs), outputs=tuple(outputs),
+                        auxiliary_pbtxt=pbtxt, auxiliary_json=json.dumps(pairs) if pairs else "")  # fmt: skip
 
 
-def build(spec=None, *, signature=BERT, kind="onnx", engine="python", **more):
+def build(*, signature=BERT, kind="onnx", engine="python", tuning=None, **declared):
     """Build and parse config.pbtxt."""
     text = build_config(
-        name="a-1-x", endpoint=spec or endpoint(), kind=kind, engine=engine, signature=signature, **more
+        name="a-1-x", endpoint=endpoint(**declared), kind=kind, engine=engine, signature=signature, tuning=tuning
     )
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
-def shapes(block):
-    """Type and shape of each tensor by name."""
-    return {t.name: (model_config_pb2.DataType.Name(t.data_type), list(t.dims)) for t in block}
+def facts(config):
+    """What a configuration says, without what it leaves to Triton."""
+    found = {
+        "name": config.name, "backend": config.backend, "platform": config.platform, "batch": config.max_batch_size,
+        "file": config.default_model_filename, "joins": config.WhichOneof("scheduling_choice"),
+        "delay": config.dynamic_batching.max_queue_delay_microseconds,
+        "instances": [(g.count, g.kind) for g in config.instance_group],
+        "parameters": {name: value.string_value for name, value in config.parameters.items()},
+        "optional": [t.name for t in config.input if t.optional],
+        "format": [t.format for t in config.input if t.format],
+        "reshaped": [t.name for t in (*config.input, *config.output) if t.HasField("reshape")],
+    }  # fmt: skip
+    for side in ("input", "output"):
+        found[side] = {
+            t.name: (model_config_pb2.DataType.Name(t.data_type), list(t.dims)) for t in getattr(config, side)
+        }
+    return {name: value for name, value in found.items() if value}
 
 
-def test_a_tensor_without_dimensions_has_one_in_triton():
-    """Triton refuses dims [], and an empty reshape of a model without batches. An unknown shape is none."""
-    scalar = OnnxSignature(
-        (GraphTensor("x", "FP32", (4,)), GraphTensor("t", "FP32", ())), (GraphTensor("y", "FP32", ()),)
-    )
-    for declared in ([], [TensorSpec("y", "float32", ())], [TensorSpec("y", "float32", (1,))]):
-        for engine in ("python", "native"):
-            config = build(endpoint(outputs=declared), signature=scalar, engine=engine)
-            assert {"x": ("TYPE_FP32", [4]), "t": ("TYPE_FP32", [1])} == shapes(config.input)
-            assert {"y": ("TYPE_FP32", [1])} == shapes(config.output)
-            assert not any(tensor.HasField("reshape") for tensor in (*config.input, *config.output))
-    with pytest.raises(SpecFault, match=r"declared \[2\]"):
-        build(endpoint(outputs=[TensorSpec("y", "float32", (2,))]), signature=scalar)
-    unknown = OnnxSignature((GraphTensor("x", "FP32", (4,)),), (GraphTensor("y", "FP32", (), has_shape=False),))
-    assert {"y": ("TYPE_FP32", [])} == shapes(build(signature=unknown).output)
-    declared = build(endpoint(outputs=[TensorSpec("y", "float32", (-1, 2))]), signature=unknown)
-    assert {"y": ("TYPE_FP32", [-1, 2])} == shapes(declared.output)
-
-
-def test_an_undeclared_onnx_model_is_described_by_its_graph():
-    """Names, types and shapes come from the file; the dynamic first dimension becomes Triton's batch."""
-    config = build()
-    assert {"input_ids": ("TYPE_INT64", [-1]), "attention_mask": ("TYPE_INT64", [-1])} == shapes(config.input)
-    assert {"logits": ("TYPE_FP32", [2])} == shapes(config.output)
-    assert ("a-1-x", 64, None) == (config.name, config.max_batch_size, config.WhichOneof("scheduling_choice"))
-
-
-def test_the_embedded_server_gets_threads_and_cpu_instances():
-    """What our python-backend program needs is in its config."""
-    config = build(tuning=Tuning(instances=2, threads=3))
-    assert ("python", "3") == (config.backend, config.parameters["threads"].string_value)
-    assert [(2, model_config_pb2.ModelInstanceGroup.KIND_CPU)] == [(g.count, g.kind) for g in config.instance_group]
-    assert 2 == cpu_instances(text_format.MessageToString(config))
-
-
-def test_a_full_triton_gets_its_onnxruntime_backend():
-    """No python program, instances left to Triton; it may join calls of several gateways."""
-    config = build(engine="native")
-    assert ("onnxruntime", 0) == (config.backend, len(config.instance_group))
-    assert "dynamic_batching" == config.WhichOneof("scheduling_choice")
-
-
-def test_another_framework_on_the_embedded_server_is_refused_with_the_way_out():
-    """The wheel's server runs ONNX only, and says so before anything is loaded."""
-    with pytest.raises(SpecFault, match="the embedded Triton runs ONNX models only, this one is pytorch"):
-        build(kind="pytorch", signature=None)
-
-
-def test_a_fixed_first_dimension_means_no_batching():
-    """A graph exported for one row is served as it is, its whole shape declared."""
-    fixed = OnnxSignature((GraphTensor("x", "FP32", (1, 4)),), (GraphTensor("y", "FP32", (1, 2)),))
-    config = build(signature=fixed)
-    assert (0, {"x": ("TYPE_FP32", [1, 4])}, None) == (
-        config.max_batch_size,
-        shapes(config.input),
-        config.WhichOneof("scheduling_choice"),
-    )
-
-
-def test_an_output_of_one_number_per_row_gets_a_reshape():
-    """Triton knows no tensor without dimensions behind the batch."""
-    graph = OnnxSignature(BERT.inputs, (GraphTensor("label", "INT64", ("batch",)),))
-    output = build(signature=graph).output[0]
-    assert ([1], True, []) == (list(output.dims), output.HasField("reshape"), list(output.reshape.shape))
-
-
-@pytest.mark.parametrize("shape", [(-1, -1), (-1,), (1, -1), (8, -1)])
-def test_a_declared_shape_may_hold_the_batch_dimension_or_not(shape):
-    """clearml-serving's users write both; the graph tells which it is."""
-    config = build(endpoint(inputs=[TensorSpec("input_ids", "int64", shape)]))
-    assert ("TYPE_INT64", [-1]) == shapes(config.input)["input_ids"]
-
-
-def test_inputs_the_user_forgot_are_added_from_the_graph():
-    """A model needs all of its inputs, whoever declares them; outputs may be a choice."""
-    graph = OnnxSignature(BERT.inputs, (*BERT.outputs, GraphTensor("hidden", "FP32", ("batch", "sequence", 8))))
-    config = build(
-        endpoint(inputs=[TensorSpec("input_ids", "int64", (-1,))], outputs=[TensorSpec("logits", "float32", (2,))]),
-        signature=graph,
-    )
-    assert (["input_ids", "attention_mask"], ["logits"]) == (
-        [t.name for t in config.input],
-        [t.name for t in config.output],
-    )
-
-
-@pytest.mark.parametrize(
-    ("tensor", "message"),
-    [
-        (TensorSpec("ids", "int64", (-1,)), "input 'ids' is declared, but the model has input_ids, attention_mask"),
-        (TensorSpec("input_ids", "int32", (-1,)), "is declared INT32, the model has INT64"),
-        (
-            TensorSpec("input_ids", "int64", (1, 2, 3)),
-            r"is declared \[1, 2, 3\], the model has INT64 \[batch, sequence\]",
-        ),
-        (TensorSpec("input_ids", "int65", (-1,)), "type 'int65' of 'input_ids' is not a numpy type"),
-    ],
-)
-def test_a_declaration_that_contradicts_the_graph_is_refused(tensor, message):
-    """Before Triton refuses it less clearly."""
-    with pytest.raises(SpecFault, match=message):
-        build(endpoint(inputs=[tensor]))
-
-
-def test_command_line_and_pbtxt_are_merged_by_tensor_name():
-    """Equal twice is once; what only one of them has is kept, with every field the pbtxt sets."""
-    spec = endpoint(
-        inputs=[TensorSpec("input_ids", "int64", (-1,))],
-        pbtxt='input [{ name: "input_ids" data_type: TYPE_INT64 dims: [-1] optional: true }]\n'
-        'input [{ name: "attention_mask" data_type: TYPE_INT64 dims: [-1] }]\nmax_batch_size: 8',
-    )
-    config = build(spec)
-    assert ([("input_ids", True), ("attention_mask", False)], 8) == (
-        [(t.name, t.optional) for t in config.input],
-        config.max_batch_size,
-    )
-
-
-def test_command_line_and_pbtxt_in_conflict_say_which_to_remove():
-    """Never one of them in silence."""
-    spec = endpoint(
-        inputs=[TensorSpec("input_ids", "int64", (-1,))],
-        pbtxt='input { name: "input_ids" data_type: TYPE_FP32 dims: 4 }',
-    )
-    with pytest.raises(SpecFault, match="remove --input-name input_ids from the command or its input block"):
-        build(spec)
-
-
-def test_the_users_pbtxt_wins_for_everything_but_the_name():
-    """Instances, batching, parameters: theirs; the name is ours, because gateways compute it."""
-    config = build(
-        endpoint(
-            pbtxt="""
-        name: "mine"
-        platform: "onnxruntime_onnx"
-        max_batch_size: 4
-        default_model_filename: "model.bin"
-        instance_group [{ kind: KIND_CPU count: 3 }]
-        dynamic_batching { max_queue_delay_microseconds: 500 }
-        parameters { key: "threads" value { string_value: "5" } }
-    """
+ROWS = ("TYPE_INT64", [-1])
+BOTH = {"input_ids": ROWS, "attention_mask": ROWS}
+CASES = {
+    "names, types and shapes are the graph's; its dynamic first dimension is Triton's batch; the embedded server's "
+    "program needs threads and instances": (
+        {"tuning": Tuning(instances=2, threads=3)},
+        {"name": "a-1-x", "backend": "python", "batch": 64, "instances": [(2, 2)], "parameters": {"threads": "3"},
+         "input": BOTH, "output": {"logits": ("TYPE_FP32", [2])}},
+    ),
+    "a full Triton has its own backend and instances, and may join the calls of several gateways": (
+        {"engine": "native"},
+        {"name": "a-1-x", "backend": "onnxruntime", "batch": 64, "joins": "dynamic_batching", "input": BOTH,
+         "output": {"logits": ("TYPE_FP32", [2])}},
+    ),
+    "a fixed first dimension means no batching": (
+        {"signature": FIXED}, {"batch": None, "joins": None, "input": {"x": ("TYPE_FP32", [1, 4])}},
+    ),
+    "one number per row gets a reshape": (
+        {"signature": OnnxSignature((IDS, MASK), (GraphTensor("label", "INT64", ("batch",)),))},
+        {"output": {"label": ("TYPE_INT64", [1])}, "reshaped": ["label"]},
+    ),
+    "Triton has no tensors without dimensions": (
+        {"signature": SCALAR, "outputs": [TensorSpec("y", "float32", ())]},
+        {"input": {"x": ("TYPE_FP32", [4]), "t": ("TYPE_FP32", [1])}, "output": {"y": ("TYPE_FP32", [1])},
+         "reshaped": None},
+    ),
+    "of a shape that the graph does not state, the declared one counts": (
+        {"signature": SHAPELESS, "outputs": [TensorSpec("y", "float32", (-1, 2))]},
+        {"output": {"y": ("TYPE_FP32", [-1, 2])}},
+    ),
+    "without one, there is none": ({"signature": SHAPELESS}, {"output": {"y": ("TYPE_FP32", [])}}),
+    **{
+        f"a shape that was declared as {shape} is the graph's": (
+            {"inputs": [TensorSpec("input_ids", kind, shape)]}, {"input": BOTH},
         )
-    )
-    assert ("a-1-x", 4, 3, 500, "5") == (
-        config.name,
-        config.max_batch_size,
-        config.instance_group[0].count,
-        config.dynamic_batching.max_queue_delay_microseconds,
-        config.parameters["threads"].string_value,
-    )
-    assert ("python", "", "") == (config.backend, config.platform, config.default_model_filename)
+        for kind, shape in (("int64", (-1, -1)), ("int64", (-1,)), ("int64", (8, -1)), ("int32", (1, 2, 3)))
+    },
+    "the user may choose among the outputs; the model needs all of its inputs": (
+        {"inputs": [DECLARED], "outputs": [TensorSpec("logits", "float32", (2,))],
+         "signature": OnnxSignature((IDS, MASK), (LOGITS, GraphTensor("hidden", "FP32", ("batch", "sequence", 8))))},
+        {"input": BOTH, "output": {"logits": ("TYPE_FP32", [2])}},
+    ),
+    "command line and config.pbtxt are one declaration": (
+        {"inputs": [DECLARED], "pbtxt": 'input { name: "input_ids" dims: [-1] optional: true } max_batch_size: 8'},
+        {"batch": 8, "optional": ["input_ids"], "input": BOTH},
+    ),
+    "the user's own configuration counts for all but the name, which gateways compute": (
+        {"pbtxt": MINE},
+        {"name": "a-1-x", "backend": "python", "platform": None, "file": None, "batch": 4, "instances": [(3, 2)],
+         "delay": 500, "parameters": {"threads": "5"}},
+    ),
+    "max_batch_size 0 is an answer, not an absence": (
+        {"pbtxt": "max_batch_size: 0"}, {"batch": None, "output": {"logits": ("TYPE_FP32", [-1, 2])}},
+    ),
+    "what the CLI's own help shows, and refuses": (
+        {"inputs": [TensorSpec("x", "float32", (3, 8, 8))], "pairs": {"input": {"0": {"format": "FORMAT_NCHW"}}},
+         "signature": OnnxSignature((GraphTensor("x", "FP32", (None, 3, 8, 8)),), BERT.outputs)},
+        {"format": [model_config_pb2.ModelInput.FORMAT_NCHW], "input": {"x": ("TYPE_FP32", [3, 8, 8])}},
+    ),
+    "without a graph shapes are whole, as in clearml-serving: batched if all start with -1": (
+        {**PYTORCH, "inputs": [X], "outputs": [Y]},
+        {"batch": 64, "input": {"x": ("TYPE_FP32", [784])}, "output": {"y": ("TYPE_FP32", [10])}},
+    ),
+    "and else not": (
+        {**PYTORCH, "inputs": [TensorSpec("x", "float32", (1, 784))]},
+        {"batch": None, "backend": "pytorch", "input": {"x": ("TYPE_FP32", [1, 784])}},
+    ),
+    "a folder of any backend": ({**PYTORCH, "kind": "folder", "pairs": {"backend": "fil"}}, {"backend": "fil"}),
+    "a program of one's own declares its tensors": (
+        {"kind": "python", "signature": None, "inputs": [X], "pbtxt": 'output { name: "z" dims: [ -1, 2 ] }'},
+        {"backend": "python"},
+    ),
+    "a full Triton asks the program": (
+        {"kind": "python", "signature": None, "engine": "native", "inputs": [X]}, {"backend": "python"},
+    ),
+}  # fmt: skip
+"""What is so → how the model was declared, and facts of its configuration (None: not set)."""
 
 
-def test_a_user_can_switch_batching_off():
-    """``max_batch_size: 0`` is an answer, not an absence."""
-    config = build(endpoint(pbtxt="max_batch_size: 0"))
-    assert (0, [-1, -1]) == (config.max_batch_size, list(config.input[0].dims))
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_written(case):
+    """As Triton parses it."""
+    declared, expected = CASES[case]
+    found = facts(build(**declared))
+    assert expected == {name: found.get(name) for name in expected}
 
 
-def test_batching_a_graph_without_a_batch_dimension_is_refused():
-    """It would fail at the first request of two rows."""
-    fixed = OnnxSignature((GraphTensor("x", "FP32", (1, 4)),), (GraphTensor("y", "FP32", (None, 2)),))
-    with pytest.raises(SpecFault, match=r"the first dimension of 'x' is not dynamic \(FP32 \[1, 4\]\)"):
-        build(endpoint(pairs={"max_batch_size": 8}), signature=fixed)
+REFUSED = {
+    "input 'ids' is declared, but the model has input_ids, attention_mask": {
+        "inputs": [TensorSpec("ids", "int64", (-1,))]},
+    "type 'int65' of 'input_ids' is not a numpy type": {"inputs": [TensorSpec("input_ids", "int65", (-1,))]},
+    r"the first dimension of 'x' is not dynamic \(FP32 \[1, 4\]\)": {
+        "pairs": {"max_batch_size": 8}, "signature": FIXED},
+    "the embedded Triton runs ONNX models only, this one is pytorch": {**PYTORCH, "engine": "python"},
+    "cannot tell which Triton backend": {**PYTORCH, "kind": "folder"},
+    "the model's program declares no inputs": {"kind": "python", "signature": None, "outputs": [Y]},
+    "the model's program declares no outputs": {"kind": "python", "signature": None, "inputs": [X]},
+}  # fmt: skip
 
 
-def test_the_cli_helps_own_example_works():
-    """``--aux-config input.0.format=FORMAT_NCHW``, which clearml-serving's CLI shows and refuses."""
-    graph = OnnxSignature((GraphTensor("x", "FP32", (None, 3, 8, 8)),), (GraphTensor("y", "FP32", (None, 2)),))
-    config = build(
-        endpoint(inputs=[TensorSpec("x", "float32", (3, 8, 8))], pairs={"input": {"0": {"format": "FORMAT_NCHW"}}}),
-        signature=graph,
-    )
-    assert ("x", model_config_pb2.ModelInput.FORMAT_NCHW, [3, 8, 8]) == (
-        config.input[0].name,
-        config.input[0].format,
-        list(config.input[0].dims),
-    )
+@pytest.mark.parametrize("said", REFUSED)
+def test_what_triton_could_not_use_is_refused(said):
+    """Before Triton refuses it less clearly, or at the first request of two rows."""
+    with pytest.raises(SpecFault, match=said):
+        build(**REFUSED[said])
 
 
-def test_other_frameworks_keep_clearml_servings_meaning_of_shapes():
-    """Whole shapes, batched when all start with −1; ``max_batch_size`` says otherwise."""
-    spec = {"inputs": [TensorSpec("x", "float32", (-1, 784))], "outputs": [TensorSpec("y", "float32", (-1, 10))]}
-    config = build(endpoint(**spec), kind="pytorch", engine="native", signature=None)
-    assert (64, [784], [10]) == (config.max_batch_size, list(config.input[0].dims), list(config.output[0].dims))
-    fixed = build(
-        endpoint(inputs=[TensorSpec("x", "float32", (1, 784))]), kind="pytorch", engine="native", signature=None
-    )
-    assert (0, [1, 784]) == (fixed.max_batch_size, list(fixed.input[0].dims))
-
-
-def test_an_unknown_kind_asks_for_the_backend():
-    """A folder of anything cannot be guessed."""
-    with pytest.raises(SpecFault, match="cannot tell which Triton backend"):
-        build(kind="folder", engine="native", signature=None)
-    assert "fil" == build(endpoint(pairs={"backend": "fil"}), kind="folder", engine="native", signature=None).backend
-
-
-@pytest.mark.parametrize("missing", ["inputs", "outputs"])
-def test_a_program_of_ones_own_declares_its_tensors_where_the_embedded_server_does_not_ask_it(missing):
-    """A full Triton asks the program (``auto_complete_config``); a block of config.pbtxt is a declaration too."""
-    tensors = {"inputs": [TensorSpec("x", "float32", (-1, 4))], "outputs": [TensorSpec("y", "float32", (-1, 2))]}
-    declared = {side: given for side, given in tensors.items() if side != missing}
-    with pytest.raises(SpecFault, match=f"the model's program declares no {missing}") as refused:
-        build(endpoint(**declared), kind="python", signature=None)
-    assert f"--{missing.removesuffix('s')}-name" in refused.value.hint
-    block = f'{missing.removesuffix("s")} {{ name: "z" data_type: TYPE_FP32 dims: [ -1, 2 ] }}'
-    assert "python" == build(endpoint(**declared, pbtxt=block), kind="python", signature=None).backend
-    assert "python" == build(endpoint(**tensors), kind="python", signature=None).backend
-    assert "python" == build(endpoint(**declared), kind="python", engine="native", signature=None).backend
+def test_instances_are_counted():
+    """Those that a configuration of ours sets; 0 where Triton decides."""
+    for tuning, engine, count in ((Tuning(instances=2), "python", 2), (None, "native", 0)):
+        assert count == cpu_instances(text_format.MessageToString(build(tuning=tuning, engine=engine)))
