@@ -34,7 +34,7 @@ from gateway.metrics import catalog
 from gateway.metrics.declared import frequency_of
 from gateway.metrics.drift import References
 from gateway.metrics.observer import Observer
-from gateway.metrics.variable_counts import Served
+from gateway.metrics.watch import Served
 from gateway.path.routing import RoutingTable, Snapshot
 from gateway.path.shadow import Mirror
 from gateway.registry.cache import ArtifactCache, Saved, SpecStore

@@ -1,6 +1,6 @@
 """References of drift: how often each value of a variable occurred, and how far current shares are from that.
 
-Pure, but for ``References``. A variable is counted in fixed bins (``variable_counts``), whether or not it has a
+Pure, but for ``References``. A variable is counted in fixed bins (``watch``), whether or not it has a
 reference; a reference is nothing but counts in such bins. Whether a change is real, and whether to alarm, is judged in
 the controller (``deploy/controller/drift``).
 
@@ -126,14 +126,6 @@ def folded(counts: Bins, bins: Collection[str]) -> dict[str, float]:
             name = OTHER if OTHER in found else names[bisect_left(edges, float(name))]
         found[name] += count
     return found
-
-
-def unusable(bins: Bins, bounds: Sequence[float] | None) -> str:
-    """Return why a variable with these bounds (None: of categories) cannot be compared with a reference, or nothing."""
-    if is_ordered(bins) != (bounds is not None):
-        return f"is of {'numbers' if is_ordered(bins) else 'categories'}, and the variable is not"
-    strange = [] if bounds is None else [*bins.keys() - {*map(bin_of, bounds), ABOVE, MISSING}]
-    return f"has the bound {strange[0]}, which the variable does not have" if strange else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ Without a reference it is that of a version's first vectors, so that a capture c
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -24,29 +24,31 @@ def vectors_of(answer: object) -> Sequence[Any]:
 
 
 class Cosines:
-    """Counts the vectors of one version. For use by one event loop."""
+    """The cosines of one version's vectors. For use by one event loop."""
 
-    def __init__(self, reference: tuple[float, ...], take: Callable[[list[float]], object]) -> None:
-        """``take`` counts cosines."""
+    def __init__(self, reference: tuple[float, ...]) -> None:
         self.mean = reference
-        self._take = take
+        """What vectors are compared with; empty until it is known."""
         self._learned = 0
         self._sum: Any = np.array(reference) if reference else None
 
-    def see(self, vectors: Sequence[Any]) -> None:
-        """Count vectors; zero vectors and those of another length than the first one (truncated) are skipped."""
+    def of(self, vectors: Sequence[Any]) -> list[float]:
+        """Return the cosines of vectors, without zero vectors and those of another length than the first one
+        (truncated); none while the mean is learned.
+        """
         units = [unit for vector in vectors if (unit := _unit(vector)) is not None]
         units = [unit for unit in units if len(unit) == np.size(units[0] if self._sum is None else self._sum)]
         if not units:
-            return
+            return []
         if not self.mean:
             self._sum = (0 if self._sum is None else self._sum) + np.sum(units, axis=0)
             self._learned += len(units)
             if self._learned >= LEARNED:
                 self.mean = tuple((self._sum / self._learned).tolist())
-            return
+            return []
         direction = self._sum / max(float(np.linalg.norm(self._sum)), 1e-300)
-        self._take(np.clip(np.stack(units) @ direction, -1, 1).tolist())
+        found: list[float] = np.clip(np.stack(units) @ direction, -1, 1).tolist()
+        return found
 
 
 def _unit(vector: Any) -> Any:

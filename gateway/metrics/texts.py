@@ -11,18 +11,16 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
-from functools import cache, lru_cache, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import cache, lru_cache
 from itertools import chain
 from typing import Any, Final, TypeVar
 
 from gateway.metrics import embeddings, variables
-from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.declared import MAX_BUCKETS, MAX_LABEL_CHARS
-from gateway.metrics.drift import MAX_WORDS
-from gateway.metrics.variable_counts import Served, Variable
+from gateway.metrics.drift import MAX_WORDS, Reference
+from gateway.spec import MetricVariable
 from gateway.trace import Trace
-from preprocessing.types import Encoded
 
 MAX_CHARS: Final = 200
 """Characters of a text that are looked at: about thirty words."""
@@ -99,11 +97,10 @@ OF_SCRIPT: Final[Mapping[str, str]] = {
     "greek": "el", "hebrew": "he", "thai": "th", "hangul": "ko", "kana": "ja", "han": "zh",
 }  # fmt: skip
 """The language of nearly all text in a script."""
-_LEARNED: Final = (variables.UNUSUAL, variables.COSINE)
-"""What they have counted means nothing beside other words, or another mean."""
+LEARNED_VARIABLES: Final = (variables.UNUSUAL, variables.COSINE)
+"""Variables whose counts mean nothing beside other words, or another mean."""
+_OF_TEXTS: Final = (variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL)
 LANGUAGES: Final = (*chain.from_iterable(FUNCTION_WORDS.values()), *OF_SCRIPT.values(), NONE)
-_ALL_LANGUAGES, _ALL_CASES = frozenset(LANGUAGES), frozenset(CASES)
-"""One of each for all versions."""
 
 _LEAST: Final = 5
 """Fewest texts with a word for it to be usual."""
@@ -234,87 +231,42 @@ class Draws:
 
 
 class TextVariables:
-    """The built-in variables of one version of a text task."""
+    """Computes the built-in variables of one version of a text task."""
 
-    __slots__ = ("_cosines", "_has_labels", "_texts", "_variables", "_vectors", "_words")
-
-    def __init__(
-        self, numbers: Accumulator, served: Served, declared: Collection[str], draws: tuple[Draws, Draws],
-    ) -> None:  # fmt: skip
-        """``declared`` names variables that the user declares: they replace the built-in ones.
-
-        ``draws`` are of texts and of embeddings, those of all versions.
-        """
-        scalars = [variables.TOKENS, variables.UNKNOWN, variables.UNUSUAL, variables.COSINE]
-        enums = {variables.LANGUAGE: _ALL_LANGUAGES, variables.CASE: _ALL_CASES}
-        if served.labels:
-            scalars.append(variables.SCORE)
-            enums[variables.LABEL] = frozenset(label[:MAX_LABEL_CHARS] for label in served.labels[:MAX_BUCKETS])
-        self._has_labels = bool(served.labels)
-        self._variables = {
-            name: Variable(numbers, served, name, "scalar", variables.BOUNDS[name], anew=name in _LEARNED)
-            for name in scalars if name not in declared
-        } | {
-            name: Variable(numbers, served, name, "enum", values)
-            for name, values in enums.items() if name not in declared
+    def __init__(self, labels: Sequence[str], reference: Reference, draws: tuple[Draws, Draws]) -> None:
+        """``labels``: of a classifier. ``draws`` are of texts and of embeddings, those of all versions."""
+        answers = (variables.SCORE,) if labels else (variables.COSINE,)
+        of = {
+            variables.LANGUAGE: LANGUAGES, variables.CASE: CASES,
+            variables.LABEL: tuple(label[:MAX_LABEL_CHARS] for label in labels[:MAX_BUCKETS]),
         }  # fmt: skip
-        self._words = UsualWords(served.reference.words)
-        self._cosines = embeddings.Cosines(served.reference.mean, partial(self._take, variables.COSINE))
+        self.declared = (
+            *(MetricVariable(name, "scalar", variables.BOUNDS[name]) for name in (*_OF_TEXTS, *answers)),
+            *(MetricVariable(name, "enum", values) for name, values in of.items() if values),
+        )
+        """What they are, as if a user had declared them."""
+        self.usual = UsualWords(reference.words)
+        self.cosines = embeddings.Cosines(reference.mean)
+        self._has_labels = bool(labels)
         self._texts, self._vectors = draws
 
-    @property
-    def variables(self) -> Iterable[Variable]:
-        """The variables."""
-        return self._variables.values()
-
-    def _take(self, name: str, values: Sequence[Any]) -> None:
-        if (variable := self._variables.get(name)) is not None:
-            variable.take(values)
-
-    @property
-    def words(self) -> tuple[str, ...]:
-        """The usual words; empty until they are known."""
-        return self._words.words
-
-    @property
-    def mean(self) -> tuple[float, ...]:
-        """The mean that embeddings are compared with; empty until it is known."""
-        return self._cosines.mean
-
-    def see(self, traces: Sequence[Trace]) -> None:
-        """Count the texts and results of requests. Answers from the response cache come without texts."""
-        if rows := [row for trace in traces if trace.encoded for row in trace.encoded]:
-            self._see_tokens(rows)
-        self._see_texts(self._texts.of(_texts_of(traces)))
-        if not self._has_labels:
-            self._see_vectors(traces)
-            return
-        found = list(chain.from_iterable(map(_labels_of, chain.from_iterable(map(_results_of, traces)))))
-        self._take(variables.LABEL, [label for label, _ in found])
-        self._take(variables.SCORE, [score for _, score in found])
-
-    def _see_tokens(self, rows: Sequence[Encoded]) -> None:
-        self._take(variables.TOKENS, [row.n_tokens for row in rows])
-        self._take(variables.UNKNOWN, [row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows])
-
-    def _see_texts(self, texts: Sequence[Text]) -> None:
-        for text in map(beginning, texts):
+    def read(self, traces: Sequence[Trace]) -> Iterator[tuple[str, Sequence[Any]]]:
+        """Return values of requests, each time of one variable. Answers from the response cache come without texts."""
+        rows = [row for trace in traces if trace.encoded for row in trace.encoded]
+        yield variables.TOKENS, [row.n_tokens for row in rows]
+        yield variables.UNKNOWN, [row.n_unknown / row.n_tokens if row.n_tokens else 0.0 for row in rows]
+        for text in map(beginning, self._texts.of(_texts_of(traces))):
             words = words_of(text)
-            self._take(variables.LANGUAGE, (language(text, words),))
-            self._take(variables.CASE, (letter_case(text),))
-            if (share := self._words.unusual(words)) is not None:
-                self._take(variables.UNUSUAL, (share,))
-
-    def _see_vectors(self, traces: Sequence[Trace]) -> None:
-        vectors = [
-            vector
-            for trace in traces
-            # A truncated vector points in another direction than the whole one.
-            if trace.prepared is None or not trace.prepared.request.options.get("truncate_dim")
-            for vector in embeddings.vectors_of(trace.answer)
-        ]
-        if vectors:
-            self._cosines.see(self._vectors.of(vectors))
+            yield variables.LANGUAGE, (language(text, words),)
+            yield variables.CASE, (letter_case(text),)
+            if (share := self.usual.unusual(words)) is not None:
+                yield variables.UNUSUAL, (share,)
+        if self._has_labels:
+            found = list(chain.from_iterable(map(_labels_of, chain.from_iterable(map(_results_of, traces)))))
+            yield variables.LABEL, [label for label, _ in found]
+            yield variables.SCORE, [score for _, score in found]
+        else:
+            yield variables.COSINE, self.cosines.of(self._vectors.of(_vectors_of(traces)))
 
 
 def _labels_of(result: Any) -> list[tuple[str, float]]:
@@ -328,6 +280,12 @@ def _labels_of(result: Any) -> list[tuple[str, float]]:
         ]
     except Exception:  # noqa: BLE001 - one unreadable result must not keep the others from being counted
         return []
+
+
+def _vectors_of(traces: Sequence[Trace]) -> list[Any]:
+    # A truncated vector points in another direction than the whole one.
+    whole = (t for t in traces if t.prepared is None or not t.prepared.request.options.get("truncate_dim"))
+    return [vector for trace in whole for vector in embeddings.vectors_of(trace.answer)]
 
 
 def _texts_of(traces: Sequence[Trace]) -> list[Text]:

@@ -1,8 +1,8 @@
 """Counts the variables of answered requests: the built-in ones of text tasks, and those that users declare.
 
-``Watch`` finds the values of declared variables in the request, in the answer and in what hooks report, and counts them
-in the metrics ``gateway_variable_*``. A variable's name is a label, so that the set of metrics is fixed and the numbers
-of several workers can be added.
+Both are declarations (``MetricVariable``), counted alike in the metrics ``gateway_variable_*``. A variable's name is a
+label, so that the set of metrics is fixed and the numbers of several workers can be added. ``texts`` says what the
+built-in ones are and computes them; declared ones are found in the answer, in the request and in what hooks report.
 
 ``Observer`` passes on requests after they were answered. Nothing here can fail a request: an unusable value is counted
 as ignored.
@@ -12,22 +12,36 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Any, Final, Literal, cast
 
-from gateway.metrics import catalog
-from gateway.metrics.accumulator import Accumulator
-from gateway.metrics.declared import Declared, declared_for, find, split
-from gateway.metrics.drift import Bins
-from gateway.metrics.texts import MAX_A_SECOND, Draws, TextVariables
-from gateway.metrics.variable_counts import Served, Variable
-from gateway.spec import MetricSpec
+import numpy as np
+
+from gateway.metrics import catalog, texts
+from gateway.metrics.accumulator import Accumulator, Count, Distribution
+from gateway.metrics.declared import Declared, declared_for, find
+from gateway.metrics.drift import ABOVE, MISSING, OTHER, Bins, Reference, bin_of, is_ordered
+from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
+
+LARGEST: Final = 1e290
+"""Larger numbers, and below its negative, count as ``not_finite``. So sums over any number of requests stay finite, and
+no caller spoils a variable's sum for all that come after.
+"""
 
 _log = logging.getLogger("triton_gateway.metrics")
 
-_PLAIN: Final = frozenset({str, float, int, bool})
-"""Types whose values are single values and need no search for leaves."""
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A served version: its labels for metrics, its task's labels, its reference."""
+
+    endpoint: str
+    version: str
+    is_text: bool = False
+    labels: tuple[str, ...] = ()
+    reference: Reference = field(default_factory=Reference)
 
 
 class Watch:
@@ -42,10 +56,8 @@ class Watch:
     ) -> None:
         """``complain`` logs the current exception."""
         self._numbers = numbers
-        self._make = partial(
-            WatchedVersion, numbers, chance=chance, complain=complain,
-            draws=(Draws(MAX_A_SECOND, chance, clock), Draws(MAX_A_SECOND, chance, clock)),
-        )  # fmt: skip
+        draws = texts.Draws(texts.MAX_A_SECOND, chance, clock), texts.Draws(texts.MAX_A_SECOND, chance, clock)
+        self._make = partial(WatchedVersion, numbers, chance=chance, complain=complain, draws=draws)
         self._watched: dict[str, WatchedVersion] = {}
         self._inputs: object = None
 
@@ -82,41 +94,41 @@ class Watch:
         """Return the usual words of one version's texts, and the mean of its embeddings; empty if unknown."""
         watched = self._watched.get(url)
         text = None if watched is None else watched.text
-        return ((), ()) if text is None else (text.words, text.mean)
+        return ((), ()) if text is None else (text.usual.words, text.cosines.mean)
 
 
 class WatchedVersion:
-    """All variables of one served version."""
+    """All variables of one served version. A declared one replaces the built-in one of the same name."""
 
     def __init__(
         self, numbers: Accumulator, served: Served, declared: Declared | None, *, chance: Callable[[], float],
-        draws: tuple[Draws, Draws], complain: Callable[[], None],
+        draws: tuple[texts.Draws, texts.Draws], complain: Callable[[], None],
     ) -> None:  # fmt: skip
         self.source = served, declared
         self._chance, self._complain = chance, complain
-        variables = declared.variables if declared is not None else ()
         self._frequency = declared.frequency if declared is not None else 0.0
-        self._declared = [(split(v.name), Variable(numbers, served, v.name, v.type, v.buckets)) for v in variables]
-        own = {v.name for v in variables}
-        # A declared variable replaces the built-in one of the same name.
-        self.text = TextVariables(numbers, served, own, draws) if served.is_text else None
-        known = [*(variable for _, variable in self._declared), *(self.text.variables if self.text is not None else ())]
-        self.references = dict(_usable(served, known))
+        self._declared = [Variable(numbers, served, v) for v in (declared.variables if declared is not None else ())]
+        self.text = texts.TextVariables(served.labels, served.reference, draws) if served.is_text else None
+        own = {variable.name for variable in self._declared}
+        self._built_in = {
+            v.name: Variable(numbers, served, v, anew=v.name in texts.LEARNED_VARIABLES)
+            for v in (self.text.declared if self.text is not None else ()) if v.name not in own
+        }  # fmt: skip
+        self.references = dict(_usable(served, [*self._declared, *self._built_in.values()]))
         """The bins of each variable that has a reference."""
 
     def see(self, traces: Sequence[Trace]) -> None:
         """Count answered requests."""
         if self.text is not None:
-            self.text.see(traces)
-        frequency = self._frequency
-        if not self._declared or frequency <= 0:
-            return
-        if frequency < 1:
-            traces = [trace for trace in traces if self._chance() < frequency]
-        for path, variable in self._declared:
+            for name, values in self.text.read(traces):
+                if values and name in self._built_in:
+                    self._built_in[name].take(values)
+        if self._declared and self._frequency < 1:
+            traces = [trace for trace in traces if self._chance() < self._frequency]
+        for variable in self._declared:
             for trace in traces:
                 try:
-                    _see(variable, path, trace)
+                    variable.read((trace.answer, trace.body, trace.custom))
                 except Exception:  # noqa: BLE001 - values may be users' objects, which may raise anything
                     variable.ignore("wrong_type")
                     self._complain()
@@ -125,24 +137,76 @@ class WatchedVersion:
 def _usable(served: Served, variables: Iterable[Variable]) -> Iterator[tuple[str, Bins]]:
     for variable in variables:
         bins = served.reference.bins.get(variable.name)
-        if bins is None:
-            continue
-        if reason := variable.unusable(bins):
-            _log.warning(
-                "%s/%s: drift of %s is not judged: its reference %s; capture a new one", served.endpoint,
-                served.version, variable.name, reason,
-            )  # fmt: skip
-        else:
+        if bins is not None and variable.has_bins(bins):
             yield variable.name, bins
+        elif bins is not None:
+            _log.warning(
+                "%s/%s: drift of %s is not judged: its reference has other bins than the variable; capture a new one",
+                served.endpoint, served.version, variable.name,
+            )  # fmt: skip
 
 
-def _see(variable: Variable, path: tuple[str, ...], trace: Trace) -> None:
-    answer = trace.answer
-    if type(answer) is dict and type(value := answer.get(variable.name)) in _PLAIN:
-        variable.see(value)
-        return
-    values = find((answer, trace.body, trace.custom), variable.name, path)
-    if not values:
-        variable.ignore("missing")
-    for value in values:
-        variable.see(value)
+class Variable:
+    """One variable of one version: a ``scalar`` (a histogram of numbers), an ``enum`` (a count per category), or a
+    ``value`` (the newest number). Series begin with their first value.
+    """
+
+    __slots__ = ("_anew", "_buckets", "_counts", "_kind", "_numbers", "_of", "_path", "_seen", "name")
+
+    def __init__(self, numbers: Accumulator, served: Served, declared: MetricVariable, *, anew: bool = False) -> None:
+        """``anew``: a scalar begins at zero, whatever was counted under its name before."""
+        self.name, self._kind, self._buckets = declared.name, declared.type, declared.buckets
+        self._path = tuple(declared.name.split("."))
+        self._numbers, self._anew = numbers, anew
+        self._of = served.endpoint, served.version, declared.name
+        self._seen: Distribution | None = None
+        self._counts: dict[str, Count] = {}
+        """Of an enum, by category."""
+
+    def read(self, places: Sequence[object]) -> None:
+        """Count the values of a request, which are in the first place that has them."""
+        values = find(places, self._path)
+        if not values:
+            self.ignore("missing")
+        for value in values:
+            self._see(value)
+
+    def _see(self, value: object) -> None:
+        if isinstance(value, np.generic):
+            value = value.item()
+        if self._kind == "enum" and isinstance(value, str | int | float):
+            self.take((str(value),))
+        elif self._kind == "enum" or not isinstance(value, int | float):  # bool is an int: False and True are 0 and 1
+            self.ignore("wrong_type")
+        elif not -LARGEST <= value <= LARGEST:
+            self.ignore("not_finite")
+        elif self._kind == "scalar":
+            self.take((float(value),))
+        else:
+            self._numbers.set(catalog.VARIABLE_VALUE, float(value), *self._of)
+
+    def take(self, values: Sequence[Any]) -> None:
+        """Count numbers within ``LARGEST`` of a scalar, or categories of an enum; unknown ones are ``other``."""
+        if self._kind == "scalar":
+            if self._seen is None:
+                bounds = cast("tuple[float, ...]", self._buckets)
+                self._seen = self._numbers.distribution(
+                    catalog.VARIABLE_SCALAR, *self._of, bounds=bounds, anew=self._anew
+                )
+            self._seen.observe(values)
+            return
+        for category in values:
+            if category not in self._counts:
+                category = category if category in self._buckets else OTHER
+                self._counts[category] = self._numbers.count(catalog.VARIABLE_ENUM, *self._of, category)
+            self._counts[category].value += 1
+
+    def ignore(self, reason: Literal["missing", "wrong_type", "not_finite"]) -> None:
+        """Count an unusable value."""
+        self._numbers.count(catalog.VARIABLE_IGNORED, *self._of, reason).value += 1
+
+    def has_bins(self, reference: Bins) -> bool:
+        """Whether this variable's counts can be compared with ``reference``."""
+        if self._kind == "scalar":
+            return reference.keys() <= {*(bin_of(float(bound)) for bound in self._buckets), ABOVE, MISSING}
+        return self._kind == "enum" and not is_ordered(reference)

@@ -70,23 +70,6 @@ def test_counts_are_folded_into_a_references_bins(counts: list[int]) -> None:
     assert {"2": 3.0, "+Inf": 4.0, "missing": 0.0} == folded({"1": 1, "2": 2, "3": 4}, ("2", "+Inf", "missing"))
 
 
-@pytest.mark.parametrize(
-    ("reference", "bounds", "reason"),
-    [
-        ({"1": 1, "+Inf": 1}, (0.5, 1.0, 2.0), ""),
-        ({"1": 1, "+Inf": 1}, (2.0,), "has the bound 1, which the variable does not have"),
-        ({"1": 1, "+Inf": 1}, None, "is of numbers, and the variable is not"),
-        ({"a": 1, "other": 0}, None, ""),
-        ({"a": 1, "other": 0}, (1.0,), "is of categories, and the variable is not"),
-    ],
-)
-def test_a_reference_in_other_bins_than_the_variable_is_unusable(
-    reference: dict[str, float], bounds: tuple[float, ...] | None, reason: str
-) -> None:
-    """Its bounds are some of the variable's."""
-    assert reason == drift.unusable(reference, bounds)
-
-
 def test_bins_that_moved_are_listed_furthest_first() -> None:
     """If they moved beyond noise, each with its change."""
     reference = {"A": 5_000, "B": 3_000, "C": 2_000, "other": 0, "missing": 0}
@@ -115,6 +98,8 @@ def test_reference_file_is_read_as_it_was_written() -> None:
     variables = {"x": reference_of({"1": 2, "2": 1, "+Inf": 3}), "label": reference_of({"a": 1, "b": 2})}
     read = drift.decode(drift.encode(Reference(variables), endpoint="e", note="hello")).bins
     assert [[*bins.items()] for bins in variables.values()] == [[*read[name].items()] for name in variables]
+    learned = Reference({"unusual_word_ratio": {"1": 1, "+Inf": 0, "missing": 0}}, ("the", "schön"), (0.25, -0.1234567))
+    assert Reference(learned.bins, learned.words, (0.25, -0.123457)) == drift.decode(drift.encode(learned))
     by_hand = drift.decode('{"format": 1, "variables": {"x": {"+Inf": 1, "10": 1, "2.0": 3}, "a": {"dog": 2}}}').bins
     assert ["2", "10", "+Inf", "missing"] == [*by_hand["x"]]
     assert {"dog": 2, "other": 0, "missing": 0} == by_hand["a"]

@@ -10,7 +10,7 @@ from gateway.metrics import catalog, drift
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.observer import Observer
 from gateway.metrics.recent import STEP_S, Recent
-from gateway.metrics.variable_counts import Served
+from gateway.metrics.watch import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from tests.unit.gateway.metrics.summed import summed

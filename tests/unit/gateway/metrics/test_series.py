@@ -9,7 +9,7 @@ from collections import Counter
 from gateway.http.problems import FAILURES
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
-from gateway.metrics.variable_counts import Served
+from gateway.metrics.watch import Served
 from gateway.objectives import Objective
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

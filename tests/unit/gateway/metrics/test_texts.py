@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.metrics import catalog, drift, texts
+from gateway.metrics import catalog, texts
 from gateway.metrics.observer import Observer
 from gateway.metrics.texts import CASES, LANGUAGES, LEARNED, Draws, UsualWords
-from gateway.metrics.variable_counts import Served
+from gateway.metrics.watch import Served
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
 from tests import expositions
@@ -82,16 +82,17 @@ def test_letter_case(text: str, case: str) -> None:
     assert case == texts.letter_case(text)
 
 
-def test_words_are_small_letters_without_punctuation_and_every_number_is_a_0() -> None:
-    assert {"don", "t", "pay", "0", "euros"} == texts.words_of("Don't pay 1,500 (EUROS)!")
-    assert {"straße", "in", "köln"} == texts.words_of("Straße „in“ KÖLN…")
-    assert texts.words_of("the fine weather") == texts.words_of("The FINE, weather;")
-    assert {"है", "हैं"} == texts.words_of("है हैं"), "a vowel sign is a part of its word"
-
-
-def test_words_of_scripts_without_spaces_are_pairs_of_letters() -> None:
-    assert {"天气", "很好", "我们"} == texts.words_of("天气很好，我们")
-    assert {"好"} == texts.words_of("好")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't pay 1,500 (EUROS)!", {"don", "t", "pay", "0", "euros"}),
+        ("Straße „in“ KÖLN…", {"straße", "in", "köln"}),
+        ("है हैं", {"है", "हैं"}),  # a vowel sign is a part of its word
+        ("天气很好，我们", {"天气", "很好", "我们"}), ("好", {"好"}),  # pairs of letters where there are no spaces
+    ],
+)  # fmt: skip
+def test_words_are_small_letters_without_punctuation_and_every_number_is_a_0(text: str, words: set[str]) -> None:
+    assert words == texts.words_of(text)
 
 
 def test_of_a_very_long_text_the_beginning_is_looked_at() -> None:
@@ -134,13 +135,6 @@ def test_usual_words_are_learned_from_the_first_texts() -> None:
     assert shares == [again.unusual(texts.words_of(text)) for text in later]
     assert usual.unusual(frozenset()) is None
     assert 1.0 == usual.unusual(frozenset({"unheard"}))
-
-
-def test_a_reference_keeps_its_words() -> None:
-    """A variable that is counted with them means nothing without."""
-    reference = drift.Reference({"unusual_word_ratio": {"0.1": 1, "+Inf": 0, "missing": 0}}, ("the", "schön"))
-    decoded = drift.decode(drift.encode(reference))
-    assert (("the", "schön"), reference) == (decoded.words, decoded)
 
 
 def test_all_are_drawn_while_few_come_and_a_share_by_chance_when_many_do() -> None:
@@ -193,10 +187,9 @@ def test_a_worker_looks_at_twenty_texts_a_second() -> None:
     assert 'gateway_variable_scalar_count{endpoint="e0",variable="token_length",version="1"} 15000.0' in text
 
 
-def test_function_words_are_written_in_their_script() -> None:
-    for script, languages in texts.FUNCTION_WORDS.items():
-        for listed in languages.values():
-            for word in listed.split():
-                assert frozenset({word}) == texts.words_of(word)
-                assert {script} == {of for letter in word if (of := texts._script_of(letter))}, word
-            assert len(set(listed.split())) > 10
+@pytest.mark.parametrize("script", texts.FUNCTION_WORDS)
+def test_function_words_are_words_of_their_script(script: str) -> None:
+    for listed in texts.FUNCTION_WORDS[script].values():
+        for word in listed.split():
+            assert frozenset({word}) == texts.words_of(word)
+            assert {script} == {of for letter in word if (of := texts._script_of(letter))}, word

@@ -16,8 +16,8 @@ from gateway.errors import InternalError
 from gateway.metrics import catalog, workers
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.observer import Observer
-from gateway.metrics.variable_counts import Served
 from gateway.metrics.views import Views
+from gateway.metrics.watch import Served
 from gateway.metrics.workers import Parent, Totals
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace

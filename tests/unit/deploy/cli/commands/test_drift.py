@@ -19,7 +19,7 @@ from deploy.controller.drift import references
 from deploy.tools.errors import DeployError
 from gateway.metrics import drift, variables
 from gateway.metrics.observer import Observer
-from gateway.metrics.variable_counts import Served
+from gateway.metrics.watch import Served
 from gateway.spec import MetricSpec, MetricVariable
 from gateway.trace import Trace
 from preprocessing.types import ParsedRequest, Prepared

@@ -20,7 +20,7 @@ from deploy.controller.gateways import Gateways
 from gateway.metrics import catalog, drift
 from gateway.metrics.drift import Reference
 from gateway.metrics.observer import Observer
-from gateway.metrics.variable_counts import Served
+from gateway.metrics.watch import Served
 from gateway.trace import Trace
 from preprocessing.types import Encoded, ParsedRequest, Prepared
 from tests import expositions
