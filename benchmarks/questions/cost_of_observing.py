@@ -96,7 +96,7 @@ def serve(form: str, state: Path) -> None:
     # No setting does this: the gateway to compare with has an observer that does nothing.
     nothing = lambda *_, **__: None  # noqa: E731
     if form == "off":
-        for part in ("started", "finished", "batched", "cached", "words", "fell_back", "waited"):
+        for part in ("started", "finished", "called", "cached", "waited"):
             setattr(gateway.observer, part, nothing)
     if form == "unwatched":
         texts.TextVariables.read = lambda *_: ()  # type: ignore[method-assign]

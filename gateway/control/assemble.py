@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -228,8 +229,7 @@ class Assembler:
                 )
                 opened.push_async_callback(_close, generator)
                 return _NewHandler(generator, generator, processor.describe(), (example,), generator)
-            counts = self._observer.text_calls(spec.endpoint, spec.version)
-            text = self._text(processor, call, info, counts.called)
+            text = self._text(processor, call, info, partial(self._observer.called, spec.endpoint, spec.version))
             opened.push_async_callback(_close, text)
             checked = text
             # The samples were recorded without this endpoint's options, which can change the answers' form.
@@ -237,7 +237,8 @@ class Assembler:
             if stored is not None and own != options:
                 checked = self._text(await self._processor(bundle, info, own, 0), call, info, _uncounted)
                 opened.push_async_callback(_close, checked)
-            handler = CachedHandler(text, remembered, counts.cached) if remembered else text
+            cached = partial(self._observer.cached, spec.endpoint, spec.version)
+            handler = CachedHandler(text, remembered, cached) if remembered else text
             return _NewHandler(handler, text, processor.describe(), (example, *validate.TEXT_BODIES), checked)
         if call is not None:
             tensors = TensorHandler(call, called)

@@ -11,15 +11,10 @@ import math
 import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS, Metric
-
-EXEMPLARS: Final = "exemplars"
-"""Instead of a metric: the newest trace of each bucket of ``REQUEST_SECONDS``, which leads from a slow bar on a board
-to a trace. Labels are endpoint, version, route and the number of the bucket.
-"""
+from gateway.metrics.catalog import CATALOG, Metric
 
 
 class Series(NamedTuple):
@@ -39,21 +34,6 @@ class Gauge(NamedTuple):
     at: float
 
 
-class Histogram(NamedTuple):
-    """A copy of a histogram and when it began; ``numbers`` are float64: one count per bucket (the last above all
-    bounds) and the values' sum.
-    """
-
-    bounds: tuple[float, ...]
-    at: float
-    numbers: bytes
-
-    def read(self) -> tuple[list[float], float]:
-        """Return the counts of the buckets, and the values' sum."""
-        *counts, total = array("d", self.numbers)
-        return counts, total
-
-
 class Exemplar(NamedTuple):
     """The trace of a request, its seconds, and the Unix time of its end."""
 
@@ -62,7 +42,23 @@ class Exemplar(NamedTuple):
     at: float
 
 
-Value = float | Gauge | Histogram | Exemplar
+class Histogram(NamedTuple):
+    """A copy of a histogram and when it began; ``numbers`` are float64: one count per bucket (the last above all
+    bounds) and the values' sum. ``exemplars``: the newest trace of each bucket, by its number.
+    """
+
+    bounds: tuple[float, ...]
+    at: float
+    numbers: bytes
+    exemplars: Mapping[int, Exemplar] = {}
+
+    def read(self) -> tuple[list[float], float]:
+        """Return the counts of the buckets, and the values' sum."""
+        *counts, total = array("d", self.numbers)
+        return counts, total
+
+
+Value = float | Gauge | Histogram
 """A counter is a float."""
 Snapshot = Mapping[Series, Value]
 """A copy of all numbers, or those that have changed; of each kind, series are in the order of their creation."""
@@ -80,12 +76,13 @@ class Count:
 class Distribution:
     """A histogram."""
 
-    __slots__ = ("_copy", "_numbers", "_since", "bounds")
+    __slots__ = ("_copy", "_exemplars", "_numbers", "_since", "bounds")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self._numbers = array("d", bytes(8 * (len(bounds) + 2)))
         self._since = time.monotonic()
+        self._exemplars: dict[int, Exemplar] = {}
         self._copy: Histogram | None = None
 
     def observe(self, values: Iterable[float]) -> None:
@@ -98,10 +95,14 @@ class Distribution:
         numbers[-1] += total
         self._copy = None
 
+    def belongs(self, trace_id: str, value: float) -> None:
+        """Remember the trace that a counted value belongs to: it leads from a slow bar on a board to a trace."""
+        self._exemplars[bisect_left(self.bounds, value)] = Exemplar(trace_id, value, time.time())
+
     def copy(self) -> Histogram:
         """Return a copy; the same one until something is counted, as most versions are idle most of the time."""
         if self._copy is None:
-            self._copy = Histogram(self.bounds, self._since, self._numbers.tobytes())
+            self._copy = Histogram(self.bounds, self._since, self._numbers.tobytes(), dict(self._exemplars))
         return self._copy
 
 
@@ -112,7 +113,6 @@ class Accumulator:
         self._counters: dict[Series, Count] = {}
         self._gauges: dict[Series, Gauge] = {}
         self._histograms: dict[Series, Distribution] = {}
-        self._exemplars: dict[Series, Exemplar] = {}
         self._shown: dict[str, Mapping[tuple[str, ...], float]] = {}
         """The values that ``show`` has set, by metric."""
         for metric in CATALOG:
@@ -153,22 +153,12 @@ class Accumulator:
             found = self._histograms[series] = Distribution(bounds)
         return found
 
-    def belongs(self, served: Sequence[str], seconds: float, trace_id: str) -> None:
-        """Remember the trace of an answered request, for its bucket of ``REQUEST_SECONDS``."""
-        bucket = bisect_left(REQUEST_SECONDS.buckets, seconds)
-        self._exemplars[exemplar_of(served, bucket)] = Exemplar(trace_id, seconds, time.time())
-
     def snapshot(self) -> Snapshot:
         """Return a copy of all numbers."""
         return {
             **{series: count.value for series, count in self._counters.items()}, **self._gauges,
-            **{series: found.copy() for series, found in self._histograms.items()}, **self._exemplars,
+            **{series: found.copy() for series, found in self._histograms.items()},
         }  # fmt: skip
-
-
-def exemplar_of(served: Sequence[str], bucket: int) -> Series:
-    """Return the series of the newest trace in a bucket of ``REQUEST_SECONDS``, by endpoint, version and route."""
-    return Series(EXEMPLARS, (*served, str(bucket)))
 
 
 def _series(metric: Metric, labels: tuple[str, ...]) -> Series:

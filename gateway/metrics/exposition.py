@@ -19,8 +19,8 @@ from prometheus_client.samples import Exemplar as Marked
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from gateway.metrics.accumulator import Exemplar, Gauge, Histogram, Series, Snapshot, Value, exemplar_of
-from gateway.metrics.catalog import CATALOG, REQUEST_SECONDS
+from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
+from gateway.metrics.catalog import CATALOG
 
 _METRICS: Final = {metric.name: metric for metric in CATALOG}
 
@@ -59,7 +59,7 @@ class Numbers(Collector):
         for series, value in found:
             if isinstance(value, Histogram):
                 yield from self._histogram(series, value)
-            elif not isinstance(value, Exemplar):
+            else:
                 yield Sample(series.metric, _labels(series), value.value if isinstance(value, Gauge) else value)
 
     def _histogram(self, series: Series, histogram: Histogram) -> Iterator[Sample]:
@@ -67,11 +67,8 @@ class Numbers(Collector):
         counts, total = histogram.read()
         if _METRICS[name].type == "histogram":
             for number, (bound, last) in enumerate(zip(_bounds(histogram.bounds), accumulate(counts), strict=True)):
-                exemplar = None
-                if name == REQUEST_SECONDS.name:
-                    seen = self._snapshot.get(exemplar_of(series.labels, number))
-                    if isinstance(seen, Exemplar):
-                        exemplar = Marked({"trace_id": seen.trace_id}, seen.seconds, seen.at)
+                seen = histogram.exemplars.get(number)
+                exemplar = seen and Marked({"trace_id": seen.trace_id}, seen.seconds, seen.at)
                 yield Sample(f"{name}_bucket", {**labels, "le": bound}, last, None, exemplar)
         yield Sample(f"{name}_count", labels, sum(counts))
         # A sum that can fall would look like a restart to Prometheus.

@@ -1,10 +1,10 @@
 """Counts finished requests, batches and control events.
 
-``finished`` is called once per request, so it only collects traces. The traces of some milliseconds are then counted
-together; counted one by one they would cost as much as tokenizing a short text. ``snapshot`` counts everything
-collected so far, so a reader sees all that happened in this process.
+``finished`` is called once per request, so it only collects traces, of which some are then counted together; counted
+one by one they would cost as much as tokenizing a short text. ``snapshot`` counts everything collected so far, so a
+reader sees all that happened in this process.
 
-An error while counting never fails a request: it is logged, at most once a minute.
+An error while counting an answer, which may be a user's object, fails no request: it is logged, at most once a minute.
 
 Label values come from the configuration, never from a request: requests for unknown paths are counted under an empty
 endpoint name.
@@ -12,13 +12,11 @@ endpoint name.
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar, cast
+from typing import Final
 
 from gateway.metrics import catalog
 from gateway.metrics.accumulator import Accumulator, Count, Snapshot
@@ -34,33 +32,17 @@ OTHER: Final = "other"
 """The tenant label of all further tenants."""
 
 _COMPLAIN_EVERY_S: Final = 60.0
-
-_log = logging.getLogger("triton_gateway.metrics")
-
-Count_ = TypeVar("Count_", bound=Callable[..., None])
-
-_GATHER_S: Final = 5e-3
-"""Answered requests are collected for so long before they are counted. Of a lone caller, who sends one after the other,
-each took 8 µs more when it was counted by itself.
-"""
 _GATHERED: Final = 16
-"""So many are counted at once: if more wait, what they hold has left the processor's caches when they are counted."""
+"""So many answered requests are counted at once: counted one by one, each took 8 µs more; if more wait, what they hold
+has left the processor's caches when they are counted.
+"""
+_LARGE_BYTES: Final = 64 << 10
+"""A request of this size is counted at once, so that its body is not kept."""
 _NS = 1e-9
 _Promised = tuple[int, Count, Count]
 """An objective's latency in ns, the count of answers within it, and the count of later ones."""
 
-
-def _harmless(count: Count_) -> Count_:
-    """Log an exception of the method instead of raising it; see the module."""
-
-    @functools.wraps(count)
-    def counted(self: Observer, *args: object, **kwargs: object) -> None:
-        try:
-            count(self, *args, **kwargs)
-        except Exception:  # noqa: BLE001 - as above
-            self.complain()
-
-    return cast("Count_", counted)
+_log = logging.getLogger("triton_gateway.metrics")
 
 
 class Observer:
@@ -70,7 +52,6 @@ class Observer:
         self,
         *,
         chance: Callable[[], float] = random.random,
-        later: Callable[[Callable[[], None], float], object] | None = None,
         failures: Sequence[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -81,7 +62,6 @@ class Observer:
         self._promised: Mapping[tuple[str, str], _Promised | None] = {}
         self.watch = Watch(self._numbers, chance, clock, self.complain)
         self.feedback = FeedbackCounts(self._numbers)
-        self._later = later or _Later()
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
         self._waiting: list[Trace] = []
         """Answered requests that are not counted yet."""
@@ -96,26 +76,22 @@ class Observer:
         self._begun += 1
 
     def finished(self, trace: Trace) -> None:
-        """Count the end of a request under its outcome; answered ones are counted some milliseconds later."""
-        try:
-            self._ended += 1
-            if trace.outcome == "ok":
-                waiting = self._waiting
-                waiting.append(trace)
-                if len(waiting) == 1:
-                    self._later(self.settle, _GATHER_S)
-                elif len(waiting) == _GATHERED:
-                    self._later(self.settle, 0.0)
-            else:
-                labels = (trace.endpoint, trace.version, trace.route, trace.outcome)
-                self._numbers.count(catalog.REQUESTS, *labels).value += 1
-        except Exception:  # noqa: BLE001 - see the module
-            self.complain()
+        """Count the end of a request under its outcome; answered ones are counted together with later ones."""
+        self._ended += 1
+        if trace.outcome != "ok":
+            self.count(catalog.REQUESTS, trace.endpoint, trace.version, trace.route, trace.outcome)
+            return
+        self._waiting.append(trace)
+        if len(self._waiting) >= _GATHERED or trace.body_bytes >= _LARGE_BYTES:
+            self.settle()
 
     def settle(self) -> None:
         """Count everything collected so far."""
         waiting, self._waiting = self._waiting, []
-        for alike in _alike(waiting):
+        grouped: dict[tuple[str, str], list[Trace]] = {}
+        for trace in waiting:
+            grouped.setdefault((trace.url, trace.route), []).append(trace)
+        for alike in grouped.values():
             try:
                 self._count_answered(alike)
             except Exception:  # noqa: BLE001 - see the module
@@ -135,7 +111,7 @@ class Observer:
             kept.value += len(traces) - late
         for trace in traces:
             if trace.trace_id and trace.is_recorded:
-                self._numbers.belongs(key, trace.total_ns * _NS, trace.trace_id)
+                served.seconds.belongs(trace.trace_id, trace.total_ns * _NS)
         self.watch.answered(first.url, traces)
 
     def complain(self) -> None:
@@ -155,9 +131,15 @@ class Observer:
         if begun and late > 0:
             self._cpu_wait.value += 2 * late * begun
 
-    def text_calls(self, endpoint: str, version: str) -> TextCalls:
-        """Return what counts the calls to Triton of a model that takes texts."""
-        return TextCalls(self._numbers, self.complain, endpoint, version)
+    def called(self, endpoint: str, version: str, rows: int, padded_tokens: int, tokens: int) -> None:
+        """Count a call to Triton of a model that takes texts."""
+        self.observe(catalog.BATCH_ROWS, rows, endpoint, version)
+        self.observe(catalog.BATCH_TOKENS, padded_tokens, endpoint, version)
+        self.count(catalog.BATCH_REAL_TOKENS, endpoint, version, by=tokens)
+
+    def cached(self, endpoint: str, version: str, is_hit: bool) -> None:
+        """Count a request to a response cache."""
+        self.count(catalog.CACHE, endpoint, version, "hit" if is_hit else "miss")
 
     def snapshot(self) -> Snapshot:
         """Return a copy of everything counted in this process."""
@@ -165,27 +147,22 @@ class Observer:
         self._numbers.set(catalog.IN_FLIGHT, self._begun - self._ended)
         return self._numbers.snapshot()
 
-    @_harmless
     def count(self, metric: Metric, *labels: str, by: float = 1) -> None:
         """Add to a counter."""
         self._numbers.count(metric, *labels).value += by
 
-    @_harmless
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
         """Count a value in a histogram."""
         self._numbers.distribution(metric, *labels).observe((value,))
 
-    @_harmless
     def publish(self, metric: Metric, value: float, *labels: str) -> None:
         """Set a gauge."""
         self._numbers.set(metric, value, *labels)
 
-    @_harmless
     def show(self, metric: Metric, values: Mapping[tuple[str, ...], float]) -> None:
         """Set the gauges of a metric by labels; those that were set this way before and are missing become NaN."""
         self._numbers.show(metric, values)
 
-    @_harmless
     def expect(self, served: Iterable[tuple[str, str, str]]) -> None:
         """Create the failure series of these (endpoint, version, route), at 0.
 
@@ -199,7 +176,6 @@ class Observer:
                 if route == CANARY:
                     self._numbers.count(catalog.FALLBACKS, endpoint, version, outcome)
 
-    @_harmless
     def promise(self, objectives: Mapping[str, Objective]) -> None:
         """Publish the objectives of endpoints and count answers by them; the empty name holds the default."""
         shown: dict[tuple[str, ...], float] = {}
@@ -242,49 +218,16 @@ class Observer:
         return tenant
 
 
-class _Later:
-    """Calls a function after some seconds; at once if no loop runs."""
-
-    def __init__(self) -> None:
-        # The loop is remembered: get_running_loop costs a system call each time on Python 3.11.
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def __call__(self, call: Callable[[], None], seconds: float) -> None:
-        if self._loop is None:
-            try:
-                self._loop = asyncio.get_running_loop()
-            except RuntimeError:
-                call()
-                return
-        if seconds:
-            self._loop.call_later(seconds, call)
-        else:
-            self._loop.call_soon(call)
-
-
-def _alike(traces: list[Trace]) -> Iterable[list[Trace]]:
-    """Group traces by url and route."""
-    if not traces:
-        return ()
-    url, route = traces[0].url, traces[0].route
-    if not [None for trace in traces if trace.url != url or trace.route != route]:
-        return (traces,)
-    grouped: dict[tuple[str, str], list[Trace]] = {}
-    for trace in traces:
-        grouped.setdefault((trace.url, trace.route), []).append(trace)
-    return grouped.values()
-
-
 class _ServedMetrics:
     """The answers of one version on one route."""
 
-    __slots__ = ("_answered", "_distributions", "_sums", "pair")
+    __slots__ = ("_answered", "_distributions", "_sums", "pair", "seconds")
 
     def __init__(self, numbers: Accumulator, endpoint: str, version: str, route: str) -> None:
         self.pair = pair = (endpoint, version)
         self._answered = numbers.count(catalog.REQUESTS, *pair, route, "ok")
+        self.seconds = numbers.distribution(catalog.REQUEST_SECONDS, *pair, route)
         self._distributions = (
-            numbers.distribution(catalog.REQUEST_SECONDS, *pair, route),
             *(numbers.distribution(catalog.STAGE_SECONDS, *pair, route, stage) for stage in STAGES),
             numbers.distribution(catalog.ROWS, *pair),
         )
@@ -292,8 +235,8 @@ class _ServedMetrics:
 
     def observe(self, traces: Sequence[Trace]) -> None:
         self._answered.value += len(traces)
-        total, prepare, queue, infer, finish, rows = self._distributions
-        total.observe([trace.total_ns * _NS for trace in traces])
+        prepare, queue, infer, finish, rows = self._distributions
+        self.seconds.observe([trace.total_ns * _NS for trace in traces])
         prepare.observe([trace.prepare_ns * _NS for trace in traces])
         queue.observe([trace.queue_ns * _NS for trace in traces])
         infer.observe([trace.infer_ns * _NS for trace in traces])
@@ -302,29 +245,3 @@ class _ServedMetrics:
         tokens, truncated = self._sums
         tokens.value += sum([trace.tokens for trace in traces])
         truncated.value += sum([trace.truncated for trace in traces])
-
-
-class TextCalls:
-    """Counts the calls to Triton of one version that takes texts, and what its response cache answers."""
-
-    __slots__ = ("_cached", "_complain", "_padded", "_rows", "_tokens")
-
-    def __init__(self, numbers: Accumulator, complain: Callable[[], None], endpoint: str, version: str) -> None:
-        self._complain = complain
-        self._rows = numbers.distribution(catalog.BATCH_ROWS, endpoint, version)
-        self._padded = numbers.distribution(catalog.BATCH_TOKENS, endpoint, version)
-        self._tokens = numbers.count(catalog.BATCH_REAL_TOKENS, endpoint, version)
-        self._cached = functools.partial(numbers.count, catalog.CACHE, endpoint, version)
-
-    def called(self, rows: int, padded_tokens: int, tokens: int) -> None:
-        """Count a call."""
-        try:
-            self._rows.observe((rows,))
-            self._padded.observe((padded_tokens,))
-            self._tokens.value += tokens
-        except Exception:  # noqa: BLE001 - see the module
-            self._complain()
-
-    def cached(self, is_hit: bool) -> None:
-        """Count a request to the response cache."""
-        self._cached("hit" if is_hit else "miss").value += 1

@@ -13,8 +13,7 @@ from typing import TypeVar, TypeVarTuple
 
 from gateway.metrics.accumulator import Snapshot
 from gateway.metrics.observer import Observer
-from gateway.metrics.recent import STEP_S
-from gateway.metrics.views import Views
+from gateway.metrics.views import STEP_S, Views
 from gateway.metrics.workers import Parent
 
 Asked = TypeVarTuple("Asked")

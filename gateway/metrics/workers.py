@@ -32,8 +32,7 @@ from typing import IO, Any, Final
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
 from gateway.metrics.catalog import IN_FLIGHT, POOL_WAITING, QUEUED, WORK
-from gateway.metrics.recent import STEP_S
-from gateway.metrics.views import Views
+from gateway.metrics.views import STEP_S, Views
 
 REPORT_S: Final = 1.0
 """How often a worker reports without being asked: a killed one loses at most about this much."""
@@ -51,7 +50,7 @@ _log = logging.getLogger("triton_gateway.metrics")
 
 
 def together(series: Series, one: Any, other: Any) -> Any:
-    """Return two workers' values of a series as one: their sum, or of most gauges and exemplars the newest.
+    """Return two workers' values of a series as one: their sum, or of most gauges the newest.
 
     Of histograms whose bounds differ, the newest is used: its worker has the newest declaration.
     """
@@ -59,7 +58,8 @@ def together(series: Series, one: Any, other: Any) -> Any:
         return one + other
     if isinstance(one, Histogram) and one.bounds == other.bounds:
         numbers = array("d", map(operator.add, array("d", one.numbers), array("d", other.numbers)))
-        return Histogram(one.bounds, max(one.at, other.at), numbers.tobytes())
+        marks = sorted((*one.exemplars.items(), *other.exemplars.items()), key=lambda mark: mark[1].at)
+        return Histogram(one.bounds, max(one.at, other.at), numbers.tobytes(), dict(marks))
     newest = max(one, other, key=lambda value: float(value.at))
     if series.metric in _PARTS:
         parts = [each.value for each in (one, other) if not math.isnan(each.value)]

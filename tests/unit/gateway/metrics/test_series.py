@@ -18,7 +18,7 @@ from tests import expositions
 
 def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
     """Return an observer that has counted answers, batches and words of one text version."""
-    found = Observer(failures=FAILURES, later=lambda call, _: call())
+    found = Observer(failures=FAILURES)
     spec = MetricSpec("e/1", None, variables)
     found.watch.configure(
         {"e/1": Served("e", "1", is_text=True, labels=("GOOD", "BAD"))}, {"e/1": spec} if variables else {}, 1.0
@@ -33,7 +33,7 @@ def observer(*variables: MetricVariable, route: str = "stable") -> Observer:
         trace.answer = {"label": "GOOD", "score": 0.9, "top_score": 0.9}
         found.started()
         found.finished(trace)
-    found.text_calls("e", "1").called(2, 32, 20)
+    found.called("e", "1", 2, 32, 20)
     return found
 
 

@@ -169,7 +169,7 @@ def test_a_worker_looks_at_twenty_texts_a_second() -> None:
     """However many texts come, of whichever version. Tokens are counted of all."""
     now, source = 0.0, random.Random(4)
     served = {f"e{n}/1": Served(f"e{n}", "1", is_text=True) for n in range(2)}
-    observer = Observer(later=lambda drain, _: None, clock=lambda: now, chance=source.random)
+    observer = Observer(clock=lambda: now, chance=source.random)
     observer.watch.configure(served, {}, 1.0)
     for step in range(300):
         now = step / 10

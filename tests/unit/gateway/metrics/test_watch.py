@@ -37,7 +37,7 @@ class Watched:
     """An observer that watches `e/1`."""
 
     def __init__(self, specs: dict[str, MetricSpec], served: Served | None = None, **options: Any) -> None:
-        self.observer = Observer(later=lambda drain, _: None, **options)
+        self.observer = Observer(**options)
         self.served = served or Served("e", "1")
         self.configure(specs)
 

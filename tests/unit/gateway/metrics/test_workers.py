@@ -205,7 +205,7 @@ class Declared:
     """A worker with one declared variable `x`."""
 
     def __init__(self, kind: str, *bounds: float) -> None:
-        self.observer = Observer(later=lambda drain, _: None)
+        self.observer = Observer()
         self.declare(kind, *bounds)
 
     def declare(self, kind: str, *bounds: float) -> None:

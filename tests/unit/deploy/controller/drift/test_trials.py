@@ -48,7 +48,7 @@ class Trial:
     def serve(self, reference: Reference) -> None:
         """Begin anew with this reference."""
         clock = itertools.count(step=100).__next__  # so much time goes by that every text is looked at
-        self.observer = Observer(later=lambda drain, _: None, chance=lambda: 0.5, clock=clock)
+        self.observer = Observer(chance=lambda: 0.5, clock=clock)
         served = Served("e", "1", True, ("GOOD", "BAD"), reference)
         self.observer.watch.configure({"e/1": served}, {}, 1.0)
         self.judging = Judging(
