@@ -18,10 +18,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from gateway.metrics.variables import COSINE, UNUSUAL
 
@@ -49,6 +50,8 @@ MAX_WORDS: Final = 1000
 """Most words in a reference."""
 
 _MAX_VALUES: Final = 100
+
+_Count = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Floats = NDArray[np.float64]
 Bins = Mapping[str, float]
@@ -227,38 +230,27 @@ def encode(reference: Reference, **about: object) -> str:
 def decode(text: str) -> Reference:
     """Read a reference file. Raises ``BadReference`` with the reason."""
     try:
-        content = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadReference(f"{FILE} is not JSON: {error}") from error
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise BadReference(f'{FILE} must be an object with "format": {FORMAT}')
-    if not isinstance(variables := content.get("variables"), dict):
-        raise BadReference(f"{FILE} has no variables")
-    bins, what = {}, ""
-    try:
-        for name, item in variables.items():
-            what = f"variable {name}"
-            bins[name] = _decode_bins(item)
-        what = "words"
-        words = tuple(str(word) for word in content.get("words", ()))
-        if len(words) > MAX_WORDS or (UNUSUAL in bins and not words):
-            raise BadReference(f"at most {MAX_WORDS} are allowed, and the variable {UNUSUAL} needs some")
-        what = "mean"
-        mean = tuple(float(value) for value in content.get("mean", ()))
-        if not all(map(math.isfinite, mean)) or (COSINE in bins and not any(mean)):
-            raise BadReference(f"finite numbers are allowed, and the variable {COSINE} needs some, not all 0")
-    except (AttributeError, TypeError, ValueError) as error:
-        raise BadReference(f"{FILE}: {what}: {error}") from error
-    return Reference(bins, words, mean)
+        read = _File.model_validate_json(text)
+        bins = {name: in_order(counts) for name, counts in read.variables.items()}
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise BadReference(f"{FILE}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+    except ValueError as error:
+        raise BadReference(f"{FILE}: {error}") from error
+    if empty := [name for name, counts in bins.items() if sum(counts.values()) <= 0]:
+        raise BadReference(f"{FILE}: variable {empty[0]} has no counts")
+    if (UNUSUAL in bins and not read.words) or (COSINE in bins and not any(read.mean)):
+        raise BadReference(f"{FILE}: the variable {UNUSUAL} needs words, and {COSINE} a mean")
+    return Reference(bins, read.words, read.mean)
 
 
-def _decode_bins(item: Mapping[str, Any]) -> dict[str, float]:
-    bins = in_order({str(name): float(count) for name, count in item.items()})
-    if any(not math.isfinite(count) or count < 0 for count in bins.values()) or sum(bins.values()) <= 0:
-        raise BadReference("counts must be finite and at least 0, with a sum above 0")
-    if len(bins) > _MAX_VALUES + 2:
-        raise BadReference(f"at most {_MAX_VALUES} bins are allowed")
-    return bins
+class _File(BaseModel):
+    """A reference file."""
+
+    format: Literal[1]
+    variables: dict[str, Annotated[dict[str, _Count], Field(max_length=_MAX_VALUES + 2)]]
+    words: Annotated[tuple[str, ...], Field(max_length=MAX_WORDS)] = ()
+    mean: tuple[FiniteFloat, ...] = ()
 
 
 class References:

@@ -21,13 +21,12 @@ import operator
 import os
 import pickle
 import socket
-import tempfile
 import time
 from array import array
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from gateway.errors import InternalError
 from gateway.metrics.accumulator import Gauge, Histogram, Series, Snapshot, Value
@@ -235,7 +234,7 @@ def _send(to: socket.socket, word: str, number: int, content: bytes = b"") -> bo
         if not content:
             to.sendmsg(message, (), socket.MSG_DONTWAIT)
             return True
-        with _nameless() as file:
+        with os.fdopen(os.memfd_create("triton-gateway-numbers"), "w+b") as file:
             file.write(content)
             file.flush()
             socket.send_fds(to, message, [file.fileno()], socket.MSG_DONTWAIT)
@@ -248,7 +247,7 @@ def _send(to: socket.socket, word: str, number: int, content: bytes = b"") -> bo
 def _receive(link: socket.socket) -> tuple[str, int, bytes] | None:
     """Return the next message: word, number and content; None if none waits."""
     try:
-        message, files, _, _ = socket.recv_fds(link, 64, 1, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+        message, files, _, _ = socket.recv_fds(link, 64, 1, socket.MSG_CMSG_CLOEXEC)
     except OSError:
         return None
     content = b""
@@ -258,10 +257,3 @@ def _receive(link: socket.socket) -> tuple[str, int, bytes] | None:
             content = file.read()
     word, _, number = message.decode().partition(" ")
     return (word, int(number or 0), content) if word else None
-
-
-def _nameless() -> IO[bytes]:
-    """Return a new file in memory, or where there are none, in the temporary folder."""
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("triton-gateway-numbers"), "w+b")
-    return tempfile.TemporaryFile()
