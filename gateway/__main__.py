@@ -69,9 +69,9 @@ def _check(settings: Settings) -> None:
     _check_callers(settings)
     _check_tls(settings)
     if settings.payload_log:
-        from gateway.payloads.log import check
+        from gateway.payloads.log import payload_log
 
-        check(settings)
+        payload_log(settings, lambda _outcome, _records: None)
 
 
 def _check_exporter() -> None:

@@ -371,6 +371,7 @@ class Reconciler:
         plan = self._plan
         if plan is None:
             return
+        self._observer.settle()  # what was answered before counts as it was declared then
         self._observer.watch.configure(
             {url: self._watched_as(endpoint) for url, endpoint in self.versions.endpoints().items()}, plan.spec.metrics,
             frequency_of(plan.spec.settings, self._settings.metric_log_frequency),

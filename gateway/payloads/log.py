@@ -68,7 +68,7 @@ def shares(text: str) -> Shares:
 
 
 def payload_log(settings: Settings, count: Count) -> PayloadLog | None:
-    """Return the payload log that the settings ask for; None if it is off.
+    """Return the payload log that the settings ask for, and make its folder; None if it is off.
 
     Raises ``ValueError`` with the setting's name.
     """
@@ -78,26 +78,16 @@ def payload_log(settings: Settings, count: Count) -> PayloadLog | None:
         raise ValueError(f"{_SETTING}: {error}") from error
     if not any(share for _, share in wanted):
         return None
+    path = settings.state_dir / "payloads"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{_SETTING}: the folder {path} cannot be made: {error.strerror}") from error
     folder = Folder(
-        settings.state_dir / "payloads", max_bytes=settings.payload_log_bytes, keep=settings.payload_log_keep,
-        writers=settings.workers,
-    )  # fmt: skip
+        path, max_bytes=settings.payload_log_bytes, keep=settings.payload_log_keep, writers=settings.workers
+    )
     dropped = frozenset(name.strip() for name in settings.payload_log_drop.split(",") if name.strip())
     return PayloadLog(folder, wanted, count=count, dropped=dropped)
-
-
-def check(settings: Settings) -> None:
-    """Check the settings and create the folder, before any worker starts.
-
-    Raises ``ValueError`` with the setting's name.
-    """
-    if payload_log(settings, lambda _outcome, _records: None) is None:
-        return
-    folder = settings.state_dir / "payloads"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"{_SETTING}: the folder {folder} cannot be made: {error.strerror}") from error
 
 
 class _Queued(NamedTuple):

@@ -17,7 +17,7 @@ from gateway.handlers.endpoint import Lookup
 from gateway.metrics import catalog
 from gateway.payloads import log as log_module
 from gateway.payloads.files import NOT_JSON, NOT_WRITABLE, QUEUE_FULL, TOO_LARGE, WRITTEN
-from gateway.payloads.log import PayloadLog, check, payload_log, shares
+from gateway.payloads.log import PayloadLog, payload_log, shares
 from gateway.settings import Settings
 from gateway.trace import Trace
 from tests.unit.gateway.conftest import answering
@@ -88,30 +88,27 @@ async def test_a_share_of_the_answers_is_kept() -> None:
     assert {"e/1": 25, "e/2": 50} == Counter(record["url"] for record in sink.records)
 
 
+def made(rules: str, folder: Path) -> PayloadLog | None:
+    """Return the log that a setting asks for."""
+    return payload_log(Settings(payload_log=rules, state_dir=folder), lambda _outcome, _records: None)
+
+
 @pytest.mark.parametrize("text", ["sentiment", "sentiment=2", "sentiment=-1", "=1", "/=0.5", "a=b", "a=nan"])
-def test_invalid_shares_are_refused(text: str) -> None:
+def test_invalid_shares_are_refused(tmp_path: Path, text: str) -> None:
     """Before a worker starts, with the setting's name and the right form."""
     with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG: .*write sentiment=0\.1"):
-        check(Settings(payload_log=text))
+        made(text, tmp_path)
 
 
 def test_the_log_is_off_unless_a_share_is_kept(tmp_path: Path) -> None:
-    """It writes to the state folder, and the status says so."""
-
-    def made(rules: str) -> PayloadLog | None:
-        return payload_log(Settings(payload_log=rules, state_dir=tmp_path), lambda _outcome, _records: None)
-
-    assert made("") is made("*=0") is None
-    kept = made("*=1")
+    """It writes to the state folder, which must be writable at the start, and the status says so."""
+    assert made("", tmp_path) is made("*=0", tmp_path) is None
+    kept = made("*=1", tmp_path)
     assert kept is not None
     assert str(tmp_path / "payloads") == kept.status()["to"]
-
-
-def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
-    """At start, not with the first record."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match=r"TRITON_GATEWAY_PAYLOAD_LOG: the folder .* cannot be made"):
-        check(Settings(payload_log="*=1", state_dir=tmp_path / "file"))
+    with pytest.raises(ValueError, match="TRITON_GATEWAY_PAYLOAD_LOG: "):
+        made("*=1", tmp_path / "file")
 
 
 async def test_only_answers_of_models_are_kept() -> None:
@@ -164,36 +161,23 @@ async def test_an_unwritable_record_is_dropped_alone() -> None:
     assert 1 == len(sink.records)
 
 
+@pytest.mark.parametrize(("limit", "most"), [("_MAX_QUEUED", 5), ("_MAX_QUEUED_BYTES", 3000)])
 async def test_a_slow_sink_drops_records_and_delays_no_request(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    """The queue has limits on number and bytes. Dropped records are counted and reported."""
-    monkeypatch.setattr(log_module, "_MAX_QUEUED", 5)
-    counts: Counter[str] = Counter()
-    kept = log(MemorySink(), counts=counts)
-    for _ in range(8):
-        kept.answered(trace())
-    assert {QUEUE_FULL: 3} == counts
-    assert "the queue is full: memory takes fewer records than come" == kept.status()["problem"]
-    assert ["payload log: the queue is full: memory takes fewer records than come"] == caplog.messages
-    await kept.write()
-    monkeypatch.setattr(log_module, "_MAX_QUEUED_BYTES", 1000)
-    for _ in range(3):
-        kept.answered(trace(body_bytes=600))
-    assert {QUEUE_FULL: 5, WRITTEN: 5} == counts
-
-
-async def test_the_status_says_why_records_are_lost() -> None:
-    """Until one is written again."""
-    sink = MemorySink(NOT_WRITABLE)
-    kept = log(sink)
-    kept.answered(trace())
-    await kept.write()
-    assert {"to": "memory", "shares": {"*": 1.0}, "problem": "it is away"} == kept.status()
-    sink.outcome = WRITTEN
-    kept.answered(trace())
-    await kept.write()
-    assert kept.status()["problem"] is None
+    """The queue has limits on number and bytes. The status says why records are lost, until one is written."""
+    monkeypatch.setattr(log_module, limit, most)
+    counts, sink = Counter[str](), MemorySink(NOT_WRITABLE)
+    kept = log(sink, counts=counts)
+    for outcome in (NOT_WRITABLE, WRITTEN):
+        sink.outcome = outcome
+        for _ in range(8):
+            kept.answered(trace(body_bytes=500))
+        assert "the queue is full: memory takes fewer records than come" == kept.status()["problem"]
+        await kept.write()
+        assert kept.status()["problem"] == ("it is away" if outcome == NOT_WRITABLE else None)
+        assert counts[QUEUE_FULL] >= 3
+        assert 8 == counts.pop(QUEUE_FULL) + counts.pop(outcome)
 
 
 async def test_waiting_records_are_written_when_the_gateway_stops(make_stack: Callable[..., Any]) -> None:
