@@ -17,7 +17,8 @@ from gateway.metrics.observer import Observer
 
 SHOWN = (catalog.BUILDS, catalog.VARIABLE_VALUE, catalog.VARIABLE_SCALAR, catalog.ROWS, catalog.IN_FLIGHT)
 """A counter, a gauge, a histogram, a summary, and a gauge without labels."""
-VALUES = (0.05, 0.1, 0.25, 1.0, 7.5)
+VALUES = (0.0, 0.05, 0.1, 0.25, 0.9999, 1.0, 7.5)
+"""Some are bounds: a bound belongs to its own bucket."""
 
 
 @pytest.mark.parametrize(

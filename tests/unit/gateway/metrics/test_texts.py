@@ -137,20 +137,6 @@ def test_usual_words_are_learned_from_the_first_texts() -> None:
     assert 1.0 == usual.unusual(frozenset({"unheard"}))
 
 
-def test_all_are_drawn_while_few_come_and_a_share_by_chance_when_many_do() -> None:
-    now, source = 0.0, random.Random(1).random
-    draws = Draws(20.0, source, lambda: now)
-    assert 20 == len(draws.of(range(10_000))), "at once, at most a second's worth"
-    assert 0 == len(draws.of(range(10_000)))
-    drawn = 0
-    for step in range(1, 101):
-        now = step / 5
-        drawn += len(draws.of(range(10_000)))
-    assert 395 < drawn <= 400
-    now += 2.5
-    assert range(20) == draws.of(range(20))
-
-
 @pytest.mark.parametrize("at_once", [1, 7, 500])
 def test_every_one_is_as_likely_to_be_drawn_however_many_come_at_once(at_once: int) -> None:
     now = 0.0

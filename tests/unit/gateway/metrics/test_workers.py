@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import socket
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -13,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InternalError
-from gateway.metrics import catalog, workers
+from gateway.metrics import catalog, exposition, workers
 from gateway.metrics.accumulator import Accumulator
 from gateway.metrics.observer import Observer
+from gateway.metrics.publisher import Publisher
 from gateway.metrics.views import Views
 from gateway.metrics.watch import Served
 from gateway.metrics.workers import Parent, Totals
@@ -48,21 +50,23 @@ class Family:
         parents.close()
 
     @contextlib.asynccontextmanager
-    async def listening(self, **snapshots: Observer) -> AsyncIterator[None]:
-        """Let the parent listen, and these workers tell their numbers."""
+    async def listening(self, **observers: Observer) -> AsyncIterator[list[Publisher]]:
+        """Let the parent listen, and these workers run."""
         loop = asyncio.get_running_loop()
-        running = [asyncio.create_task(self.add(name).run(of.snapshot)) for name, of in snapshots.items()]
+        made = [Publisher(observer, self.add(name)) for name, observer in observers.items()]
+        running = [asyncio.create_task(one.run()) for one in made]
         every = asyncio.create_task(self._answer())
         for parents, _, _ in self.of.values():
             loop.add_reader(parents, self.totals.hear, parents)
         try:
-            yield
+            yield made
         finally:
             for task in (*running, every):
                 task.cancel()
-            for name, (parents, way, link) in self.of.items():
+            for one in (one for name, one in zip(observers, made, strict=True) if name in self.of):
+                one.close()
+            for parents, _, link in self.of.values():
                 loop.remove_reader(parents)
-                way.close(snapshots[name].snapshot())
                 parents.close()
                 link.close()
 
@@ -80,9 +84,17 @@ def built(times: int) -> Observer:
     return observer
 
 
-async def asked(way: Parent, observer: Observer) -> float:
+def answered(observer: Observer) -> None:
+    """Count an answer."""
+    trace = Trace("id")
+    trace.endpoint, trace.version, trace.url, trace.rows = "t", "1", "t/1", 1
+    observer.started()
+    observer.finished(trace)
+
+
+async def asked(worker: Publisher) -> float:
     """Return how many builds a worker's ``/metrics`` shows."""
-    text, _ = await way.ask(observer.snapshot(), Views.metrics, "")
+    text, _ = await worker.ask(Views.metrics, "")
     return next(value for name, _, value in expositions.parse(text.decode()) if name == catalog.BUILDS.name)
 
 
@@ -149,33 +161,36 @@ def test_requests_and_work_in_hand_add_up_over_running_workers() -> None:
 
 
 async def test_who_asks_gets_what_all_have_counted_until_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also two that ask at the same time, and after one was killed."""
+    """Also two that ask at the same time, after one was killed, and of every question."""
     monkeypatch.setattr("gateway.metrics.workers.WAIT_S", LIMIT_S)
-    one, two, three = built(1), built(10), built(100)
+    observers = built(1), built(10), built(100)
     family = Family()
-    async with family.listening(one=one, two=two, three=three):
+    async with family.listening(one=observers[0], two=observers[1], three=observers[2]) as (one, two, _):
         for _ in range(3):
-            for observer in (one, two, three):
+            for observer in observers:
                 observer.count(catalog.BUILDS, "ok")
-            ways = family.of["one"][1], family.of["two"][1]
-            answers = await asyncio.gather(*map(asked, ways, (one, two)))
-            expected = sum(counted(of.snapshot(), catalog.BUILDS)["ok",] for of in (one, two, three))
-            assert [expected, expected] == answers
+            expected = sum(counted(of.snapshot(), catalog.BUILDS)["ok",] for of in observers)
+            assert [expected, expected] == await asyncio.gather(asked(one), asked(two))
         asyncio.get_running_loop().remove_reader(family.of["three"][2])
         asyncio.get_running_loop().remove_reader(family.of["three"][0])
         family.end("three")
-        assert expected == await asked(ways[0], one)
+        assert expected == await asked(one)
+        for observer in observers[:2]:
+            answered(observer)
+        (row,) = await one.ask(Views.statistics)
+        assert 2 == row["inference_stats"]["success"]["count"]
+        assert {"last_minute", "drift", "curves"} == (await two.ask(Views.lately, {}, ["t"])).keys()
 
 
 async def test_of_a_worker_that_does_not_answer_the_last_numbers_are_used() -> None:
     """What it has counted since is shown later; no counter falls."""
     one, two = built(1), built(10)
     family = Family()
-    async with family.listening(one=one, two=two):
+    async with family.listening(one=one, two=two) as (asks, _):
         await soon(lambda: counted(family.totals.sum(), catalog.BUILDS) == {("ok",): 11.0})
         asyncio.get_running_loop().remove_reader(family.of["two"][2])  # it computes, and does not listen
         two.count(catalog.BUILDS, "ok")
-        assert await asked(family.of["one"][1], one) in (11.0, 12.0)
+        assert await asked(asks) in (11.0, 12.0)
         await soon(lambda: counted(family.totals.sum(), catalog.BUILDS) == {("ok",): 12.0})
 
 
@@ -183,22 +198,36 @@ async def test_without_an_answer_of_the_parent_there_is_an_error(monkeypatch: py
     """This worker's numbers alone would look like a restart. Whether the parent is stopped, or has ended."""
     monkeypatch.setattr(workers, "_GIVE_UP_S", 0.05)
     family = Family()
-    way = family.add("one")
+    asks = Publisher(built(1), family.add("one"))
     for _ in range(2):
         with pytest.raises(InternalError):
-            await asked(way, built(1))
+            await asked(asks)
         family.of["one"][0].close()
-    way.close(built(1).snapshot())
+    asks.close()
     family.of["one"][2].close()
 
 
 async def test_a_question_that_fails_leaves_the_parent_running() -> None:
     """Who has asked gets an error; the next one an answer."""
-    one, family = built(1), Family()
-    async with family.listening(one=one):
+    async with Family().listening(one=built(1)) as (one,):
         with pytest.raises(InternalError):
-            await family.of["one"][1].ask(one.snapshot(), Views.metrics, 5)
-        assert 1.0 == await asked(family.of["one"][1], one)
+            await one.ask(Views.metrics, 5)  # type: ignore[arg-type]
+        assert 1.0 == await asked(one)
+
+
+async def test_a_single_worker_answers_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a long text delays no request."""
+    respond, threads = exposition.respond, set[int]()
+
+    def seen(accept: str, numbers: exposition.Numbers) -> tuple[bytes, str]:
+        threads.add(threading.get_ident())
+        return respond(accept, numbers)
+
+    monkeypatch.setattr(exposition, "respond", seen)
+    publisher = Publisher(built(1))
+    assert 1.0 == await asked(publisher)
+    publisher.close()
+    assert len(threads - {threading.get_ident()}) == 1 == len(threads)
 
 
 class Declared:
