@@ -29,13 +29,13 @@ import asyncio
 import logging
 import math
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from time import perf_counter
 from typing import Any, Final, Generic, Literal
 
 from gateway.batching.calls import CallInFlight, Load, OneServer
-from gateway.batching.entries import BatchLimits, Entry, R, cut, merge, n_tokens, split
+from gateway.batching.entries import BatchLimits, Entry, R, cut, merge, split
 from gateway.batching.limit import WorkLimit
 from gateway.batching.order import FairOrder
 from gateway.batching.pressure import CEILINGS, Pressure
@@ -60,9 +60,8 @@ ROW_FAULT: Final = BackendRefused
 _PROBE_EVERY: Final = 16
 _PROBE_MIN_ENTRIES: Final = 8
 """If all calls have about the same size, every 16th of 8 entries or more is cut in half, to learn what size costs."""
-_LEARN_ALL_CALLS: Final = 64
 _LEARN_EVERY_S: Final = 5e-3
-"""Learning takes some microseconds. After the first 64 calls, the batcher learns every 5 ms at most."""
+"""Learning takes some microseconds, so the batcher learns every 5 ms at most."""
 _PARALLEL_QUEUEING: Final = 1 / 2
 """Below this ``Prices.queueing``, a server works on several calls at a time: a second call need not wait."""
 _LEAD_S: Final = 1.2e-3
@@ -92,8 +91,8 @@ class Batcher(Generic[R]):
     default takes a mapping of names to arrays of any dtype whose first dimension is the rows, [sum(counts), …], and
     gives each entry the same names with arrays [count, …].
     ``InvalidOutput`` is the backend's fault: every entry fails with ``BackendGarbage``.
-    ``size(row)`` returns the cost of a row without padding, normally its tokens; ``limits.max_padded_tokens`` bounds
-    longest × rows. ``on_batch(rows, padded_tokens, tokens)`` is called for every call.
+    ``limits.max_padded_tokens`` bounds longest × rows. ``on_batch(rows, padded_tokens, tokens)`` is called for every
+    call.
     ``limits.max_in_flight`` applies to each of the ``servers``. ``clock`` returns seconds.
     """
 
@@ -102,17 +101,15 @@ class Batcher(Generic[R]):
         run: Callable[[Sequence[R], float], Awaitable[Any]],
         *,
         limits: BatchLimits,
-        on_batch: Callable[[int, int, int], None],
+        on_batch: Callable[[int, int, int], None] = lambda *_: None,
         padding_side: Literal["left", "right"] = "right",
         servers: Servers | None = None,
-        size: Callable[[R], int] = n_tokens,
         share: Callable[[Any, Sequence[int]], Sequence[Any]] = split_rows,
         clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._run = run
         self._on_batch = on_batch
         self._padding_side: Literal["left", "right"] = padding_side
-        self._size = size
         self._share = share
         self._clock = clock
         self._loop = asyncio.get_running_loop()
@@ -144,10 +141,8 @@ class Batcher(Generic[R]):
         """Whether a new entry may change when the next call leaves. It may not while that waits for a call to end."""
         self._near = -math.inf
         """Loop time. A deadline after it is certainly far enough away, so it is not checked."""
-        self._earliest = math.inf
-        """No deadline in the queue is earlier."""
         self._batches = 0
-        self._learn_at = 0.0
+        self._learn_at = -math.inf
         self._others_left = -math.inf
         """Clock time at which the last call with classes other than batch left."""
         self._batch_at = -math.inf
@@ -230,23 +225,25 @@ class Batcher(Generic[R]):
         calls = max(rows / limits.max_rows, tokens / limits.max_padded_tokens, 1.0)
         return until_free + (prices.call * calls + prices.row * rows + prices.token * tokens) / min(slots, calls)
 
+    def fits(self, rows: Sequence[R]) -> bool:
+        """Return whether ``rows`` fit into one call, as ``add`` requires of more than one."""
+        limits = self.limits
+        most = len(rows) * max([row.n_tokens for row in rows])
+        return len(rows) <= limits.max_rows and most <= limits.max_padded_tokens
+
     async def submit(
-        self, rows: Sequence[R], deadline: float, *, count: int = 0, kind: Hashable = None, flow: Flow = DEFAULT_FLOW,
-        parent: str | None = None,
-    ) -> tuple[Any, int, int]:  # fmt: skip
+        self, rows: Sequence[R], deadline: float, *, flow: Flow = DEFAULT_FLOW, parent: str | None = None
+    ) -> tuple[Any, int, int]:
         """Return the outputs of ``rows`` in order, and the nanoseconds spent queued and inferring.
 
-        ``deadline``, ``count``, ``kind`` and ``parent`` are those of ``Entry``; ``flow`` decides who goes first (see
-        ``order``). Awaits only outcomes. Rows that do not fit into
-        one call are spread over several, no more of them at a time than the servers have calls in flight: requests that
-        come meanwhile take turns with them. Raises what ``run`` raises, ``Overloaded``, or ``DeadlineExceeded``.
-        Cancelling removes what is queued, and cancels the calls that serve no other request.
+        ``deadline`` and ``parent`` are those of ``Entry``; ``flow`` decides who goes first (see ``order``). Awaits only
+        outcomes. Rows that do not fit into one call are spread over several, no more of them at a time than the servers
+        have calls in flight: requests that come meanwhile take turns with them. Raises what ``run`` raises,
+        ``Overloaded``, or ``DeadlineExceeded``. Cancelling removes what is queued, and cancels the calls that serve no
+        other request.
         """
-        groups = self._groups(rows)
-        entries: list[Entry[R]] = []
-        for group in groups:
-            group_rows = rows if len(groups) == 1 else [rows[i] for i in group]
-            entries.append(Entry(group_rows, deadline, self._size, count, kind, parent, flow))
+        groups = split([row.n_tokens for row in rows], self.limits)
+        entries = [Entry([rows[i] for i in group], deadline, parent=parent, flow=flow) for group in groups]
         parts: list[Any] = []
         ahead = max(self._max_calls, 1)
         try:
@@ -259,17 +256,8 @@ class Batcher(Generic[R]):
             for entry in entries:
                 self.abandon(entry)
             raise
-        queued, inferred = max(e.queued_ns for e in entries), max(e.infer_ns for e in entries)
-        if len(groups) == 1:
-            return parts[0], queued, inferred
-        return merge(parts, [i for group in groups for i in group], self._padding_side), queued, inferred
-
-    def fits(self, rows: Sequence[R]) -> bool:
-        """Return whether ``rows`` fit into one call, as ``add`` requires."""
-        return len(self._groups(rows)) == 1
-
-    def _groups(self, rows: Sequence[R]) -> list[list[int]]:
-        return [[0]] if len(rows) == 1 else split([self._size(row) for row in rows], self.limits)
+        outputs = merge(parts, [*chain(*groups)], self._padding_side)
+        return outputs, max(e.queued_ns for e in entries), max(e.infer_ns for e in entries)
 
     def add(self, entry: Entry[R], now: float | None = None, *, is_admitted: bool = False) -> None:
         """Queue an entry. Raises ``Overloaded``, or ``DeadlineExceeded`` if it cannot be answered in time.
@@ -290,7 +278,6 @@ class Batcher(Generic[R]):
         returns.arrived += entry.count
         if returns.arrived >= returns.target:
             returns.are_back(sum(self._held.rows), entry.submitted)
-        self._earliest = min(self._earliest, deadline)
         if self._awaits_entries:
             self._flush_soon()
 
@@ -307,9 +294,8 @@ class Batcher(Generic[R]):
         now = self._clock()
         if self._queue:
             self._near = self._loop.time() + _NEAR_TIMES * self._wait(*self._queued.up_to(BATCH)) + _NEAR_S
-            if self._earliest < self._near:
+            if any(entry.deadline < self._near for entry in self._queue):
                 self._drop(self._too_late(), _deadline_unreachable)
-                self._earliest = min((entry.deadline for entry in self._queue), default=math.inf)
         if self.pressure.is_on is not self._was_pressed:
             self._was_pressed = self.pressure.is_on
             self._drop(self._excess() if self._was_pressed else [], _work_full)
@@ -444,13 +430,10 @@ class Batcher(Generic[R]):
             _log.exception("counting a call failed")
 
     async def _send(self, call: CallInFlight, rows: Sequence[R], timeout: float, parent: str) -> None:
-        call.is_begun = True
         outside = TRACEPARENT.set(parent)
         outputs: Any = None
         error: BaseException | None = None
         try:
-            if call.is_vain:
-                raise asyncio.CancelledError
             outputs = await self._run(rows, timeout)
         except BaseException as failure:  # noqa: BLE001 - the entries get it, whatever it is
             error = failure
@@ -508,7 +491,7 @@ class Batcher(Generic[R]):
 
     def _learn(self, call: CallInFlight, now: float, held: float) -> None:
         """Learn from a call that ended at ``now``; work of class default and above ``held`` was in hand with it."""
-        if now >= self._learn_at or self.prices.calls <= _LEARN_ALL_CALLS:
+        if now >= self._learn_at:
             self._learn_at = now + _LEARN_EVERY_S
             self.prices.learn(call.rows, call.padded, max(call.front_ended - call.started, 0.0), now - call.started)
             self.limit.learn(call.padded / call.rows)
@@ -538,9 +521,7 @@ class Batcher(Generic[R]):
                 self._queued.remove([entry])
                 self._held.remove([entry])
         elif call.task is not None and all(other.is_over for other in call.entries):
-            call.is_vain = True
-            if call.is_begun:  # a task that is cancelled earlier would not take its first step, nor any other
-                call.task.cancel()
+            self._loop.call_soon(call.task.cancel)  # after its first step: without that one, it would take no other
 
     async def close(self) -> None:
         """Refuse what is queued, and wait until the running calls have ended."""

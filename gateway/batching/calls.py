@@ -25,8 +25,7 @@ class CallInFlight:
     """
 
     __slots__ = (
-        "entries", "front", "front_ended", "is_begun", "is_vain", "latest", "padded", "rows", "started", "task",
-        "tokens",
+        "entries", "front", "front_ended", "latest", "padded", "rows", "started", "task", "tokens",
     )  # fmt: skip
 
     def __init__(self, entries: list[Entry[Any]], started: float) -> None:
@@ -34,10 +33,6 @@ class CallInFlight:
         self.started = self.front_ended = started
         self.front: CallInFlight | None = None
         self.task: asyncio.Task[None] | None = None
-        self.is_begun = False
-        """Whether its task has taken its first step."""
-        self.is_vain = False
-        """Whether nobody waits for it any more."""
         for entry in entries:
             entry.call = self
             entry.queued_ns += int((started - entry.submitted) * 1e9)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +26,18 @@ _OWN_CALL_S: Final = 0.05e-3
 
 
 _log = logging.getLogger("triton_gateway.batching")
-n_tokens: Final[Callable[[Any], int]] = attrgetter("n_tokens")
-"""The size of a row: the number of its tokens, without padding."""
 _longest: Final[Callable[[Entry[Any]], int]] = attrgetter("longest")
 
-R = TypeVar("R")
+
+class Sized(Protocol):
+    """A row; ``n_tokens`` is its cost without padding, normally its tokens."""
+
+    @property
+    def n_tokens(self) -> int:
+        """See the class."""
+
+
+R = TypeVar("R", bound=Sized)
 Outputs = dict[str, NDArray[Any]]
 
 
@@ -49,10 +56,10 @@ class Entry(Outcome[Any], Generic[R]):
 
     The request awaits it; if it is interrupted there, the rows are taken back.
 
-    ``size`` returns a row's cost without padding (its tokens). ``count`` is the number of rows, if it is not
-    ``len(rows)``. Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. ``parent`` is the
-    ``traceparent`` of its call, if it is not the current one. The batcher sets ``submitted`` (its clock, in seconds),
-    ``queued_ns`` and ``infer_ns``.
+    The ``n_tokens`` of a row is its cost without padding. ``count`` is the number of rows, if it is not ``len(rows)``.
+    Only entries of the same ``kind`` share a call. ``deadline`` is in loop time. ``parent`` is the ``traceparent`` of
+    its call, if it is not the current one. The batcher sets ``submitted`` (its clock, in seconds), ``queued_ns`` and
+    ``infer_ns``.
     """
 
     __slots__ = (
@@ -64,7 +71,6 @@ class Entry(Outcome[Any], Generic[R]):
         self,
         rows: Sequence[R],
         deadline: float,
-        size: Callable[[R], int] = n_tokens,
         count: int = 0,
         kind: Hashable = None,
         parent: str | None = None,
@@ -81,10 +87,10 @@ class Entry(Outcome[Any], Generic[R]):
         self.flow = flow
         self.count = count or len(rows)
         if len(rows) == 1:
-            self.longest = size(rows[0])
+            self.longest = rows[0].n_tokens
             self.tokens = self.longest * self.count
         else:
-            sizes = [size(row) for row in rows]
+            sizes = [row.n_tokens for row in rows]
             self.longest, self.tokens = max(sizes), sum(sizes)
         self.submitted = 0.0
         self.parent = TRACEPARENT.get() if parent is None else parent
@@ -158,35 +164,24 @@ def _lengths(waiting: Sequence[Entry[R]], oldest: Entry[R], limits: BatchLimits,
     saves most. The part with the oldest entry is then cut again, until a cut saves nothing.
     """
     order = sorted(waiting, key=_longest)
-    first, last = 0, len(order)
-    call, token, max_rows = prices.call + _OWN_CALL_S, prices.token, limits.max_rows
-    rows = sum(entry.count for entry in order)
-    while _is_worth_a_call(order[last - 1].longest - order[first].longest, rows, limits, prices):
-        longest = order[last - 1].longest
-        best, at, rows_at = 0.0, 0, 0
-        whole = max(rows / max_rows, 1.0)
-        left = 0
-        for i in range(first, last - 1):
-            entry = order[i]
-            left += entry.count
-            length = entry.longest
-            if length == order[i + 1].longest:
-                continue
-            saved = token * left * (longest - length)
-            if saved <= best:
-                continue
-            # Rows that do not fit into one call need several anyway.
-            more = max(left / max_rows, 1.0) + max((rows - left) / max_rows, 1.0) - whole
-            saved -= call * more
-            if saved > best:
-                best, at, rows_at = saved, i + 1, left
-        if not at:
+    lengths = np.array([entry.longest for entry in order])
+    upto = np.cumsum([0, *(entry.count for entry in order)])
+    first, last, most = 0, len(order), limits.max_rows
+    while last - first > 1:
+        short, next_longer, longest = lengths[first : last - 1], lengths[first + 1 : last], lengths[last - 1]
+        rows, left = upto[last] - upto[first], upto[first + 1 : last] - upto[first]
+        # Rows that do not fit into one call need several anyway.
+        more = np.maximum(left / most, 1.0) + np.maximum((rows - left) / most, 1.0) - max(rows / most, 1.0)
+        saved = prices.token * left * (longest - short) - (prices.call + _OWN_CALL_S) * more
+        saved[short == next_longer] = 0.0
+        at = int(saved.argmax())
+        if saved[at] <= 0:
             break
-        if oldest.longest < order[at].longest:
-            last, rows = at, rows_at
+        if oldest.longest <= short[at]:
+            last = first + at + 1
         else:
-            first, rows = at, rows - rows_at
-    return order[first].longest, order[last - 1].longest
+            first += at + 1
+    return int(lengths[first]), int(lengths[last - 1])
 
 
 def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
@@ -194,13 +189,10 @@ def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
 
     Rows of similar length go together, the longest first. Every index is in exactly one group.
     """
-    count = len(sizes)
-    if count <= limits.max_rows and count * max(sizes) <= limits.max_padded_tokens:
-        return [list(range(count))]
     groups: list[list[int]] = []
     group: list[int] = []
     longest = 0
-    for index in sorted(range(count), key=lambda i: -sizes[i]):
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         longest = longest if group else sizes[index]
         if group and (len(group) == limits.max_rows or (len(group) + 1) * longest > limits.max_padded_tokens):
             groups.append(group)

@@ -159,7 +159,12 @@ class Assembler:
                 info = await self._ready(backend, triton_name, progress)
                 outputs = tuple(t.name for t in spec.outputs) or tuple(t.name for t in info.outputs)
                 pressure = self._limits.pressure.below()
-                call = TritonCall(backend, triton_name, info.inputs, outputs, info, pressure)
+
+                def called(rows: int, *_: int) -> None:
+                    # The autoscalers of Tritons read the waits of versions whose calls are counted.
+                    self._observer.observe(catalog.BATCH_ROWS, rows, spec.endpoint, spec.version)
+
+                call = TritonCall(backend, triton_name, info.inputs, outputs, info, pressure, called)
             progress("Loaded", "loading and warming up")
             new = await self._make_handler(spec, bundle, code_path, call, info, opened)
             stored = bundle.samples if bundle is not None else None
@@ -203,13 +208,9 @@ class Assembler:
                 _log.info("%s: its folder is not used as a text task: %s", spec.url, error.message)
         stored = bundle.samples if bundle is not None else None
 
-        def called(rows: int) -> None:
-            # The autoscalers of Tritons read the waits of versions whose calls are counted.
-            self._observer.observe(catalog.BATCH_ROWS, rows, spec.endpoint, spec.version)
-
         if code_path is not None or spec.engine in ENGINES:
             model = bundle.model if bundle is not None else None
-            parts = HookParts(spec, code_path, model, _model_endpoint(spec), call, processor, called)
+            parts = HookParts(spec, code_path, model, _model_endpoint(spec), call, processor)
             hooks, details = await self._hooks.build(parts, hook_limits)
             opened.push_async_callback(_close, hooks)
             # The samples hold for the bundle with its own code, not for other code in front of it.
@@ -241,7 +242,7 @@ class Assembler:
             handler = CachedHandler(text, remembered, cached) if remembered else text
             return _NewHandler(handler, text, processor.describe(), (example, *validate.TEXT_BODIES), checked)
         if call is not None:
-            tensors = TensorHandler(call, called)
+            tensors = TensorHandler(call)
             opened.push_async_callback(_close, tensors)
             inputs = [f"{t.name} {t.dtype} {list(t.shape)}" for t in call.inputs]
             return _NewHandler(tensors, tensors, {"task": "tensors", "inputs": inputs}, checked=tensors)

@@ -46,8 +46,6 @@ class HookParts:
     endpoint: Mapping[str, object]
     call: TritonCall | None
     default: TextProcessor | None
-    on_call: Callable[[int], None] | None = None
-    """Gets the rows of each call to the model."""
 
 
 class HookBuilder:
@@ -140,9 +138,7 @@ class HookBuilder:
             raise
 
     def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
-        return HookHandler(
-            executor, call=parts.call, default=parts.default, threads=self._threads, on_call=parts.on_call
-        )  # fmt: skip
+        return HookHandler(executor, call=parts.call, default=parts.default, threads=self._threads)
 
 
 def _details(spec: EndpointSpec, executor: Executor) -> dict[str, object]:

@@ -7,7 +7,6 @@ requests share the calls to the model in Triton, if it has a batch dimension.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter_ns
 from typing import Any
@@ -22,10 +21,7 @@ from preprocessing.user_code import STAGES
 
 
 class HookHandler:
-    """A user's class, a model of an engine, or both, run by an executor; ``call`` is the model in Triton, if any.
-
-    ``on_call`` gets the rows of each call to the model that requests share.
-    """
+    """A user's class, a model of an engine, or both, run by an executor; ``call`` is the model in Triton, if any."""
 
     takes_bytes = True
 
@@ -36,13 +32,12 @@ class HookHandler:
         call: TritonCall | None,
         default: TextProcessor | None,
         threads: ThreadPoolExecutor,
-        on_call: Callable[[int], None] | None = None,
     ) -> None:
         self._executor = executor
         self.call = None if "process" in executor.stages else call
         self._default = default
         self._threads = threads
-        self._calls = None if self.call is None else self.call.stacked(on_call)
+        self._calls = None if self.call is None else self.call.stacked()
         self.batcher = None if self._calls is None else self._calls.batcher
         """The queue for calls to the model, if it has a batch dimension; its tokens are elements."""
 

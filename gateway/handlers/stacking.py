@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from gateway.batching.batcher import Batcher
-from gateway.batching.entries import BatchLimits, Outputs
+from gateway.batching.entries import BatchLimits, Entry, Outputs
 from gateway.batching.pressure import NO_PRESSURE, Pressure
 from gateway.outcome import in_task
 from gateway.trace import Trace
@@ -28,12 +28,11 @@ _MAX_ELEMENTS: Final = 128 << 10
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One request's inputs; ``rows`` is their first dimension, ``elements`` the elements of one row in all inputs."""
+    """One request's inputs; ``n_tokens`` are the elements of one row in all inputs."""
 
     inputs: Tensors
     outputs: tuple[str, ...]
-    rows: int
-    elements: int
+    n_tokens: int
     request_id: str
 
 
@@ -45,9 +44,9 @@ class StackedCalls:
 
     def __init__(
         self, backend: Backend, model: str, *, max_rows: int, pressure: Pressure = NO_PRESSURE,
-        on_call: Callable[[int], None] | None = None,
+        on_batch: Callable[[int, int, int], None] = lambda *_: None,
     ) -> None:  # fmt: skip
-        """Call ``on_call`` with the rows of each call that can be shared."""
+        """``on_batch`` is told of each call that can be shared; see ``Batcher``."""
         self._backend = backend
         self._model = model
         self.batcher: Batcher[_Item] | None = None
@@ -56,9 +55,8 @@ class StackedCalls:
             self.batcher = Batcher(
                 self._run,
                 limits=BatchLimits(max_rows, _MAX_ELEMENTS, pressure=pressure),
-                on_batch=_uncounted if on_call is None else lambda rows, _elements, _real: on_call(rows),
+                on_batch=on_batch,
                 servers=backend,
-                size=_elements,
                 share=_shares,
             )
 
@@ -81,14 +79,13 @@ class StackedCalls:
         rows = len(next(iter(arrays))) if all(array.ndim for array in arrays) else 0
         if not rows or any(len(array) != rows for array in arrays):
             # The inputs do not have the same number of rows: the model gets them in a call of their own.
-            item = _Item(inputs, names, 1, sum(array.size for array in arrays), request_id)
-            rows, kind = 1, id(item)
+            rows, kind = 1, object()
         else:
-            item = _Item(inputs, names, rows, sum(array.size for array in arrays) // rows, request_id)
             kind = (names, *((name, array.dtype, array.shape[1:]) for name, array in inputs.items()))
-        return await self.batcher.submit(
-            [item], ask.deadline, count=rows, kind=kind, flow=ask.flow, parent=ask.traceparent
-        )
+        item = _Item(inputs, names, sum(array.size for array in arrays) // rows, request_id)
+        entry = Entry([item], ask.deadline, rows, kind, ask.traceparent, ask.flow)
+        self.batcher.add(entry)
+        return await entry, entry.queued_ns, entry.infer_ns
 
     async def close(self) -> None:
         """Refuse what is queued, and wait until the running calls have ended."""
@@ -104,13 +101,5 @@ class StackedCalls:
         return await self._backend.infer(self._model, inputs, first.outputs, timeout=timeout, request_id=request_id)
 
 
-def _elements(item: _Item) -> int:
-    return item.elements
-
-
 def _shares(outputs: Outputs, counts: Sequence[int]) -> Sequence[Outputs]:
     return [outputs] if len(counts) == 1 else split_rows(outputs, counts)
-
-
-def _uncounted(_rows: int, _padded: int, _tokens: int) -> None:
-    pass

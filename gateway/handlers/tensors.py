@@ -54,11 +54,15 @@ class TritonCall:
     info: ModelInfo | None = None
     """The loaded model as Triton describes it, if that is known."""
     pressure: Pressure = NO_PRESSURE
+    on_batch: Callable[[int, int, int], None] = lambda *_: None
+    """Told of each call that requests share; see ``Batcher``."""
 
-    def stacked(self, on_call: Callable[[int], None] | None = None) -> StackedCalls:
-        """Return the model's calls, which several requests share; ``on_call`` gets the rows of each."""
+    def stacked(self) -> StackedCalls:
+        """Return the model's calls, which several requests share."""
         max_rows = self.info.max_batch_size if self.info is not None else 0
-        return StackedCalls(self.backend, self.model, max_rows=max_rows, pressure=self.pressure, on_call=on_call)
+        return StackedCalls(
+            self.backend, self.model, max_rows=max_rows, pressure=self.pressure, on_batch=self.on_batch
+        )  # fmt: skip
 
     def tensors(self, data: object) -> dict[str, NDArray[Any]]:
         """Return the model's inputs for what a hook returned. Raises ``HookFailed`` or ``InputRefused``.
@@ -103,15 +107,14 @@ class TensorHandler:
     """A model that is not a text task and has no hook.
 
     A request is a body ``{input name: nested lists}`` or ``RawTensors``; the answer is ``{output name: array}``.
-    ``on_call`` gets the rows of each call, if the model has a batch dimension.
     """
 
     takes_bytes = False
     needs_task = False
 
-    def __init__(self, call: TritonCall, on_call: Callable[[int], None] | None = None) -> None:
+    def __init__(self, call: TritonCall) -> None:
         self.call = call
-        self._calls = call.stacked(on_call)
+        self._calls = call.stacked()
         self.batcher = self._calls.batcher
 
     async def answer(self, question: Any, ask: Trace) -> object:

@@ -128,7 +128,9 @@ async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: Fake
     """Two requests in one call, then one alone."""
     info = await backend.describe("m")
     rows: list[int] = []
-    handler = TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info), rows.append)
+    handler = TensorHandler(
+        TritonCall(backend, "m", info.inputs, ("y",), info, on_batch=lambda count, *_: rows.append(count))
+    )
     endpoint = Endpoint(Identity("e", "e", ""), handler)
     await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
     await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, LIMIT_S)

@@ -58,13 +58,6 @@ def canary(stack: Any, name: str, **weights: float) -> None:
     stack.registry.canary[name] = {"endpoint": name, "weights": list(weights.values()), "load_endpoints": urls}
 
 
-def row(status: dict[str, Any], url: str) -> dict[str, Any]:
-    """Return the row of a name in the status."""
-    rows: list[dict[str, Any]] = [one for one in status["pending"] if one["url"] == url]
-    assert 1 == len(rows), status["pending"]
-    return rows[0]
-
-
 async def test_while_a_gateway_builds_every_name_of_the_task_is_not_ready(make_stack: Any) -> None:
     """Versions, canaries, bare names; in every protocol, from the first moment until they serve."""
     stack = make_stack()
@@ -93,53 +86,59 @@ async def test_while_a_gateway_builds_every_name_of_the_task_is_not_ready(make_s
         await stack.served("e/1", "e/2", "plain")
         assert {200} == {(await stack.client.post(f"/serve/{name}", json=BODY)).status_code for name in names}
         assert [] == (await stack.client.get("/v1/status")).json()["pending"]
+        await bare_names_are_the_default(stack)
+
+
+async def bare_names_are_the_default(stack: Any) -> None:
+    """In answers, lists and descriptions. If the default is removed, the other version gets no traffic for it."""
+    reply = await stack.client.post("/serve/e", json=BODY)
+    found = [reply.headers[name] for name in ("x-route", "x-served-by", "x-model-id")]
+    assert ["direct", "e/1", "m1"] == found
+    assert {"e": "e/1"} == (await stack.client.get("/v1/status")).json()["defaults"]
+    assert {"e", "e/1", "e/2"} < set((await stack.client.get("/v1/models")).json()["models"])
+    assert 200 == (await stack.client.get("/v1/models/e")).status_code
+    shape = (await stack.client.get("/v2/models/e")).json()
+    assert ("e", ["1"]) == (shape["name"], shape["versions"])
+    assert 200 == (await stack.client.get("/v2/models/e/ready")).status_code
+    del stack.registry.endpoints["e/1"]
+    await stack.until(lambda: "e/1" not in stack.gateway.table.current.endpoints)
+    reply = await stack.client.post("/serve/e", json=BODY)
+    assert (404, "version_not_found") == (reply.status_code, reply.json()["code"])
+    assert "triton-gateway default e" in reply.text
+    assert "e/2" in reply.text
 
 
 async def test_a_canary_whose_versions_cannot_be_served_says_why(stack: Any) -> None:
-    """For as long as that lasts. Callers learn each version's reason, and ``status`` and the index have a row."""
-    stack.deploy("other", "m1")
+    """For as long as that lasts. Callers learn each version's reason, and ``status`` and the index have a row. A served
+    version of weight 0 answers nothing, and is not blamed either.
+    """
+    stack.deploy("clf", "m1", version="2")
     stack.registry.add_endpoint("clf", "gone", version="1")
-    canary(stack, "zc", clf_1=1.0)
-    await stack.until(lambda: "other" in stack.gateway.table.current.endpoints and stack.state("clf/1")[0] == "failed")
+    canary(stack, "zc", clf_1=1.0, clf_2=0.0)
+    await stack.until(lambda: "clf/2" in stack.gateway.table.current.endpoints and stack.state("clf/1")[0] == "failed")
     found = await answers(stack.client, "zc")
     assert {503} == {status for _, status, _ in found}, found
-    assert all("clf/1" in text and "model gone is not in the registry" in text for _, _, text in found if text), found
+    assert all("clf/1 is failed: model gone is not in the registry" in text for _, _, text in found if text), found
+    assert not any("clf/2" in text for _, _, text in found), found
     status = (await stack.client.get("/v1/status")).json()
-    assert ("failed", True) == (row(status, "zc")["state"], "clf/1" in row(status, "zc")["reason"])
+    [row] = [one for one in status["pending"] if one["url"] == "zc"]
+    assert ("failed", True) == (row["state"], "clf/1" in row["reason"])
     index = (await stack.client.post("/v2/repository/index", json={})).json()
     assert [("zc", "UNAVAILABLE")] == [(one["name"], one["state"]) for one in index if one["name"] == "zc"]
 
 
-async def test_a_canary_waits_only_for_versions_with_a_weight(stack: Any) -> None:
-    """A served version of weight 0 answers nothing, and is not blamed either."""
-    stack.deploy("e", "m1", version="1")
-    stack.registry.add_endpoint("e", "gone", version="2")
-    canary(stack, "c", e_1=0.0, e_2=1.0)
-    await stack.until(lambda: "e/1" in stack.gateway.table.current.endpoints and stack.state("e/2")[0] == "failed")
-    reply = await stack.client.post("/serve/c", json=BODY)
-    assert (503, True, False) == (reply.status_code, "e/2" in reply.text, "e/1" in reply.text), reply.text
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "body"),
-    [
-        ("POST", "/predict", {"inputs": "good"}),
-        ("POST", "/v2/models/e/versions/1/infer", TENSOR),
-        ("GET", "/v2/models/e/versions/1", None),
-        ("GET", "/info", None),
-        ("POST", "/v1/feedback", {"endpoint": "c", "predicted": "good", "label": "good"}),
-    ],
-)
-async def test_addresses_that_stand_for_a_name_are_not_ready_either(
-    stack: Any, method: str, path: str, body: Any
-) -> None:
+async def test_addresses_that_stand_for_a_name_are_not_ready_either(stack: Any) -> None:
     """The only endpoint, version 1 of an endpoint without versions, and labels for a canary."""
     stack.add_text_model("m1")
     stack.registry.add_endpoint("e", "m1")
     canary(stack, "c", e=1.0)
     await stack.until(lambda: "e" in stack.gateway.table.current.pending)
-    reply = await stack.client.request(method, path, json=body)
-    assert 503 == reply.status_code, reply.text
+    for method, path, body in (
+        ("POST", "/predict", {"inputs": "good"}), ("POST", "/v2/models/e/versions/1/infer", TENSOR),
+        ("GET", "/v2/models/e/versions/1", None), ("GET", "/info", None),
+        ("POST", "/v1/feedback", {"endpoint": "c", "predicted": "good", "label": "good"}),
+    ):  # fmt: skip
+        assert 503 == (await stack.client.request(method, path, json=body)).status_code, path
 
 
 async def test_what_no_configuration_names_is_not_found(stack: Any) -> None:

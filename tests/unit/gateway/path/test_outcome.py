@@ -11,6 +11,7 @@ import pytest
 from gateway.errors import ClientGone
 from gateway.http.exchange import Exchange
 from gateway.outcome import Outcome, in_task
+from gateway.path.ask import Ask
 from tests.core_client import in_memory
 from tests.unit.gateway.http.serving import post
 from tests.waiting import soon
@@ -18,26 +19,33 @@ from tests.waiting import soon
 OK = [(b"content-length", b"2")]
 
 
-async def test_an_outcome_that_is_set_resumes_the_coroutine_at_once() -> None:
+async def test_an_outcome_resumes_the_coroutine_at_once_and_a_task_or_thread_is_awaited_as_one() -> None:
     """With its value or its error; one that is set already is not waited for."""
     told: list[Any] = []
     first, second, third = Outcome[str](), Outcome[str](), Outcome[str]()
     third.set_result("c")
 
-    async def answer(exchange: Exchange) -> None:
+    async def work(value: int) -> int:
+        await asyncio.sleep(0)
+        return 10 // value
+
+    async def answer() -> None:
         told.append(await first)
         with pytest.raises(ValueError, match="b"):
             await second
         told.append(await third)
-        exchange.reply(200, OK, b"ok")
+        told.append(await in_task(work(5)))
+        with pytest.raises(ZeroDivisionError):
+            await in_task(work(0))
 
-    ear, connection = in_memory(answer)
-    connection.data_received(post())
+    ask = Ask()
+    ask.run(answer())
     first.set_result("a")
     assert ["a"] == told
     second.set_exception(ValueError("b"))
     assert ["a", "c"] == told
-    assert ear.heard.startswith(b"HTTP/1.1 200 OK\r\n")
+    await soon(lambda: ask.is_over)
+    assert ["a", "c", 2] == told
 
 
 @pytest.mark.parametrize("foreign", [lambda: asyncio.sleep(1), lambda: asyncio.get_running_loop().create_future()])
@@ -55,72 +63,50 @@ async def test_awaiting_what_needs_a_task_is_an_error(foreign: Any) -> None:
     assert [b"500", b"200"] == [part[:3] for part in ear.heard.split(b"HTTP/1.1 ")[1:]]
 
 
-async def test_work_that_needs_a_task_is_awaited_as_an_outcome() -> None:
-    """Its result and its error."""
-    told: list[Any] = []
-
-    async def work(value: int) -> int:
-        await asyncio.sleep(0)
-        return 10 // value
-
-    async def answer(exchange: Exchange) -> None:
-        told.append(await in_task(work(5)))
-        with pytest.raises(ZeroDivisionError):
-            await in_task(work(0))
-        exchange.reply(200, OK, b"ok")
-
-    ear, connection = in_memory(answer)
-    connection.data_received(post())
-    await soon(lambda: bool(ear.heard))
-    assert [2] == told
-
-
 async def test_a_client_that_leaves_is_thrown_into_the_coroutine() -> None:
     """Wherever it waits, also again; what it awaited may be set later."""
     told: list[str] = []
     never, later = Outcome[None](), Outcome[None]()
 
-    async def answer(_exchange: Exchange) -> None:
+    async def answer() -> None:
         for outcome in (never, later):
             try:
                 await outcome
             except ClientGone:
                 told.append("left")
 
-    _, connection = in_memory(answer)
-    connection.data_received(post())
-    connection.connection_lost(None)
+    ask = Ask()
+    ask.run(answer())
+    ask.leave()
     assert ["left", "left"] == told
     never.set_result(None)
     later.set_result(None)
 
 
-async def test_an_answer_that_fails_after_its_head_closes_the_connection() -> None:
-    """A part of it is written: nothing else may follow."""
+@pytest.mark.parametrize(
+    ("head", "fails", "heard"),
+    [
+        (post(), True, b"\r\n\r\n6\r\na part\r\n"),  # nothing may follow
+        (b"GET / HTTP/1.0\r\n\r\n", False, b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\na part of it"),  # no chunks
+    ],
+    ids=["a bug after the head", "HTTP/1.0"],
+)
+async def test_an_answer_without_an_end_of_its_own_ends_with_its_connection(
+    head: bytes, fails: bool, heard: bytes
+) -> None:
+    """A part of it is written already."""
 
     async def answer(exchange: Exchange) -> None:
         exchange.begin(200, [])
         exchange.piece(b"a part")
-        raise RuntimeError("a bug")
+        if fails:
+            raise RuntimeError("a bug")
+        exchange.end(b" of it")
 
     ear, connection = in_memory(answer)
-    connection.data_received(post())
+    connection.data_received(head)
     assert ear.is_closed
-    assert ear.heard.endswith(b"\r\n\r\n6\r\na part\r\n")
-
-
-async def test_an_http_1_0_client_gets_no_chunks() -> None:
-    """The end of its answer is that of the connection."""
-
-    async def answer(exchange: Exchange) -> None:
-        exchange.begin(200, [])
-        exchange.piece(b"a ")
-        exchange.end(b"b")
-
-    ear, connection = in_memory(answer)
-    connection.data_received(b"GET / HTTP/1.0\r\n\r\n")
-    assert ear.heard == b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\na b"
-    assert ear.is_closed
+    assert ear.heard.endswith(heard)
 
 
 async def test_a_requests_time_does_not_include_that_behind_earlier_ones_of_its_connection() -> None:

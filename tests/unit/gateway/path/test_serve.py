@@ -15,13 +15,16 @@ from gateway.errors import (
     EndpointNotFound,
     InputRefused,
     InternalError,
+    MalformedBody,
     ModelFailed,
+    Overloaded,
 )
 from gateway.handlers.endpoint import Event
 from gateway.outcome import Outcome
 from gateway.path.canary import Weighted
 from gateway.path.serve import ask_version
 from gateway.trace import TRACEPARENT, Trace
+from preprocessing.errors import InvalidOutput, TooLong
 from tests.unit.gateway.path.asks import Counted, Echo, Job, Obedient, Plane, Told
 from tests.waiting import LIMIT_S, soon
 
@@ -29,6 +32,12 @@ ACTIONS = (
     "answer", "unreadable answer", "version fails", "request is refused", "bug", "leave", "expire", "retire canary",
     "retire stable", "read", "turn",
 )  # fmt: skip
+FAILURES: dict[str, Exception] = {
+    "version fails": BackendUnavailable("away"), "request is refused": InputRefused("no"), "bug": KeyError("ours"),
+    "model fails": ModelFailed("no"), "is full": Overloaded("no"), "too long": TooLong("no"),
+    "wrong outputs": InvalidOutput("no"),
+}  # fmt: skip
+UNWRITABLE = {"unreadable answer": InputRefused("no form"), "not an answer": ModelFailed("not finite")}
 
 
 class Case:
@@ -59,14 +68,10 @@ class Case:
         jobs = self.jobs(self.stable) or self.jobs(self.canary)
         if action == "answer":
             jobs[-1].answered("yes")
-        elif action == "unreadable answer":
-            jobs[-1].answered(InputRefused("no form"))
-        elif action == "version fails":
-            jobs[-1].failed(BackendUnavailable("away"))
-        elif action == "request is refused":
-            jobs[-1].failed(InputRefused("no"))
-        elif action == "bug":
-            jobs[-1].failed(KeyError("ours"))
+        elif action in UNWRITABLE:
+            jobs[-1].answered(UNWRITABLE[action])
+        elif action in FAILURES:
+            jobs[-1].failed(FAILURES[action])
         elif action == "leave":
             self.ask.leave()
         elif action == "expire":
@@ -128,41 +133,30 @@ def test_in_any_order_of_events_a_request_ends_once_and_each_lease_is_released_o
     asyncio.run(run())
 
 
-async def test_a_failed_canary_has_one_fallback_to_the_stable_version() -> None:
-    """If that fails too, its error is the answer."""
-    case = Case()
-    await case.act("version fails")
-    assert ("fallback", "stable") == (case.ask.route, case.ask.url)
-    assert (1, 1, 1, 0) == (case.canary.leased, case.canary.released, case.stable.leased, case.stable.released)
-    await case.act("version fails")
-    assert ["backend_unavailable"] == case.outcomes
-
-
-async def test_an_answer_that_cannot_be_rendered_is_a_failure_of_its_version() -> None:
-    """For a canary, it causes the fallback as well."""
-    case = Case()
-    case.made.job("canary").answered(ModelFailed("not finite"))
-    await case.act("answer")
-    assert [b"('stable', 'yes')"] == case.ask.replies
-
-
-async def test_if_the_stable_version_does_not_accept_the_request_the_canarys_error_is_the_answer() -> None:
-    """For example bytes for a version that accepts JSON only."""
-    case = Case(call=Echo(refuses={"stable": InputRefused("not JSON")}))
-    await case.act("version fails")
-    assert ["backend_unavailable"] == case.outcomes
-    assert (1, 1) == (case.stable.leased, case.stable.released)
-
-
-async def test_an_error_at_the_start_of_a_request_ends_it() -> None:
-    """If ``question`` or ``answer`` raises at once, nothing waits."""
-
-    def refuse(_job: Job) -> None:
-        raise InputRefused("no")
-
-    for case in (Case(begin=refuse), Case(call=Echo(refuses={"canary": InputRefused("no")}))):
-        assert ["input_refused"] == case.outcomes
+@pytest.mark.parametrize(
+    ("refuses", "actions", "outcome", "route"),
+    [
+        ({}, ["version fails", "answer"], "ok", "fallback"),
+        ({}, ["version fails", "version fails"], "backend_unavailable", "fallback"),  # one fallback
+        ({}, ["model fails", "answer"], "ok", "fallback"), ({}, ["is full", "answer"], "ok", "fallback"),
+        ({}, ["not an answer", "answer"], "ok", "fallback"), ({}, ["wrong outputs", "answer"], "ok", "fallback"),
+        ({}, ["request is refused"], "input_refused", "canary"), ({}, ["unreadable answer"], "input_refused", "canary"),
+        ({}, ["too long"], "context_length_exceeded", "canary"), ({}, ["bug"], "internal", "canary"),
+        ({"stable": InputRefused("not JSON")}, ["version fails"], "backend_unavailable", "canary"),
+        ({"canary": InputRefused("no")}, [], "input_refused", "canary"),
+    ],
+)  # fmt: skip
+async def test_a_failed_canary_has_one_fallback_to_the_stable_version(
+    refuses: dict[str, Exception], actions: list[str], outcome: str, route: str
+) -> None:
+    """If the version is at fault, and stable accepts the request; else the canary's error is the answer."""
+    case = Case(call=Echo(refuses=refuses))
+    for action in actions:
+        await case.act(action)
         case.check_what_is_held()
+    assert ([outcome], route) == (case.outcomes, case.ask.route)
+    assert [b"('stable', 'yes')"] * (outcome == "ok") == case.ask.replies
+    assert (1, 1, 1, 1) == (case.canary.leased, case.canary.released, case.stable.leased, case.stable.released)
 
 
 async def test_an_unexpected_error_is_answered_with_500(caplog: pytest.LogCaptureFixture) -> None:
@@ -175,33 +169,40 @@ async def test_an_unexpected_error_is_answered_with_500(caplog: pytest.LogCaptur
     assert "unexpected error" in caplog.text
 
 
-async def test_a_request_is_recorded_even_if_its_answer_cannot_be_written() -> None:
-    """The error does not reach the handler, which has other requests of the same call to answer."""
+async def test_a_request_ends_even_if_its_answer_or_its_record_cannot_be_written() -> None:
+    """Other requests of the same call or with the same deadline end as well, and nothing is raised."""
 
     class Broken(Told):
         def respond(self, reply: Any) -> None:
             raise RuntimeError("the transport is broken")
 
-    made = Plane("e")
-    made.start(Broken(Echo()))
-    made.job("e").answered("yes")
-    endpoint = made.endpoints["e"]
-    assert (["internal"], 1, 1) == ([one.outcome for one in made.ended], endpoint.leased, endpoint.released)
-
-
-async def test_an_error_in_recording_does_not_keep_requests_from_their_end() -> None:
-    """Other requests with the same deadline end as well, and nothing is raised."""
-    made = Plane("e")
-
     def breaks(_trace: Trace) -> None:
         raise RuntimeError("the exporter is broken")
 
+    made = Plane("e")
+    made.start(Broken(Echo()))
+    made.job("e").answered("yes")
     made.plane.subscribe(breaks)
     asks = [made.ask(Echo()) for _ in range(2)]
     for ask in asks:
         ask.expire()
     assert [True, True] == [ask.is_over for ask in asks]
-    assert (2, 2) == (len(made.ended), made.endpoints["e"].released)
+    assert ["internal", "deadline_exceeded", "deadline_exceeded"] == [one.outcome for one in made.ended]
+    assert (3, 3) == (made.endpoints["e"].leased, made.endpoints["e"].released)
+
+
+async def test_only_errors_that_need_an_operator_are_logged_as_warnings(caplog: pytest.LogCaptureFixture) -> None:
+    """Also without an HTTP status: over gRPC, and if a caller leaves while it sends."""
+    caplog.set_level("INFO")
+    made = Plane("e")
+    for error in (MalformedBody("no"), None, BackendUnavailable("away")):
+        ask = made.ask(Echo())
+        if error is None:
+            ask.leave()
+        else:
+            made.job("e").failed(error)
+    levels = [(record.levelname, record.code) for record in caplog.records if record.name == "triton_gateway.request"]  # type: ignore[attr-defined]
+    assert [("INFO", "malformed_body"), ("INFO", "client_gone"), ("WARNING", "backend_unavailable")] == levels
 
 
 @pytest.mark.looptime
