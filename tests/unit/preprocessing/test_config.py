@@ -73,6 +73,9 @@ FACTS: list[tuple[dict[str, Any], dict[str, Any], str, object]] = [
     *(({**pooled({"pooling_mode": ["cls", "mean_sqrt_len_tokens"], "include_prompt": False}),
         "config_sentence_transformers.json": {"prompts": {"query": "q: "}, "truncate_dim": 3}}, ENCODER, *fact)
       for fact in (("pooling", ("cls", "mean_sqrt_len")), ("pools_prompt", False), ("truncate_dim", 3))),
+    # BERT has several types of tokens; RoBERTa and DistilBERT do not
+    *(({}, {**CLASSIFIER, "type_vocab_size": types}, "input_names", ("input_ids", "attention_mask", *more))
+      for types, more in ((2, ("token_type_ids",)), (1, ()), (0, ()), (None, ()))),
     # decoders pad on the left
     *(({"tokenizer_config.json": {f"{what}_side": "left"}}, ENCODER, f"{what}_side", "left")
       for what in ("padding", "truncation")),
@@ -100,6 +103,9 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     *(({"modules.json": [{"type": "x.Pooling", "path": path}]}, ENCODER, "leaves the model folder")
       for path in ("/etc", "../other", "a/../../b")),
     ({"tokenizer_config.json": {"padding_side": "middle"}}, ENCODER, "padding_side"),
+    # the known ones, and the option that overrides it, are named
+    *(({}, {"architectures": architectures}, r"\*ForSequenceClassification.*option task")
+      for architectures in (["ViTForImageClassification"], [], None, "BertModel")),
     # one clear error for any content
     *(({"config.json": content}, {}, r"config\.json")
       for content in ("{", "[]", "3", "null", "\ufeff{}", "[" * 100_000)),
@@ -120,28 +126,12 @@ def test_a_folder_that_cannot_be_read_right_is_refused(
         read(folder)
 
 
-@pytest.mark.parametrize("architectures", [["ViTForImageClassification"], [], None, "BertModel"])
-def test_an_unknown_architecture_is_refused_with_the_known_ones(make_folder: MakeFolder, architectures: object) -> None:
-    """The message also names the option that overrides it."""
-    with pytest.raises(UnsupportedTask) as caught:
-        read(make_folder(architectures=architectures))
-    assert "*ForSequenceClassification" in str(caught.value)
-    assert "option task" in str(caught.value)
-
-
 def test_length_beyond_the_position_table_is_refused(make_folder: MakeFolder) -> None:
     """The option may lower the limit or raise a file's, but cannot add positions."""
     folder = make_folder({"sentence_bert_config.json": {"max_seq_length": 8}}, **ENCODER)
     assert 12 == read(folder, max_length=12).max_length
     with pytest.raises(InvalidOption, match="at most 16"):
         read(folder, max_length=17)
-
-
-def test_options_override_the_folder(encoder: Path) -> None:
-    """Its module switches normalisation on."""
-    assert read(encoder).normalize
-    assert not read(encoder, normalize="false").normalize
-    assert "text-classification" == read(encoder, task="text-classification").task
 
 
 @pytest.mark.parametrize(
@@ -169,33 +159,22 @@ def test_cross_encoders_with_one_label_rank(make_folder: MakeFolder, files: Any,
 
 
 @pytest.mark.parametrize(
-    "files",
+    ("files", "stated", "pad"),
     [
-        {"tokenizer_config.json": {"pad_token": "b"}},
-        {"tokenizer_config.json": {"pad_token": {"content": "b"}}},
-        {"special_tokens_map.json": {"pad_token": "b"}},
+        ({"tokenizer_config.json": {"pad_token": "b"}}, 0, 5),
+        ({"tokenizer_config.json": {"pad_token": {"content": "b"}}}, 0, 5),
+        ({"special_tokens_map.json": {"pad_token": "b"}}, 0, 5),
+        ({}, 3, 3),
+        ({"tokenizer_config.json": {"pad_token": "?"}}, 3, 3),
+        ({}, None, 0),
     ],
 )
-def test_pad_id_is_the_id_of_the_pad_token(make_folder: MakeFolder, files: dict[str, Any]) -> None:
-    """Whichever file names the token. The number in config.json is the last resort."""
-    assert 5 == TextProcessor.from_folder(make_folder(files, **CLASSIFIER)).config.pad_id
-
-
-def test_pad_id_falls_back_to_the_model(make_folder: MakeFolder) -> None:
-    """If no file names a pad token, or its id is unknown."""
-    unknown = {"tokenizer_config.json": {"pad_token": "?"}}
-    for files, stated, pad in (({}, 3, 3), (unknown, 3, 3), ({}, None, 0)):
-        folder = make_folder(files, **{**CLASSIFIER, "pad_token_id": stated})
-        assert pad == TextProcessor.from_folder(folder).config.pad_id
-
-
-@pytest.mark.parametrize(("types", "wanted"), [(2, True), (1, False), (0, False), (None, False)])
-def test_type_ids_are_for_families_with_more_than_one_type(
-    make_folder: MakeFolder, types: int | None, wanted: bool
+def test_pad_id_is_the_id_of_the_pad_token(
+    make_folder: MakeFolder, files: dict[str, Any], stated: int | None, pad: int
 ) -> None:
-    """BERT has them; RoBERTa and DistilBERT do not."""
-    config = read(make_folder(**{**CLASSIFIER, "type_vocab_size": types}))
-    assert wanted == ("token_type_ids" in config.input_names)
+    """Whichever file names the token. The number in config.json is the last resort."""
+    folder = make_folder(files, **{**CLASSIFIER, "pad_token_id": stated})
+    assert pad == TextProcessor.from_folder(folder).config.pad_id
 
 
 @pytest.mark.parametrize(
@@ -222,8 +201,11 @@ def test_wrong_options_are_refused_by_name(make_folder: MakeFolder, options: dic
         read(folder, **options)
 
 
-def test_options_may_be_text(make_folder: MakeFolder) -> None:
-    """A command line can pass only text."""
+def test_options_may_be_text(make_folder: MakeFolder, encoder: Path) -> None:
+    """A command line can pass only text. They override the files: this folder's module switches normalisation on."""
+    assert read(encoder).normalize
+    assert not read(encoder, normalize="false").normalize
+    assert "text-classification" == read(encoder, task="text-classification").task
     config = read(make_folder(**CLASSIFIER), max_length="7", long_texts="refuse", top_k="2", max_rows=" 5 ")
     assert (7, False, 2, 5) == (config.max_length, config.truncate, config.top_k, config.max_rows)
 

@@ -191,16 +191,10 @@ def test_a_long_template_and_many_labels_do_not_multiply(make_folder: MakeFolder
     with pytest.raises(InvalidInput, match="at most 1000000 are taken"):
         processor.parse({"text": "a", "parameters": parameters})
     assert processor.parse({"text": "a", "parameters": {**parameters, "candidate_labels": ["a", "b"]}})
-
-
-def test_texts_times_labels_are_limited_as_rows(make_folder: MakeFolder) -> None:
-    """Each label of each text is a row for the model."""
-    options = {"task": "zero-shot-classification", "max_rows": "100"}
-    processor = TextProcessor.from_folder(make_folder(**INFERENCE), options=options)
-    parameters = {"candidate_labels": [f"l{i}" for i in range(11)]}
-    assert 99 == len(processor.parse({"text": ["a"] * 9, "parameters": parameters}).texts)
-    with pytest.raises(InvalidInput, match="110 rows, at most 100"):
-        processor.parse({"text": ["a"] * 10, "parameters": parameters})
+    few = {"candidate_labels": [f"l{i}" for i in range(11)]}
+    assert 1023 == len(processor.parse({"text": ["a"] * 93, "parameters": few}).texts)
+    with pytest.raises(InvalidInput, match="1034 rows, at most 1024"):
+        processor.parse({"text": ["a"] * 94, "parameters": few})
 
 
 # --- the way out ------------------------------------------------------------------------------------------------------
@@ -231,7 +225,7 @@ def test_the_estimated_answer_size_is_near_the_real_one(fill_mask: Path) -> None
 
 
 def test_outputs_of_many_rows_are_refused_with_the_limit(fill_mask: Path) -> None:
-    """By the sizes of the model's first answer. A single row is always accepted."""
+    """By the sizes of the model's first answer, of which token vectors take a number of bytes per token."""
     processor = TextProcessor.from_folder(fill_mask, options={"max_output_bytes": 100_000})
     one = processor.prepare({"text": "[MASK] a"})
     processor.finish({"logits": np.zeros((1, 4, len(MANY)), np.float32)}, one)
@@ -262,17 +256,6 @@ def test_every_task_has_a_limit(
     assert TextProcessor.from_folder(folder, options=options).prepare(body)
     with pytest.raises(InvalidInput, match="at most 1500 are written"):
         TextProcessor.from_folder(folder, options={**options, "max_answer_bytes": 1500}).prepare(body)
-
-
-def test_token_vectors_count_by_their_numbers(make_folder: MakeFolder) -> None:
-    """In feature extraction, about twelve bytes per number."""
-    options = {"task": "feature-extraction", "max_answer_bytes": 2000}
-    processor = TextProcessor.from_folder(make_folder(**ENCODER), options=options)
-    prepared = processor.prepare({"text": "a"})
-    processor.finish({"last_hidden_state": np.zeros((1, 3, 32), np.float32)}, prepared)
-    assert processor.prepare({"text": "a"})
-    with pytest.raises(InvalidInput, match="at most 2000 are written"):
-        processor.prepare({"text": "a b c a b c"})
 
 
 def test_a_target_is_one_token(fill_mask: Path) -> None:

@@ -18,11 +18,6 @@ from preprocessing.processor import TextProcessor
 from .conftest import CLASSIFIER, VOCABULARY, MakeFolder, word_piece
 
 
-def described(tokenizer: Tokenizer, **changed: Any) -> str:
-    """Return a tokenizer.json with other parts."""
-    return json.dumps(json.loads(tokenizer.to_str()) | changed)
-
-
 def normalizing(*steps: normalizers.Normalizer) -> Tokenizer:
     """Return the tokenizer of thirteen words with another normalizer."""
     tokenizer = word_piece()
@@ -57,20 +52,6 @@ def test_a_huge_tokenizer_is_refused_before_it_is_parsed(make_folder: MakeFolder
         TextProcessor.from_folder(folder)
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        {"id2label": {str(i): f"L{i}" for i in range(50_001)}},
-        {"id2label": None, "num_labels": 50_001},
-        {"id2label": None, "num_labels": 2_000_000_000},
-    ],
-)
-def test_too_many_labels_are_refused(make_folder: MakeFolder, labels: dict[str, Any]) -> None:
-    """Counted before a name is made for each."""
-    with pytest.raises(InvalidBundle, match=r"config\.json: .*labels, at most 50000"):
-        TextProcessor.from_folder(make_folder(**{**CLASSIFIER, **labels}))
-
-
 def test_long_contexts_cost_no_more_to_load(make_folder: MakeFolder) -> None:
     """The texts on which the word cache must agree with the library are no longer than a few hundred words."""
     tracemalloc.start()
@@ -83,22 +64,52 @@ def test_long_contexts_cost_no_more_to_load(make_folder: MakeFolder) -> None:
     assert 131_072 == processor.config.max_length
 
 
-@pytest.mark.parametrize(
-    ("make", "chars"),
-    [
-        (lambda: normalizing(normalizers.Replace("a", "b" * 300_000)), 300_000),
-        (lambda: normalizing(normalizers.Replace(Regex("x*"), "b" * 300)), 301),
-        (lambda: normalizing(*(normalizers.Replace(c, d * 20) for c, d in ("ab", "bc", "cd"))), 8000),
-        (lambda: normalizing(normalizers.Sequence([normalizers.Replace("a", "b" * 999)])), 999),
-        (lambda: normalizing(normalizers.Prepend("b" * 999)), 999),
-    ],
-)
-def test_a_normalizer_that_lengthens_texts_is_refused(
-    make_folder: MakeFolder, make: Callable[[], Tokenizer], chars: int
+def huge(kind: str) -> Tokenizer:
+    """Return a tokenizer with a token of 5,000 characters."""
+    token = "x" * 5000
+    if kind == "Unigram":
+        return Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (token, -1.0)], 0, False))
+    tokenizer = word_piece({**VOCABULARY, token: 13} if kind == "WordPiece" else VOCABULARY)
+    if kind == "added":
+        tokenizer.add_tokens([token])
+    return tokenizer
+
+
+def decoding(decoder: decoders.Decoder) -> Tokenizer:
+    """Return the tokenizer of thirteen words with a decoder."""
+    tokenizer = word_piece()
+    tokenizer.decoder = decoder
+    return tokenizer
+
+
+TOO_LARGE: list[tuple[Callable[[], Tokenizer], dict[str, Any], str]] = [
+    (lambda: normalizing(normalizers.Replace("a", "b" * 300_000)), {}, "normalizer makes up to 300000 characters"),
+    (lambda: normalizing(normalizers.Replace(Regex("x*"), "b" * 300)), {}, "normalizer makes up to 301 characters"),
+    (lambda: normalizing(*(normalizers.Replace(c, d * 20) for c, d in ("ab", "bc", "cd"))), {},
+     "normalizer makes up to 8000 characters"),
+    (lambda: normalizing(normalizers.Sequence([normalizers.Replace("a", "b" * 999)])), {},
+     "normalizer makes up to 999 characters"),
+    (lambda: normalizing(normalizers.Prepend("b" * 999)), {}, "normalizer makes up to 999 characters"),
+    (lambda: decoding(decoders.Replace("a", "b" * 300_000)), {}, "decoder makes up to 300000 characters"),
+    *((lambda kind=kind: huge(kind), {"vocab_size": None}, "has a token of 5000 characters, at most 4096")  # type: ignore[misc]
+      for kind in ("WordPiece", "Unigram", "added")),
+    *((word_piece, labels, "labels, at most 50000") for labels in (
+        {"id2label": {str(i): f"L{i}" for i in range(50_001)}}, {"id2label": None, "num_labels": 50_001},
+        {"id2label": None, "num_labels": 2_000_000_000},
+    )),
+]  # fmt: skip
+"""A tokenizer, changes of config.json, and what is said: each id of a request could be the huge token, answers are
+decoded, too, and labels are counted before a name is made for each.
+"""
+
+
+@pytest.mark.parametrize(("make", "config", "said"), TOO_LARGE, ids=range(len(TOO_LARGE)))
+def test_what_lengthens_texts_or_is_too_large_is_refused(
+    make_folder: MakeFolder, make: Callable[[], Tokenizer], config: dict[str, Any], said: str
 ) -> None:
     """At load, before any text is normalized, with what it can make of one character."""
-    with pytest.raises(InvalidBundle, match=rf"tokenizer\.json: its normalizer makes up to {chars} characters of one"):
-        TextProcessor.from_folder(make_folder(tokenizer=make()))
+    with pytest.raises(InvalidBundle, match=said):
+        TextProcessor.from_folder(make_folder(tokenizer=make(), **{**CLASSIFIER, **config}))
 
 
 def test_added_tokens_are_not_normalized_by_a_refused_normalizer(make_folder: MakeFolder) -> None:
@@ -106,32 +117,9 @@ def test_added_tokens_are_not_normalized_by_a_refused_normalizer(make_folder: Ma
     replace = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 300_000}
     token = {"id": 13, "content": "a" * 4000, "single_word": False, "lstrip": False, "rstrip": False,
              "normalized": True, "special": False}  # fmt: skip
-    content = described(word_piece(), normalizer=replace, added_tokens=[token])
+    content = json.dumps(json.loads(word_piece().to_str()) | {"normalizer": replace, "added_tokens": [token]})
     with pytest.raises(InvalidBundle, match=r"its normalizer makes up to 300000 characters of one"):
         TextProcessor.from_folder(make_folder({"tokenizer.json": content}))
-
-
-def test_a_decoder_that_lengthens_texts_is_refused(make_folder: MakeFolder) -> None:
-    """Answers are decoded, too."""
-    tokenizer = word_piece()
-    tokenizer.decoder = decoders.Replace("a", "b" * 300_000)
-    with pytest.raises(InvalidBundle, match=r"its decoder makes up to 300000 characters of one"):
-        TextProcessor.from_folder(make_folder(tokenizer=tokenizer))
-
-
-@pytest.mark.parametrize("kind", ["WordPiece", "Unigram", "added"])
-def test_a_huge_token_is_refused(make_folder: MakeFolder, kind: str) -> None:
-    """Each of the ids of a request could be one."""
-    huge = "x" * 5000
-    if kind == "Unigram":
-        tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), ("a", -1.0), (huge, -1.0)], 0, False))
-    else:
-        tokenizer = word_piece({**VOCABULARY, huge: 13} if kind == "WordPiece" else VOCABULARY)
-    if kind == "added":
-        tokenizer.add_tokens([huge])
-    config = {**CLASSIFIER, "vocab_size": None}
-    with pytest.raises(InvalidBundle, match=r"tokenizer\.json has a token of 5000 characters, at most 4096"):
-        TextProcessor.from_folder(make_folder(tokenizer=tokenizer, **config))
 
 
 def test_texts_that_grow_too_long_when_normalized_are_refused(make_folder: MakeFolder) -> None:
@@ -145,16 +133,9 @@ def test_texts_that_grow_too_long_when_normalized_are_refused(make_folder: MakeF
         with pytest.raises(InvalidInput, match="more than 1000 characters once the model's normalizer") as raised:
             processor.prepare(body)
         assert "text" == raised.value.field
-    # Many ordinary texts may be longer together.
+    # A text of Hangul becomes three times as long, and many ordinary texts may be longer together.
+    assert processor.prepare({"text": "각" * 900}).n_tokens
     assert processor.prepare({"text": ["good film " * 90] * 20}).n_tokens
-
-
-def test_decomposed_scripts_are_not_refused(make_folder: MakeFolder) -> None:
-    """A text of Hangul becomes three times as long."""
-    processor = TextProcessor.from_folder(
-        make_folder(tokenizer=normalizing(normalizers.NFKD())), options={"max_chars": 1000}
-    )
-    assert processor.prepare({"text": "각" * 1000}).n_tokens
 
 
 @pytest.mark.parametrize(

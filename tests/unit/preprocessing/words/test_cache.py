@@ -359,63 +359,41 @@ def with_added(*tokens: AddedToken, **parts: Any) -> Tokenizer:
 BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 SINGLE = {"single": "$A", "pair": "$A $B", "special_tokens": []}
 
+
+def cut(*steps: Any) -> Tokenizer:
+    """Return the tokenizer with these pre-tokenizers."""
+    return plain(pre_tokenizer=pre_tokenizers.Sequence(list(steps)) if len(steps) > 1 else steps[0])
+
+
 NOT_UNDERSTOOD: dict[str, tuple[Callable[[], Tokenizer], str]] = {
     "no pre-tokenizer": (lambda: sentencepiece(None, None), "no pre-tokenizer"),
-    "another expression": (
-        lambda: plain(
-            pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), BYTES])
-        ),
-        "Split",
-    ),
+    "another expression": (lambda: cut(pre_tokenizers.Split(Regex(r"\w+ \w+"), "isolated"), BYTES), "Split"),
     "a known expression used otherwise": (
-        lambda: plain(
-            pre_tokenizer=pre_tokenizers.Sequence(
-                [pre_tokenizers.Split(Regex(r"\p{N}"), "removed", invert=True), BYTES]
-            )
-        ),
-        "Split",
-    ),
-    "bytes without expression": (lambda: plain(pre_tokenizer=BYTES), "ByteLevel is not known"),
+        lambda: cut(pre_tokenizers.Split(Regex(r"\p{N}"), "removed", invert=True), BYTES), "Split"),
+    "bytes without expression": (lambda: cut(BYTES), "ByteLevel is not known"),
     "punctuation before metaspace": (
-        lambda: plain(
-            pre_tokenizer=pre_tokenizers.Sequence([pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()])
-        ),
-        r"Punctuation \+ Metaspace is not known",
-    ),
-    "metaspace over the whole text": (
-        lambda: plain(pre_tokenizer=pre_tokenizers.Metaspace(split=False)),
-        "Metaspace is not known",
-    ),
-    "cut by length": (lambda: plain(pre_tokenizer=pre_tokenizers.FixedLength(3)), "FixedLength is not known"),
+        lambda: cut(pre_tokenizers.Punctuation(), pre_tokenizers.Metaspace()), r"Punctuation \+ Metaspace is not"),
+    "metaspace over the whole text": (lambda: cut(pre_tokenizers.Metaspace(split=False)), "Metaspace is not known"),
+    "cut by length": (lambda: cut(pre_tokenizers.FixedLength(3)), "FixedLength is not known"),
     "cut at another character": (
-        lambda: plain(pre_tokenizer=pre_tokenizers.CharDelimiterSplit("|")),
-        "CharDelimiterSplit is not known",
-    ),
+        lambda: cut(pre_tokenizers.CharDelimiterSplit("|")), "CharDelimiterSplit is not known"),
     "lower case and a free expression": (
-        lambda: plain(
-            normalizer=normalizers.Sequence([normalizers.Lowercase(), normalizers.Replace(Regex(r"a\s+b"), "c")])
-        ),
-        "Replace",
-    ),
+        lambda: plain(normalizer=normalizers.Sequence(
+            [normalizers.Lowercase(), normalizers.Replace(Regex(r"a\s+b"), "c")])), "Replace"),
     "replaced spaces": (lambda: plain(normalizer=normalizers.Replace(" ", "▁")), "Replace"),
     "something put in front": (lambda: plain(normalizer=normalizers.Prepend("▁")), "Prepend is not known"),
     "bytes as normalizer": (lambda: plain(normalizer=normalizers.ByteLevel()), "ByteLevel is not known"),
     "leading spaces stripped where they matter": (
         lambda: plain(normalizer=normalizers.Strip(), pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=False)),
-        "strips",
-    ),
+        "strips"),
     "random merges": (lambda: plain(model=models.BPE({"a": 0}, [], dropout=0.1)), "dropout"),
     "an added token of two words": (lambda: with_added(AddedToken("New York")), "holds a space"),
     "an added token of spaces": (lambda: with_added(AddedToken("  ", normalized=False)), "holds a space"),
     "an added token of nothing": (
-        lambda: with_added(AddedToken("\u0301"), normalizer=normalizers.StripAccents()),
-        "empty",
-    ),
+        lambda: with_added(AddedToken("\u0301"), normalizer=normalizers.StripAccents()), "empty"),
     "a text that is there twice": (
-        lambda: plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "single": "$A $A"})),
-        "template",
-    ),
-}
+        lambda: plain(post_processor=processors.TemplateProcessing(**{**SINGLE, "single": "$A $A"})), "template"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", NOT_UNDERSTOOD)

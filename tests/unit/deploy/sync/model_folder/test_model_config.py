@@ -134,6 +134,10 @@ CASES = {
         {**PYTORCH, "inputs": [TensorSpec("x", "float32", (1, 784))]},
         {"batch": None, "backend": "pytorch", "input": {"x": ("TYPE_FP32", [1, 784])}},
     ),
+    "what config.pbtxt says of a tensor counts": (
+        {**PYTORCH, "inputs": [X], "pbtxt": 'input { name: "x" data_type: TYPE_FP16 dims: [-1, 9] }'},
+        {"input": {"x": ("TYPE_FP16", [9])}},
+    ),
     "a folder of any backend": ({**PYTORCH, "kind": "folder", "pairs": {"backend": "fil"}}, {"backend": "fil"}),
     "a program of one's own declares its tensors": (
         {"kind": "python", "signature": None, "inputs": [X], "pbtxt": 'output { name: "z" dims: [ -1, 2 ] }'},
