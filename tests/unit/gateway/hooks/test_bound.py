@@ -93,24 +93,6 @@ async def test_one_process_is_retired_for_each_that_waits() -> None:
     await waiting
 
 
-async def test_who_waits_gets_a_place_in_turn() -> None:
-    """When a process ends, or becomes idle."""
-    bound, a, b = made(1, 2)
-    first = await a.start(is_busy=True)
-    waiting = [asyncio.create_task(pool.start(is_busy=True)) for pool in (b, a, b)]
-    await settled()
-    assert [False] * 3 == [task.done() for task in waiting]
-    first.is_busy = False
-    bound.assign()
-    await settled()
-    assert [True, False, False] == [task.done() for task in waiting]
-    b.processes[0].end()
-    await settled()
-    assert [True, True, False] == [task.done() for task in waiting]
-    waiting[2].cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-
-
 async def test_a_cancelled_wait_takes_no_slot() -> None:
     """Cancelled before or after the slot was granted."""
     bound, a, b = made(1, 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -160,15 +159,6 @@ async def test_changed_code_is_live_and_old_code_serves_until_then(stack: Any) -
     assert {"v": 2} == (await stack.client.post("/serve/h", json={})).json()
 
 
-async def test_code_that_does_not_match_its_hash_is_not_run(stack: Any) -> None:
-    """A file that was changed after its upload is refused."""
-    stack.add_hook("h", ECHO)
-    (key, code), *_ = stack.registry.artifacts.items()
-    stack.registry.artifacts[key] = replace(code, sha256="0" * 64)
-    await stack.until(lambda: stack.state("h")[0] == "failed")
-    assert "does not match its recorded hash" in stack.state("h")[1]
-
-
 async def test_send_request_uses_http_for_endpoints_that_are_not_served_here(stack: Any) -> None:
     """With the address of `clearml-serving config --base-serving-url`. A refused call returns None."""
     seen = []
@@ -217,44 +207,42 @@ class Preprocess:
     await stack.until(mark.exists)
 
 
-def _add_bundle(stack: Any, model_id: str, code: str | None) -> None:
+def _add_bundle(stack: Any, model_id: str, code: str) -> None:
     folder = stack.folder / f"bundle-{model_id}"
     folder.mkdir()
-    (folder / "weights.bin").write_text(model_id)
     (folder / "config.json").write_text("{}")
-    if code is not None:
+    if code:
         (folder / "preprocess.py").write_text(code)
     stack.add_package(model_id, folder)
 
 
 @pytest.mark.parametrize(
-    ("section", "has_own", "expected"),
+    ("section", "own", "given", "expected"),
     [
-        ("model_monitoring_eps", True, "own"),
-        ("model_monitoring_eps", False, "given"),
-        ("endpoints", True, "given"),
+        ("model_monitoring_eps", "own", "given", "own"),
+        ("model_monitoring_eps", "", "given", "given"),
+        ("endpoints", "own", "given", "given"),
+        ("endpoints", "own", "", "own"),
+        ("endpoints", "", "", ""),
     ],
 )
-async def test_which_preprocess_code_runs(stack: Any, section: str, has_own: bool, expected: str) -> None:
-    """Versions of auto-update run their own code, else the rule's. A fixed endpoint runs its own."""
-    _add_bundle(stack, "m1", answering("{'code': 'own'}") if has_own else None)
-    stack.add_hook("h", answering("{'code': 'given'}"), model_id="m1", engine="custom")
+async def test_which_preprocess_code_runs(stack: Any, section: str, own: str, given: str, expected: str) -> None:
+    """Versions of auto-update run the code in their model's folder, else the rule's. A fixed endpoint runs its own,
+    else that of the folder. Without any code, the reason is reported.
+    """
+    _add_bundle(stack, "m1", own and answering("{'code': 'own'}"))
+    if given:
+        stack.add_hook("h", answering("{'code': 'given'}"), model_id="m1", engine="custom")
+    else:
+        stack.registry.add_endpoint("h", "m1", engine="custom")
     entry = {**stack.registry.endpoints.pop("h"), "version": "1"}
     stack.registry.sections[section] = json.dumps({"h/1": entry})
+    if not expected:
+        await stack.until(lambda: stack.state("h/1")[0] == "failed")
+        assert "preprocess code" in stack.state("h/1")[1]
+        return
     await stack.served("h/1")
     assert {"code": expected} == (await stack.client.post("/serve/h/1", json={})).json()
-
-
-async def test_code_in_the_model_folder_is_enough_for_a_custom_engine(stack: Any) -> None:
-    """No code on the command line is needed. Without any code, the reason is reported."""
-    _add_bundle(stack, "m1", answering("{'code': 'own'}"))
-    _add_bundle(stack, "m2", None)
-    stack.registry.add_endpoint("h", "m1", engine="custom")
-    stack.registry.add_endpoint("bare", "m2", engine="custom")
-    await stack.served("h")
-    assert {"code": "own"} == (await stack.client.post("/serve/h", json={})).json()
-    await stack.until(lambda: stack.state("bare")[0] == "failed")
-    assert "preprocess code" in stack.state("bare")[1]
 
 
 ROWS = """

@@ -151,14 +151,17 @@ class Preprocess:
 """
 
 
-async def test_a_late_answer_to_a_cancelled_hook_is_ignored(code: Path) -> None:
-    """The hook called another endpoint and was cancelled. Its process continues."""
+async def test_calls_of_a_hook_to_other_endpoints(code: Path) -> None:
+    """A late answer to a cancelled hook is ignored, and its process continues. With the process, its calls end."""
     code.write_text(ASKS)
-    asked, answers = asyncio.Event(), asyncio.Event()
+    asked, answers, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def other(*_: Any) -> Any:
         asked.set()
-        await answers.wait()
+        try:
+            await answers.wait()
+        finally:
+            ended.set()
         return "late"
 
     pool = HookPool(Program("h", "custom_async", code, None, {}), PoolLimits(processes=1), other)
@@ -173,25 +176,8 @@ async def test_a_late_answer_to_a_cancelled_hook_is_ignored(code: Path) -> None:
         await soon(lambda: not pool.processes[0].send_requests)
         assert {"pid": pid, "told": None} == (await ask(pool, {"asks": False})).answer
         assert {"pid": pid, "told": "late"} == (await ask(pool, {"asks": True})).answer
-    finally:
-        await pool.close()
-
-
-async def test_calls_of_a_hook_to_other_endpoints_end_with_its_process(code: Path) -> None:
-    """Their answers would go nowhere."""
-    code.write_text(ASKS)
-    asked, ended = asyncio.Event(), asyncio.Event()
-
-    async def other(*_: Any) -> Any:
-        asked.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    pool = HookPool(Program("h", "custom_async", code, None, {}), PoolLimits(processes=1), other)
-    await pool.start()
-    try:
+        for event in (asked, answers, ended):
+            event.clear()
         killed = asyncio.create_task(ask(pool, {"asks": True}))
         await asked.wait()
         pool.processes[0].kill("the test")

@@ -125,15 +125,28 @@ async def test_hook_that_misbehaves_hurts_only_its_own_request(stack: Any, do: s
     assert [0, 1, 2] == after
 
 
-async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any) -> None:
-    """`gateway.hook_timeout` answers 504 and kills the process. A new one serves the next request."""
-    stack.add_hook("h", HOOK, options={"hook_timeout": "300ms", "hook_processes": "1"})
+STUCK = """
+import time, os
+class Preprocess:
+    {} process(self, body, state, s=None):
+        time.sleep(body.get("s", 0))
+        return {{"pid": os.getpid()}}
+"""
+
+
+@pytest.mark.parametrize(("engine", "kind"), [("custom", "def"), ("custom_async", "async def")])
+async def test_time_limit_of_an_endpoint_ends_its_process(stack: Any, engine: str, kind: str) -> None:
+    """`gateway.hook_timeout` answers 504 and kills the process, also an async one whose request cannot be cancelled. A
+    new one serves the next request.
+    """
+    options = {"hook_timeout": "500ms", "hook_processes": "1"}
+    stack.add_hook("h", STUCK.format(kind), engine=engine, options=options)
     await stack.served("h")
-    hung = (await answered(stack, {}))["pid"]
-    reply = await stack.client.post("/serve/h", json={"do": "spin"})
+    before = (await answered(stack, {}))["pid"]
+    reply = await stack.client.post("/serve/h", json={"s": 600})
     assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
-    assert hung != (await answered(stack, {}))["pid"]
-    assert not is_alive(hung)
+    assert before != (await answered(stack, {}))["pid"]
+    await soon(lambda: not is_alive(before))
 
 
 async def test_async_hooks_of_one_process_answer_many_at_a_time(stack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,18 +170,6 @@ class Preprocess:
     late = await post("/serve/h", json={"wait_for": 1000}, headers={"x-request-timeout-ms": "200"})
     assert 504 == late.status_code
     assert replies[0].json() == (await post("/serve/h", json={"wait_for": 1})).json(), "it was cancelled, not killed"
-
-
-async def test_async_hook_that_blocks_its_loop_is_replaced(stack: Any) -> None:
-    """A process whose request cannot be cancelled within a second is killed."""
-    source = "import time, os\nclass Preprocess:\n    async def process(self, body, state, s=None):\n"
-    source += "        time.sleep(body['s'])\n        return {'pid': os.getpid()}\n"
-    stack.add_hook("h", source, engine="custom_async", options={"hook_timeout": "1s"})
-    await stack.served("h")
-    before = (await answered(stack, {"s": 0}))["pid"]
-    assert 504 == (await stack.client.post("/serve/h", json={"s": 600})).status_code
-    await soon(lambda: not is_alive(before))
-    assert before != (await answered(stack, {"s": 0}))["pid"]
 
 
 async def test_processes_forked_by_a_hook_end_with_its_process(stack: Any) -> None:
@@ -253,17 +254,13 @@ async def test_large_bodies_and_answers_are_not_mixed_up(stack: Any) -> None:
     assert bodies == [r.json() for r in replies]
 
 
-async def test_invalid_options_are_refused(stack: Any) -> None:
-    """The reason names the option."""
-    stack.add_hook("h", HOOK, options={"hook_memory": "plenty"})
-    await stack.until(lambda: stack.state("h")[0] == "failed")
-    assert "gateway.hook_memory" in stack.state("h")[1]
-
-
-@pytest.mark.parametrize(("option", "value"), [("hook_memory", "1G"), ("hook_processes", "2")])
-async def test_limits_of_processes_are_refused_in_front_of_triton(make_stack: Any, option: str, value: str) -> None:
-    """Code there runs in threads of the gateway."""
-    stack = make_stack()
+@pytest.mark.parametrize(
+    ("engine", "option", "value"),
+    [("custom", "hook_memory", "plenty"), ("triton", "hook_memory", "1G"), ("triton", "hook_processes", "2")],
+)
+async def test_options_that_cannot_be_used_are_refused(make_stack: Any, engine: str, option: str, value: str) -> None:
+    """The reason names the option. Code in front of Triton runs in threads of the gateway."""
+    stack = make_stack(code_engine=engine)
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", HOOK, options={option: value})
         await stack.until(lambda: stack.state("h")[0] == "failed")
