@@ -52,19 +52,17 @@ class RegistryKeys:
     def look(self) -> Keys | None:
         """See ``Source.look``."""
         task = self._task
+        try:
+            pepper = read_pepper(self._pepper.read_bytes())
+        except (OSError, BadKeys) as error:
+            raise BadKeys(f"{self._pepper} cannot be used: {error}") from error
         if task is None:
             return None
         if task.problem:
             raise BadKeys(task.problem)
-        try:
-            pepper = read_pepper(self._pepper.read_bytes())
-            seen = (task.records.get(KEY), pepper)
-            if seen == self._seen:
-                return None
-            found = usable(Stored(keys_in(task.records)), pepper)
-        except OSError as error:
-            raise BadKeys(f"{self._pepper} cannot be read: {error.strerror}") from error
-        except BadKeys as error:
-            raise BadKeys(f"a recorded key cannot be used: {error}") from error
+        seen = (task.records.get(KEY), pepper)
+        if seen == self._seen:
+            return None
+        found = usable(Stored(keys_in(task.records)), pepper)
         self._seen = seen
         return found

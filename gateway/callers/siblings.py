@@ -24,11 +24,11 @@ async def follow_siblings(
     stays, at first 1.
     """
     count = count or addresses_of
-    known, problem = 1, ""
+    known, problem = int(replicas) if replicas.isdecimal() else 1, ""
     tell(known)
-    while True:
+    while not replicas.isdecimal():
         try:
-            found = int(replicas) if replicas.isdecimal() else await asyncio.to_thread(count, replicas)
+            found = await asyncio.to_thread(count, replicas)
         except (OSError, UnicodeError) as error:  # an invalid name is a UnicodeError
             if str(error) != problem:
                 _log.warning("the gateways behind %s cannot be counted (%d assumed): %s", replicas, known, error)
@@ -39,8 +39,6 @@ async def follow_siblings(
                 known = found
                 _log.info("quotas are divided among %d gateways", known)
                 tell(known)
-        if replicas.isdecimal():
-            return
         await asyncio.sleep(pause)
 
 

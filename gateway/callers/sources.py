@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.callers.following import Source
-from gateway.callers.keys import BadKeys, KeyFile, read_pepper
+from gateway.callers.keys import FILE_S, KeyFile
 from gateway.callers.registry_keys import RegistryKeys
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.callers.shared_quotas import SharedQuotas
 
-KEYS_FILE = "keys_file"
-REGISTRY = "registry"
 _STORE = re.compile(
     r"(redis|valkey)s?://([^\s:/@?#]+@)?(\[[0-9a-fA-F:.]+\]|[^\s:/@?#\[\]]+)(:[1-9][0-9]{0,4})?(/[0-9]*)?$"
 )
@@ -27,14 +25,14 @@ def sources_of(settings: Settings) -> dict[str, Source]:
     """Return the sources by name. Raises ``ValueError`` for settings that do not fit together."""
     found: dict[str, Source] = {}
     if settings.keys_file:
-        found[KEYS_FILE] = KeyFile(settings.keys_file, settings.pepper_file)
+        found["keys_file"] = KeyFile(settings.keys_file, settings.pepper_file)
     if settings.keys_from_registry:
         if not settings.pepper_file:
             raise ValueError(
                 "TRITON_GATEWAY_PEPPER_FILE is needed with TRITON_GATEWAY_KEYS_FROM_REGISTRY: give every gateway the "
                 "same file"
             )
-        found[REGISTRY] = RegistryKeys(settings.pepper_file)
+        found["registry"] = RegistryKeys(settings.pepper_file)
     if settings.jwt_issuer:
         # Imported here: cryptography takes a moment to load, and most gateways have no issuer.
         from gateway.callers.tokens import CLAIMS, SOURCE, Issuer, IssuerKeys
@@ -56,17 +54,13 @@ def sources_of(settings: Settings) -> dict[str, Source]:
 
 
 def check(settings: Settings) -> None:
-    """Read the sources that are files. Raises ``ValueError`` with the setting's name if one cannot be used.
+    """Read the sources that are files. Raises ``ValueError``, which names the file, if one cannot be used.
 
     The registry and an issuer's address are not checked: they may be away for a moment.
     """
-    for name, source in sources_of(settings).items():
-        if name == KEYS_FILE:
-            _check_readable("KEYS_FILE", source.look)
-        elif name != REGISTRY and "://" not in settings.jwt_keys:
-            _check_readable("JWT_KEYS", source.look)
-    if settings.keys_from_registry:
-        _check_readable("PEPPER_FILE", lambda: read_pepper(Path(settings.pepper_file).read_bytes()))
+    for source in sources_of(settings).values():
+        if source.period == FILE_S:
+            source.look()
 
 
 def shared_quotas_of(
@@ -86,8 +80,8 @@ def shared_quotas_of(
             "valkey or valkeys for redis (an s at the end: with TLS). A password in it could be read by others: write "
             "it to a file, and name the file in TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE"
         )
-    if password:
-        _check_readable("QUOTA_STORE_PASSWORD_FILE", Path(password).read_bytes)
+    if password and not os.access(password, os.R_OK):
+        raise ValueError(f"TRITON_GATEWAY_QUOTA_STORE_PASSWORD_FILE: {password} cannot be read")
     try:
         # Imported here, because the library is an extra.
         from gateway.callers.shared_quotas import SharedQuotas
@@ -97,15 +91,6 @@ def shared_quotas_of(
             '".[redis]"`, or unset it'
         ) from error
     return SharedQuotas(address, password, report)
-
-
-def _check_readable(setting: str, look: Callable[[], object]) -> None:
-    try:
-        look()
-    except OSError as error:
-        raise ValueError(f"TRITON_GATEWAY_{setting}: {error.filename} cannot be read: {error.strerror}") from error
-    except BadKeys as error:
-        raise ValueError(f"TRITON_GATEWAY_{setting}: {error}") from error
 
 
 def _parts(text: str) -> tuple[str, ...]:

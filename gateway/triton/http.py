@@ -17,7 +17,7 @@ import httptools
 import orjson
 from numpy.typing import NDArray
 
-from gateway.errors import BackendGarbage, DeadlineExceeded
+from gateway.errors import BackendGarbage
 from gateway.triton import tensors
 from gateway.triton.addresses import HttpAddress
 from gateway.triton.errors import BackendError, TransportError, lost, translate
@@ -143,7 +143,7 @@ class HttpTransport:
                 self._busy.add(connection)
                 status, json_length, body = await connection.send(_request(model, inputs, outputs, request_id, parent))
         except TimeoutError:
-            raise DeadlineExceeded("Triton did not answer within the request's time") from None
+            raise translate("late", "", model=model, address=self.name) from None
         finally:
             if connection is not None:
                 self._busy.discard(connection)

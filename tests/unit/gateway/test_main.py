@@ -22,7 +22,6 @@ def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pyt
             keys.with_name("keys.json.pepper").write_text("p" * 40)
         assert 2 == run(Settings(keys_file=str(keys), port=0, state_dir=tmp_path))
         error = capsys.readouterr().err
-        assert "TRITON_GATEWAY_KEYS_FILE" in error
         assert str(keys) in error
         assert 1 == error.count("\n")
 
@@ -30,8 +29,11 @@ def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/none"}, "TRITON_GATEWAY_JWT_KEYS"),
-        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/bad"}, "TRITON_GATEWAY_JWT_KEYS"),
+        (
+            {"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/none"},
+            "cannot be read from FOLDER/none",
+        ),
+        ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "FOLDER/bad"}, "read from FOLDER/bad"),
         ({"jwt_issuer": "https://i", "jwt_audience": "g", "jwt_keys": "file:///bad"}, "TRITON_GATEWAY_JWT_KEYS"),
         ({"jwt_issuer": "login.example", "jwt_audience": "g"}, "TRITON_GATEWAY_JWT_ISSUER"),
         ({"jwt_audience": "g"}, "TRITON_GATEWAY_JWT_AUDIENCE does nothing without TRITON_GATEWAY_JWT_ISSUER"),
@@ -39,8 +41,8 @@ def test_an_unusable_file_of_keys_prevents_the_start(tmp_path: Path, capsys: pyt
         ({"tls_client_authority": "FOLDER/bad"}, "TRITON_GATEWAY_TLS_CLIENT_AUTHORITY does nothing without"),
         ({"tls": "FOLDER/none"}, "FOLDER/none/tls.crt"),
         ({"tls": "FOLDER"}, "TRITON_GATEWAY_TLS is no folder with"),
-        ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "TRITON_GATEWAY_PEPPER_FILE"),
-        ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "TRITON_GATEWAY_PEPPER_FILE"),
+        ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "FOLDER/none cannot be used"),
+        ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "FOLDER/bad cannot be used"),
     ],
 )
 def test_access_settings_are_checked_before_anything_listens(
