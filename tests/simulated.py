@@ -16,7 +16,7 @@ import asyncio
 import heapq
 import random
 import selectors
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.pressure import Pressure
 from gateway.errors import Overloaded
 from gateway.prices import Prices
-from gateway.trace import BATCH, DEFAULT_FLOW, Flow
+from gateway.trace import BATCH, DEFAULT, DEFAULT_FLOW, Flow
 from gateway.triton import choice
 
 REQUEST_S: Final = 90e-6
@@ -288,9 +288,7 @@ def load(
     async def main(loop: SimulatedLoop) -> Cell:
         chance = random.Random(1)
         server = Server(loop, price, chance)
-        batcher: Batcher[Row] = Batcher(
-            server, limits=BatchLimits(max_rows=MAX_ROWS), on_batch=lambda *_: None, clock=loop.time
-        )
+        batcher = Batcher[Row](server, limits=BatchLimits(max_rows=MAX_ROWS), clock=loop.time)
         has_ended = False
         taken: list[float] = []
 
@@ -331,9 +329,11 @@ class OpenLoad:
     """Result of requests that arrive whether others were answered or not: times in seconds, counts per second."""
 
     answers: float = 0.0
+    asked: float = 0.0
     seconds: list[float] = field(default_factory=list, repr=False)
     batch: float = 0.0
     """Answers per second to callers of class batch."""
+    tenants: dict[str, OpenLoad] = field(default_factory=dict)
 
     def percentile(self, percent: float) -> float:
         """Return a percentile of the answers' times."""
@@ -342,54 +342,57 @@ class OpenLoad:
 
 
 def open_load(
-    price: Price, lengths: Lengths, rate: float, *, seconds: float = 10.0, warm: float = 5.0,
-    others: Sequence[Price] = (), batch: int = 0, rule: str = "always",
+    price: Price, lengths: Lengths, rate: float | Mapping[str, float], *, seconds: float = 10.0, warm: float = 5.0,
+    others: Sequence[Price] = (), batch: int = 0, rule: str = "always", gateways: int = 1,
 ) -> OpenLoad:  # fmt: skip
-    """Run random arrivals at ``rate`` per second against a batcher whose limit of work is in force by ``rule``.
+    """Run random arrivals at ``rate`` per second, or at one for each tenant, against batchers whose limits of work are
+    in force by ``rule``.
 
     ``others`` are the prices of further servers: each call goes to one. ``batch`` callers of that class send their next
-    request when the last one is answered.
+    request when the last one is answered. Each of the ``gateways`` has a batcher and knows nothing of the others.
     """
+    rates = rate if isinstance(rate, Mapping) else {"": rate}
 
     async def main(loop: SimulatedLoop) -> OpenLoad:
         chance = random.Random(1)
         server = Server(loop, price, chance)
         several = Several(loop, [server, *(Server(loop, one, chance) for one in others)])
-        pressure = Pressure(rule)
-        batcher: Batcher[Row] = Batcher(
-            several if others else server,
-            limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=pressure),
-            on_batch=lambda *_: None, clock=loop.time, servers=several,
-        )  # fmt: skip
-        found = OpenLoad()
+        batchers: list[Batcher[Row]] = [
+            Batcher(
+                several if others else server,
+                limits=BatchLimits(max_rows=MAX_ROWS, max_in_flight=price.at_once + 1, pressure=Pressure(rule)),
+                clock=loop.time, servers=several,
+            )
+            for _ in range(gateways)
+        ]  # fmt: skip
+        found = OpenLoad(tenants={name: OpenLoad() for name in rates})
         until = warm + seconds
-        due = 0.0
 
-        def arrive() -> None:
-            nonlocal due
-            sent = due  # however late the loop runs
+        def arrive(name: str, sent: float) -> None:  # however late the loop runs
             if sent >= until:
                 return
-            due += chance.expovariate(rate)
-            loop.call_at(due, arrive)
-            pressure.look(loop.time())
-            if batcher.is_full():
-                refuse()
+            due = sent + chance.expovariate(rates[name])
+            loop.call_at(due, arrive, name, due)
+            batcher = chance.choice(batchers) if gateways > 1 else batchers[0]
+            found.tenants[name].asked += sent >= warm
+            batcher.pressure.look(loop.time())
+            if batcher.is_full(DEFAULT, name):
+                refuse(batcher)
                 return
             loop.work(REQUEST_S / 2)
 
             def answered(_entry: Entry[Row], _outputs: object, error: Exception | None) -> None:
                 loop.work(REQUEST_S / 2)
                 if error is None and warm <= loop.time() < until:
-                    found.seconds.append(loop.time() - sent)
+                    found.tenants[name].seconds.append(loop.time() - sent)
 
             try:
-                begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered)
+                begin(batcher, [Row(lengths(chance))], loop.time() + 60, answered, flow=Flow(DEFAULT, name))
             except Overloaded:
-                refuse()
+                refuse(batcher)
 
-        def refuse() -> None:
-            pressure.press(loop.time())
+        def refuse(batcher: Batcher[Row]) -> None:
+            batcher.pressure.press(loop.time())
             loop.work(REFUSAL_S)
 
         def fill(sent: float) -> None:
@@ -400,15 +403,19 @@ def open_load(
                 if loop.time() < until:
                     loop.call_later(_CLIENT_S, fill, loop.time())
 
-            begin(batcher, [Row(lengths(chance))], sent + 60, answered, flow=Flow(BATCH, ""))
+            begin(batchers[0], [Row(lengths(chance))], sent + 60, answered, flow=Flow(BATCH, ""))
 
         for _ in range(batch):
             loop.call_soon(fill, 0.0)
-        loop.call_soon(arrive)
+        for name in rates:
+            loop.call_soon(arrive, name, 0.0)
         await asyncio.sleep(until)
-        found.answers = len(found.seconds) / seconds
+        found.seconds = [took for one in found.tenants.values() for took in one.seconds]
+        for one in (found, *found.tenants.values()):
+            one.answers, one.asked = len(one.seconds) / seconds, one.asked / seconds
         found.batch /= seconds
-        await batcher.close()
+        for batcher in batchers:
+            await batcher.close()
         return found
 
     return simulate(main)  # type: ignore[no-any-return]

@@ -110,3 +110,35 @@ def test_batch_work_uses_the_time_that_other_classes_leave(share: float, servers
 def test_batch_work_alone_gets_the_whole_capacity() -> None:
     """No other class has to wait for it."""
     assert beside_batch(1e-6, batch=128).batch >= 0.9 * CAPACITY
+
+
+@pytest.mark.parametrize("times", [2.0, 5.0])
+def test_two_gateways_that_do_not_know_of_each_other_keep_the_goodput(times: float) -> None:
+    """Each has two full calls in hand, and answers take at most as long as callers wait."""
+    price = Price("large", 20e-3, 1.5e-3, 0.0)
+    capacity = 64 / price.seconds(64, 0)
+    found = open_load(price, MIXES["short"], times * capacity, seconds=20.0, rule="auto", gateways=2)
+    assert found.answers >= 0.94 * capacity
+    assert found.percentile(99) <= 1.5
+    assert max(found.seconds) <= 2.0
+
+
+@pytest.mark.parametrize("times", [5.0, 20.0])
+def test_a_tenant_that_sends_many_times_its_share_takes_nothing_from_another_one(times: float) -> None:
+    """The other tenant's requests wait for the running call and the one behind it at most."""
+    calm, hard = (
+        open_load(GPU, MIXES["short"], {"quiet": 0.3 * CAPACITY, "greedy": share * 0.3 * CAPACITY}).tenants
+        for share in (1.0, times)
+    )
+    assert hard["quiet"].answers >= 0.99 * hard["quiet"].asked
+    assert hard["quiet"].percentile(99) <= 1.6 * calm["quiet"].percentile(99)
+    assert hard["greedy"].answers >= 0.6 * CAPACITY
+
+
+def test_tenants_that_together_exceed_the_capacity_get_equal_shares() -> None:
+    """Fifty tenants: waits stay short, and each gets about as many answers as the others."""
+    found = open_load(GPU, MIXES["short"], {str(number): 0.04 * CAPACITY for number in range(50)})
+    each = [tenant.answers for tenant in found.tenants.values()]
+    assert found.answers >= 0.95 * CAPACITY
+    assert min(each) >= 0.7 * max(each)
+    assert max(tenant.percentile(99) for tenant in found.tenants.values()) <= 0.4

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from gateway.batching.entries import BatchLimits, Entry
 from gateway.batching.order import FairOrder
 from gateway.prices import Prices
@@ -47,16 +49,26 @@ BY_ROW = learned(1e-3, 5e-3)
 BY_TOKEN = learned(1e-3, 0.0, 1e-3, lengths=(4, 100))
 
 
-def test_the_most_important_class_goes_first_regardless_of_age() -> None:
-    """The next class follows."""
-    waiting = [entry("b", BATCH), entry("d"), entry("c", CRITICAL), entry("D"), entry("C", CRITICAL)]
-    assert "cCdDb" == tenants(FairOrder().first(waiting, 8))
-
-
-def test_within_a_tenant_the_oldest_entry_goes_first() -> None:
-    """Five entries of one tenant keep their order."""
-    waiting = [entry() for _ in range(5)]
-    assert waiting == FairOrder().first(waiting, 8)
+@pytest.mark.parametrize(
+    ("waiting", "prices", "batch"),
+    [
+        ("b d c D C", GPU, "cCdDb"),  # the most important class first, regardless of age
+        ("d1 d2 d3 d4 d5", GPU, "ddddd"), (f"{'b ' * 20} d d", GPU, "ddbbbbbb"),  # more rows cost nothing
+        (f"{'b ' * 20} d d", BY_ROW, "dd"),  # two rows are answered before twenty of class batch
+        (f"{'b ' * 20} {'d ' * 20} c", BY_ROW, "cddddddd"),  # they would otherwise pay for another call
+        (f"{'c4 ' * 7} d100", BY_TOKEN, "ccccccc"),  # seven short rows would be padded to the length of the long one
+    ],
+)  # fmt: skip
+def test_classes_go_one_after_the_other_and_fill_a_call_if_that_costs_no_more(
+    waiting: str, prices: Prices, batch: str
+) -> None:
+    """Each entry is a tenant, whose letter is that of its class, and its tokens. Within a tenant, the oldest first."""
+    ranks = {"c": CRITICAL, "d": DEFAULT, "b": BATCH}
+    entries = [entry(one[0], ranks[one[0].lower()], int(one[1:] or 10)) for one in waiting.split()]
+    found = FairOrder().take(entries, LIMITS, prices)
+    assert batch == tenants(found)
+    ages = [entries.index(one) for one in found]
+    assert ages == sorted(ages, key=lambda age: (entries[age].flow.rank, age))
 
 
 def test_two_tenants_get_the_same_number_of_rows_even_if_one_sends_more() -> None:
@@ -91,30 +103,6 @@ def test_a_tenant_that_was_idle_gets_no_credit_for_it() -> None:
         order.take([entry("a") for _ in range(8)], LIMITS, GPU)
     batch = order.take([entry("a") for _ in range(8)] + [entry("b") for _ in range(8)], LIMITS, GPU)
     assert {"a": 4, "b": 4} == Counter(tenants(batch))
-
-
-def test_batch_work_fills_a_call_that_takes_no_longer_for_it() -> None:
-    """If a call costs the same for any number of rows, more rows cost nothing."""
-    batch = FairOrder().take([entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")], LIMITS, GPU)
-    assert "ddbbbbbb" == tenants(batch)
-
-
-def test_batch_work_waits_if_the_call_would_take_longer() -> None:
-    """If each row costs time, two rows are answered before twenty rows of class batch."""
-    waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d"), entry("d")]
-    assert "dd" == tenants(FairOrder().take(waiting, LIMITS, BY_ROW))
-
-
-def test_a_critical_call_is_filled_with_default_rows_that_cost_no_more_in_it() -> None:
-    """They would otherwise pay for another call. Batch work still waits."""
-    waiting = [entry("b", BATCH) for _ in range(20)] + [entry("d") for _ in range(20)] + [entry("c", CRITICAL)]
-    assert "cddddddd" == tenants(FairOrder().take(waiting, LIMITS, BY_ROW))
-
-
-def test_a_critical_call_is_not_filled_with_rows_that_cost_more_in_it_than_alone() -> None:
-    """Seven short rows would be padded to the length of the long one."""
-    waiting = [entry("c", CRITICAL, tokens=4) for _ in range(7)] + [entry("d", tokens=100)]
-    assert "ccccccc" == tenants(FairOrder().take(waiting, LIMITS, BY_TOKEN))
 
 
 def test_a_bounded_number_of_tenants_is_remembered() -> None:
