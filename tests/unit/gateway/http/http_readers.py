@@ -344,22 +344,18 @@ def _lines(headers: Any) -> list[list[str]]:
 
 # --- where they differ, and why ---------------------------------------------------------------------------------------
 
-Differs = Callable[[bytes, list[Answer], list[Answer]], bool]
-"""Called with the stream from the differing request on, our answers from there on, and the other's."""
+Differs = Callable[[bytes, list[Answer]], bool]
+"""Called with the stream from the differing request on, and our answers from there on."""
 
 
 def _has(pattern: bytes) -> Differs:
     search = re.compile(pattern, re.I | re.S).search
-    return lambda rest, _ours, _theirs: search(rest) is not None
-
-
-def _refused(*statuses: int) -> Differs:
-    return lambda _rest, ours, _theirs: bool(ours) and ours[-1].status in statuses
+    return lambda rest, _ours: search(rest) is not None
 
 
 DIFFERS_FROM_H11: Final[dict[str, Differs]] = {
-    "we refuse what it takes": _refused(400, 405, 431),
-    "a request without Host, or with two, is taken: clients of one server leave it out": lambda rest, _ours, _theirs: (
+    "we refuse what it takes": lambda _rest, ours: bool(ours) and ours[-1].status in (400, 405, 431),
+    "a request without Host, or with two, is taken: clients of one server leave it out": lambda rest, _ours: (
         len(re.findall(rb"^host *:", re.split(rb"\r?\n\r?\n", rest.lstrip(b"\r\n"), maxsplit=1)[0], re.I | re.M)) != 1
     ),
     "empty lines before a request are skipped": _has(rb"^[\r\n]"),
@@ -372,37 +368,22 @@ DIFFERS_FROM_H11: Final[dict[str, Differs]] = {
 def over_h11(ours: tuple[bytes, bool], whole: bytes, judged: Judged) -> str:
     """Return why what we read differs from what h11 read: a rule, empty if it does not, or ``?`` and the difference."""
     mine = [answer for answer in answers(ours[0]) if answer.status >= 200]
+
+    def why(at: int, answered: list[Answer], shown: str) -> str:
+        rest = whole[judged.starts[min(at, len(judged.starts) - 1)] :]
+        return next((name for name, applies in DIFFERS_FROM_H11.items() if applies(rest, answered)), f"? {shown}")
+
     for at, request in enumerate(judged.requests):
         if at >= len(mine):
-            return _why(
-                DIFFERS_FROM_H11, whole, judged, max(at - 1, 0), ([], []), f"h11 takes {request}, we do not answer"
-            )
+            return why(max(at - 1, 0), [], f"h11 takes {request}, we do not answer")
         if mine[at].status != 200:
-            return _why(
-                DIFFERS_FROM_H11, whole, judged, at, (mine[at:], []), f"h11 takes {request}, we refuse: {mine[at]}"
-            )
+            return why(at, mine[at:], f"h11 takes {request}, we refuse: {mine[at]}")
         if request[0] != "HEAD" and _of_ours(mine[at]) != request:
             return f"? both take a request and read it differently: h11 {request}, we {_of_ours(mine[at])}"
     more = mine[len(judged.requests) :]
     if not more or (judged.stopped == "refused" and more[0].status != 200):
         return ""
-    shown = f"we answer {more[0]}, h11 {judged.stopped or 'waits'}"
-    return _why(DIFFERS_FROM_H11, whole, judged, len(judged.requests), (more, []), shown)
-
-
-def _why(
-    rules: dict[str, Differs],
-    whole: bytes,
-    judged: Judged,
-    at: int,
-    said: tuple[list[Answer], list[Answer]],
-    shown: str,
-) -> str:
-    start = judged.starts[min(at, len(judged.starts) - 1)]
-    for name, applies in rules.items():
-        if applies(whole[start:], *said):
-            return name
-    return f"? {shown}"
+    return why(len(judged.requests), more, f"we answer {more[0]}, h11 {judged.stopped or 'waits'}")
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------

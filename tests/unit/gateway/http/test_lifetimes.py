@@ -148,7 +148,7 @@ async def test_the_bytes_of_all_bodies_have_one_limit(serve: Serve) -> None:
         await first.send_slowly(post(text)[:-3])
         permits = port.stack.gateway.permits
         await port.stack.until(lambda: permits.held_bytes >= 20_000)
-        assert (429, "overloaded") == ((await second.ask(post(text)[:-3]))[0], "overloaded")
+        assert 429 == (await second.ask(post(text)[:-3]))[0]
         chunk = b"%x\r\n%b\r\n" % (len(text), text)
         head = (
             b"POST /serve/e HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -167,14 +167,10 @@ async def test_the_response_cache_keeps_its_limit_on_bytes(serve: Serve, monkeyp
         await stack.served("e", "c")
         handler: CachedHandler = stack.gateway.table.current.endpoints["c"].handler
         wire = await port.connect()
-        for number in range(60):
-            assert 200 == (await wire.ask(post(b'{"text": "good %d"}' % number, "/serve/c")))[0]
-            assert handler.held_bytes <= 8192
-        held = sum(size for _, _, size in handler._answers.values())
+        for text in (*(b"good %d" % number for number in range(60)), b"good " * 5000):
+            assert 200 == (await wire.ask(post(b'{"text": "%b"}' % text, "/serve/c")))[0]
+            assert sum(size for _, _, size in handler._answers.values()) == handler.held_bytes <= 8192
         assert 0 < len(handler._answers) < 60
-        assert held == handler.held_bytes
-        assert 200 == (await wire.ask(post(b'{"text": "%b"}' % (b"good " * 5000), "/serve/c")))[0]
-        assert held == handler.held_bytes
 
 
 def test_the_size_of_an_answer_includes_arrays_it_refers_to() -> None:

@@ -72,7 +72,7 @@ async def ask(port: Port, key: str, times: int) -> list[tuple[int, dict[str, str
 
 
 async def test_a_tenant_is_refused_over_its_quota(port: Port, tenants: Tenants) -> None:
-    """With the time to wait. Other tenants are not affected."""
+    """With the time to wait. Other tenants are not affected. Answers and their tokens are counted, for billing."""
     found = await ask(port, tenants.texts["few"], 5)
     assert [200, 200, 200, 429, 429] == [status for status, _, _ in found]
     _, headers, body = found[-1]
@@ -81,6 +81,13 @@ async def test_a_tenant_is_refused_over_its_quota(port: Port, tenants: Tenants) 
     assert "quota_exceeded" == body["code"]
     free = await ask(port, tenants.texts["free"], 5)
     assert [200] * 5 == [status for status, _, _ in free]
+    wire = await port.connect()
+    wire.send(f"GET /metrics HTTP/1.1\r\nhost: x\r\nx-api-key: {tenants.texts['free']}\r\n\r\n".encode())
+    _, headers = await wire.head()
+    text = (await wire._reader.readexactly(int(headers["content-length"]))).decode()
+    assert 'gateway_tenant_requests_total{endpoint="e",tenant="few"} 3' in text
+    assert 'gateway_tenant_tokens_in_total{endpoint="e",tenant="few"} 12' in text
+    assert 'gateway_over_quota_total{reason="quota_requests",tenant="few"} 2' in text
 
 
 async def test_a_changed_quota_applies_to_the_next_request(port: Port, tenants: Tenants) -> None:
@@ -118,18 +125,6 @@ async def test_a_request_refused_for_tokens_does_not_count_as_a_request(port: Po
     tenants.write(few={"requests_per_minute": 3})
     await port.stack.gateway._callers.look()
     assert [200, 200, 429] == [status for status, _, _ in await ask(port, tenants.texts["few"], 3)]
-
-
-async def test_usage_counts_answers_and_their_tokens_for_billing(port: Port, tenants: Tenants) -> None:
-    """Refused requests do not count. Refusals for a limit are counted separately."""
-    await ask(port, tenants.texts["few"], 5)
-    wire = await port.connect()
-    wire.send(f"GET /metrics HTTP/1.1\r\nhost: x\r\nx-api-key: {tenants.texts['free']}\r\n\r\n".encode())
-    _, headers = await wire.head()
-    text = (await wire._reader.readexactly(int(headers["content-length"]))).decode()
-    assert 'gateway_tenant_requests_total{endpoint="e",tenant="few"} 3' in text
-    assert 'gateway_tenant_tokens_in_total{endpoint="e",tenant="few"} 12' in text
-    assert 'gateway_over_quota_total{reason="quota_requests",tenant="few"} 2' in text
 
 
 async def test_grpc_has_the_same_quotas(tenants: Tenants, make_stack: Callable[..., Any]) -> None:
