@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
-from gateway.batching.pressure import Pressure
 from gateway.metrics.drift import Reference
 from gateway.outcome import in_task
 from gateway.trace import Trace
@@ -145,10 +144,10 @@ class Endpoint:
         """Return whether one more request of this class and tenant would be refused for the work in hand."""
         return self.batcher is not None and self.batcher.is_full(rank, tenant)
 
-    @property
-    def pressure(self) -> tuple[Pressure, ...]:
-        """Whether its limit of work is in force, if it has one."""
-        return () if self.batcher is None else (self.batcher.pressure,)
+    def press(self, now: float) -> None:
+        """Put its limit of work into force, if it has one: a request was refused."""
+        if self.batcher is not None:
+            self.batcher.pressure.press(now)
 
     @property
     def prices(self) -> dict[str, float] | None:

@@ -133,17 +133,11 @@ class GenerationHandler:
         )  # fmt: skip
 
     async def _complete(self, prompt: _Prompt, deadline: float) -> dict[str, Any]:
-        parts: list[str] = []
-        last: Event | None = None
-        async for event in self._events(prompt, deadline):
-            parts.append(event.text)
-            last = event
-        if last is None or last.finish_reason is None:
-            raise BackendGarbage("the model ended without saying why")
+        events = [event async for event in self._events(prompt, deadline)]
         return {
-            "text": "".join(parts),
-            "generated_tokens": last.generated_tokens,
-            "finish_reason": last.finish_reason,
+            "text": "".join(event.text for event in events),
+            "generated_tokens": events[-1].generated_tokens,
+            "finish_reason": events[-1].finish_reason,
         }
 
     async def _events(self, prompt: _Prompt, deadline: float) -> AsyncGenerator[Event, None]:

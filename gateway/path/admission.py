@@ -8,13 +8,12 @@ of work into force.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Final
 
-from gateway.batching.pressure import NO_PRESSURE, Pressure
+from gateway.batching.pressure import CEILINGS, NO_PRESSURE, Pressure
 from gateway.callers.rights import Caller
 from gateway.errors import Draining, Overloaded, RequestError
-from gateway.handlers.endpoint import Endpoint
 from gateway.health import Health
 from gateway.metrics import catalog
 from gateway.metrics.observer import Observer
@@ -104,7 +103,7 @@ class Permits:
     def __init__(self, max_requests: int, max_bytes: int, pressure: Pressure = NO_PRESSURE) -> None:
         self.max_requests = max_requests
         self.max_bytes = max_bytes
-        self.ceilings = (max_requests + max_requests // 16, max_requests, (max_requests + 1) // 2)
+        self.ceilings = tuple(max(int(share * max_requests), 1) for share in CEILINGS)
         """The maximum of requests in flight, by rank of the class."""
         self.easy = tuple(ceiling * SHARE // (SHARE + 1) for ceiling in self.ceilings)
         """Below this number of requests, by rank, no endpoint can have its share."""
@@ -148,13 +147,6 @@ class Permits:
         return Permit(self)
 
 
-def _press(endpoints: Iterable[Endpoint], now: float) -> None:
-    """Put limits of work into force: a request was refused for the work of these endpoints."""
-    for endpoint in endpoints:
-        for pressure in endpoint.pressure:
-            pressure.press(now)
-
-
 def _full(held: int) -> Overloaded:
     return Overloaded(
         f"this gateway already holds {held >> 20} MiB of requests", hint="try again, or send less at once",
@@ -191,17 +183,21 @@ class AdmissionControl:
         permits = self._permits
         if not permits.pressure.is_on and permits.in_flight < permits.easy[rank]:
             return
-        found, now = self._at(path), time.monotonic()
-        if self._has_share(found, rank):
+        endpoints, found, now = self._table.current.endpoints, self._table.current.at(path), time.monotonic()
+        # A share is at least one place, because this request may already hold the last one.
+        share = max(SHARE * (permits.ceilings[rank] - permits.in_flight), 1)
+        if sum(one.leases for one in found) >= share and len(endpoints) > len(found):
             because = "endpoint_full"
-        elif permits.pressure.look(now) and self._is_overloaded(path, found, rank, tenant):
+        # The version is drawn later. If that of a canary is full, the stable version answers for it.
+        elif permits.pressure.look(now) and found and found[0].is_overloaded(rank, tenant):
             because = "work_full"
         else:
             return
         if permits.in_flight >= permits.ceilings[rank]:
             raise permits.full(rank)
         if rank != BATCH:  # class batch is limited to half of the places, which is no sign of overload
-            _press(found, now)
+            for one in found:
+                one.press(now)
         raise permits.refusal(because, rank, path)
 
     def count(self, error: Overloaded, rank: int) -> None:
@@ -210,37 +206,5 @@ class AdmissionControl:
         now = time.monotonic()
         if error.because == "gateway_full" and now >= self._press_at and rank != BATCH:
             self._press_at = now + _PRESS_EVERY_S
-            _press(self._table.current.endpoints.values(), now)
-
-    def endpoint_at(self, path: str | None) -> str:
-        """Return the name of the endpoint at ``path``, empty if none is served: its metrics count the refusal."""
-        found = self._at(path or "")
-        return found[0].identity.endpoint if found else ""
-
-    def _is_overloaded(self, path: str, found: Sequence[Endpoint], rank: int, tenant: str) -> bool:
-        """Return whether a request for ``path`` is refused for the work in hand: of a canary, the stable version's.
-
-        The version is drawn later. If another one is full, the stable version answers for it.
-        """
-        snapshot = self._table.current
-        canary = snapshot.canaries.get(path)
-        one = next(iter(found), None) if canary is None else snapshot.endpoints.get(canary.stable)
-        return one is not None and one.is_overloaded(rank, tenant)
-
-    def _at(self, path: str) -> Sequence[Endpoint]:
-        """Return the endpoint versions that may answer ``path``: one, or all of a canary."""
-        snapshot = self._table.current
-        canary = snapshot.canaries.get(path)
-        if canary is not None:
-            return [snapshot.endpoints[url] for url in canary.urls]
-        endpoint = snapshot.endpoints.get(path) or snapshot.endpoints.get(snapshot.defaults.get(path, ""))
-        return () if endpoint is None else (endpoint,)
-
-    def _has_share(self, found: Sequence[Endpoint], rank: int) -> bool:
-        """Return whether the versions at one path have their share of the places."""
-        permits = self._permits
-        # A share is at least one place, because this request may already hold the last one.
-        return (
-            sum(one.leases for one in found) >= max(SHARE * (permits.ceilings[rank] - permits.in_flight), 1)
-            and len(self._table.current.endpoints) > len(found)
-        )  # fmt: skip
+            for endpoint in self._table.current.endpoints.values():
+                endpoint.press(now)

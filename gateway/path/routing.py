@@ -8,7 +8,7 @@ cannot answer.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
@@ -88,6 +88,14 @@ class Snapshot:
         if endpoint is None:
             raise self.missing(path)
         return endpoint, DIRECT, None
+
+    def at(self, path: str) -> Sequence[Endpoint]:
+        """Return the versions that may answer ``path``: none, one, or those of a canary, its stable version first."""
+        canary = self.canaries.get(path)
+        if canary is not None:
+            return [self.endpoints[url] for url in dict.fromkeys((canary.stable, *canary.urls))]
+        endpoint = self.endpoints.get(path) or self.endpoints.get(self.defaults.get(path, ""))
+        return () if endpoint is None else (endpoint,)
 
     def names(self) -> set[str]:
         """Return all paths that can be requested now."""

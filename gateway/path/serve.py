@@ -271,8 +271,9 @@ class DataPlane:
         ask.error = known = _as_known(error, ask)
         forget_frames(error)
         ask.outcome = known.kind
-        if isinstance(known, Overloaded) and not ask.endpoint:
-            ask.endpoint = self.admission.endpoint_at(ask.call.path if ask.call is not None else route.path)
+        if isinstance(known, Overloaded) and not ask.endpoint:  # the metrics of an endpoint count its refusals
+            found = self._table.current.at((ask.call.path if ask.call is not None else route.path) or "")
+            ask.endpoint = found[0].identity.endpoint if found else ""
         return redacted_for(ask.caller, known)
 
     def leave(self, ask: Ask) -> None:
