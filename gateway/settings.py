@@ -44,8 +44,6 @@ def unload_after(option: str) -> float:
 
 
 LEAST_UNLOAD_S = 10.0
-_ROUTING_KEY = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
-_REPLICAS = re.compile(r"([0-9]+|(?=.*[A-Za-z])\w[\w.-]*)$", re.ASCII)
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([kmgt]?)(i?b)?\s*$", re.IGNORECASE)
 
@@ -80,22 +78,6 @@ def _pools(value: object) -> str:
     return str(value)
 
 
-def _replicas(value: object) -> str:
-    text = str(value).strip()
-    if not _REPLICAS.match(text):
-        raise ValueError(f"{value!r} is neither a number of gateways nor the host name of their headless Service")
-    return text
-
-
-def _routing_key(value: object) -> str:
-    text = str(value).strip()
-    if not _ROUTING_KEY.match(text):
-        raise ValueError(f"{value!r} is no header: write x-account")
-    return text
-
-
-RoutingKey = Annotated[str, BeforeValidator(_routing_key)]
-Replicas = Annotated[str, BeforeValidator(_replicas)]
 Pools = Annotated[str, BeforeValidator(_pools)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Bytes = Annotated[int, BeforeValidator(parse_size)]
@@ -158,7 +140,7 @@ class Settings(BaseSettings):
     right without a claim here has its default: tenant `sub`, all endpoints, infer and metadata, class default. A claim
     that is named here but missing in the token grants nothing.
     """
-    replicas: Replicas = "1"
+    replicas: str = Field("1", pattern=r"^([0-9]+|[0-9.-]*[A-Za-z_][A-Za-z0-9_.-]*)$")
     """Number of gateways, this one included: a number, or a host name whose addresses are counted (a headless Service).
     Each worker enforces its share of quotas.
     """
@@ -242,7 +224,7 @@ class Settings(BaseSettings):
     """
     request_timeout: Seconds = Field(60.0, gt=0, validation_alias=_names("request_timeout", "GUNICORN_SERVING_TIMEOUT"))
     """Time limit of one request. A caller can lower it by `x-request-timeout-ms`."""
-    routing_key: RoutingKey = "x-routing-key"
+    routing_key: str = Field("x-routing-key", pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")
     """Request header with the routing key: requests with the same key go to the same version of a canary."""
     max_body_bytes: Bytes = Field(0, ge=0)
     """Largest request body, before and after unpacking gzip, e.g. `4M`. 0: [by address](http-api.md#connections). JSON

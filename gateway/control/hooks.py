@@ -15,8 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final
 
-from gateway.control.loading import load
-from gateway.errors import SpecFault
+from gateway.errors import HookFailed, SpecFault
 from gateway.handlers.endpoint import Handler
 from gateway.handlers.hook import HookHandler
 from gateway.handlers.tensors import TritonCall
@@ -25,8 +24,10 @@ from gateway.hooks.engines import ENGINES
 from gateway.hooks.executor import Executor, ThreadExecutor
 from gateway.hooks.pool import HookPool, PoolLimits
 from gateway.hooks.process import Program
+from gateway.own_thread import in_own_thread
 from gateway.settings import parse_duration, parse_size
 from gateway.spec import EndpointSpec
+from preprocessing.errors import UserCodeError
 from preprocessing.processor import TextProcessor
 from preprocessing.user_code import STAGES, UserCode
 
@@ -91,7 +92,7 @@ class HookBuilder:
         if path is None or spec.engine != "triton":
             return await self._in_processes(parts, limits)
         endpoint, send = SimpleNamespace(**parts.endpoint), self._sender()
-        code = await load(
+        code = await _loaded(
             lambda: UserCode.load(path, name=spec.url, endpoint=endpoint, send_request=send, model_path=parts.model)
         )
         executor = ThreadExecutor(code, threads=limits.threads, timeout=limits.timeout)
@@ -139,6 +140,27 @@ class HookBuilder:
 
     def _handler(self, executor: Executor, parts: HookParts) -> HookHandler:
         return HookHandler(executor, call=parts.call, default=parts.default, threads=self._threads)
+
+
+async def _loaded(load: Callable[[], UserCode]) -> UserCode:
+    """Load code in a thread of its own: code that never finishes blocks nothing else, and its version stays pending.
+
+    If nobody waits for the code any more, it is unloaded as soon as it has loaded. Raises ``HookFailed``.
+    """
+    loading = in_own_thread(load, "load-code")
+    try:
+        return await asyncio.shield(loading)
+    except asyncio.CancelledError:
+        loading.add_done_callback(_unload_unused)
+        raise
+    except UserCodeError as error:
+        raise HookFailed(error.message, hint=error.hint or "") from error
+
+
+def _unload_unused(loading: asyncio.Future[UserCode]) -> None:
+    if not loading.cancelled() and loading.exception() is None:
+        unloading = in_own_thread(loading.result().unload, "unload-code")
+        unloading.add_done_callback(lambda done: done.cancelled() or done.exception())  # what it raises is nobody's
 
 
 def _details(spec: EndpointSpec, executor: Executor) -> dict[str, object]:

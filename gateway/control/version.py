@@ -304,10 +304,6 @@ class Versions:
         """Versions that still answer their last requests."""
         return frozenset(self._retiring)
 
-    def serving(self, url: str) -> Version | None:
-        """Return the version that serves this url."""
-        return self._served.get(url)
-
     def served(self) -> dict[str, Version]:
         """Return the serving version of each url."""
         return dict(self._served)

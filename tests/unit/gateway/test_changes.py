@@ -1,101 +1,59 @@
 """A change of the configuration delays no request: its threads, its frequency, and its number of calls."""
 
-# ruff: noqa: D103 - a test's name states its rule
-
 from __future__ import annotations
 
 import gc
 import json
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import replace
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
 from gateway import hocon
 from gateway.app import Gateway
-from gateway.spec import ModelRecord, ServingTask
+from gateway.control import reconcile
+from gateway.registry import SpecStore
 from tests.fakes import FakeRegistry
 
 
-class Watched(dict[str, Any]):
-    """A dict that records the threads that read it."""
+def callers_of(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[str]:
+    """Return the kinds of threads that call a function from now on, in a list that grows."""
+    threads: list[str] = []
+    called = getattr(owner, name)
 
-    readers: ClassVar[set[str]] = set()
+    def noted(*args: Any, **named: Any) -> Any:
+        threads.append(threading.current_thread().name.split("_")[0])
+        return called(*args, **named)
 
-    def get(self, key: str, default: Any = None) -> Any:
-        self.readers.add(threading.current_thread().name)
-        return super().get(key, default)
-
-    def items(self) -> Any:
-        self.readers.add(threading.current_thread().name)
-        return super().items()
-
-    def __iter__(self) -> Iterator[str]:
-        self.readers.add(threading.current_thread().name)
-        return super().__iter__()
+    monkeypatch.setattr(owner, name, noted)
+    return threads
 
 
-class WatchedRegistry(FakeRegistry):
-    """Records the threads that read its answers, and counts its calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[str] = []
-
-    def task(self) -> ServingTask:
-        task = super().task()
-        # The test itself asks in the main thread, which is also the loop's.
-        is_test = threading.current_thread() is threading.main_thread()
-        return task if is_test else replace(task, sections=Watched(task.sections))
-
-    def model(self, model_id: str) -> ModelRecord:
-        if threading.current_thread() is not threading.main_thread():
-            self.calls.append("model")
-        return super().model(model_id)
-
-    def records(self, model_ids: Collection[str]) -> Mapping[str, ModelRecord]:
-        self.calls.append("records")
-        return super().records(model_ids)
-
-
-def watched(make_stack: Callable[..., Any]) -> tuple[Any, WatchedRegistry]:
+async def test_a_change_is_read_compiled_and_saved_in_control_threads(
+    make_stack: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on the event loop, and not in a thread that prepares requests. All models' records are read in one call."""
+    local = [
+        callers_of(monkeypatch, owner, name)
+        for owner, name in ((reconcile, "decode"), (reconcile, "compile_spec"), (SpecStore, "save"))
+    ]
+    read = [callers_of(monkeypatch, FakeRegistry, name) for name in ("marker", "records")]
+    one_by_one = callers_of(monkeypatch, FakeRegistry, "model")
     stack = make_stack()
-    registry = stack.registry = WatchedRegistry()
-    stack.gateway = Gateway(
-        stack.settings, registry=registry, make_backend=lambda *_: stack.backend, records_period=0.05
-    )
-    Watched.readers.clear()
-    return stack, registry
-
-
-async def test_a_change_is_read_compiled_and_saved_in_control_threads(make_stack: Callable[..., Any]) -> None:
-    """Not on the event loop, and not in a thread that prepares requests."""
-    stack, registry = watched(make_stack)
     for number in range(5):
         stack.deploy(f"e{number}", f"m{number}")
-    registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e1"]}
     async with stack.gateway.running():
         await stack.served(*(f"e{number}" for number in range(5)))
         stack.deploy("late", "m9")
         await stack.served("late", *(f"e{number}" for number in range(5)))
         saved = stack.settings.state_dir / "gateway" / "last-good.json"
         await stack.until(lambda: saved.is_file() and "late" in saved.read_text())
-        assert {name.split("_")[0] for name in Watched.readers} <= {"control", "build", "registry", "download"}
-        assert any(name.startswith("control") for name in Watched.readers)
-
-
-async def test_the_records_of_all_models_are_read_in_one_call(make_stack: Callable[..., Any]) -> None:
-    """A thousand calls, one per model, would take too long."""
-    stack, registry = watched(make_stack)
-    for number in range(5):
-        stack.deploy(f"e{number}", f"m{number}")
-    async with stack.gateway.running():
-        await stack.served(*(f"e{number}" for number in range(5)))
-        assert {"records"} == set(registry.calls)
+    assert [{"control"}] * 3 == [set(threads) for threads in local]
+    assert [{"registry"}] * 2 == [set(threads) for threads in read]
+    assert {"MainThread"} == set(one_by_one)  # the test itself
 
 
 async def test_sections_that_did_not_change_are_not_parsed_again(
@@ -104,7 +62,11 @@ async def test_sections_that_did_not_change_are_not_parsed_again(
     """However often the Task is polled."""
     parsed = Mock(wraps=hocon.parse)
     monkeypatch.setattr(hocon, "parse", parsed)
-    stack, registry = watched(make_stack)
+    stack = make_stack()
+    registry = stack.registry
+    stack.gateway = Gateway(
+        stack.settings, registry=registry, make_backend=lambda *_: stack.backend, records_period=0.05
+    )
     stack.deploy("e", "m")
     registry.canary["c"] = {"endpoint": "c", "weights": [1.0], "load_endpoints": ["e"]}
     async with stack.gateway.running():

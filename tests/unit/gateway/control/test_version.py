@@ -58,17 +58,22 @@ def test_a_version_goes_from_pending_to_serving() -> None:
     assert {} == world.versions.pending()
 
 
-def test_the_former_version_serves_until_its_successor_does() -> None:
-    """Through all failures of the successor; then it leaves, once."""
+def test_what_serves_stays_until_its_successor_does() -> None:
+    """Through its failures, an invalid configuration, and back again, for which nothing is built; then it leaves."""
     world = World()
     [first] = world.want(e="a")
     endpoint = world.serve(first)
     [second] = world.want(e="b")
     world.versions.building(second)
     world.versions.failed(second, "no", is_final=True)
-    assert (first, {"e": endpoint}) == (world.versions.serving("e"), world.versions.endpoints())
     assert ("failed", "no", True) == (second.state, second.reason, second.is_final)
-    world.serve(second)
+    assert [] == world.want(e="a")
+    assert ([second], {}) == (world.given_up, world.versions.pending())
+    world.want({"e": "has no model"})
+    assert ("refused", "has no model") == (world.versions.pending()["e"].state, world.versions.pending()["e"].reason)
+    assert ({}, {"e": endpoint}) == (world.versions.unserved(), world.versions.endpoints())
+    [third] = world.want(e="c")
+    world.serve(third)
     assert [first] == world.versions.leaving
     world.versions.closed(first)
     assert (Phase.GONE, None) == (first.phase, first.endpoint)
@@ -92,31 +97,6 @@ def test_a_failed_version_keeps_its_reason_until_it_serves() -> None:
     assert ("pending", "wrong answer") == (version.phase, version.conditions()["Validated"]["reason"])
 
 
-def test_going_back_to_the_serving_version_builds_nothing() -> None:
-    """The successor is given up."""
-    world = World()
-    [first] = world.want(e="a")
-    world.serve(first)
-    [second] = world.want(e="b")
-    assert [] == world.want(e="a")
-    assert [second] == world.given_up
-    assert first is world.versions.serving("e")
-    assert {} == world.versions.pending()
-
-
-def test_a_refused_configuration_keeps_the_serving_version() -> None:
-    """An invalid entry says nothing about the version in service."""
-    world = World()
-    [first] = world.want(e="a")
-    world.serve(first)
-    world.want({"e": "has no model"})
-    assert first is world.versions.serving("e")
-    assert ("refused", "has no model") == (world.versions.pending()["e"].state, world.versions.pending()["e"].reason)
-    assert {} == world.versions.unserved()
-    assert [] == world.want(e="a")
-    assert {} == world.versions.pending()
-
-
 def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> None:
     """It is built once if the Task wants the same, and not at all if the endpoint was removed."""
     world = World()
@@ -125,7 +105,7 @@ def test_a_previously_served_version_is_restored_until_the_new_one_serves() -> N
     [wanted] = world.want(e="b", f="a")
     assert ([removed], [same]) == (world.given_up, [one for one in world.versions if one.url == "f"])
     world.serve(former)
-    assert former is world.versions.serving("e")
+    assert former is world.versions.served()["e"]
     assert {"e": plan("e", "a")} == world.versions.former()
     world.serve(wanted)
     assert ([former], {}) == (world.versions.leaving, world.versions.former())

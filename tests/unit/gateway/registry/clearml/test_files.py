@@ -12,7 +12,7 @@ import pytest
 from clearml.storage.helper import StorageHelper
 
 from gateway.errors import RegistryRefused, RegistryUnavailable
-from gateway.registry.clearml import files, stores
+from gateway.registry.clearml import files
 from gateway.registry.clearml.files import Files
 from gateway.registry.port import Parts
 from tests.waiting import until
@@ -85,7 +85,7 @@ def test_a_slow_download_tells_how_far_it_is(
         yield bytes(1_000_000)
 
     monkeypatch.setattr(files, "_QUIET_S", 0.001)
-    monkeypatch.setattr(stores, "on_disk", lambda _: Parts(4_000_000, read))
+    monkeypatch.setattr(files, "on_disk", lambda _: Parts(4_000_000, read))
     with caplog.at_level(logging.INFO, "triton_gateway.registry"):
         store.download("file:///models/one.zip", tmp_path)
     assert told.is_set()
