@@ -66,14 +66,8 @@ def test_the_grid_ends_at_the_models_longest_input():
 
 def test_the_line_is_the_stock_clis_own():
     """With the shapes it wants, and what was tuned as --aux-config."""
-    arguments = model_add(
-        "faq/2",
-        "m" * 32,
-        [Tensor("input_ids", "int64", (-1, -1))],
-        [Tensor("logits", "float32", (-1, 3))],
-        Tuned(2, 1, 8).pairs(),
-    )
-    line = command_line(arguments)
+    inputs, outputs = [Tensor("input_ids", "int64", (-1, -1))], [Tensor("logits", "float32", (-1, 3))]
+    line = command_line(model_add("faq/2", "m" * 32, inputs, outputs, Tuned(2, 1, 8).pairs()))
     assert line.startswith("clearml-serving model add --engine triton --endpoint faq --version 2 --model-id mmm")
     assert "--input-size '[-1, -1]'" in line
     assert line.endswith(

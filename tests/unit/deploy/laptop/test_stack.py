@@ -125,20 +125,12 @@ def stack(tmp_path: Path, environ: dict[str, str], **options: Any) -> Stack:
     return Stack(UpOptions(state=StateDir.at(tmp_path), environ=environ, **options), Screen())
 
 
-def test_server_named_by_the_environment_is_used(tmp_path: Path) -> None:
-    """Host and both keys together name a ClearML server."""
-    assert not stack(tmp_path, REAL)._is_embedded()
+def test_the_embedded_server_is_used_unless_the_environment_names_another(tmp_path: Path) -> None:
+    """Host and both keys together name one, half of it is a mistake; our own file, sourced by a shell, names ours."""
     assert stack(tmp_path, {})._is_embedded()
-
-
-def test_half_a_configuration_is_refused(tmp_path: Path) -> None:
-    """A host without keys is a mistake, and `up` does not guess what was meant."""
+    assert not stack(tmp_path, REAL)._is_embedded()
     with pytest.raises(DeployError, match="CLEARML_API_SECRET_KEY"):
         stack(tmp_path, {k: v for k, v in REAL.items() if "SECRET" not in k})._is_embedded()
-
-
-def test_our_own_environment_file_does_not_name_a_foreign_server(tmp_path: Path) -> None:
-    """A shell in which the file of an earlier run was sourced starts the embedded control plane as before."""
     ours = Credentials.load_or_create(StateDir.at(tmp_path).controlplane)
     assert stack(tmp_path, {**REAL, "CLEARML_API_ACCESS_KEY": ours.access_key})._is_embedded()
 

@@ -51,34 +51,24 @@ def test_path_that_is_no_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_facts_are_remembered_and_added_to(state: StateDir) -> None:
-    """Remembering a fact keeps the others."""
+    """Remembering a fact keeps the others. With a damaged file they are lost, but the start works."""
     state.remember(task={"id": "t"})
     state.remember(ports={"gateway": 1})
     assert StateDir.at(state.root).recall() == {"task": {"id": "t"}, "ports": {"gateway": 1}}
+    for text in ("", "{", "[]"):
+        state.facts.write_text(text)
+        assert state.recall() == {}
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]"])
-def test_damaged_facts_are_no_facts(state: StateDir, text: str) -> None:
-    """With a damaged file, the facts are lost, but the start works."""
-    state.facts.write_text(text)
-    assert state.recall() == {}
-
-
-def test_environment_file_can_be_sourced_by_its_owner_only(state: StateDir) -> None:
-    """It contains a secret, and all values survive the shell."""
-    state.write_env({"A": "it's $HOME", "B": "2"})
-    assert stat.S_IMODE(state.env_file.stat().st_mode) == 0o600
-    shell = subprocess.run(
-        ["bash", "-c", f'. "{state.env_file}"; printf "%s|%s" "$A" "$B"'],
-        env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert shell.stdout == "it's $HOME|2"
-
-
-def test_what_is_written_for_the_shell_is_read_again(tmp_path: Path) -> None:
-    """Values with spaces and quotes too, and paths that are not UTF-8; no file means no variables."""
-    state = StateDir.at(tmp_path)
+def test_environment_file_can_be_sourced_by_its_owner_only_and_is_read_again(state: StateDir) -> None:
+    """It contains a secret, and all values survive the shell: paths that are not UTF-8, too."""
     assert {} == state.read_env()
-    variables = {"A": "it's one", "B": "x=y", "C": "", "D": os.fsdecode("Größe".encode("latin-1"))}
+    variables = {"A": "it's $HOME", "B": "x=y", "C": "", "D": os.fsdecode("Größe".encode("latin-1"))}
     state.write_env(variables)
     assert variables == state.read_env()
+    assert stat.S_IMODE(state.env_file.stat().st_mode) == 0o600
+    shell = subprocess.run(
+        ["bash", "-c", f'. "{state.env_file}"; printf "%s|%s|%s|%s" "$A" "$B" "$C" "$D"'],
+        env={"PATH": "/usr/bin:/bin"}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert "|".join(variables.values()) == os.fsdecode(shell.stdout)

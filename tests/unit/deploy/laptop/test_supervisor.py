@@ -36,10 +36,10 @@ DIES_AT_START = "import sys; print('OSError: [Errno 98] Address already in use',
 class Stand:
     """A supervisor in a temporary folder, what it has said, and parts that write their id when they are ready."""
 
-    def __init__(self, folder: Path, calm_s: float = 600.0) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.said: list[str] = []
-        self.supervisor = Supervisor(folder / "logs", self.said.append, calm_s=calm_s)
+        self.supervisor = Supervisor(folder / "logs", self.said.append)
 
     def part(self, name: str, code: str, **options: float) -> Part:
         mark = self.folder / f"{name}.pid"
@@ -99,32 +99,26 @@ async def test_a_part_that_never_works_or_does_not_exist_is_refused(stand: Stand
         await stand.supervisor.start(Part("none", ("/no/such/program",), part.env, part.probe))
 
 
-async def test_a_part_that_dies_is_restarted_and_said_to_be_back(stand: Stand) -> None:
-    await stand.supervisor.start(stand.part("one", SERVES))
-    before = stand.pid("one")
-    await stand.kill("one", 1)
-    assert before != stand.pid("one")
-    assert stand.said[0].startswith("one died (killed by SIGKILL); restarting (log: ")
-    assert not stand.supervisor.failed.done()
-
-
-async def test_a_second_death_soon_after_ends_everything_with_its_reason(stand: Stand) -> None:
-    await stand.supervisor.start(stand.part("one", SERVES))
-    await stand.supervisor.start(stand.part("two", SERVES))
+@pytest.mark.parametrize("calm_s", [600.0, 0.0], ids=["soon", "far apart"])
+async def test_a_part_that_dies_is_restarted_but_a_second_death_soon_after_ends_everything(
+    stand: Stand, calm_s: float
+) -> None:
+    stand.supervisor._calm = calm_s
+    for name in ("one", "two"):
+        await stand.supervisor.start(stand.part(name, SERVES))
+    before = stand.pid("two")
     await stand.kill("two", 1)
-    os.kill(stand.pid("two"), signal.SIGKILL)
-    with pytest.raises(DeployError, match=r"two died \(killed by SIGKILL\), again"):
-        await stand.supervisor.failed
-    assert is_alive(stand.pid("one"))  # until `up` stops everything, in order
-
-
-async def test_deaths_far_apart_are_forgiven(tmp_path: Path) -> None:
-    stand = Stand(tmp_path, calm_s=0.0)
-    await stand.supervisor.start(stand.part("one", SERVES))
-    await stand.kill("one", 1)
-    await stand.kill("one", 2)
+    assert before != stand.pid("two")
+    assert stand.said[0].startswith("two died (killed by SIGKILL); restarting (log: ")
     assert not stand.supervisor.failed.done()
-    await stand.supervisor.stop()
+    if calm_s:
+        os.kill(stand.pid("two"), signal.SIGKILL)
+        with pytest.raises(DeployError, match=r"two died \(killed by SIGKILL\), again"):
+            await stand.supervisor.failed
+    else:
+        await stand.kill("two", 2)
+        assert not stand.supervisor.failed.done()
+    assert is_alive(stand.pid("one"))  # until `up` stops everything, in order
 
 
 async def test_what_a_dead_part_has_left_is_ended_before_its_restart(stand: Stand) -> None:

@@ -7,16 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from deploy.bundles.judge.parity import (
-    EXACT,
-    REDUCED,
-    Parity,
-    cosine,
-    excesses,
-    neighbours,
-    read,
-    tolerance_for,
-)
+from deploy.bundles.judge.parity import EXACT, REDUCED, Parity, cosine, excesses, neighbours, read, tolerance_for
 from preprocessing.config import TaskConfig
 from preprocessing.types import Encoded, ParsedRequest, Prepared
 
@@ -37,12 +28,6 @@ def test_neighbours_count_whose_nearest_stays():
     assert neighbours(true, moved) < 1.0
 
 
-def test_precision_decides_what_is_asked():
-    """fp32 is held to 1e-4, bf16 to its cosine."""
-    assert EXACT == tolerance_for("fp32")
-    assert REDUCED == tolerance_for("bf16")
-
-
 @pytest.mark.parametrize(
     ("change", "says"),
     [
@@ -56,6 +41,7 @@ def test_precision_decides_what_is_asked():
 def test_each_excess_says_how_much_and_what_is_allowed(change, says):
     """Also where the number is not a number."""
     assert [] == excesses(GOOD, EXACT)
+    assert (EXACT, REDUCED) == (tolerance_for("fp32"), tolerance_for("bf16"))
     (line,) = excesses(replace(GOOD, **change), EXACT)
     assert line.startswith(says)
 

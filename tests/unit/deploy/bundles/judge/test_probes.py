@@ -26,6 +26,7 @@ def test_every_length_up_to_128_and_around_every_bucket_above_it():
     assert {129, 143, 144, 145, 159, 160, 287, 288, 289, 299, 300} <= set(found)
     assert 150 not in found
     assert 300 == found[-1]
+    assert [1, 2, 3] == lengths(3)
 
 
 def test_long_models_are_tried_at_some_lengths_between_powers_of_two_and_at_their_longest():
@@ -35,11 +36,6 @@ def test_long_models_are_tried_at_some_lengths_between_powers_of_two_and_at_thei
     assert all(b < 1.2 * a if a < 2048 else b < 1.34 * a for a, b in pairwise(found))
     assert {0, 1, 63} <= {n % 64 for n in found}
     assert 32 > len(found)
-
-
-def test_a_model_of_few_tokens_is_tried_at_all_of_them():
-    """None above."""
-    assert [1, 2, 3] == lengths(3)
 
 
 class Processor:
@@ -99,25 +95,22 @@ def long(request):
     return Probes(rows, truths, tuple(probes._calls(rows, ROWS, replace(Processor.config, max_length=2048))), 3)
 
 
-@pytest.mark.parametrize("tokens", [4000, 8000, 12_000, 15_900])
-def test_a_graph_that_is_wrong_in_large_calls_is_refused(long, tokens):
-    """As large as the gateway sends them. Calls of which only the shorter rows are kept never show it."""
-    found = verdict(long, lambda answer, rows, longest: -answer if rows > 2 and rows * longest > tokens else answer)
-    assert "each of which is right alone" in found.faults[0]
+@pytest.mark.parametrize(("tokens", "longest_row"), [
+    *((tokens, 0) for tokens in (4000, 8000, 12_000, 15_900)), *((0, row) for row in (600, 900, 1500, 2048)),
+])  # fmt: skip
+def test_a_graph_that_is_wrong_in_large_calls_or_with_long_rows_is_refused(long, tokens, longest_row):
+    """As large as the gateway sends them: calls of which only the shorter rows are kept, or short rows, never show it.
 
+    One call shows what happens if Triton joins several.
+    """
 
-@pytest.mark.parametrize("longest_row", [600, 900, 1500, 2048])
-def test_long_rows_are_judged_in_batches(long, longest_row):
-    """A graph that mixes up the rows of a batch only if they are long."""
-    found = verdict(long, lambda a, rows, longest: -a if rows > 1 and longest >= longest_row else a)
-    assert "each of which is right alone" in found.faults[0]
+    def spoil(answer, rows, longest):
+        return -answer if rows > bool(tokens) + 1 and rows * longest > tokens and longest >= longest_row else answer
 
-
-def test_no_call_has_more_tokens_than_triton_may_join(long):
-    """Memory is for the gateway's calls; one call shows what happens if Triton joins several."""
-    sizes = [len(call) * max(long.rows[i].n_tokens for i in call) for call in long.calls if len(call) > 1]
-    assert ROWS * 512 == sorted(sizes)[-1]
-    assert 16_384 >= sorted(sizes)[-2]
+    assert "each of which is right alone" in verdict(long, spoil).faults[0]
+    sizes = sorted(len(call) * max(long.rows[i].n_tokens for i in call) for call in long.calls if len(call) > 1)
+    assert ROWS * 512 == sizes[-1]
+    assert 16_384 >= sizes[-2]
 
 
 @pytest.mark.parametrize(
