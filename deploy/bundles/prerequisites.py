@@ -10,30 +10,19 @@ from typing import Final
 
 from deploy.bundles.export import custom_code
 from deploy.bundles.export.source import refuse_generation
-from deploy.bundles.model_kinds import IN_PYTHON, Given
+from deploy.bundles.model_kinds import Given
 from deploy.tools.errors import DeployError
 
 PACKAGES: Final = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime")
 """transformers brings huggingface_hub."""
 
 
-def check(
-    given: Given, *, tries_all: bool = False, is_served_here: bool = False, trusts_code: bool = False
-) -> None:  # fmt: skip
-    """Raise ``DeployError`` if ``given`` needs an export that cannot run here, or if the library that runs it is
-    missing.
-
-    ``is_served_here``: a gateway in this environment will serve it. ``trusts_code``: the model's own code may run.
-    """
-    if is_served_here and given.kind in IN_PYTHON and util.find_spec(given.kind) is None:
-        raise DeployError(
-            f"{given.given} needs {given.kind}, which is not installed",
-            hint='run `pip install ".[engines]"`',
-        )
+def check(given: Given, *, trusts_code: bool = False) -> None:
+    """Raise ``DeployError`` if ``given`` needs an export that cannot run. ``trusts_code``: its own code may run."""
     if given.kind != "transformers":
         return
     refuse_generation(given.config, given.given)
-    require(openvino=tries_all)
+    require(openvino=False)
     if given.path is not None:
         with custom_code.trusted(trusts_code):
             custom_code.check(given.path)

@@ -15,7 +15,8 @@ from deploy.bundles.work_folder import link, work_folder
 from deploy.sync.model_folder.onnx_signature import DTYPES, onnx_signature
 from deploy.tools.clearml_serving import Tensor
 from deploy.tools.errors import DeployError
-from deploy.tools.folders import aside, file_name, path_within
+from deploy.tools.folders import aside
+from gateway.file_names import file_name, path_within
 from preprocessing.errors import PreprocessingError
 from preprocessing.tokenizer import TextTokenizer
 

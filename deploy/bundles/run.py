@@ -32,7 +32,8 @@ from deploy.sync.model_folder import execution
 from deploy.sync.model_folder.cores import available_cores
 from deploy.tools.clearml_serving import model_add
 from deploy.tools.errors import DeployError
-from deploy.tools.folders import aside, file_name
+from deploy.tools.folders import aside
+from gateway.file_names import file_name
 from preprocessing.processor import TextProcessor
 
 GRAPH: Final = "model.onnx"

@@ -12,30 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
-
-from deploy.tools.folders import held, hold
-
-_PREFIX: Final = ".work-"
-_LOCK: Final = "lock"
 
 
 @contextlib.contextmanager
 def work_folder(output: Path) -> Iterator[Path]:
-    """Create ``output`` and yield an empty folder in it, which is removed at the end, also after Ctrl-C or an error.
-
-    The next run removes what a killed run left; folders of concurrent runs stay.
-    """
+    """Create ``output`` and yield an empty folder in it, which is removed at the end, also after Ctrl-C or an error."""
     output.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(output)
-    place = Path(tempfile.mkdtemp(dir=output, prefix=_PREFIX))
-    try:
-        with held(place / _LOCK):
-            work = place / "run"
-            work.mkdir()
-            yield work
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=output, prefix=".work-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def link(source: Path, target: Path) -> None:
@@ -50,10 +34,3 @@ def file_hash(path: Path) -> str:
     """Return the sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remove_leftovers(output: Path) -> None:
-    for place in output.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError), (place / _LOCK).open("a") as lock:
-            hold(lock, waits=False)
-            shutil.rmtree(place, ignore_errors=True)

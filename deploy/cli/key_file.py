@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
-from gateway import callers, registry
+from gateway import callers, durable, locks, registry
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -53,13 +53,8 @@ class KeyStore:
             raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
         with self._errors():
             known = self._stored().peppers
-            if not self.pepper_path.exists():
-                if known:
-                    raise DeployError(
-                        f"the pepper of the keys in {self} is not at {self.pepper_path}",
-                        hint="give the gateways' one with --pepper-file",
-                    )
-                return first_pepper(self.pepper_path)
+            if not known and not self.pepper_path.exists():
+                folders.create_file(self.pepper_path, callers.new_pepper)  # unless another process has just done so
             pepper = callers.read_pepper(self.pepper_path.read_bytes())
             if known - {"", callers.name_of(pepper)}:
                 raise DeployError(
@@ -100,7 +95,7 @@ class KeyFileStore(KeyStore):
         """See ``KeyStore.editing``."""
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with folders.held(self.path.with_name(f"{self.path.name}.lock")):
+            with locks.held(self.path.with_name(f"{self.path.name}.lock")):
                 stored, pepper = self._stored(), self.pepper()
                 yield stored
                 content = {
@@ -168,32 +163,31 @@ def state_of(key: callers.Key, now: float) -> str:
 
 
 def time_of(text: str, now: float) -> str:
-    """Return a time given by a person (``90d``, ``2027-01-31T12:00Z``) as it is stored; empty for empty."""
+    """Return a time given by a person (``90d``, ``2027-01-31T12:00Z``) as it is stored; empty for empty.
+
+    Raises ``DeployError`` if it is none, or in the past.
+    """
     if not text:
         return ""
     found = _DURATION.match(text.strip())
     try:
-        return callers.written(now + int(found[1]) * _SECONDS[found[2]] if found else callers.seconds(text.strip()))
-    except (ValueError, OverflowError) as error:
-        raise DeployError(f"{text!r} is not a time", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z") from error
-
-
-def first_pepper(path: Path) -> bytes:
-    """Create a pepper at ``path`` unless another process has just done so; return the one that is there."""
-    if not path.exists():
-        folders.create_file(path, callers.new_pepper)
-    return callers.read_pepper(path.read_bytes())
+        end = now + int(found[1]) * _SECONDS[found[2]] if found else callers.seconds(text.strip())
+        if end > now:
+            return callers.written(end)
+    except (ValueError, OverflowError):
+        pass
+    raise DeployError(f"{text!r} is not a time to come", hint="write 90d, 12h, 2027-01-31 or 2027-01-31T12:00Z")
 
 
 def _replace(path: Path, text: str) -> None:
     """Replace the file at ``path``, and keep its owner and mode: a gateway may read it as another user."""
     path = path.resolve()  # a symbolic link stays a link
     if not path.exists():
-        folders.replace_file(path, text)
+        durable.replace(path, text)
         return
     was = path.stat()
     try:
-        folders.replace_file(path, text, mode=was.st_mode & 0o777, owner=(was.st_uid, was.st_gid))
+        durable.replace(path, text, mode=was.st_mode & 0o777, owner=(was.st_uid, was.st_gid))
     except PermissionError:
         raise DeployError(
             f"{path} belongs to another user, who could not read the new file, or its folder cannot be written",

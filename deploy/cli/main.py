@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
@@ -53,7 +52,8 @@ EXTRAS = {"controlplane": "controlplane", "triton": "triton", "up": "laptop", "d
 _OURS = ("deploy", "gateway", "preprocessing")
 
 _USAGE, _FAILED, _INTERRUPTED = 2, 1, 130
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_OF_THE_MACHINE = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.EROFS)
+"""A full disk, or a file of somebody else: nothing to report to us."""
 
 
 class _LazyGroup(click.Group):
@@ -124,11 +124,9 @@ def main(argv: Sequence[str] | None = None, *, root: click.Group = group) -> int
         name = error.name.partition(".")[0]
         return _fail(f"the Python package {name} is not installed; run `pip install {remedy}", _FAILED)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return _fail("the disk is full; make room and try again", _FAILED)
-        if error.errno in _FORBIDDEN and error.filename:
-            return _fail(f"{error.filename}: {error.strerror}; check its owner and permissions", _FAILED)
-        return _fail(_unexpected(error), _FAILED)
+        if error.errno not in _OF_THE_MACHINE:
+            return _fail(_unexpected(error), _FAILED)
+        return _fail(f"{f'{error.filename}: ' if error.filename else ''}{error.strerror}", _FAILED)
     except Exception as error:  # noqa: BLE001 - the outermost boundary: a line and a log file instead of a traceback
         return _fail(_unexpected(error), _FAILED)
     return result if isinstance(result, int) else 0
@@ -151,9 +149,8 @@ def _unexpected(error: BaseException) -> str:
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(details)
     except OSError as failure:
-        folder = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - only shown
-        return f"{said} (no details: {folder} cannot be written: {failure.strerror}; set TMPDIR to another folder)"
-    return f"{said} (details: {Path(path)})"
+        return f"{said} (no details: they cannot be written: {failure.strerror}; set TMPDIR to another folder)"
+    return f"{said} (details: {path})"
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Refuses what could not be compared, or would begin with the wrong version. Pure.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -102,20 +103,11 @@ def stable_of(serving: spec.ServingSpec, endpoint: str, canary: str) -> str:
 
 def percents(text: str) -> tuple[float, ...]:
     """Return the shares of steps that were typed as `1,5,25,50,100`. Raises ``DeployError``."""
-    try:
+    with contextlib.suppress(ValueError):
         steps = tuple(float(part) for part in text.split(","))
-    except ValueError as error:
-        raise DeployError(
-            f"--steps {text!r} is not a list of percentages", hint="write for instance 1,5,25,50,100"
-        ) from error
-    if not steps or any(not 0 < step <= 100 for step in steps) or list(steps) != sorted(set(steps)):
-        raise DeployError(
-            f"--steps {text}: each step must be larger than the one before, above 0 and at most 100",
-            hint="write for instance 1,5,25,50,100",
-        )
-    if steps[0] == 100:
-        raise DeployError(
-            "with a first step of 100, nothing can be compared",
-            hint="start lower, or send all requests to the version with `triton-gateway canary set`",
-        )
-    return steps if steps[-1] == 100 else (*steps, 100.0)
+        if list(steps) == sorted(set(steps)) and 0 < steps[0] < 100 >= steps[-1]:
+            return steps if steps[-1] == 100 else (*steps, 100.0)
+    raise DeployError(
+        f"--steps {text!r}: each step must be a percentage larger than the one before, the first one between 0 and 100",
+        hint="write for instance 1,5,25,50,100; `triton-gateway canary set` sends all requests to a version",
+    )

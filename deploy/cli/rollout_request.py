@@ -18,10 +18,8 @@ Stop = Callable[[float], bool]
 """Waits for seconds; returns True if the person wants to go."""
 
 LOOK_S: Final = 1.0
-TAKEN_S: Final = 60.0
-"""Seconds in which a living controller, or the next one, carries out a request."""
 ABORTED_S: Final = 25.0
-"""The same before an abort is carried out here: in that time, another controller takes over."""
+"""Seconds before an abort is carried out here: in that time, another controller takes over."""
 NOBODY: Final = "no controller runs for this serving Task, so nobody carries this out"
 _HINT: Final = "start one: `triton-gateway controller --gateway URL` (`up` and the chart run one)"
 
@@ -35,8 +33,12 @@ class Progress:
     problem: str = ""
 
 
-def ask(store: RegistryWriter, endpoint: str, wanted: Request) -> None:
-    """Write the request ``wanted``; the last one counts."""
+def ask(
+    store: RegistryWriter, endpoint: str, wanted: Request, *, clock: Callable[[], float] = time.time
+) -> None:  # fmt: skip
+    """Write the request ``wanted``; the last one counts. Raises ``DeployError`` if no controller runs."""
+    if not election.alive(store.reports, now=clock()):
+        raise DeployError(f"{NOBODY}: nothing was changed", hint=_HINT)
     store.write({}, [record.asked(endpoint, wanted)])
 
 
@@ -45,10 +47,10 @@ def followed(
 ) -> Iterator[Progress]:
     """Yield the progress of a rollout until it ends or ``stop`` says so. ``wanted``: the request that begins it.
 
-    Raises ``DeployError`` if no controller begins it in time, which then never happens, and the registry's errors.
+    Raises ``DeployError`` if the rollout was removed, and the registry's errors.
     """
     seen: list[Decision] = []
-    until, marker, rollout = clock() + TAKEN_S, "", None
+    marker, rollout = "", None
     while True:
         now = clock()
         try:
@@ -60,9 +62,8 @@ def followed(
                 return
             continue
         if wanted is not None and record.is_waiting(wanted, rollout):
-            if now >= until:
-                _withdraw(store, endpoint, wanted)
-            yield Progress(None, problem=_nobody(store, now))
+            leader = election.alive(store.reports, now=now)
+            yield Progress(None, problem=f"waiting for the controller {leader}" if leader else f"{NOBODY}. {_HINT}")
         elif rollout is None:
             raise DeployError(f"the rollout of {endpoint} was removed")
         else:
@@ -89,48 +90,39 @@ def carried_out(
 ) -> Rollout | None:
     """Ask for ``wanted``, and return the rollout after it. None: no controller answers, and the abort was done here.
 
-    Raises ``DeployError`` if there is no such rollout, or nobody carries out anything but an abort.
+    Raises ``DeployError`` if there is no such rollout, or no controller for anything but an abort.
     """
     task, is_abort = store.task(), wanted.command == "abort"
     rollout, before = record.read(task, endpoint), record.request(task, endpoint)
-    if before is not None and record.is_waiting(before, rollout) and before.command == "run":
+    if before is not None and before.command == "run" and record.is_waiting(before, rollout):
         if not is_abort:
             raise DeployError(f"the rollout of {endpoint} has not begun yet", hint="no controller has taken it up")
-        _withdraw(store, endpoint, before)
+        store.ledger.remove("rollout_request", [endpoint])
         rollout = record.read(store.task(), endpoint)
+        if record.is_waiting(before, rollout):  # no controller has taken it up just now
+            raise DeployError("the rollout had not begun: its request is withdrawn, nothing was changed")
     if rollout is None or rollout.phase == "refused":
         raise DeployError(f"there is no rollout of {endpoint}", hint="`triton-gateway canary run` starts one")
     if rollout.is_over:
         raise DeployError(f"the rollout of {endpoint} has ended: {rollout.phase} ({rollout.why})")
-    ask(store, endpoint, wanted)
+    if is_abort and not election.alive(store.reports, now=clock()):
+        _abort(store, endpoint, rollout, wanted)
+        return None
+    ask(store, endpoint, wanted, clock=clock)
     until = clock() + ABORTED_S
     for progress in followed(store, endpoint, wanted, stop, clock=clock):
         if progress.rollout is not None:
             return progress.rollout
-        is_alone = not election.alive(store.reports, now=clock())
-        if is_abort and (is_alone or clock() >= until):
-            _abort(store, endpoint, rollout)
+        if is_abort and clock() >= until:
+            _abort(store, endpoint, rollout, wanted)
             return None
-        if is_alone:
-            _withdraw(store, endpoint, wanted)
     raise DeployError("interrupted; the request waits for the controller")
 
 
-def _abort(store: RegistryWriter, endpoint: str, rollout: Rollout) -> None:
+def _abort(store: RegistryWriter, endpoint: str, rollout: Rollout, wanted: Request) -> None:
     """Give the canary weight 0 and end its mirroring. The request stays: a controller that returns ends the rollout."""
     task, serving = store.task(), record.readable(store.spec())
     ended = steps.after_command(rollout, "abort", "", 0.0)
     shares = record.wanted_weights(serving, ended) or {}
-    store.write(record.with_weights(task, endpoint, shares), record.mirroring(serving, ended, by=record.CONTROLLER))
-
-
-def _withdraw(store: RegistryWriter, endpoint: str, wanted: Request) -> None:
-    """Take the request back, unless a controller takes it up just now. Raises ``DeployError`` if it was taken back."""
-    store.ledger.remove("rollout_request", [endpoint])
-    if record.is_waiting(wanted, record.read(store.task(), endpoint)):
-        raise DeployError(f"{NOBODY}: the request is withdrawn, nothing was changed", hint=_HINT)
-
-
-def _nobody(store: RegistryWriter, now: float) -> str:
-    leader = election.alive(store.reports, now=now)
-    return f"waiting for the controller {leader}" if leader else f"{NOBODY}. {_HINT}"
+    mirroring = record.mirroring(serving, ended, by=record.CONTROLLER)
+    store.write(record.with_weights(task, endpoint, shares), [*mirroring, record.asked(endpoint, wanted)])

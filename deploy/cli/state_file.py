@@ -10,12 +10,11 @@ from __future__ import annotations
 import copy
 import functools
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from dataclasses import replace
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import yaml
@@ -25,9 +24,10 @@ from deploy.cli import objective
 from deploy.controller import default_versions
 from deploy.controller.history.changes import KEY_FIELD, NAMED, SECTIONS, entries, said
 from deploy.controller.rollouts import record
-from deploy.tools import folders, sections
+from deploy.tools import sections
 from deploy.tools.errors import DeployError
-from gateway import registry, spec, version_numbers
+from gateway import preview, registry, spec, version_numbers
+from gateway.file_names import path_within
 
 KINDS: Final = ("code", *SECTIONS, "versions", "defaults", "objectives")
 """Parts of a document that are compared; each one needs only those before it."""
@@ -57,26 +57,15 @@ def _name(text: str) -> str:
     return name
 
 
-def _files(code: dict[str, str]) -> dict[str, str]:
-    paths: set[PurePosixPath] = set()
-    for file in code:
-        path = folders.path_within(file)
-        if not paths.isdisjoint((path, *path.parents)) or any(path in other.parents for other in paths):
-            raise ValueError(f"the code file {file} is there twice, or as a file and as a folder")
-        paths.add(path)
-    return code
+def _file(text: str) -> str:
+    return str(path_within(text))
 
 
 _Names = Annotated[StrictStr, AfterValidator(_name)]
 _Section = dict[_Names, dict[StrictStr, Any]]
-_Code = Annotated[dict[StrictStr, StrictStr], Field(min_length=1), AfterValidator(_files)]
+_Code = Annotated[dict[Annotated[StrictStr, AfterValidator(_file)], StrictStr], Field(min_length=1)]
 _Artifact = Annotated[StrictStr, Field(pattern=r"^\w[^/\\]*$")]
 _Version = Annotated[_Names, Field(pattern=r"^.+/\d+$")]
-
-
-class _Canary(BaseModel, extra="allow"):
-    weights: list[Annotated[float, Field(strict=True)]]
-    load_endpoints: list[StrictStr] | None = None
 
 
 class _State(BaseModel, extra="forbid"):
@@ -85,7 +74,7 @@ class _State(BaseModel, extra="forbid"):
     version: Literal[1] = 1
     endpoints: _Section = {}
     auto_update: _Section = {}
-    canaries: dict[_Names, _Canary] = {}
+    canaries: _Section = {}
     metrics: _Section = {}
     versions: dict[_Version, StrictStr] = {}
     models: dict[StrictStr, _Model] = {}
@@ -155,18 +144,9 @@ def parsed(text: str, name: str) -> Document:
         raise DeployError(f"{name}: {' '.join(map(str, first['loc']))}: {first['msg']}", hint=_HINT) from None
     for kind in SECTIONS:
         document[kind] = {key: said(fields) for key, fields in document[kind].items()}
-        for key, fields in document[kind].items():
-            if wrong := {"model", "code", "versions"} & fields.keys():
-                raise DeployError(
-                    f"{name}: {NAMED[kind]} {key} has a field {min(wrong)}, which ClearML does not know",
-                    hint=f"name a model by model_id, and code by preprocess_artifact; {_HINT}",
-                )
     for key, fields in document["endpoints"].items():
         if "version" in fields and not key.endswith(f"/{fields['version']}"):
             raise DeployError(f"{name}: endpoint {key} must be named after its version: …/{fields['version']}")
-    for key, fields in document["canaries"].items():
-        if "load_endpoints" in fields and len(fields["load_endpoints"]) != len(fields["weights"]):
-            raise DeployError(f"{name}: canary {key} must have as many load_endpoints as weights")
     for key, fields in document["objectives"].items():
         where = f"objective {key} of {name}"
         if unknown := [part for part in fields if part not in spec.OBJECTIVE]:
@@ -223,12 +203,6 @@ class Planned(NamedTuple):
         ]  # fmt: skip
 
 
-def planned(store: Store, file: Path, *, prune: bool) -> Planned:
-    """Compare the Task with a file (``-``: standard input). Raises ``DeployError`` and the registry's errors."""
-    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-    return compared(store, parsed(text, str(file)), prune=prune)
-
-
 def compared(store: Store, document: Document, *, prune: bool) -> Planned:
     """Compare the Task with a document. Entries that only the Task has stay unless ``prune`` removes them.
 
@@ -266,38 +240,31 @@ def described(change: Change) -> str:
 # --- changes to the Task ----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Writes:
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
-    records: list[registry.Record] = field(default_factory=list)
-    code: dict[str, Mapping[str, str]] = field(default_factory=dict)
+class _Writes(NamedTuple):
+    sections: dict[str, str]
+    """Section → its text."""
+    records: list[registry.Record]
+    code: dict[str, Mapping[str, str]]
     """Key of the artifact → its files."""
 
 
-def check(plan: Planned) -> None:
+def check(store: Store, plan: Planned) -> None:
     """Raise ``DeployError`` if the plan would add a fault to the Task, so that it could not be served."""
     task, writes = plan.task, _writes(plan, "")
     code = {key: spec.ArtifactRef(key, "file:///code", None, is_archive=False) for key in writes.code}
-    then = replace(task, sections={**task.sections, **_texts(writes)}, artifacts={**task.artifacts, **code})
-    known = set(spec.decode(task).faults)
-    serving = spec.decode(then)
-    faults = [f"{fault.subject}: {fault.message}" for fault in serving.faults if fault not in known]
+    then = replace(task, sections={**task.sections, **writes.sections}, artifacts={**task.artifacts, **code})
+    known = preview.preview(store, spec.decode(task)).faults
+    found = preview.preview(store, spec.decode(then))
+    faults = [f"{fault.subject}: {fault.message}" for fault in found.faults if fault not in known]
     for kind, name, _, fields in plan.changes():
-        versions = [url for url, one in serving.endpoints.items() if one.endpoint == name and one.version]
+        versions = [url for url, one in found.spec.endpoints.items() if one.endpoint == name and one.version]
         if kind == "defaults" and fields not in versions:
             of_it = ", ".join(sorted(versions)) or "it has none"
             faults.append(f"default {name}: {fields} is not one of its versions ({of_it})")
-        if kind == "versions" and name not in serving.endpoints:
+        if kind == "versions" and name not in found.spec.endpoints:
             faults.append(f"version {name}: there is no auto-update rule {name.rpartition('/')[0]}")
     if faults:
         raise DeployError(f"the result could not be served: {faults[0]}", hint="nothing was changed")
-
-
-def _texts(writes: _Writes) -> dict[str, str]:
-    try:
-        return {name: sections.render(section) for name, section in writes.sections.items()}
-    except (TypeError, ValueError) as error:
-        raise DeployError(f"a section of the serving Task cannot be written in ClearML's format: {error}") from error
 
 
 def apply(store: Store, plan: Planned, *, by: str) -> None:
@@ -306,7 +273,6 @@ def apply(store: Store, plan: Planned, *, by: str) -> None:
     Raises ``DeployError`` if somebody else has changed the Task since it was read, and the registry's errors.
     """
     task, writes = plan.task, _writes(plan, by)
-    texts = _texts(writes)
     for key, files in writes.code.items():
         _attach(store, key, files)
     again = store.task()
@@ -314,21 +280,22 @@ def apply(store: Store, plan: Planned, *, by: str) -> None:
         raise DeployError(
             "someone else has just changed this serving Task", hint="see the changes with `diff`, and apply again"
         )
-    store.write(texts, writes.records)
+    store.write(writes.sections, writes.records)
 
 
 def _writes(plan: Planned, by: str) -> _Writes:
-    found, time_now = _Writes(), time.time()
+    """Return what the plan writes. Raises ``DeployError`` if a section has no form that the SDK reads."""
+    changed, records, code, time_now = dict[str, dict[str, Any]](), list[registry.Record](), {}, time.time()
     for kind, key, _, then in plan.changes():
         name = _GIVEN if kind == "versions" else SECTIONS.get(kind, kind)
         if kind == "code":
-            found.code[key] = then
+            code[key] = then
         elif kind == "defaults":
-            found.records.append(default_versions.chosen(key, then, now=time_now, by=by, why=_WHY))
+            records.append(default_versions.chosen(key, then, now=time_now, by=by, why=_WHY))
         elif kind == "objectives":
-            found.records.append(objective.stated(key, then or {}, now=time_now, by=by))
+            records.append(objective.stated(key, then or {}, now=time_now, by=by))
         else:
-            section = found.sections.setdefault(name, record.section(plan.task, name))
+            section = changed.setdefault(name, record.section(plan.task, name))
             raw = next((known for known in section if known.strip("/") == key), key)
             section.pop(raw, None)
             if kind == "versions":
@@ -338,7 +305,10 @@ def _writes(plan: Planned, by: str) -> _Writes:
             elif then is not None:
                 named = key.removesuffix(f"/{then['version']}") if kind == "endpoints" and "version" in then else key
                 section[raw] = {**then, KEY_FIELD[kind]: named}
-    return found
+    try:
+        return _Writes({name: sections.render(section) for name, section in changed.items()}, records, code)
+    except (TypeError, ValueError) as error:
+        raise DeployError(f"a section of the serving Task cannot be written in ClearML's format: {error}") from error
 
 
 def _attach(store: Store, key: str, files: Mapping[str, str]) -> None:

@@ -88,7 +88,6 @@ def wait(gateways: Sequence[str], timeout: float, registry: ClearMLRegistry) -> 
     """
     terminal = Terminal(sys.stderr)
     found = follow(gateways, timeout, registry, terminal.live)
-    terminal.clear()
     if found.outlook != "open":
         click.echo(found.reason, err=True)
         return 3

@@ -10,16 +10,14 @@ import string
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from deploy.tools.folders import create_file, replace_file
+from deploy.tools.errors import DeployError
+from deploy.tools.folders import create_file
+from gateway import durable
 
 FILE_NAME = "credentials.json"
 MIN_KEY = 16
 
 _ALPHABET = string.ascii_uppercase + string.digits
-
-
-class BadCredentials(Exception):
-    """The credentials file exists but cannot be used; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,45 +45,37 @@ class Credentials:
 
         Raises:
             FileNotFoundError: no control plane has been started there yet.
-            BadCredentials: the file is damaged.
+            DeployError: the file is damaged.
         """
         path = state_dir / FILE_NAME
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, TypeError) as exc:
-            raise BadCredentials(
-                f"{path} is not a credentials file; remove it to have new keys generated"
-                " (clients then need the new ones)"
+            raise DeployError(
+                f"{path} is not a credentials file",
+                hint="remove it to have new keys generated (clients then need the new ones)",
             ) from exc
 
     @classmethod
-    def load_or_create(cls, state_dir: Path) -> "Credentials":
+    def load_or_create(cls, state_dir: Path, *, access_key: str = "", secret_key: str = "") -> "Credentials":
         """The credentials of `state_dir`, generated on the first call. Two processes at once end up with the same ones.
 
+        Keys that are given (those of a Secret of the cluster) replace its own; tokens stay valid.
+
         Raises:
-            BadCredentials: the file is damaged.
+            DeployError: a given key is missing or too short, or the file is damaged.
             OSError: the directory cannot be written.
         """
+        if (access_key or secret_key) and min(len(access_key), len(secret_key)) < MIN_KEY:
+            raise DeployError(f"give access key and secret key together, each with at least {MIN_KEY} characters")
         state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         create_file(state_dir / FILE_NAME, lambda: json.dumps(asdict(cls.generate()), indent=1))
-        return cls.load(state_dir)
-
-
-def fixed(state_dir: Path, *, access_key: str, secret_key: str) -> Credentials:
-    """Store keys that were chosen elsewhere (a Secret of the cluster) as those of `state_dir`, and return them.
-
-    Raises:
-        BadCredentials: a key is missing, too short, or the file is damaged.
-        OSError: the directory cannot be written.
-    """
-    if len(access_key) < MIN_KEY or len(secret_key) < MIN_KEY:
-        raise BadCredentials(f"give access key and secret key together, each with at least {MIN_KEY} characters")
-    kept = Credentials.load_or_create(state_dir)
-    if (kept.access_key, kept.secret_key) == (access_key, secret_key):
-        return kept
-    wanted = replace(kept, access_key=access_key, secret_key=secret_key)
-    replace_file(state_dir / FILE_NAME, json.dumps(asdict(wanted), indent=1))
-    return wanted
+        kept = cls.load(state_dir)
+        if access_key in ("", kept.access_key) and secret_key in ("", kept.secret_key):
+            return kept
+        wanted = replace(kept, access_key=access_key, secret_key=secret_key)
+        durable.replace(state_dir / FILE_NAME, json.dumps(asdict(wanted), indent=1))
+        return wanted
 
 
 def client_config(credentials: Credentials, base_url: str) -> str:

@@ -21,7 +21,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 
 from deploy.controlplane.access import Access
 from deploy.controlplane.envelope import ApiError
-from deploy.tools.folders import sync
+from gateway.durable import sync
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE"]
 # bytes that are copied at once

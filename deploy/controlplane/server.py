@@ -12,19 +12,20 @@ import os
 import signal
 import socket
 import sqlite3
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import uvicorn
 
 from deploy.controlplane.app import build
-from deploy.controlplane.credentials import BadCredentials, Credentials, client_config
+from deploy.controlplane.credentials import Credentials, client_config
 from deploy.controlplane.store import Store
-from deploy.tools.folders import hold, replace_file
+from deploy.tools.errors import DeployError
+from deploy.tools.http_client import reachable_host
+from gateway import durable, locks
 from gateway.local_names import is_loopback
 
 ENDPOINT_FILE = "endpoint.json"
@@ -33,10 +34,6 @@ LOCK_FILE = "lock"
 STOP_TIMEOUT_S = 5
 
 _log = logging.getLogger("controlplane")
-
-
-class StateInUse(Exception):
-    """Another control plane uses this state directory; the message says which."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,28 +47,25 @@ class ControlPlaneSettings:
     public_url: str | None = None
     # a clearml.conf for clients that share a folder with the server, written once it answers requests
     client_config: Path | None = None
+    # keys that were chosen elsewhere; empty: the generated ones
+    access_key: str = ""
+    secret_key: str = field(default="", repr=False)
 
 
-def run(settings: ControlPlaneSettings) -> int:
-    """Serve until SIGTERM or SIGINT; return the process's exit code. A fault at start is one line on stderr and exit
-    code 1.
-    """
+def run(settings: ControlPlaneSettings) -> None:
+    """Serve until SIGTERM or SIGINT. Raises `DeployError` if the state directory cannot be used."""
     try:
         _serve(settings)
-    except (StateInUse, BadCredentials) as error:
-        print(f"controlplane: {error}", file=sys.stderr)  # noqa: T201 - this is the command's output
-        return 1
     except (OSError, sqlite3.DatabaseError) as error:
-        print(f"controlplane: cannot use {settings.state_dir}: {error}", file=sys.stderr)  # noqa: T201
-        return 1
-    return 0
+        raise DeployError(f"the control plane cannot use {settings.state_dir}: {error}") from error
 
 
 def _serve(settings: ControlPlaneSettings) -> None:
     settings.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_locked(settings.state_dir))
-        credentials = Credentials.load_or_create(settings.state_dir)
+        keys = {"access_key": settings.access_key, "secret_key": settings.secret_key}
+        credentials = Credentials.load_or_create(settings.state_dir, **keys)
         store = Store(settings.state_dir / DATABASE_FILE)
         stack.callback(store.close)
         tempfile.tempdir = str(settings.state_dir)  # starlette keeps uploads there, and /tmp may be memory
@@ -82,10 +76,11 @@ def _serve(settings: ControlPlaneSettings) -> None:
         stack.callback(endpoint.unlink, missing_ok=True)
 
         def announce(listener: socket.socket) -> None:
-            base_url = settings.public_url or url_of(listener)
+            host, bound = listener.getsockname()[:2]
+            base_url = settings.public_url or f"http://{reachable_host(host)}:{bound}"
             write_endpoint(endpoint, base_url)
             if settings.client_config is not None:
-                replace_file(settings.client_config, client_config(credentials, base_url))
+                durable.replace(settings.client_config, client_config(credentials, base_url))
             _log.info("control plane ready at %s", base_url)
 
         config = uvicorn.Config(
@@ -113,18 +108,11 @@ def _local_names(settings: ControlPlaneSettings) -> Collection[str] | None:
     return [settings.host.lower(), *([public] if public else [])]
 
 
-def url_of(listener: socket.socket) -> str:
-    """The base URL of a bound socket. A wildcard address is shown as loopback, which always reaches it."""
-    host, port = listener.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - read, not bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def write_endpoint(path: Path, base_url: str) -> None:
     """Write where the server listens, atomically: a reader sees all of it or nothing."""
     base = base_url.rstrip("/")
     text = json.dumps({"api": base, "web": base, "files": f"{base}/files", "pid": os.getpid()}, indent=1)
-    replace_file(path, text + "\n", mode=0o644)
+    durable.replace(path, text + "\n", mode=0o644)
 
 
 def read_endpoint(state_dir: Path) -> dict[str, str] | None:
@@ -162,11 +150,12 @@ def _locked(state_dir: Path) -> Iterator[None]:
     """
     with (state_dir / LOCK_FILE).open("a") as file:
         try:
-            hold(file, waits=False)
+            locks.lock(file, waits=False)
         except BlockingIOError as exc:
             running = read_endpoint(state_dir)
             where = f" at {running['api']} (pid {running['pid']})" if running else ""
-            raise StateInUse(
-                f"{state_dir} is served by another control plane{where}; stop that one or choose another --state-dir"
+            raise DeployError(
+                f"{state_dir} is served by another control plane{where}",
+                hint="stop that one or choose another --state-dir",
             ) from exc
         yield

@@ -19,15 +19,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from deploy.controlplane import BadCredentials, Credentials, environment
+from deploy.controlplane import Credentials, environment
 from deploy.laptop import relay
 from deploy.laptop.demo import minilm
 from deploy.laptop.registry_process import is_there
 from deploy.laptop.state_dir import StateDir, in_home
 from deploy.laptop.supervisor import Part, Probe, Supervisor
 from deploy.tools import http_client, ports
-from deploy.tools.clearml_serving import ClearMLServing, isolated
-from deploy.tools.clearml_variables import LEADS_ELSEWHERE, without_other_servers
+from deploy.tools.clearml_serving import LEADS_ELSEWHERE, ClearMLServing, isolated
 from deploy.tools.errors import DeployError
 from deploy.tools.proxies import NAMES, except_loopback
 from deploy.tools.terminal import Terminal
@@ -193,7 +192,7 @@ class Stack:
                 f"{', '.join(named)} is set but {missing} is not",
                 hint="set all three for your ClearML server, or unset them to use the embedded one",
             )
-        with contextlib.suppress(OSError, BadCredentials):
+        with contextlib.suppress(OSError, DeployError):
             # the shell has sourced our own env file: it names the server that is about to be started
             ours = Credentials.load(self._state.controlplane)
             return environ["CLEARML_API_ACCESS_KEY"] == ours.access_key
@@ -236,19 +235,16 @@ class Stack:
         environ.setdefault("TOKENIZERS_PARALLELISM", "false")
         environ.setdefault("TRITON_GATEWAY_LOG_FORMAT", "text")
         environ.setdefault("TRITON_GATEWAY_POLL_FREQUENCY", environ.get("CLEARML_SERVING_POLL_FREQ") or "2s")
-        if is_embedded:
-            environ = without_other_servers(environ)
-            try:
-                credentials = Credentials.load_or_create(state.controlplane)
-            except BadCredentials as error:
-                raise DeployError(str(error)) from error
-            environ |= environment(credentials, f"http://{LOOPBACK}:{chosen.controlplane}")
-        return isolated(
+        environ = isolated(
             environ,
             cache=state.root / "cache" / "home",
             scratch=state.scratch,
             config_file=state.root / "clearml.conf" if is_embedded else None,
         )
+        if is_embedded:
+            credentials = Credentials.load_or_create(state.controlplane)
+            environ |= environment(credentials, f"http://{LOOPBACK}:{chosen.controlplane}")
+        return environ
 
     # --- parts --------------------------------------------------------------------------------------------------
 
@@ -347,7 +343,6 @@ class Stack:
     async def _deploy(self, model: Sequence[str], gateway: str, env: Mapping[str, str]) -> None:
         """Serve a model by running the command ``deploy`` against this stack."""
         arguments = ("deploy", *model, "--state-dir", str(self._state.root), "--url", gateway)
-        self._screen.clear()
         await relay.run_ours(arguments, {**env, **hub_folder(self._options.environ)})
 
     # --- words --------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from deploy.tools.errors import DeployError
-from deploy.tools.folders import hold, replace_file
+from gateway import durable, locks
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class StateDir:
         """
         with (self.root / "up.lock").open("a+") as lock:
             try:
-                hold(lock, waits=False)
+                locks.lock(lock, waits=False)
             except BlockingIOError as error:
                 lock.seek(0)
                 holder = lock.read().strip()
@@ -121,7 +121,7 @@ class StateDir:
 
     def remember(self, **facts: Any) -> None:
         """Add to the remembered facts. The file is replaced atomically."""
-        replace_file(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
+        durable.replace(self.facts, json.dumps({**self.recall(), **facts}, indent=1) + "\n", mode=0o644)
 
     def read_env(self) -> dict[str, str]:
         """Return the variables of the file to ``source``; empty if there is none."""
@@ -135,7 +135,7 @@ class StateDir:
     def write_env(self, variables: Mapping[str, str]) -> None:
         """Write variables as a file to ``source``, readable by its owner only."""
         lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-        replace_file(self.env_file, "".join(lines), mode=0o600)
+        durable.replace(self.env_file, "".join(lines), mode=0o600)
 
 
 def uses_no_clearml(environ: Mapping[str, str]) -> bool:

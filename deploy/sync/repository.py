@@ -22,7 +22,7 @@ from typing import IO
 from pydantic import TypeAdapter
 
 from deploy.sync.errors import RepositoryUnusable
-from deploy.tools import folders
+from gateway import durable
 
 MARKER = ".triton-gateway.json"
 
@@ -115,8 +115,8 @@ class ModelRepository:
                     (part / target).parent.mkdir(parents=True, exist_ok=True)
                     (part / target).write_text(text, "utf-8")
                 for path in sorted(part.rglob("*"), reverse=True):
-                    folders.sync(path)
-                folders.sync(part)
+                    durable.sync(path)
+                durable.sync(part)
                 return self._swap_in(part, self._root / model.name)
             except BaseException:
                 shutil.rmtree(part, ignore_errors=True)
@@ -130,7 +130,7 @@ class ModelRepository:
                 return
             gone = Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(gone / name)
-            folders.sync(self._root)
+            durable.sync(self._root)
             shutil.rmtree(gone, ignore_errors=True)
 
     def _swap_in(self, part: Path, target: Path) -> Path:
@@ -141,7 +141,7 @@ class ModelRepository:
             old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
             target.rename(old / target.name)
         part.rename(target)
-        folders.sync(self._root)
+        durable.sync(self._root)
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
         return target

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
+from typing import Final
 
 from deploy.tools import process_logs, processes
 from deploy.tools.errors import DeployError
@@ -31,13 +32,27 @@ PROGRAM = (
 imports it at every start, which takes seconds, although no command uses it."""
 
 
+LEADS_ELSEWHERE: Final = (
+    "CLEARML_AUTH_TOKEN", "CLEARML_CONFIG_PATH", "CLEARML_DEFAULT_OUTPUT_URI", "CLEARML_FORCE_MAX_API_VERSION",
+    "CLEARML_OFFLINE_MODE", "CLEARML_PROC_MASTER_ID", "CLEARML_SIMULATE_REMOTE_TASK", "CLEARML_TASK_ID",
+)  # fmt: skip
+"""Variables by which the SDK leaves the server that host and keys name: another server's token, settings and store for
+models; the Task that an agent runs; or no server at all. The SDK takes an empty variable for one that is not set."""
+
+
 def isolated(environ: Mapping[str, str], *, cache: Path, scratch: Path, config_file: Path | None) -> dict[str, str]:
     """Return an environment in which the SDK writes only into our folders and reads no other configuration.
 
-    ``config_file`` None: the user's ``clearml.conf`` is used, for a real ClearML server.
+    ``config_file`` None: the user's ``clearml.conf`` is used, for a real ClearML server. Otherwise no variable that
+    names a server, or leads away from one, is left.
     """
+    kept = {
+        name: value for name, value in environ.items()
+        if config_file is None
+        or (name not in LEADS_ELSEWHERE and not name.startswith(("CLEARML_API_", "TRAINS_")))
+    }  # fmt: skip
     variables = {
-        **environ,
+        **kept,
         "CLEARML_CACHE_DIR": str(cache / "clearml"),
         "CLEARML_SUPPRESS_UPDATE_MESSAGE": "1",
         "TMPDIR": str(scratch),

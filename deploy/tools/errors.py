@@ -7,8 +7,6 @@ line on stderr and an exit code. Any other exception is a bug of ours and gets a
 
 from __future__ import annotations
 
-import re
-
 from gateway.errors import GatewayError, RegistryRefused, RegistryUnavailable
 
 __all__ = [
@@ -30,18 +28,10 @@ def line_of(error: Exception) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the line that names an error, shortened; never empty."""
-    text = str(error)
     # torch's exporter ends several lines of advice with the exception that it met
-    _, _, summary = text.partition("## Exception summary")
-    lines = [line.strip() for line in (summary or text).splitlines() if line.strip()]
-    useful = [line for line in lines if re.search("error", line, re.IGNORECASE) and not line.endswith(":")] or lines
-    if not useful:
-        return type(error).__name__
-    found = re.sub(r"^<class '(?:[\w.]+\.)?(\w+)'>: *", r"\1: ", useful[0])
-    after = lines[lines.index(useful[0]) + 1 :]
-    if found.endswith(":") and after:  # the announced text is in the next lines
-        found = f"{found} {after[0]}"
-    return found[:400]
+    _, _, summary = str(error).partition("## Exception summary")
+    lines = [line.strip() for line in (summary or str(error)).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:400]
 
 
 class DeployError(Exception):

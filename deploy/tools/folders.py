@@ -1,4 +1,4 @@
-"""Writes files and folders atomically, locks files, and makes their names of text from outside."""
+"""Writes what is to appear complete or not at all: the first of several files, and folders."""
 
 from __future__ import annotations
 
@@ -9,14 +9,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gateway import durable, file_names, locks
-
-hold = locks.lock
-held = locks.held
-replace_file = durable.replace
-sync = durable.sync
-file_name = file_names.file_name
-path_within = file_names.path_within
+from gateway import durable
+from gateway.locks import held
 
 
 def create_file(path: Path, content: Callable[[], str]) -> None:
@@ -24,7 +18,7 @@ def create_file(path: Path, content: Callable[[], str]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with held(path.with_name(f".{path.name}.lock")):
         if not path.exists():
-            replace_file(path, content())
+            durable.replace(path, content())
 
 
 @contextlib.contextmanager

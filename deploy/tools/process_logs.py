@@ -11,6 +11,7 @@ import signal
 from pathlib import Path
 
 _TAIL_BYTES = 64 << 10
+_WIDTH = 240
 
 _TELLS_WHY = re.compile(
     r"error|exception|fatal|critical|failed|failure|refused|denied|in use|no such|cannot|not found|\bE\d{4} ", re.I
@@ -44,7 +45,7 @@ def read_from(log: Path, offset: int) -> str:
         return ""
 
 
-def last_error_line(text: str, *, width: int = 240, otherwise_last: bool = True) -> str:
+def last_error_line(text: str, *, otherwise_last: bool = True) -> str:
     """Return the line of a log that best explains why its process ended: the last one that looks like an error.
 
     Without such a line: the last line, or nothing if ``otherwise_last`` is False.
@@ -52,4 +53,4 @@ def last_error_line(text: str, *, width: int = 240, otherwise_last: bool = True)
     lines = [" ".join(line.split()) for line in text.splitlines() if line.strip()]
     last = lines[-1] if lines and otherwise_last else ""
     chosen = next((one for one in reversed(lines) if _TELLS_WHY.search(one) and not _ONLY_A_NOTE.search(one)), last)
-    return chosen if len(chosen) <= width else chosen[: width - 1] + "…"
+    return chosen if len(chosen) <= _WIDTH else chosen[: _WIDTH - 1] + "…"

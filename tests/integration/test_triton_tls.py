@@ -18,7 +18,7 @@ import pytest
 import trustme
 from numpy.typing import NDArray
 
-from deploy.cli.doctor import triton_at
+from deploy.cli.commands.doctor import triton_at
 from deploy.sync.client import AdminClient
 from deploy.sync.model_folder.model_config import Tuning
 from deploy.sync.repository import ModelRepository

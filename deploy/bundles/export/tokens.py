@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 from deploy.bundles.export import custom_code
 from deploy.bundles.model_files import PIECES
 from deploy.bundles.sentences import SENTENCES
-from deploy.tools.errors import DeployError, ExportFailed
+from deploy.tools.errors import DeployError, ExportFailed, first_line
 from preprocessing.model_files import read_json
 
 Reads = Literal["transformers", "file"]
@@ -100,7 +100,7 @@ def read_file(folder: Path, max_length: int | None = None) -> Tokenize:
             return list(tokenizer.encode(*texts).ids)
         except Exception as error:
             raise ExportFailed(
-                f"tokenizer.json fails on {shown(texts)}: {_one_line(error)}", hint="save the tokenizer again"
+                f"tokenizer.json fails on {shown(texts)}: {first_line(error)}", hint="save the tokenizer again"
             ) from error
 
     return tokenize
@@ -132,7 +132,7 @@ def _from_transformers(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, **custom_code.arguments())
     except Exception as error:
         raise ExportFailed(
-            f"transformers cannot read the model's tokenizer: {_one_line(error)}",
+            f"transformers cannot read the model's tokenizer: {first_line(error)}",
             hint="try AutoTokenizer.from_pretrained(…) on the folder, and save the tokenizer again",
         ) from error
 
@@ -167,11 +167,6 @@ def _ids(tokenizer: Any, texts: tuple[str, ...], **cut: Any) -> list[int]:
         return list(tokenizer(*texts, **cut)["input_ids"])
     except Exception as error:
         raise ExportFailed(
-            f"the model's tokenizer fails on {shown(texts)}: {_one_line(error)}",
+            f"the model's tokenizer fails on {shown(texts)}: {first_line(error)}",
             hint="its files may not belong together: save the tokenizer again",
         ) from error
-
-
-def _one_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]

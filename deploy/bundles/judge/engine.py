@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from deploy.sync.model_folder.execution import Execution
-from deploy.sync.runtime.onnx_model import ENGINES, Runner, first_line
-from deploy.tools.errors import ExportFailed
+from deploy.sync.runtime.onnx_model import ENGINES, Runner
+from deploy.tools.errors import ExportFailed, first_line
 
 
 class Engine:

@@ -34,18 +34,6 @@ _STATE_DIR: Final = "triton-gateway.state-dir"
 """Key of the state directory in a command's context."""
 
 
-class Group(click.Group):
-    """A group of commands whose help shows the first sentence of each one whole; click itself cuts it to one line."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl([
-                (name, command.get_short_help_str(limit=1000))
-                for name in self.list_commands(ctx) if (command := self.get_command(ctx, name)) is not None
-            ])  # fmt: skip
-
-
 class _Duration(click.ParamType):  # type: ignore[type-arg] # generic in new versions of click only
     """Seconds, written as `90s`, `10m` or `1h`; a bare number counts ``unit``."""
 

@@ -6,15 +6,13 @@ import json
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploy.cli import until_live
-from deploy.cli.commands import shadow
 from deploy.cli.commands._options import (
     DURATION,
-    Group,
     OpenRegistry,
     gateways_options,
     registry_options,
@@ -37,10 +35,9 @@ _ENDPOINT = click.option(
     required=True,
     help="Name of the endpoint, e.g. `sentiment` (its versions are `sentiment/1`, `sentiment/2`).",
 )
-_TESTS: Final = ("errors", "latency", "labels", "pairs")
 
 
-@click.group(name="canary", cls=Group)
+@click.group(name="canary")
 def command() -> None:
     """Split requests between versions: set weights, mirror requests, or roll a version out step by step.
 
@@ -51,9 +48,6 @@ def command() -> None:
       triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
       triton-gateway canary status
     """
-
-
-command.add_command(shadow.command)
 
 
 @command.command(name="set")
@@ -188,11 +182,9 @@ def _follow(store: RegistryWriter, endpoint: str, wanted: Request | None) -> int
     for progress in rollout_request.followed(store, endpoint, wanted, stop.wait):
         rollout = progress.rollout
         for decision in progress.decisions:
-            terminal.clear()
             _print_decision(decision)
         if rollout is None or not rollout.is_over:
             terminal.live(_described(progress), topic=_topic(progress))
-    terminal.clear()
     if rollout is not None and rollout.is_over:
         if rollout.phase == "refused":
             raise DeployError(rollout.why)
@@ -216,7 +208,7 @@ def _follow(store: RegistryWriter, endpoint: str, wanted: Request | None) -> int
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @registry_options
 def status(endpoint: str | None, as_json: bool, open_registry: OpenRegistry) -> int:
-    """Show all rollouts and who guards them. With --endpoint, also show every decision and its evidence."""
+    """Show all rollouts and who guards them. With --endpoint, also show every decision; --json has its evidence."""
     from deploy.controller.rollouts import record
 
     now, task = time.time(), open_registry().task()
@@ -275,6 +267,57 @@ _order("promote", "Promote the canary: send all requests to it now, without wait
 _order("abort", "Abort a rollout: send all requests back to the stable version now.")
 
 
+@command.command(name="shadow")
+@click.option(
+    "--endpoint", required=True,
+    help="Endpoint whose requests are copied: all versions (`sentiment`) or one version (`sentiment/1`).",
+)  # fmt: skip
+@click.option("--to", "to", help="Version that answers the copies, e.g. `2`.")
+@click.option("--percent", type=float, help="Share of the requests to copy, in percent: above 0 and up to 100.")
+@click.option(
+    "--tolerance", type=float, default=0.1, show_default=True,
+    help="How far apart two numbers may be for answers to agree: an absolute difference, for numbers above 1 a "
+    "relative one. Text and labels must be equal. 1: embeddings are compared by which texts they place near each "
+    "other.",
+)  # fmt: skip
+@click.option("--off", is_flag=True, help="Stop the shadow traffic.")
+@registry_options
+def shadow(
+    endpoint: str, to: str | None, percent: float | None, tolerance: float, off: bool,
+    open_registry: OpenRegistry,
+) -> int:  # fmt: skip
+    """Send copies of an endpoint's requests to another version and compare its answers (shadow traffic).
+
+    Callers never see these answers and do not wait for them. Under load the copies are dropped first. Without --to and
+    --off it says what is mirrored. `gateway_shadow_requests_total` counts how many answers agree.
+
+    \b
+    Examples:
+      triton-gateway canary shadow --endpoint sentiment --to 2 --percent 5
+      triton-gateway canary shadow --endpoint sentiment --off
+    """
+    from deploy.controller.rollouts import record
+
+    endpoint = endpoint.strip("/")
+    store = open_registry()
+    serving = store.spec()
+    if off:
+        store.write({}, [record.shadow(endpoint, None, who())])
+        click.echo(f"{endpoint}: nothing is mirrored")
+        return 0
+    if to is None:
+        known = serving.shadows.get(endpoint)
+        state = "nothing is mirrored" if known is None else f"{known.percent:g} % is mirrored to {known.to}"
+        click.echo(f"{endpoint}: {state}")
+        return 0
+    if percent is None:
+        raise DeployError("--to needs --percent", hint="for instance --percent 5")
+    target = serving.url_of(endpoint, to)
+    store.write({}, [record.shadow_of(serving, endpoint, target, percent, tolerance, who())])
+    click.echo(f"{endpoint}: {percent:g} % of its requests are mirrored to {target}")
+    return 0
+
+
 def _pair(text: str) -> tuple[str, float]:
     version, equals, weight = text.rpartition("=")
     try:
@@ -285,19 +328,9 @@ def _pair(text: str) -> tuple[str, float]:
     raise DeployError(f"{text!r} is not VERSION=WEIGHT", hint="write for instance `2=10 1=90`")
 
 
-def _print_decision(decision: Decision) -> None:
-    evidence = decision.evidence
-    clock = time.strftime("%H:%M:%S", time.localtime(decision.at))
-    line = f"{clock}  {decision.weight:5g} %  {decision.what}: {decision.why}"
-    if evidence.get("canary", [0])[0]:
-        canary, stable = evidence["canary"], evidence["stable"]
-        line += (
-            f"  [canary {canary[1]}/{canary[0]} failed, stable {stable[1]}/{stable[0]}; evidence "
-            f"{evidence['evidence']:g}: "
-            + ", ".join(f"{name} {evidence[name]:g}" for name in _TESTS if name in evidence)
-            + "]"
-        )
-    click.echo(line)
+def _print_decision(one: Decision) -> None:
+    clock = time.strftime("%H:%M:%S", time.localtime(one.at))
+    click.echo(f"{clock}  {one.weight:5g} %  {one.what}: {one.why}")
 
 
 def _topic(progress: Progress) -> str:

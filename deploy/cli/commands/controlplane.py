@@ -62,39 +62,25 @@ def command(
     """
     import shlex
 
-    from deploy.controlplane import (
-        BadCredentials,
-        ControlPlaneSettings,
-        Credentials,
-        environment,
-        fixed,
-        read_endpoint,
-        run,
-    )
+    from deploy.controlplane import ControlPlaneSettings, Credentials, environment, read_endpoint, run
     from deploy.tools import http_client, ports, proxies
-    from deploy.tools.clearml_variables import LEADS_ELSEWHERE
-    from deploy.tools.errors import DeployError
+    from deploy.tools.clearml_serving import LEADS_ELSEWHERE
 
     state_dir = state_dir.absolute()
     if show_env:
         running = read_endpoint(state_dir)
         address = public_url or (running["api"] if running else f"http://{http_client.reachable_host(host)}:{port}")
-        try:
-            credentials = Credentials.load_or_create(state_dir)
-        except (BadCredentials, OSError) as error:
-            raise DeployError(str(error)) from error
-        variables = {**environment(credentials, address), **dict.fromkeys(LEADS_ELSEWHERE, "")}
+        variables = {
+            **environment(Credentials.load_or_create(state_dir), address),
+            **dict.fromkeys(LEADS_ELSEWHERE, ""),
+        }
         for name, value in {**variables, **{name: os.environ[name] for name in proxies.NAMES}}.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
     ports.require_free(host, port, what="control plane", option="--port")
-    if access_key or secret_key:
-        try:
-            fixed(state_dir, access_key=access_key, secret_key=secret_key)
-        except (BadCredentials, OSError) as error:
-            raise DeployError(str(error)) from error
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    settings = ControlPlaneSettings(
-        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config
-    )
-    return run(settings)
+    run(ControlPlaneSettings(
+        state_dir=state_dir, host=host, port=port, public_url=public_url, client_config=client_config,
+        access_key=access_key, secret_key=secret_key,
+    ))  # fmt: skip
+    return 0

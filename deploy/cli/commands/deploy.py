@@ -52,9 +52,6 @@ def command(
       triton-gateway deploy ./my-model --endpoint sentiment
       triton-gateway deploy ./export/model.onnx --tokenizer ./my-model --endpoint faq/2
     """
-    for option, given_name in (("--project", project), ("--name", name)):
-        if 0 < len(given_name) < 3:
-            raise click.UsageError(f"{option} {given_name}: ClearML takes no name of less than three characters")
     terminal = Terminal(sys.stderr)
     try:
         from deploy.bundles import prerequisites

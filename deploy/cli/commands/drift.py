@@ -14,17 +14,19 @@ from typing import Any
 import click
 
 from deploy.cli.commands import status
-from deploy.cli.commands._options import DURATION, Group, chosen_state_dir, gateway_options
+from deploy.cli.commands._options import DURATION, chosen_state_dir, gateway_options
 from deploy.controller import counters
 from deploy.controller.counters import Numbers
 from deploy.controller.drift import references
-from deploy.tools import folders, http_client
+from deploy.tools import http_client
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal, table
+from gateway import durable
+from gateway.file_names import file_name
 from gateway.metrics import drift, variables
 
 
-@click.group(name="drift", cls=Group)
+@click.group(name="drift")
 def command() -> None:
     """Detect drift: compare current requests and answers with a reference from when the model was good."""
 
@@ -64,7 +66,6 @@ def capture(
         while (left := duration - terminal.elapsed()) > 0:
             terminal.live(f"counting live requests for {left:.0f} s more", topic="counting")
             time.sleep(min(1.0, left))
-        terminal.clear()
     now = _grown(_read(gateway), before)
     of = _named(now, url)
     url, found = _url(*of), of_counts(now, *of)
@@ -95,10 +96,10 @@ def _write(
     learned = tuple(words if variables.UNUSUAL in enough else ()), tuple(mean if variables.COSINE in enough else ())
     text = drift.encode(drift.Reference(enough, *learned), endpoint=url)
     *above, last = url.split("/")
-    below = Path(*map(folders.file_name, above), f"{folders.file_name(last)}.json")
+    below = Path(*map(file_name, above), f"{file_name(last)}.json")
     path = output or chosen_state_dir().root / "references" / below
     try:
-        folders.replace_file(path, text, mode=0o644)
+        durable.replace(path, text, mode=0o644)
     except OSError as error:
         raise DeployError(f"{path} cannot be written: {error}") from error
     for name, bins in enough.items():

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import click
 
-from deploy.cli.commands._options import DURATION, Group
+from deploy.cli.commands._options import DURATION
 from deploy.tools.errors import DeployError
-from deploy.tools.terminal import Terminal
 
 _REFUSED = 3
 """Exit code if the class refuses the body."""
 
 
-@click.group(name="hook", cls=Group)
+@click.group(name="hook")
 def command() -> None:
     """Test a Preprocess class on this machine."""
 
@@ -57,8 +56,7 @@ def test(
 
     asked = trial.Trial(code, _body(body), engine, bundle, timeout=timeout)
     try:
-        with Terminal(sys.stderr).waiting(f"loading {code}"):
-            report = asyncio.run(trial.run(asked))
+        report = asyncio.run(trial.run(asked))
     except trial.HookFault as fault:
         click.echo(f"{'refused' if fault.is_refusal else 'failed'}: {fault.message}", err=True)
         if fault.hint:

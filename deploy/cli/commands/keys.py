@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from deploy.cli import key_file
-from deploy.cli.commands._options import Group, OpenRegistry, registry_options, who
+from deploy.cli.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
 from gateway import callers
 
@@ -51,7 +51,7 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-@click.group(name="keys", cls=Group)
+@click.group(name="keys")
 def command() -> None:
     """Create, list and revoke API keys.
 
@@ -99,7 +99,7 @@ def create(
     now = time.time()
     text, key = key_file.new_key(store, callers.Key(
         "", "", tenant, priority, _several(endpoints, "--endpoints") or callers.ANYTHING,
-        _several(operations, "--operations") or (callers.INFER, callers.METADATA), _end_of(expires, now), "",
+        _several(operations, "--operations") or (callers.INFER, callers.METADATA), key_file.time_of(expires, now), "",
         callers.written(now), who(), note, "",
     ))  # fmt: skip
     with store.editing() as stored:
@@ -164,13 +164,3 @@ def _several(given: tuple[str, ...], option: str) -> tuple[str, ...]:
     if given and not found:
         raise DeployError(f"{option} is empty", hint="leave the option out for its default")
     return found
-
-
-def _end_of(expires: str, now: float) -> str:
-    """Return when a new key expires. Raises ``DeployError`` if that time is in the past."""
-    end = key_file.time_of(expires, now)
-    if end and callers.seconds(end) <= now:
-        raise DeployError(
-            f"the key would have expired already, at {end}", hint="give --expires a time in the future, e.g. 90d"
-        )
-    return end

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
+import yaml
 
 from deploy.cli.commands._options import OpenRegistry, registry_options
 from deploy.tools.errors import DeployError, RegistryRefused
-from deploy.tools.terminal import Terminal
 
 if TYPE_CHECKING:
     from gateway import registry
@@ -31,16 +29,9 @@ def command(url: str, as_json: bool, open_registry: OpenRegistry) -> int:
       triton-gateway lineage sentiment/2
       triton-gateway lineage 3c4acb746d08fdb329a7167f9140fce3
     """
-    terminal = Terminal(sys.stderr)
-    with terminal.waiting("reading the serving Task"):
-        store = open_registry()
-    with terminal.waiting("reading where the model comes from"):
-        found = lineage(store, url)
-    if as_json:
-        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
-    else:
-        for line in describe(found):
-            click.echo(line)
+    found = lineage(open_registry(), url)
+    as_yaml = yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=120).rstrip()
+    click.echo(json.dumps(found, indent=2, ensure_ascii=False) if as_json else as_yaml)
     return 0
 
 
@@ -75,31 +66,3 @@ def lineage(store: registry.ClearMLRegistry, asked: str) -> dict[str, Any]:
             f"ClearML has no model {asked}", hint="the header x-model-id of an answer is the id of its model"
         ) from error
     return {"url": url, "served_as": urls, **found}
-
-
-def describe(found: Mapping[str, Any]) -> list[str]:
-    """Return the lineage as text lines."""
-    model, task = found["model"], found["task"]
-    published = "published" if model["published"] else "draft"
-    lines = [
-        found["url"] or ", ".join(found["served_as"]) or "not in the serving Task (any more)",
-        f"  model    {model['name']}  {model['id']}  ({published}, {model['project'] or 'no project'})",
-        f"           {model['link']}",
-    ]
-    if task is not None:
-        lines += [f"  task     {task['name']}  {task['id']}  ({task['status']})", f"           {task['link']}"]
-        code = task["code"]
-        if code["commit"] or code["repository"] or code["entry_point"]:
-            dirty = " + uncommitted changes" if code["has_uncommitted_changes"] else ""
-            lines.append(
-                f"  code     {code['repository'] or 'no repository'}  {code['commit'] or 'no commit'}{dirty}"
-                f"  {code['entry_point'] or ''}".rstrip()
-            )
-        lines += [f"  {name} = {value}" for name, value in task["hyperparameters"].items()]
-    for parent in found["parents"]:
-        lines += [f"  {parent['role']:<8} {parent['name']}  {parent['id']}", f"           {parent['link']}"]
-    for dataset in found["datasets"]:
-        version = f" {dataset['version']}" if dataset.get("version") else ""
-        lines += [f"  data     {dataset.get('name') or dataset['as']}{version}  {dataset['id']}"]
-        lines += [f"           {dataset['link']}"] if dataset.get("link") else []
-    return [*lines, *(f"  note     {note}" for note in found["notes"])]

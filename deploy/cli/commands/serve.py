@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from deploy.tools import ports
-from deploy.tools.errors import DeployError
 from gateway import __main__, settings
 
 
@@ -35,13 +34,3 @@ def _require_free_ports(chosen: settings.Settings) -> None:
     """Raise ``DeployError``, which names the process that holds a port."""
     for name, port, variable in (("gateway", chosen.port, "PORT"), ("gateway's gRPC", chosen.grpc_port, "GRPC_PORT")):
         ports.require_free(chosen.host, port, what=name, option=f"TRITON_GATEWAY_{variable}")
-
-
-def refuse_strangers(host: str) -> None:
-    """Raise ``DeployError`` if a gateway at ``host`` would answer unknown callers from other machines."""
-    if settings.Settings(host=host).answers_strangers:
-        raise DeployError(
-            f"the gateway would answer everyone who can reach {host}",
-            hint="set TRITON_GATEWAY_KEYS_FILE (`triton-gateway keys create --file …`), or "
-            "TRITON_GATEWAY_ALLOW_ANONYMOUS=true if a proxy in front of it authenticates the callers",
-        )

@@ -10,7 +10,6 @@ import click
 
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
-from deploy.tools.terminal import Terminal
 
 if TYPE_CHECKING:
     from deploy.cli.state_file import Change, Planned
@@ -20,7 +19,6 @@ _FILE = click.option(
     "-f", "--file", type=click.Path(path_type=Path, dir_okay=False, exists=True, allow_dash=True), required=True,
     help="File to read; - reads standard input.",
 )  # fmt: skip
-_READING = "reading the serving Task, its models and its code"
 
 
 @click.command()
@@ -39,10 +37,9 @@ def export(output: Path | None, open_registry: OpenRegistry) -> int:
     """
     from deploy.cli import state_file
 
-    with Terminal(sys.stderr).waiting(_READING):
-        store = open_registry()
-        task = store.task()
-        document = state_file.document_of(store, task)
+    store = open_registry()
+    task = store.task()
+    document = state_file.document_of(store, task)
     text = state_file.written(document, f"serving Task {task.name} ({task.id})")
     if output is None:
         click.echo(text, nl=False)
@@ -99,9 +96,8 @@ def apply(file: Path, prune: bool, open_registry: OpenRegistry) -> int:
     if not changes:
         click.echo("nothing to do: the serving Task matches the file", err=True)
         return 0
-    with Terminal(sys.stderr).waiting("writing the serving Task"):
-        state_file.apply(store, plan, by=who())
-        left = plan._replace(now=state_file.document_of(store, store.task())).changes()
+    state_file.apply(store, plan, by=who())
+    left = plan._replace(now=state_file.document_of(store, store.task())).changes()
     if {change[:2] for change in left} & {change[:2] for change in changes}:
         raise DeployError(
             "the serving Task differs from what was written",
@@ -115,10 +111,10 @@ def _planned(store: ClearMLRegistry, file: Path, *, prune: bool) -> tuple[Planne
     """Compare and show the changes. Raises ``DeployError`` if the result could not be served."""
     from deploy.cli import state_file
 
-    with Terminal(sys.stderr).waiting(_READING):
-        plan = state_file.planned(store, file, prune=prune)
+    text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+    plan = state_file.compared(store, state_file.parsed(text, str(file)), prune=prune)
     changes = plan.changes()
     for change in changes:
         click.echo(state_file.described(change))
-    state_file.check(plan)
+    state_file.check(store, plan)
     return plan, changes

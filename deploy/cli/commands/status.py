@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from deploy.cli import until_live
 from deploy.cli.commands._options import DURATION, OpenRegistry, gateways_options, registry_options
 from deploy.tools.errors import DeployError
-from deploy.tools.terminal import Terminal, table
+from deploy.tools.terminal import table
+
+if TYPE_CHECKING:
+    from gateway import preview
 
 _FAILED = ("failed", "refused")
 _NAMED = 10
@@ -74,16 +76,12 @@ def _status(gateway: str, *, as_json: bool) -> int:
 
 
 def _plan(gateway: str, open_registry: OpenRegistry, *, as_json: bool) -> int:
-    from deploy.cli import planned_changes
     from gateway import preview
 
-    with Terminal(sys.stderr).waiting("reading the serving Task and its models"):
-        store = open_registry()
-        wanted = preview.preview(store, store.spec())
-    found = planned_changes.changes(wanted, asked(gateway))
-    for line in (
-        [json.dumps(found, indent=2, ensure_ascii=False)] if as_json else planned_changes.describe(gateway, found)
-    ):
+    store = open_registry()
+    wanted = preview.preview(store, store.spec())
+    found = changes(wanted, asked(gateway))
+    for line in [json.dumps(found, indent=2, ensure_ascii=False)] if as_json else described(gateway, found):
         click.echo(line)
     return 3 if found["faults"] else 0
 
@@ -177,3 +175,38 @@ def _state(endpoint: Mapping[str, Any]) -> str:
     successor = endpoint.get("successor")
     state = str(endpoint.get("state") or "-")
     return f"{state}; its new version is {successor.get('state')}: {successor.get('reason')}" if successor else state
+
+
+def changes(planned: preview.Preview, status: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the changes to a gateway that reports ``status``, and all faults of the Task."""
+    serving = {str(e["url"]): str(e.get("model_id") or "") for e in status.get("endpoints", ())}
+    wanted = planned.models
+    found = []
+    for url in sorted({*serving, *wanted}):
+        if url not in serving:
+            found.append({"what": "add", "subject": url, "how": wanted[url] or "code only"})
+        elif url not in wanted:
+            found.append({"what": "remove", "subject": url, "how": ""})
+        elif serving[url] != wanted[url]:
+            found.append({"what": "change", "subject": url, "how": f"{serving[url] or '-'} → {wanted[url] or '-'}"})
+    now = {str(name): {str(u): float(s) for u, s in shares.items()}
+           for name, shares in dict(status.get("canaries", {})).items()}  # fmt: skip
+    for name in sorted({*planned.routes, *now}):
+        before, after = _shares(now.get(name)), _shares(planned.routes.get(name))
+        if before != after:
+            what = "add" if name not in now else "remove" if name not in planned.routes else "change"
+            found.append({"what": what, "subject": f"canary {name}", "how": f"{before or '-'} → {after or '-'}"})
+    faults = [{"subject": f.subject, "message": f.message} for f in planned.faults]
+    return {"changes": found, "faults": faults}
+
+
+def _shares(shares: Mapping[str, float] | None) -> str:
+    return ", ".join(f"{share:.1%} {url}" for url, share in sorted((shares or {}).items()) if share > 0)
+
+
+def described(gateway: str, found: Mapping[str, Any]) -> list[str]:
+    """Return the result of ``changes`` to the gateway at an address as text lines."""
+    signs = {"add": "+", "change": "~", "remove": "-"}
+    lines = [f"{signs[one['what']]} {one['subject']}  {one['how']}".rstrip() for one in found["changes"]]
+    lines += [f"! {fault['subject']}: {fault['message']}" for fault in found["faults"]]
+    return lines or [f"{gateway} already serves everything in the serving Task"]

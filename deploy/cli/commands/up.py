@@ -73,13 +73,11 @@ def command(
     # imported here to keep --help fast: these import grpc and the control plane
     from deploy.bundles import prerequisites
     from deploy.bundles.model_kinds import recognise
-    from deploy.cli.commands import serve
     from deploy.laptop.stack import UpOptions, run
     from deploy.laptop.state_dir import StateDir
 
-    serve.refuse_strangers(given["host"])
     if model:  # one that cannot be served is refused before anything starts
-        prerequisites.check(recognise(model), is_served_here=True)
+        prerequisites.check(recognise(model))
     options = UpOptions(
         state=StateDir.at(state_dir), environ=dict(os.environ), demo=demo,
         model=model,

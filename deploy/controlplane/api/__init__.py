@@ -1,5 +1,5 @@
 """ClearML's services, one module each.
 
-Every module has one class whose `endpoints()` is its public interface. Called by ``app`` with a checked call. These
-modules know nothing about HTTP, and never write except through the store.
+Every module has a table `CALLS`, its public interface. Called by ``app`` with a checked call. These modules know
+nothing about HTTP, and never write except through the store.
 """

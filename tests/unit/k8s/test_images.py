@@ -26,7 +26,7 @@ PROCESSES: Mapping[str, tuple[str, ...]] = {
         "deploy.cli.commands.controller",
         "deploy.laptop.demo.seed",
     ),
-    "sync": ("deploy.cli.commands.sync", "deploy.cli.commands.doctor", "deploy.cli.doctor", "deploy.sync"),
+    "sync": ("deploy.cli.commands.sync", "deploy.cli.commands.doctor", "deploy.sync"),
     "controlplane": ("deploy.controlplane",),
     "triton-cpu": ("deploy.tritonserver", "deploy.sync.runtime"),
     "laptop": ("gateway", "deploy.sync", "deploy.controlplane", "deploy.tritonserver", "deploy.laptop.demo.seed"),

@@ -31,24 +31,6 @@ def test_what_is_ready_needs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     prerequisites.check(Given("onnx", "m.onnx", "m", Path(), Path("m.onnx")))
 
 
-def test_openvino_is_asked_for_only_where_it_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exact ONNX Runtime alone, as `deploy` makes it, does without."""
-    monkeypatch.setitem(sys.modules, "openvino", None)
-    prerequisites.check(FOLDER)
-    with pytest.raises(DeployError, match="openvino"):
-        prerequisites.check(FOLDER, tries_all=True)
-
-
-def test_a_pickle_needs_its_library_only_where_it_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`up` runs the gateway in its own environment; `deploy` knows nothing of the gateway's."""
-    given = Given("sklearn", "clf.joblib", "clf", Path("clf.joblib"), Path("clf.joblib"))
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    prerequisites.check(given)
-    with pytest.raises(DeployError, match=r"clf\.joblib needs sklearn") as told:
-        prerequisites.check(given, is_served_here=True)
-    assert ".[engines]" in told.value.hint
-
-
 def test_code_of_a_model_that_nobody_trusts_is_refused_before_anything_starts(tmp_path: Path) -> None:
     """The export, minutes later and beside a stack that was started for it, would say the same."""
     (tmp_path / "config.json").write_text('{"model_type": "strange", "auto_map": {"AutoModel": "modeling_own.Own"}}')

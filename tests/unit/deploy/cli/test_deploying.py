@@ -10,19 +10,12 @@ from typing import Any
 import pytest
 
 from deploy.bundles.model_kinds import Given
-from deploy.cli.deploying import (
-    Deployment,
-    Wanted,
-    curl,
-    name_and_version,
-    next_version,
-    shortened,
-)
+from deploy.cli.deploying import Deployment, Wanted, curl, first_answer, name_and_version, next_version, shortened
 from deploy.tools.errors import DeployError
 from deploy.tools.terminal import Terminal
 from gateway.spec import ServingSpec, decode
 from tests.fakes import FakeRegistry
-from tests.sites import site
+from tests.sites import Asked, site
 
 
 @pytest.fixture
@@ -56,16 +49,12 @@ def test_nothing_is_registered_for_a_gateway_that_follows_another_task(tmp_path:
 def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Quotes in the text and a key in the environment included."""
     monkeypatch.delenv("TRITON_GATEWAY_KEY", raising=False)
-    line = curl("http://h:1", "faq", '{"text": "it\'s"}')
+    line = curl("http://h:1", "Größe/2", '{"text": "it\'s"}')
+    assert "/serve/Gr%C3%B6%C3%9Fe/2 " in line
     assert '{"text": "it\'s"}' == shlex.split(line)[-1]
     monkeypatch.setenv("TRITON_GATEWAY_KEY", "secret")
     assert "secret" not in curl("http://h:1", "faq", "{}")
     assert "$TRITON_GATEWAY_KEY" in curl("http://h:1", "faq", "{}")
-
-
-def test_a_name_of_another_alphabet_is_escaped_in_the_request() -> None:
-    """curl sends what it is given; the gateway reads escaped UTF-8."""
-    assert "/serve/Gr%C3%B6%C3%9Fe/2 " in curl("http://h:1", "Größe/2", "{}")
 
 
 def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -> None:
@@ -88,3 +77,35 @@ def test_answers_are_short() -> None:
         {"embedding": [float(n) for n in range(384)]}
     )
     assert {"scores": [0.1, 0.9]} == shortened({"scores": [0.1, 0.9]})
+
+
+class Gateway:
+    """Answers each request with the next of ``statuses`` and an error's body, and records the paths."""
+
+    def __init__(self, *statuses: int) -> None:
+        self.statuses = list(statuses)
+        self.paths: list[str] = []
+
+    def __call__(self, asked: Asked) -> tuple[int, Any]:
+        self.paths.append(asked.path)
+        return self.statuses.pop(0), {"error": "text is missing", "hint": "send a text"}
+
+
+def test_the_first_request_is_repeated_until_it_is_answered() -> None:
+    """A version that another worker does not have yet answers 503; names are escaped as every client escapes them."""
+    gateway, shown = Gateway(503, 200), list[str]()
+    with site(gateway) as url:
+        found = first_answer(url, "Größe/1", {"text": "x"}, shown.append)
+    assert 200 == found.status
+    assert ["waiting for Größe/1: text is missing"] == shown
+    assert ["/serve/Gr%C3%B6%C3%9Fe/1"] * 2 == gateway.paths
+
+
+def test_a_refusal_that_will_not_change_is_reported_at_once() -> None:
+    """The message contains the gateway's own reason."""
+    with (
+        site(Gateway(422)) as url,
+        pytest.raises(DeployError, match="refused its example request: text is missing") as refused,
+    ):
+        first_answer(url, "e/1", {"text": "x"}, str)
+    assert "send a text" == refused.value.hint

@@ -4,7 +4,6 @@
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 import urllib.request
@@ -17,7 +16,8 @@ import psutil
 import pytest
 
 from deploy.controlplane import ControlPlaneSettings, read_endpoint, run
-from deploy.controlplane.server import ENDPOINT_FILE, url_of
+from deploy.controlplane.server import ENDPOINT_FILE
+from deploy.tools.errors import DeployError
 from tests.waiting import LIMIT_S, soon
 
 ROOT = Path(__file__).parents[4]
@@ -90,11 +90,11 @@ async def test_refused_caller_with_a_large_body_reads_its_refusal(tmp_path: Path
     assert (answer.status_code, "missing credentials" in answer.text) == (401, True)
 
 
-async def test_second_server_on_the_same_state_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_second_server_on_the_same_state_is_refused(tmp_path: Path) -> None:
     with process(tmp_path):
         url = await ready(tmp_path)
-        assert await asyncio.to_thread(run, ControlPlaneSettings(state_dir=tmp_path, port=0)) == 1
-        assert url in capsys.readouterr().err
+        with pytest.raises(DeployError, match=url):
+            await asyncio.to_thread(run, ControlPlaneSettings(state_dir=tmp_path, port=0))
         assert await asyncio.to_thread(health, url) == 200
 
 
@@ -125,23 +125,8 @@ async def test_a_control_plane_on_loopback_answers_only_to_local_names_and_its_o
                     assert is_answered or "only to local names" in reply.text
 
 
-def test_damaged_credentials_are_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "credentials.json").write_text("{")
-    assert run(ControlPlaneSettings(state_dir=tmp_path, port=0)) == 1
-    assert "remove it" in capsys.readouterr().err
-
-
-def test_damaged_database_is_one_clear_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "registry.sqlite3").write_bytes(b"not a database" * 100)
-    assert run(ControlPlaneSettings(state_dir=tmp_path, port=0)) == 1
-    assert capsys.readouterr().err.count("\n") == 1
-
-
-def test_default_is_loopback(tmp_path: Path) -> None:
-    assert ControlPlaneSettings(state_dir=tmp_path).host == "127.0.0.1"
-
-
-def test_wildcard_address_is_shown_as_loopback() -> None:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
+@pytest.mark.parametrize("file", ["credentials.json", "registry.sqlite3"])
+def test_a_damaged_file_is_named(tmp_path: Path, file: str) -> None:
+    (tmp_path / file).write_bytes(b"not a database" * 100)
+    with pytest.raises(DeployError, match=str(tmp_path)):
+        run(ControlPlaneSettings(state_dir=tmp_path, port=0))

@@ -78,19 +78,6 @@ def test_stale_whole_configuration_is_written_back(server: InProcess) -> None:
     assert weights == [0.2, 0.8]
 
 
-@pytest.mark.parametrize("text", ['кир {\n  serving_url = "x"\n}', 'quo"te { serving_url = "x" }'])
-def test_section_that_no_client_can_read(server: InProcess, text: str) -> None:
-    task = service(server, endpoints="{}")
-    server.call("tasks.edit", task=task, force=True, configuration=sections_of(endpoints=text))
-    assert text_of(server, task) == text
-
-
-def test_model_whose_upload_has_failed_is_published(server: InProcess) -> None:
-    model = server.model(f"{BASE}/files/failed_uploading")
-    server.call("models.set_ready", model=model)
-    assert server.get_model(model)["ready"] is True
-
-
 def test_task_is_published(server: InProcess) -> None:
     task = server.task()
     models = [server.model(f"s3://x/{name}.onnx") for name in "ab"]
@@ -98,12 +85,6 @@ def test_task_is_published(server: InProcess) -> None:
         server.call("tasks.add_or_update_model", task=task, name=model, model=model, type="output")
     server.call("tasks.publish", task=task, force=True)
     assert [server.get_model(model)["ready"] for model in models] == [False, True]
-
-
-def test_published_model_is_deleted(server: InProcess) -> None:
-    model = stored(server, b"data")
-    server.call("models.set_ready", model=model)
-    assert server.call("models.delete", model=model)["deleted"] is True
 
 
 def test_model_that_tasks_use_is_deleted(server: InProcess) -> None:
@@ -115,33 +96,6 @@ def test_model_that_tasks_use_is_deleted(server: InProcess) -> None:
         assert server.refused("models.delete", model=model) == (400, subcode)
         assert server.call("models.delete", model=model, force=True)["deleted"] is True
     assert server.get(user)["models"]["input"][0]["model"] == f"__DELETED__{used}"
-
-
-def test_file_that_another_model_shares_is_deleted(server: InProcess) -> None:
-    server.upload("P/shared.onnx", b"shared")
-    models = [server.model(f"{BASE}/files/P/shared.onnx") for _ in range(2)]
-    uri = server.get_model(models[0])["uri"]
-    server.call("models.delete", model=models[0])
-    server.http.delete(uri.removeprefix(BASE), headers=server.bearer)
-    answer = server.http.get(server.get_model(models[1])["uri"].removeprefix(BASE), headers=server.bearer)
-    assert answer.status_code == 404
-
-
-def test_file_name_with_a_number_sign_or_a_question_mark(server: InProcess) -> None:
-    server.upload("P/a#b?.onnx", b"data")
-    uri = server.get_model(server.model(f"{BASE}/files/P/a#b?.onnx"))["uri"]
-    assert uri == f"{BASE}/files/P/a#b?.onnx"
-    assert server.http.get(uri.removeprefix(BASE), headers=server.bearer).status_code == 404
-
-
-def test_project_with_a_short_name(server: InProcess) -> None:
-    for name in ("io", "io/below"):
-        assert server.refused("projects.create", name=name) == (400, 12)
-
-
-def test_project_that_exists_is_created(server: InProcess) -> None:
-    server.call("projects.create", name="twice")
-    assert server.refused("projects.create", name="twice") == (400, 801)
 
 
 def test_parts_of_a_task_in_progress_are_edited(server: InProcess) -> None:

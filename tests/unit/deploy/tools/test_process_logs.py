@@ -15,10 +15,11 @@ from deploy.tools import process_logs
         ("2026-01-01 10:00:00 INFO no error\nAddress  already in use\n\n", "Address already in use"),
         ("one\ntwo\n", "two"),
         (
-            "E0101 10:00:00.1 7 x.cc:1] bind: in use\nI0101 10:00:00.2 7 x.cc:2] no error\n",
-            "E0101 10:00:00.1 7 x.cc:1] bind: in use",
+            "E0101 10:00:00.1 x.cc] bind: in use\nI0101 10:00:00.2 x.cc] no error\n",
+            "E0101 10:00:00.1 x.cc] bind: in use",
         ),
         ("", ""),
+        ("error " * 100, ("error " * 100)[:239] + "…"),
     ],
 )
 def test_last_error_line_says_why(log: str, line: str) -> None:
@@ -29,8 +30,3 @@ def test_last_error_line_says_why(log: str, line: str) -> None:
 def test_last_line_that_is_no_error_can_be_left_out() -> None:
     """The last line of a killed process does not explain why it was killed."""
     assert process_logs.last_error_line("INFO all is well\n", otherwise_last=False) == ""
-
-
-def test_long_error_lines_are_cut() -> None:
-    """One line on a terminal stays one line."""
-    assert len(process_logs.last_error_line("error " * 100, width=50)) == 50

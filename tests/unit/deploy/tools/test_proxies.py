@@ -18,6 +18,7 @@ LOOPBACK = "127.0.0.1,localhost"
         ({"no_proxy": "", "NO_PROXY": "inner"}, (f"inner,{LOOPBACK}", f"inner,{LOOPBACK}")),
         ({"no_proxy": "near", "NO_PROXY": "inner"}, (f"near,{LOOPBACK}", f"inner,{LOOPBACK}")),
         ({"NO_PROXY": "*"}, ("*", "*")),
+        ({"no_proxy": "localhost"}, ("localhost,127.0.0.1",) * 2),
     ],
 )
 def test_this_machine_is_excepted_and_other_hosts_stay_so(given: dict[str, str], found: tuple[str, str]) -> None:
@@ -26,10 +27,3 @@ def test_this_machine_is_excepted_and_other_hosts_stay_so(given: dict[str, str],
     for _ in range(2):
         except_loopback(environ)
         assert found == (environ["no_proxy"], environ["NO_PROXY"])
-
-
-def test_hosts_are_added_one_by_one() -> None:
-    """A host that is excepted already is not added again."""
-    environ = {"no_proxy": "localhost"}
-    except_loopback(environ)
-    assert "localhost,127.0.0.1" == environ["no_proxy"]

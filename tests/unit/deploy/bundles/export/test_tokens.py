@@ -29,21 +29,17 @@ def test_a_file_is_read_without_the_padding_and_cutting_baked_into_it(tmp_path):
     assert [0, 1, 2] == read_file(tmp_path, 3)("a b c a")
 
 
-def test_a_damaged_file_is_refused(tmp_path):
-    """With the library's own reason."""
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ExportFailed, match=r"tokenizer\.json cannot be loaded"):
-        read_file(tmp_path)
-
-
 def test_a_tokenizer_that_fails_on_a_text_is_refused_with_the_text(tmp_path):
-    """Its unknown token is not in its vocabulary: that shows only at a word it does not know."""
+    """Its unknown token is not in its vocabulary: that shows only at a word it does not know. So is a damaged file."""
     tokenizer = Tokenizer(models.WordPiece({"a": 0}, unk_token="?"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     assert [0] == read_file(tmp_path)("a")
     with pytest.raises(ExportFailed, match=r'fails on "b": WordPiece error'):
         read_file(tmp_path)("b")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ExportFailed, match=r"tokenizer\.json cannot be loaded"):
+        read_file(tmp_path)
 
 
 def test_a_sentencepiece_file_asks_for_sentencepiece(tmp_path, monkeypatch):

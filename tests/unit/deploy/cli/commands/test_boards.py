@@ -6,7 +6,6 @@ Not a real Grafana: there is none to be had here (docs/monitoring.md says so).
 from __future__ import annotations
 
 import copy
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytest
 from click.testing import CliRunner
 
 from deploy.cli.commands.boards import boards, command
-from deploy.cli.main import main
 from deploy.tools.errors import DeployError
 from tests.sites import Asked, site
 
@@ -107,12 +105,3 @@ def test_what_goes_wrong_is_one_line_that_says_what_to_do(grafana: tuple[Grafana
         with pytest.raises(DeployError) as caught:
             run("push", "--url", address, token=token)
         assert wanted in caught.value.line()
-
-
-def test_client_library_that_is_not_installed_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The message names the extra."""
-    monkeypatch.setitem(sys.modules, "grafana_client", None)
-    assert 1 == main(["boards", "push", "--url", "http://127.0.0.1:9", "--token", "t"])
-    assert ".[grafana]" in capsys.readouterr().err

@@ -33,30 +33,41 @@ def planned(stable: Mapping[str, Any], new: Mapping[str, Any], **chosen: Any) ->
     return new_rollout.planned(registry.spec(), "e", "2", None, served, **options)
 
 
-def test_of_a_classifier_labels_and_mirrored_answers_are_compared() -> None:
-    """This is the default, because a version with exchanged labels is the most expensive fault."""
-    rollout = planned(CLASSIFIER, CLASSIFIER)
-    assert (0.1, 0.1, 10.0) == (rollout.gate.label_shift, rollout.gate.other_answers, rollout.rules.mirror)
+EMBEDDINGS = {"task": "sentence-embeddings"}
+CODE = {**CLASSIFIER, "stages": ["preprocess"]}
 
 
-def test_of_embeddings_what_is_near_what_is_compared() -> None:
-    """Ordinary retrained models pass (docs/versions.md); one with other neighbours is permitted by an option."""
-    rollout = planned({"task": "sentence-embeddings"}, {"task": "sentence-embeddings"})
-    assert (10.0, 0.1) == (rollout.rules.mirror, rollout.gate.other_answers)
+@pytest.mark.parametrize(
+    ("details", "chosen", "compared"),
+    [
+        (CLASSIFIER, {}, (0.1, 0.1, 10.0)),
+        (EMBEDDINGS, {}, (0.1, 0.1, 10.0)),
+        ({}, {}, (0.1, 0.0, 0.0)),
+        ({"task": "text-generation"}, {}, (0.1, 0.0, 0.0)),
+        (CODE, {}, (0.1, 0.0, 0.0)),
+        (CODE, {"mirror": 2.0}, (0.1, 0.1, 2.0)),
+        (CLASSIFIER, {"label_shift": 0.0, "mirror": 0.0}, (0.0, 0.0, 0.0)),
+    ],
+    ids=["classifier", "embeddings", "unknown", "may vary", "users' code", "users' code, by option", "off"],
+)
+def test_what_is_compared(details: Mapping[str, Any], chosen: Mapping[str, Any], compared: tuple[float, ...]) -> None:
+    """Labels, and mirrored answers of what surely answers the same again: code may have side effects."""
+    rollout = planned(details, details, **chosen)
+    assert compared == (rollout.gate.label_shift, rollout.gate.other_answers, rollout.rules.mirror)
 
 
-@pytest.mark.parametrize("details", [{}, {"task": "text-generation"}, {**CLASSIFIER, "stages": ["preprocess"]}])
-def test_requests_are_mirrored_only_to_what_surely_answers_the_same_again(details: Mapping[str, Any]) -> None:
-    """Users' code may have side effects, and other tasks may vary their answers; there, mirroring needs an option."""
-    assert 0.0 == planned(details, details).gate.other_answers
-    assert 0.0 == planned(details, details).rules.mirror
-    assert 0.1 == planned(details, details, mirror=2.0).gate.other_answers
-
-
-def test_what_is_switched_off_is_not_compared() -> None:
-    """0 points or 0 percent turns a comparison off."""
-    rollout = planned(CLASSIFIER, CLASSIFIER, label_shift=0.0, mirror=0.0)
-    assert (0.0, 0.0) == (rollout.gate.label_shift, rollout.gate.other_answers)
+@pytest.mark.parametrize(
+    ("steps", "shares"),
+    [("5,100", (5.0, 100.0)), ("1,5.5", (1.0, 5.5, 100.0)), ("", None), ("a", None), ("5,5", None), ("0,5", None),
+     ("100", None), ("5,101", None), ("20,10", None)],
+)  # fmt: skip
+def test_steps_grow_up_to_all_requests(steps: str, shares: tuple[float, ...] | None) -> None:
+    """With a first step of 100, nothing could be compared."""
+    if shares is None:
+        with pytest.raises(DeployError, match="--steps"):
+            new_rollout.percents(steps)
+    else:
+        assert shares == new_rollout.percents(steps)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from deploy.cli.commands.drift import command
 from deploy.controller.counters import parse
 from deploy.controller.drift import references
 from deploy.tools.errors import DeployError
-from gateway.metrics import drift, variables
+from gateway.metrics import drift
 from gateway.metrics.observer import Observer
 from gateway.metrics.watch import Served
 from gateway.spec import MetricSpec, MetricVariable
@@ -122,12 +122,6 @@ def test_a_captured_reference_stays_in_its_folder(served: tuple[Gateway, str], t
     assert written.is_relative_to(tmp_path / "deep" / "state" / "references")
 
 
-def test_built_in_variables_are_documented_by_name() -> None:
-    """The page has the names that a reference file uses."""
-    page = (Path(__file__).parents[5] / "docs" / "metrics.md").read_text()
-    assert [] == [name for name in variables.BUILT_IN if f"`{name}`" not in page]
-
-
 @pytest.mark.parametrize(
     ("named", "says"),
     [("e", "e has several versions: e/1, e/2"), ("f", "nothing was counted for f"), ("e/3", "nothing was counted for")],
@@ -184,12 +178,12 @@ class OfTexts(Gateway):
     def watch_texts(self, reference: drift.Reference) -> None:
         self.observer.watch.configure({"e/1": Served("e", "1", True, (), reference)}, {}, 1.0)
 
-    def read(self, texts: list[str]) -> None:
-        for number, text in enumerate(texts):
+    def read(self, texts: list[str], vectors: Any) -> None:
+        for number, (text, vector) in enumerate(zip(texts, vectors, strict=True)):
             if number % 10 == 0:
                 self.observer.settle()
             trace = Trace("id")
-            trace.endpoint, trace.version, trace.url = "e", "1", "e/1"
+            trace.endpoint, trace.version, trace.url, trace.answer = "e", "1", "e/1", {"embedding": vector}
             trace.prepared = Prepared([], ParsedRequest([text], is_batch=False))
             self.observer.started()
             self.observer.finished(trace)
@@ -221,49 +215,23 @@ def spoken(random: np.random.Generator, number: int, nonsense: float = 0.0) -> l
     ]
 
 
-def test_a_reference_of_words_keeps_the_words_that_they_were_counted_with(tmp_path: Path) -> None:
-    """The usual words are those of the first thousand texts, whenever it was captured; so do the next references."""
+def test_a_reference_keeps_the_words_and_the_mean_that_it_was_counted_with(tmp_path: Path) -> None:
+    """Those of the first thousand, whenever it was captured; the next references have them, too."""
     gateway, random, path = OfTexts(), np.random.default_rng(3), tmp_path / "reference.json"
     with site(lambda asked: gateway.answer(asked.path)) as url:
         gateway.watch_texts(drift.Reference())
-        gateway.read(spoken(random, 2500))
+        gateway.read(spoken(random, 2500), random.normal(size=(2500, 8)) + 2 * np.eye(8)[0])
         captured = run("capture", "--url", url, "--endpoint", "e/1", "--output", path)
         assert re.search(r"\d+ usual words", captured.output)
         reference = drift.decode(path.read_text())
-        assert reference.words
-        assert 2500 - 1000 == sum(reference.bins["unusual_word_ratio"].values())
-        assert {"unusual_word_ratio", "language", "letter_case"} == set(reference.bins)
+        assert (8, True) == (len(reference.mean), bool(reference.words))
+        assert {"unusual_word_ratio", "language", "letter_case", "embedding_cosine"} == set(reference.bins)
+        assert [1500] * 2 == [sum(reference.bins[name].values()) for name in ("unusual_word_ratio", "embedding_cosine")]
         gateway.watch_texts(reference)
-        gateway.read(spoken(random, 1000, nonsense=0.05))
+        gateway.read(spoken(random, 1000, nonsense=0.05), random.normal(size=(1000, 8)) - np.eye(8)[0])
         assert gateway.moved(reference, "unusual_word_ratio")
+        assert gateway.moved(reference, "embedding_cosine")
         assert not gateway.moved(reference, "language")
         assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
-        assert reference.words == drift.decode(path.read_text()).words
-
-
-def test_a_reference_of_embeddings_keeps_the_mean_that_they_were_counted_with(tmp_path: Path) -> None:
-    """Vectors of the same kind have its cosines, those of another direction have others."""
-    gateway, random = OfTexts(), np.random.default_rng(5)
-
-    def vectors(number: int, towards: float) -> None:
-        for row in random.normal(size=(number, 8)) + towards * np.eye(8)[0]:
-            trace = Trace("id")
-            trace.endpoint, trace.version, trace.url, trace.answer = "e", "1", "e/1", {"embedding": row}
-            gateway.observer.started()
-            gateway.observer.finished(trace)
-            gateway.observer.settle()
-        gateway.see([], [])
-
-    path = tmp_path / "reference.json"
-    with site(lambda asked: gateway.answer(asked.path)) as url:
-        gateway.watch_texts(drift.Reference())
-        vectors(3000, 2.0)
-        assert 0 == run("capture", "--url", url, "--endpoint", "e/1", "--output", path).return_value
-        reference = drift.decode(path.read_text())
-        assert 8 == len(reference.mean)
-        assert 2000 == sum(reference.bins["embedding_cosine"].values())
-        gateway.watch_texts(reference)
-        vectors(1000, 2.0)
-        assert not gateway.moved(reference, "embedding_cosine")
-        vectors(500, -1.0)
-        assert gateway.moved(reference, "embedding_cosine")
+        again = drift.decode(path.read_text())
+        assert (reference.words, reference.mean) == (again.words, again.mean)

@@ -78,12 +78,6 @@ def test_lines_say_when_by_whom_and_from_what_to_what(store: FakeRegistry, capsy
     assert "2 changes; recorded since" in err
 
 
-def test_a_registry_that_is_down_is_one_clear_line(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
-    store.is_up = store.history.is_up = False
-    assert 1 == main(["history"])
-    assert "is down" in capsys.readouterr().err
-
-
 def test_keys_in_the_registry_are_told_by_whoever_runs_the_command(
     store: FakeRegistry, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,8 +89,3 @@ def test_keys_in_the_registry_are_told_by_whoever_runs_the_command(
     shown = [one for one in _shown(capsys)["entries"] if one["kind"] == "key"]
     assert [(name, "ann", False)] * 2 == [(one["subject"], one["by"], one["is_seen"]) for one in shown]
     assert ["acme", None] == [one["after"].get("tenant") for one in shown]
-
-
-def test_an_age_that_is_none_is_a_usage_error(store: FakeRegistry, capsys: pytest.CaptureFixture[str]) -> None:
-    assert 2 == main(["history", "--since", "yesterday"])
-    assert "not a duration" in capsys.readouterr().err

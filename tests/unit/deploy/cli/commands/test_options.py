@@ -30,10 +30,8 @@ os._exit(0)  # an interpreter that is being taken down has no handlers any more
 """
 
 
-@pytest.mark.parametrize("attempt", range(3))
-def test_any_number_of_signals_at_any_time_end_a_command(attempt: int) -> None:
+def test_any_number_of_signals_at_any_time_end_a_command() -> None:
     """Signals come while it waits and while it handles others: it ends in order, and does not wait for itself."""
-    del attempt
     with subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True) as command:
         assert command.stdout is not None
         assert "waits" == command.stdout.readline().strip()

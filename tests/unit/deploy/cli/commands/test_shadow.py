@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deploy.cli.commands import shadow
+from deploy.cli.commands.canary import shadow
 from deploy.tools.errors import DeployError, GatewayError
 from gateway.spec import ShadowSpec, decode
 from tests.fakes import FakeRegistry
@@ -22,10 +22,10 @@ def serving() -> FakeRegistry:
 def test_what_the_command_writes_a_gateway_reads() -> None:
     """It starts and ends shadow traffic; other sections stay unchanged."""
     store = serving()
-    assert 0 == run(shadow.command, store, "--endpoint", "e", "--to", "2", "--percent", "5")
+    assert 0 == run(shadow, store, "--endpoint", "e", "--to", "2", "--percent", "5")
     assert {"e": ShadowSpec("e", "e/2", 5.0, 0.1)} == decode(store.task()).shadows
     with_shadow = decode(store.task()).revision
-    assert 0 == run(shadow.command, store, "--endpoint", "e", "--off")
+    assert 0 == run(shadow, store, "--endpoint", "e", "--off")
     assert {} == decode(store.task()).shadows
     assert with_shadow != decode(store.task()).revision == decode(serving().task()).revision
     assert () == decode(store.task()).faults
@@ -46,5 +46,5 @@ def test_what_a_gateway_could_not_do_is_refused_and_changes_nothing(arguments: t
     store = serving()
     before = store.task()
     with pytest.raises((DeployError, GatewayError), match=reason):
-        run(shadow.command, store, "--endpoint", "e", *arguments)
+        run(shadow, store, "--endpoint", "e", *arguments)
     assert before == store.task()

@@ -72,10 +72,18 @@ def test_what_could_not_be_served_is_refused_before_anything_is_written(store: F
     """For example an unknown engine, or a canary with a removed version."""
     file = tmp_path / "state.yaml"
     run(export, store, "-o", str(file))
-    before = store.task()
-    file.write_text(file.read_text().replace("engine_type: custom", "engine_type: nonsense"))
-    with pytest.raises(DeployError, match="could not be served: endpoint team/hook: engine"):
-        run(apply, store, "-f", str(file))
+    before, exported = store.task(), file.read_text()
+    for old, new, said in (
+        ("engine_type: custom", "engine_type: nonsense", "endpoint team/hook: engine"),
+        ("- 0.25", "- -1", "canary live"),
+        ("    - faq/1", "    - faq/9", "canary live"),
+        ("    - 0.75\n", "", "canary live"),
+    ):
+        text = exported.replace(old, new)
+        assert text != exported
+        file.write_text(text)
+        with pytest.raises(DeployError, match=f"could not be served: {said}"):
+            run(apply, store, "-f", str(file))
     assert before == store.task()
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.cli.commands.status import command
-from deploy.cli.planned_changes import changes
+from deploy.cli.commands.status import changes, command
 from deploy.cli.until_live import missing
 from deploy.controller import default_versions
 from deploy.controller.wanted import carry_out
@@ -40,26 +39,23 @@ def status_of(endpoints, canaries=None):
     return {"endpoints": [{"url": u, "model_id": m} for u, m in endpoints.items()], "canaries": canaries or {}}
 
 
-def test_nothing_to_do_is_nothing():
-    """Shares are compared as displayed."""
-    canary = {"e": {"endpoint": "e", "weights": [1, 3], "load_endpoints": ["e/2", "e/1"]}}
-    plan = plan_of({"e/1": "a", "e/2": "b"}, canary)
-    status = status_of({"e/1": "a", "e/2": "b"}, {"e": {"e/2": 0.25, "e/1": 0.75}})
-    assert {"changes": [], "faults": []} == changes(plan, status)
+HALVES = {"e": {"endpoint": "e", "weights": [1, 1], "load_endpoints": ["e/2", "e/1"]}}
 
 
-def test_additions_changes_and_removals_are_told_apart():
-    """Of endpoints and of canaries."""
-    canary = {"e": {"endpoint": "e", "weights": [1, 1], "load_endpoints": ["e/2", "e/1"]}}
-    plan = plan_of({"e/1": "new", "e/2": "b"}, canary)
-    found = changes(plan, status_of({"e/1": "old", "f": "c"}, {"e": {"e/1": 1.0}, "g": {"e/1": 1.0}}))
-    assert [
-        ("change", "e/1", "old → new"),
-        ("add", "e/2", "b"),
-        ("remove", "f", ""),
-        ("change", "canary e", "100.0% e/1 → 50.0% e/1, 50.0% e/2"),
-        ("remove", "canary g", "100.0% e/1 → -"),
-    ] == [(c["what"], c["subject"], c["how"]) for c in found["changes"]]
+@pytest.mark.parametrize(
+    ("endpoints", "status", "found"),
+    [
+        ({"e/1": "a", "e/2": "b"}, status_of({"e/1": "a", "e/2": "b"}, {"e": {"e/2": 0.5, "e/1": 0.5}}), []),
+        ({"e/1": "new", "e/2": "b"}, status_of({"e/1": "old", "f": "c"}, {"e": {"e/1": 1.0}, "g": {"e/1": 1.0}}),
+         [("change", "e/1", "old → new"), ("add", "e/2", "b"), ("remove", "f", ""),
+          ("change", "canary e", "100.0% e/1 → 50.0% e/1, 50.0% e/2"), ("remove", "canary g", "100.0% e/1 → -")]),
+    ],
+    ids=["nothing to do", "all kinds"],
+)  # fmt: skip
+def test_additions_changes_and_removals_are_told_apart(endpoints, status, found):
+    """Of endpoints and of canaries, whose shares are compared as displayed."""
+    told = changes(plan_of(endpoints, HALVES), status)
+    assert (found, []) == ([(c["what"], c["subject"], c["how"]) for c in told["changes"]], told["faults"])
 
 
 def test_faults_of_the_task_and_of_its_models_are_listed():
