@@ -341,7 +341,12 @@ def _bin_in_order(expr: str) -> str:
 _DAYS: Final = catalog.DRIFT_EVIDENCE.name
 _CAUSES: Final = f'{_DAYS}{{state="drift"}} >= 0'
 """The variables that are causes of their endpoint's alarm."""
-_MOVED: Final = f"{catalog.DRIFT_MOVED.name} and on (namespace, release, endpoint, version, variable) ({_CAUSES})"
+
+
+def _moved(matchers: str = "") -> str:
+    """Return by how much the share of each bin in the last hour differs from the reference's."""
+    now, then = (f'{catalog.DRIFT_SHARE.name}{{{matchers}of="{of}"}}' for of in ("now", "reference"))
+    return f"({now} - ignoring (of) {then})"
 
 
 def _table(name: str, *more: str) -> Query:
@@ -355,8 +360,9 @@ DRIFT: Final = Board(
         Section("What has drifted, all endpoints", (
             Panel("Variables", "The variables that the alert lists, most certain first. Empty if nothing has drifted.",
                   (_table(_CAUSES),), "table", "suffix:days", width=12, height=6, values=("evidence",)),
-            Panel("Categories", "Bins of these variables whose share moved by more than noise.",
-                  (_table(_MOVED, "bin"),), "table", "percentunit", width=12, height=6,
+            Panel("Categories", "Bins of these variables whose share grew by more than a hundredth.",
+                  (_table(f"{_moved()} > 0.01 and on ({', '.join((*VERSION, 'variable'))}) ({_CAUSES})", "bin"),),
+                  "table", "percentunit", width=12, height=6,
                   values=("moved by",)),
         )),
         Section("How sure it is", (
@@ -379,8 +385,8 @@ DRIFT: Final = Board(
                   "reference.",
                   tuple(Query(_bin_in_order(f'{catalog.DRIFT_SHARE.name}{{{_VAR},of="{of}"}}'))
                         for of in ("now", "reference")), "bars", "percentunit", 12),
-            _lines("Moved categories over 1h", "The chosen variable: shares that moved by more than noise, minus the "
-                   "reference's share.", by(("bin",), f"{catalog.DRIFT_MOVED.name}{{{_VAR}}}", "avg"), "{{bin}}",
+            _lines("Moved categories over 1h", "The chosen variable: the share of each bin, minus the reference's.",
+                   by(("bin",), _moved(f"{_VAR},"), "avg"), "{{bin}}",
                    "percentunit", width=12, least=None),
             Panel("Values over time", "Histogram of the chosen scalar variable, built in or declared.",
                   _heat(catalog.VARIABLE_SCALAR, _VAR), "heatmap", "short", 12, if_empty="Only for numbers"),

@@ -277,11 +277,6 @@ DRIFT_SHARE: Final = Metric(
     "Share of each bin of a variable that has a reference, over all gateways: in the last hour (now), and in the "
     "reference, smoothed (reference).", (*_BIN, "of"),
 )  # fmt: skip
-DRIFT_MOVED: Final = Metric(
-    "controller_drift_moved_ratio", "gauge",
-    "By how much the share of a bin in the last hour differs from the reference's, where it moved by more than noise. "
-    "Bins of numbers are named as ranges.", _BIN,
-)  # fmt: skip
 ACCURACY: Final = Metric(
     "controller_accuracy_ratio", "gauge",
     "Accuracy of a version with labels (`/v1/feedback`): share right (value), and its 95 % interval (low, high).",

@@ -41,8 +41,6 @@ ABOVE: Final = "+Inf"
 
 ALARM_DAYS: Final = 30.0
 """Default of the expected time between two false alarms of an endpoint, in days."""
-SHIFT_SIGMAS: Final = 3.29
-"""A share counts as moved beyond this many standard deviations of noise: 99.9 %."""
 SMOOTHING: Final = 0.5
 """Added to every bin's count, so that an empty bin has a finite distance."""
 
@@ -194,28 +192,6 @@ class Shares:
         """The current share of each bin; 0 without values."""
         found: Floats = self.seen / max(self.n, 1.0)
         return found
-
-    @property
-    def moved(self) -> tuple[tuple[str, float], ...]:
-        """The bins whose share moved beyond noise, each with the change of its share; the largest change first."""
-        if not self.n:
-            return ()
-        p, q = self.then, self.now
-        noise = SHIFT_SIGMAS * np.sqrt(p * (1 - p) * (1 / self.n + 1 / sum(self.reference.values())))
-        # Of few values a single one is a large share, smoothed a small one; of an empty bin it is the other way round.
-        is_far = (np.abs(q - p) > noise) & (np.abs(shares(self.seen) - p) > noise)
-        far = [(name, float(by)) for name, by, is_it in zip(self.bins, q - p, is_far, strict=True) if is_it]
-        return tuple(sorted(far, key=lambda one: -abs(one[1])))
-
-    def named(self, bin_name: str) -> str:
-        """Return a bin's name for people: those of numbers as ranges."""
-        if not is_ordered(self.reference) or bin_name == MISSING:
-            return bin_name
-        place = self.bins.index(bin_name)
-        below = self.bins[place - 1] if place else ""
-        if bin_name == ABOVE:
-            return f"above {below}" if below else "any number"
-        return f"{below} – {bin_name}" if below else f"up to {bin_name}"
 
 
 def encode(reference: Reference, **about: object) -> str:

@@ -207,7 +207,6 @@ class Views:
             found.append({
                 "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
                 "reference": shares.then.tolist(), "counts": shares.seen.tolist(), "n": shares.n,
-                "moved": {shares.named(name): by for name, by in shares.moved},
                 "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
             })  # fmt: skip
         return found

@@ -118,8 +118,8 @@ def report(gateway: str, endpoint: str | None, as_json: bool) -> int:
 
     EVIDENCE: chance alone gives this much or more at most once in so many days. STATE: `drift` (the endpoint's mean
     evidence is 30 or more, and this variable's as well), `moved` (only this variable's), `steady`, `too few` (a share
-    of one half would have to move further than VISIBLE says), or `not judged` (there is no controller). MOVED: bins
-    whose share in the last hour differs from the reference's by more than noise.
+    of one half would have to move further than VISIBLE says), or `not judged` (there is no controller). MOVED: the
+    bins whose share in the last hour differs most from the reference's.
 
     The exit code is 3 if something has drifted, else 0.
 
@@ -142,12 +142,20 @@ def report(gateway: str, endpoint: str | None, as_json: bool) -> int:
         shown = [
             [row["endpoint"], row["version"] or "-", row["variable"], f"{row['n']:.0f}", _shown(row["days"], ",.1f"),
              _shown(row["visible"], ".1%"),
-             ", ".join(f"{name} {by:+.1%}" for name, by in [*row["moved"].items()][:3]) or "-", row["state"]]
+             _moved(row), row["state"]]
             for row in rows
         ]  # fmt: skip
         for line in table(head, shown):
             click.echo(line)
     return 3 if any(row["state"] == "drift" for row in rows) else 0
+
+
+def _moved(row: Mapping[str, Any]) -> str:
+    """Return the three bins whose share differs most from the reference's, by a hundredth or more."""
+    by = {name: count / max(row["n"], 1) - then
+          for name, count, then in zip(row["bins"], row["counts"], row["reference"], strict=True)}  # fmt: skip
+    most = [name for name in sorted(by, key=lambda name: -abs(by[name])) if row["n"] and abs(by[name]) >= 0.01][:3]
+    return ", ".join(f"{name} {by[name]:+.1%}" for name in most) or "-"
 
 
 def _shown(value: float | None, form: str) -> str:

@@ -201,20 +201,17 @@ def _families(found: Mapping[Key, Variable], values: Mapping[str, Mapping[str, A
     variables = {(endpoint, one["version"], one["variable"]): one
                  for endpoint, value in values.items() for one in value["variables"]}  # fmt: skip
     shares: dict[tuple[str, ...], float] = {}
-    moved: dict[tuple[str, ...], float] = {}
     for key, variable in found.items():
         beside = variable.shares()
         if not beside.n:
             continue
         for of_it, some in (("now", beside.now), ("reference", beside.then)):
             shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, some.tolist(), strict=True)}
-        moved |= {(*key, beside.named(name)): by for name, by in beside.moved}
     return {
         catalog.DRIFT_EVIDENCE: {(*key, one["state"]): one["days"] for key, one in variables.items()},
         catalog.DRIFT_VISIBLE: {key: one["visible"] for key, one in variables.items()},
         catalog.DRIFT_SINCE: {key: one["since"] for key, one in variables.items() if one["days"] >= 1},
         catalog.DRIFT_SHARE: shares,
-        catalog.DRIFT_MOVED: moved,
         catalog.ACCURACY: {
             (endpoint, one["version"], name): one[name]
             for endpoint, value in values.items() for one in value["accuracy"] for name in ("value", "low", "high")

@@ -108,9 +108,6 @@ def test_models_lead_to_clearml_and_their_lineage() -> None:
     fields = set(re.findall(r"__data\.fields\.(\w+)", " ".join(url for _, url in panel.links)))
     assert {"link", "instance", "endpoint", "version"} == fields
     assert fields <= {*catalog.MODEL_INFO.labels, "instance"}
-    content = json.loads((GRAFANA / "overview.json").read_text())
-    (shown,) = [p for p in content["panels"] if p["title"] == panel.title]
-    assert [url for _, url in panel.links] == [link["url"] for link in shown["fieldConfig"]["defaults"]["links"]]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)

@@ -11,8 +11,8 @@ import pytest
 from dashboards import rules
 
 Evaluate = Callable[..., None]
-LOAD_TARGET, WORK_TARGET, WORK_MOST = 0.7, 4.0, 7.0
-"""What the rules say: utilisation of a Triton, requests in a gateway's own hands, and the most that one counts for."""
+WORK_MOST = 7.0
+"""What the rules say: requests in a gateway's own hands that it counts for at most."""
 HOLD = "job:gateway_hold:total"
 """What KEDA asks about gateways that are full; no board shows it."""
 STEPS = 80
@@ -182,26 +182,43 @@ def test_what_another_triton_makes_no_faster_asks_for_none(evaluate: Evaluate, s
     evaluate(series, interval="15s", promql_expr_test=[is_so(f"{name} <= bool 1") for name in wanted])
 
 
-def test_a_full_tier_asks_for_what_comes_in_over_what_one_replica_does(evaluate: Evaluate) -> None:
-    """5,000 rows a second come to a Triton that does 1,430: five at 70 %, and not three times what there is.
+REFUSED = gateway(rate=1430.0, refused=3570.0, queue_s=0.3)
+BUSY = {k: v for pod in ("g-0", "g-1") for k, v in gateway(pod, rate=960.0, work=60.0).items()}
+TURNED_AWAY = {
+    k: v for pod in ("g-0", "g-1")
+    for k, v in gateway(pod, rate=300.0, refused=900.0, work=0.5, queue_s=0.5, in_flight=900).items()
+}  # fmt: skip
 
-    What is refused is load; where no request waits for Triton it is not Triton's.
-    """
-    full = triton(rows=1430.0, busy=1.0, waits=2.0)
-    refused = gateway(rate=1430.0, refused=3570.0, queue_s=0.3)
-    evaluate(refused | full, interval="15s", promql_expr_test=says(rules.WANTED_BY_QUEUE, a=5.0))
-    others = gateway(rate=1430.0, refused=3570.0) | triton(rows=1430.0, busy=0.6, waits=0.1)
-    evaluate(others, interval="15s", promql_expr_test=says(rules.WANTED_BY_QUEUE, a=0.25 / 0.7))
+
+@pytest.mark.parametrize(
+    ("record", "value", "series"),
+    [
+        # 5,000 rows a second come to a Triton that does 1,430: five at 70 %, and not three times what there is.
+        (rules.WANTED_BY_QUEUE, 5.0, REFUSED | triton(rows=1430.0, busy=1.0, waits=2.0)),
+        # What is refused is load; where no request waits for Triton it is not Triton's.
+        (rules.WANTED_BY_QUEUE, 0.25 / 0.7,
+         gateway(rate=1430.0, refused=3570.0) | triton(rows=1430.0, busy=0.6, waits=0.1)),
+        # A gateway that keeps Triton's queue short hides no load: the same ratio, wherever requests wait.
+        (rules.QUEUE_RATIO, 2.0, gateway(infer_s=0.03, queue_s=0.0) | triton(busy=0.5, waits=1.0)),
+        (rules.QUEUE_RATIO, 2.0, gateway(infer_s=0.01, queue_s=0.02) | triton(busy=0.5, waits=0.0)),
+        # Full gateways ask for less than twice as many, however much waits: a backlog is soon over, a load is not.
+        (rules.WORK, 2 * WORK_MOST, BUSY),
+        # What Triton refuses is no work of the gateways: their CPU has little in hand. Full ones stay.
+        (rules.WORK, 1.0, TURNED_AWAY), (HOLD, 2.0, TURNED_AWAY),
+    ],
+)  # fmt: skip
+def test_what_a_signal_says(evaluate: Evaluate, record: str, value: float, series: dict[str, str]) -> None:
+    """Of a tier that is full, or whose work waits."""
+    evaluate(series, interval="15s", promql_expr_test=says(record, a=value))
 
 
 def test_what_is_asked_for_does_not_grow_while_new_replicas_start(evaluate: Evaluate) -> None:
     """Those that do not work yet are no reason for more; half a minute after they do, neither."""
-    refused = gateway(rate=1430.0, refused=3570.0, queue_s=0.3)
     old = triton(rows=1430.0, busy=1.0, waits=2.0, until=40, then=1000.0)
     starting = {k: v for pod in range(1, 5) for k, v in triton(f"t-{pod}", rows=1000.0, busy=0.7, since=41).items()}
     starting = {k: f"0x40 {'1x40'}" if k.startswith("up") else v for k, v in starting.items()}
     evaluate(
-        refused | old | starting, interval="15s",
+        REFUSED | old | starting, interval="15s",
         promql_expr_test=[
             is_so(f"{rules.WANTED_BY_QUEUE} <= bool 5.1", at) for at in ("9m", "10m30s", "10m45s")
         ] + says(rules.WANTED_BY_QUEUE, at="10m", a=5.0),
@@ -240,14 +257,6 @@ def test_the_end_of_a_stall_asks_for_no_more_than_there_were(evaluate: Evaluate,
     evaluate(series, interval="15s", promql_expr_test=[
         is_so(f"{rules.WANTED_BY_QUEUE} <= bool 5", f"{(ends + samples) * 15}s") for samples in range(1, 16)
     ])  # fmt: skip
-
-
-def test_waiting_in_the_gateways_counts_as_waiting_inside_triton_does(evaluate: Evaluate) -> None:
-    """A gateway that keeps Triton's queue short hides no load: the same ratio, wherever requests wait."""
-    inside = gateway(infer_s=0.03, queue_s=0.0) | triton(busy=0.5, waits=1.0)
-    before = gateway(infer_s=0.01, queue_s=0.02) | triton(busy=0.5, waits=0.0)
-    for series in (inside, before):
-        evaluate(series, interval="15s", promql_expr_test=says(rules.QUEUE_RATIO, a=2.0))
 
 
 def test_a_pool_at_zero_asks_for_nothing(evaluate: Evaluate) -> None:
@@ -302,18 +311,3 @@ def test_targets_that_are_lost_one_after_the_other_ask_for_no_more(evaluate: Eva
         is_so(f'sum({name}{{namespace="a"}}) <= bool {1.01 * value}', f"{sample * 15}s", "{}")
         for name, value in most.items() for sample in range(28, 60)
     ])  # fmt: skip
-
-
-def test_full_gateways_ask_for_less_than_twice_as_many(evaluate: Evaluate) -> None:
-    """However much waits, and once more when those are full, too: a backlog is soon over, a load is not."""
-    both = {k: v for pod in ("g-0", "g-1") for k, v in gateway(pod, rate=960.0, work=60.0).items()}
-    evaluate(both, interval="15s", promql_expr_test=says(rules.WORK, a=2 * WORK_MOST))
-    assert 1 < WORK_MOST / WORK_TARGET < 2
-
-
-def test_what_triton_refuses_is_no_work_of_the_gateways(evaluate: Evaluate) -> None:
-    """Their CPU has little in hand: no more gateways, however many requests are turned away; full ones stay."""
-    both: dict[str, str] = {}
-    for pod in ("g-0", "g-1"):
-        both |= gateway(pod, rate=300.0, refused=900.0, work=0.5, queue_s=0.5, in_flight=900)
-    evaluate(both, interval="15s", promql_expr_test=[*says(rules.WORK, a=1.0), *says(HOLD, a=2.0)])

@@ -70,25 +70,15 @@ def test_counts_are_folded_into_a_references_bins(counts: list[int]) -> None:
     assert {"2": 3.0, "+Inf": 4.0, "missing": 0.0} == folded({"1": 1, "2": 2, "3": 4}, ("2", "+Inf", "missing"))
 
 
-def test_bins_that_moved_are_listed_furthest_first() -> None:
-    """If they moved beyond noise, each with its change."""
-    reference = {"A": 5_000, "B": 3_000, "C": 2_000, "other": 0, "missing": 0}
-    shares = Shares(reference, {"A": 6_000, "B": 2_010, "C": 1_990})
-    assert ["A", "B"] == [name for name, _ in shares.moved]
-    assert 0.099 < shares.moved[0][1] < 0.101
-    few = Shares(reference, {"A": 50, "B": 30, "C": 20})
-    assert () == few.moved  # half a value of smoothing is no change of the bins that had none
-    assert () == Shares(reference, {}).moved
-
-
-def test_bins_are_named_for_people() -> None:
-    """Those of numbers as ranges; categories that the reference does not have by their own names."""
-    shares = Shares({"1": 1, "2": 1, "3": 1, "+Inf": 1, "missing": 0}, {"1": 1, "2.5": 1})
-    assert ["up to 1", "1 – 2", "2 – 3", "above 3", "missing"] == [*map(shares.named, shares.bins)]
+def test_what_was_counted_stands_beside_the_reference() -> None:
+    """Numbers in its bins; categories that it does not have by their own names."""
+    numbers = Shares(dict.fromkeys(("1", "2", "3", "+Inf", "missing"), 1), {"1": 1, "2.5": 1})
+    assert [1, 0, 1, 0, 0] == numbers.seen.tolist()
     animals = Shares({"cat": 5, "other": 0, "missing": 0}, {"cat": 4, "eel": 2, "dog": 4, "owl": 0})
     assert ("cat", "dog", "eel", "other", "missing") == animals.bins
     assert [0.4, 0.4, 0.2, 0, 0] == animals.now.tolist()
     assert math.isclose(1.0, float(animals.then.sum()))
+    assert not Shares({"cat": 5, "other": 0, "missing": 0}, {}).now.any()
 
 
 def test_reference_file_is_read_as_it_was_written() -> None:

@@ -257,8 +257,6 @@ def test_the_shares_of_about_the_last_hour_are_shown_beside_the_references(world
     now = {key[3]: share for key, share in shown.items() if key[4] == "now"}
     assert {"cat": 0.8, "dog": 0.0, "eel": 0.2, "other": 0.0, "missing": 0.0} == pytest.approx(now, abs=0.01)
     assert {0.0, 0.5} == {round(share, 2) for key, share in shown.items() if key[4] == "reference"}
-    moved = {key[3]: round(by, 2) for key, by in world.shown[catalog.DRIFT_MOVED].items()}
-    assert {"cat": 0.3, "dog": -0.5, "eel": 0.2} == moved
 
 
 def test_while_gateways_take_over_a_reference_it_is_one_of_theirs(world: World) -> None:
