@@ -43,8 +43,11 @@ class Signer:
         return jwt.encode(wanted, self.private, self.algorithm, headers={"kid": self.kid}).encode()
 
 
+Signers = dict[str, Signer]
+
+
 @pytest.fixture(scope="module")
-def signers() -> dict[str, Signer]:
+def signers() -> Signers:
     """Keys, shared by the tests because they take a moment to create."""
     return {"a": Signer("a"), "b": Signer("b", curve=True), "stranger": Signer("a")}
 
@@ -86,7 +89,7 @@ class Believer:
 
 
 @pytest.fixture
-def site(signers: dict[str, Signer]) -> Site:
+def site(signers: Signers) -> Site:
     """A site with the keys `a` and `b`."""
     site = Site()
     site.documents["/jwks"] = jwks(signers["a"], signers["b"])
@@ -106,10 +109,16 @@ def keys(address: str) -> str:
     return f"{address}/jwks"
 
 
-async def test_a_valid_token_identifies_its_subject(keys: str, signers: dict[str, Signer]) -> None:
-    """RSA and elliptic curves, one of several audiences. It is verified only once."""
+@pytest.fixture
+async def believer(keys: str) -> Believer:
+    """One that has read those keys."""
     believer = Believer(keys)
     await believer.following.look()
+    return believer
+
+
+async def test_a_valid_token_identifies_its_subject(believer: Believer, signers: Signers) -> None:
+    """RSA and elliptic curves, one of several audiences. It is verified only once."""
     tokens = signers["a"].sign(), signers["b"].sign(), signers["a"].sign(aud=["somebody", "other"])
     assert ["me"] * 3 == [believer.ask(token) for token in tokens]
     token = signers["a"].sign(sub="you")
@@ -128,18 +137,14 @@ async def test_a_valid_token_identifies_its_subject(keys: str, signers: dict[str
     ],
 )  # fmt: skip
 async def test_a_token_with_wrong_claims_is_refused(
-    keys: str, signers: dict[str, Signer], claims: dict[str, Any], because: str
+    believer: Believer, signers: Signers, claims: dict[str, Any], because: str
 ) -> None:
     """Expired, from another issuer, for another audience, or without a subject."""
-    believer = Believer(keys)
-    await believer.following.look()
     assert because == believer.ask(signers["a"].sign(**claims))
 
 
-async def test_a_token_that_the_issuer_has_not_signed_is_refused(keys: str, signers: dict[str, Signer]) -> None:
+async def test_a_token_that_the_issuer_has_not_signed_is_refused(believer: Believer, signers: Signers) -> None:
     """Wrong signature, no signature, a public key as shared secret, other algorithms, garbage."""
-    believer = Believer(keys)
-    await believer.following.look()
     good = signers["a"].sign()
     claims = jwt.decode(good, options={"verify_signature": False})
     head, body, signature = good.split(b".")
@@ -156,10 +161,8 @@ async def test_a_token_that_the_issuer_has_not_signed_is_refused(keys: str, sign
         assert "unknown_key" == believer.ask(token)
 
 
-async def test_a_token_is_revoked_by_its_id_or_its_subject(keys: str, signers: dict[str, Signer]) -> None:
+async def test_a_token_is_revoked_by_its_id_or_its_subject(believer: Believer, signers: Signers) -> None:
     """The file of keys lists revoked ids and subjects, whatever the issuer says. A remembered one ends by itself."""
-    believer = Believer(keys)
-    await believer.following.look()
     tokens = signers["a"].sign(jti="t1"), signers["a"].sign(sub="you")
     for ended, told in ((set(), ["me", "you"]), ({"t1"}, ["revoked", "you"]), ({"you"}, ["me", "revoked"])):
         believer.access.put("keys_file", Keys(ended=frozenset(ended)))
@@ -168,23 +171,19 @@ async def test_a_token_is_revoked_by_its_id_or_its_subject(keys: str, signers: d
     assert "expired" == believer.ask(tokens[0])
 
 
-async def test_a_new_signing_key_counts_from_the_next_look(site: Site, keys: str, signers: dict[str, Signer]) -> None:
+async def test_a_new_signing_key_counts_from_the_next_look(site: Site, believer: Believer, signers: Signers) -> None:
     """A key that is no longer published ends then. Unknown keys, which anybody can invent, ask the issuer nothing."""
-    site.documents["/jwks"] = jwks(signers["a"])
-    believer = Believer(keys)
-    await believer.following.look()
-    old, new = signers["a"].sign(), signers["b"].sign()
-    site.documents["/jwks"] = jwks(signers["b"])
-    assert ["me", "unknown_signing_key"] == [believer.ask(old), believer.ask(new)]
-    assert 1 == len(site.asked)
-    await believer.following.look()
-    assert ["unknown_signing_key", "me"] == [believer.ask(old), believer.ask(new)]
+    tokens = signers["a"].sign(), signers["b"].sign()
+    for published, told in (("a", ["me", "unknown_signing_key"]), ("b", ["unknown_signing_key", "me"])):
+        site.documents["/jwks"] = jwks(signers[published])
+        await believer.following.look()
+        asked = len(site.asked)
+        assert told == [believer.ask(token) for token in tokens]
+        assert asked == len(site.asked)
 
 
-async def test_keys_survive_an_outage_of_their_issuer(site: Site, keys: str, signers: dict[str, Signer]) -> None:
+async def test_keys_survive_an_outage_of_their_issuer(site: Site, believer: Believer, signers: Signers) -> None:
     """Whatever it answers instead."""
-    believer = Believer(keys)
-    await believer.following.look()
     document = site.documents.pop("/jwks")
     await believer.following.look()
     assert "404" in believer.problem()
@@ -219,7 +218,7 @@ def test_claims_grant_only_known_operations() -> None:
         caller_of({"sub": "me"}, names, 5.0)
 
 
-async def test_unsuitable_keys_are_ignored(signers: dict[str, Signer], tmp_path: Path) -> None:
+async def test_unsuitable_keys_are_ignored(signers: Signers, tmp_path: Path) -> None:
     """Shared secrets, encryption keys, other algorithms, unknown types. A file, for example of a mounted ConfigMap, is
     read again when it changes.
     """
@@ -256,20 +255,16 @@ def _header(text: str) -> bytes:
     return base64.urlsafe_b64encode(text.encode()).rstrip(b"=")
 
 
-async def test_hostile_headers_are_refused(keys: str, signers: dict[str, Signer]) -> None:
+async def test_hostile_headers_are_refused(believer: Believer, signers: Signers) -> None:
     """Deep nesting, huge numbers, no object: any caller can send them."""
-    believer = Believer(keys)
-    await believer.following.look()
     for text in ('{"a":' + "[" * 9000, "[" * 9000, '{"a":' + "9" * 9000 + "}", "[]", '{"alg": "RS256", "kid": ["a"]}'):
         assert believer.ask(_header(text) + b".e30.") in ("unknown_key", "bad_token", "unknown_signing_key")
     head = _header('{"alg": "RS256", "kid": "a"}')
     assert "bad_token" == believer.ask(head + b"." + _header("[" * 9000) + b".")
 
 
-async def test_a_token_with_an_unknown_critical_header_is_refused(keys: str, signers: dict[str, Signer]) -> None:
+async def test_a_token_with_an_unknown_critical_header_is_refused(believer: Believer, signers: Signers) -> None:
     """As RFC 7515 requires for `crit`."""
-    believer = Believer(keys)
-    await believer.following.look()
     _, body, _ = signers["a"].sign().split(b".")
     named = {"alg": "RS256", "kid": "a", "crit": ["x-bound-to"], "x-bound-to": "somebody"}
     head = _header(json.dumps(named))

@@ -49,6 +49,14 @@ class HttpServer:
         shape = described["inputs"][0]["shape"]
         return tensors_reply(np.frombuffer(body[size:], np.int64).reshape(shape) * 2)
 
+    def says(self, answer: bytes | None) -> None:
+        """Answer every call so; None to hang up."""
+
+        async def always(_head: bytes, _body: bytes) -> bytes | None:
+            return answer
+
+        self.answer = always
+
     def holding(self) -> asyncio.Event:
         """Stop answering until the returned event is set."""
         released, answer = asyncio.Event(), self.answer

@@ -62,11 +62,6 @@ async def call(backend: TritonBackend, *, timeout: float = LIMIT_S) -> Any:
     return await backend.infer("m", INPUT, ["out"], timeout=timeout)
 
 
-async def hang_up(_head: bytes, _body: bytes) -> None:
-    """Close the connection without an answer."""
-    return
-
-
 async def test_calls_use_http_where_it_is_offered() -> None:
     """It is the cheaper transport; a replica whose only reachable port is gRPC gets its share over that."""
     async with serving(2) as (backend, (a, b)):
@@ -84,7 +79,7 @@ async def test_calls_use_http_where_it_is_offered() -> None:
 async def test_a_lost_call_is_repeated_once() -> None:
     """A server that loses every call over either transport does not get many more than it was sent."""
     async with serving(1) as (backend, (one,)):
-        one.http.answer = hang_up  # type: ignore[method-assign]
+        one.http.says(None)
         one.grpc.refusal = (grpc.StatusCode.UNAVAILABLE, "Server is stopping")
         found = await asyncio.gather(*(call(backend) for _ in range(50)), return_exceptions=True)
         assert all(isinstance(error, BackendUnavailable) for error in found)
@@ -94,7 +89,7 @@ async def test_a_lost_call_is_repeated_once() -> None:
 async def test_repeat_goes_to_another_replica_first() -> None:
     """A lost call goes to another replica before it goes to the same one over gRPC."""
     async with serving(2) as (backend, (a, b)):
-        a.http.answer = hang_up  # type: ignore[method-assign]
+        a.http.says(None)
         for _ in range(10):
             await call(backend)
             for one in backend._replicas.all:  # as if it had answered that it is alive
@@ -107,10 +102,10 @@ async def test_a_single_server_whose_http_hangs_up_is_called_over_grpc() -> None
     """There is no other replica, so the other transport is tried. A health check opens HTTP again."""
     async with serving(1) as (backend, (one,)):
         answer = one.http.answer
-        one.http.answer = hang_up  # type: ignore[method-assign]
+        one.http.says(None)
         await call(backend)
         assert (1, 1) == one.counts
-        one.http.answer = answer  # type: ignore[method-assign]
+        one.http.answer = answer
         async with asyncio.timeout(LIMIT_S):
             while not backend._replicas.all[0].http.is_open:
                 await backend.is_live()
@@ -123,7 +118,7 @@ async def test_health_is_one_state_fed_by_both_transports() -> None:
     async with serving(2) as (backend, (a, b)):
         stopping = (grpc.StatusCode.UNAVAILABLE, "Server is stopping")
         a.grpc.refusal = stopping
-        a.http.answer = hang_up  # type: ignore[method-assign]
+        a.http.says(None)
         a.http.is_alive = False
         for _ in range(4):
             await call(backend)

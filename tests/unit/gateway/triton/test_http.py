@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from gateway.errors import (
     BackendGarbage,
     BackendRefused,
+    BackendUnavailable,
     DeadlineExceeded,
     GatewayError,
     ModelFailed,
@@ -128,58 +129,43 @@ async def test_calls_get_their_own_rows_while_others_are_cancelled(server: HttpS
 
 async def test_answer_may_come_in_pieces_and_in_chunks(server: HttpServer, calls: HttpTransport) -> None:
     """The client accepts all of HTTP, not only the form that Triton writes today."""
-    whole = tensors_reply(np.array([[7]], np.int64))
-    head, _, body = whole.partition(b"\r\n\r\n")
-    size = head.rsplit(b" ", 1)[1]
+    head, _, body = tensors_reply(np.array([[7]], np.int64)).partition(b"\r\n\r\n")
+    pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:9], body[9:], b""))
+    size = b"inference-header-content-length: " + head.rsplit(b" ", 1)[1]
+    server.says(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n" + size + b"\r\n\r\n" + pieces)
+    for _ in range(2):
+        assert [[7]] == (await infer(calls, 1)).tolist()
 
-    async def chunked(_head: bytes, _body: bytes) -> bytes:
-        pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:9], body[9:]))
-        return (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\ninference-header-content-length: " + size
-                + b"\r\n\r\n" + pieces + b"0\r\n\r\n")  # fmt: skip
 
-    server.answer = chunked
-    assert [[7]] == (await infer(calls, 1)).tolist()
-    assert [[7]] == (await infer(calls, 1)).tolist()
+def refusal(status: int, text: str) -> bytes:
+    """Return Triton's answer to a call that fails."""
+    return reply(status, json.dumps({"error": text}).encode())
 
 
 @pytest.mark.parametrize(
-    ("status", "text", "error"),
+    ("answer", "error", "said"),
     [
-        (400, "unexpected shape", BackendRefused),
-        (404, "Request for unknown model: 'm' is not found", ModelNotReady),
-        (500, "index out of range", ModelFailed),
-        (503, "Request for unknown model: 'm' has no available versions, not ready", ModelNotReady),
+        (refusal(400, "unexpected shape"), BackendRefused, "unexpected shape"),
+        (refusal(404, "Request for unknown model: 'm' is not found"), ModelNotReady, "unknown model"),
+        (refusal(500, "index out of range"), ModelFailed, "index out"),
+        (refusal(503, "Request for unknown model: 'm' has no available versions, not ready"), ModelNotReady, "m"),
+        (reply(418, b"a teapot\nand more"), BackendUnavailable, "418: a teapot$"),
+        (reply(200, b"not json", "Inference-Header-Content-Length: 8"), BackendGarbage, "cannot be read"),
+        (reply(200, b'{"outputs": [{"name": "out"}]}'), BackendGarbage, "cannot be read"),
+        (b"what?\r\n\r\n", BackendGarbage, "not HTTP"),
     ],
 )
-async def test_errors_are_the_same_as_over_grpc(
-    server: HttpServer, calls: HttpTransport, status: int, text: str, error: type[GatewayError]
+async def test_an_error_or_an_invalid_answer_fails_only_its_call(
+    server: HttpServer, calls: HttpTransport, answer: bytes, error: type[GatewayError], said: str
 ) -> None:
-    """They have Triton's reason. The next call succeeds."""
-
-    async def complain(_head: bytes, _body: bytes) -> bytes:
-        return reply(status, json.dumps({"error": text}).encode())
-
-    normal, server.answer = server.answer, complain
-    with pytest.raises(error, match=text[:10]):
+    """Errors are those of gRPC, with Triton's reason. Nothing becomes a wrong answer or a hang."""
+    normal = server.answer
+    server.says(answer)
+    with pytest.raises(error, match=said):
         await infer(calls, 1)
     server.answer = normal
     assert [[2]] == (await infer(calls, 1)).tolist()
-    assert 1 == server.connections
-
-
-@pytest.mark.parametrize("junk", [b"what?\r\n\r\n", reply(200, b"not json", "Inference-Header-Content-Length: 8"),
-                                  reply(200, b'{"outputs": [{"name": "out"}]}')])  # fmt: skip
-async def test_an_invalid_answer_fails_only_its_call(server: HttpServer, calls: HttpTransport, junk: bytes) -> None:
-    """It never becomes a wrong answer or a hang."""
-
-    async def talk(_head: bytes, _body: bytes) -> bytes:
-        return junk
-
-    normal, server.answer = server.answer, talk
-    with pytest.raises(BackendGarbage):
-        await infer(calls, 1)
-    server.answer = normal
-    assert [[2]] == (await infer(calls, 1)).tolist()
+    assert (2 if answer[:4] == b"what" else 1) == server.connections
 
 
 @pytest.mark.parametrize("timeout", [0.2, 3600])
