@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tests.waiting import LIMIT_S, soon
 from .servers import GrpcServer, together, tritons
 
 INPUT = {"x": np.zeros((1, 1), np.int64)}
+STOPPING = (grpc.StatusCode.UNAVAILABLE, "Server is stopping, scheduler for model has stopped accepting")
 
 
 @pytest.mark.parametrize(
@@ -44,110 +46,102 @@ async def call(backend: TritonBackend, model: str = "m", timeout: float = LIMIT_
     await backend.infer(model, INPUT, [], timeout=timeout)
 
 
-async def test_replica_that_refuses_costs_no_call_and_gets_no_more() -> None:
+@dataclass
+class Pair:
+    """Two servers and their backend."""
+
+    a: GrpcServer
+    b: GrpcServer
+    backend: TritonBackend
+
+    async def called(self, times: int) -> tuple[int, int]:
+        """Make calls; return all calls of each server so far."""
+        for _ in range(times):
+            await call(self.backend)
+        return self.a.calls, self.b.calls
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    """A backend that looks up at every opportunity."""
+    async with tritons("a", "b") as (a, b):
+        backend = TritonBackend(together(a, b), lookup_every=0)
+        yield Pair(a, b, backend)
+        await backend.close()
+
+
+async def test_replica_that_refuses_costs_no_call_and_gets_no_more(pair: Pair) -> None:
     """A stopping Triton answers UNAVAILABLE. The call and all later ones go to another server.
 
     Fewer than twelve calls each: from there on a server that a busy machine has slowed down gets less.
     """
-    async with tritons("a", "b") as (a, b):
-        backend = TritonBackend(together(a, b))
-        assert await backend.is_live()
-        for _ in range(4):
-            await call(backend)
-        assert (2, 2) == (a.calls, b.calls)
-        assert 2 == backend.replicas
-        a.refusal = (grpc.StatusCode.UNAVAILABLE, "Server is stopping, scheduler for model has stopped accepting")
-        for _ in range(4):
-            await call(backend)
-        assert (3, 6, 1) == (a.calls, b.calls, backend.replicas)
-        a.refusal = None
-        assert await backend.is_live()
-        for _ in range(4):
-            await call(backend)
-        assert (5, 8, 2) == (a.calls, b.calls, backend.replicas)
-        await backend.close()
+    assert await pair.backend.is_live()
+    assert ((2, 2), 2) == (await pair.called(4), pair.backend.replicas)
+    pair.a.refusal = STOPPING
+    assert ((3, 6), 1) == (await pair.called(4), pair.backend.replicas)
+    pair.a.refusal = None
+    assert await pair.backend.is_live()
+    assert ((5, 8), 2) == (await pair.called(4), pair.backend.replicas)
 
 
-async def test_a_call_whose_server_dies_is_repeated() -> None:
+async def test_a_call_whose_server_dies_is_repeated(pair: Pair) -> None:
     """Inference changes nothing, so a call that was in flight may run twice."""
-    async with tritons("a", "b") as (a, b):
-        a.hold, b.hold = asyncio.Event(), asyncio.Event()
-        backend = TritonBackend(together(a, b))
-        calls = [asyncio.create_task(call(backend)) for _ in range(4)]
-        while a.calls + b.calls < 4:
-            await asyncio.sleep(0.01)
-        await a.server.stop(None)
-        b.hold.set()
-        await asyncio.gather(*calls)
-        assert b.calls == 4
-        await backend.close()
+    pair.a.hold, pair.b.hold = asyncio.Event(), asyncio.Event()
+    calls = [asyncio.create_task(call(pair.backend)) for _ in range(4)]
+    await soon(lambda: pair.a.calls + pair.b.calls == 4)
+    await pair.a.server.stop(None)
+    pair.b.hold.set()
+    await asyncio.gather(*calls)
+    assert 4 == pair.b.calls
 
 
 @pytest.mark.parametrize("stops", [False, True], ids=["slow", "stopping"])
-async def test_a_replica_that_lives_keeps_its_calls(stops: bool) -> None:
+async def test_a_replica_that_lives_keeps_its_calls(pair: Pair, stops: bool) -> None:
     """A slow model must not run twice, however often its server is probed; one that says it stops answers what it has,
     and gets no more. A caller that leaves ends its call.
     """
-    async with tritons("a", "b") as (a, b):
-        backend = TritonBackend(together(a, b))
-        a.hold = b.hold = asyncio.Event()
-        running = [asyncio.create_task(call(backend, timeout=3600)) for _ in range(4)]
-        await soon(lambda: a.calls + b.calls == 4)
-        a.refusal = (grpc.StatusCode.UNAVAILABLE, "Server is stopping") if stops else None
-        for _ in range(3):
-            assert await backend.is_live()
-        assert 2 - stops == backend.replicas
-        running[0].cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running[0]
-        a.hold.set()
-        await asyncio.gather(*running[1:])
-        assert 4 == a.calls + b.calls  # how they are shared depends on the time
-        await backend.close()
+    pair.a.hold = pair.b.hold = asyncio.Event()
+    running = [asyncio.create_task(call(pair.backend, timeout=3600)) for _ in range(4)]
+    await soon(lambda: pair.a.calls + pair.b.calls == 4)
+    pair.a.refusal = STOPPING if stops else None
+    for _ in range(3):
+        assert await pair.backend.is_live()
+    assert 2 - stops == pair.backend.replicas
+    running[0].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running[0]
+    pair.a.hold.set()
+    await asyncio.gather(*running[1:])
+    assert 4 == pair.a.calls + pair.b.calls  # how they are shared depends on the time
 
 
-async def test_replica_without_the_model_is_passed_over_until_it_has_it() -> None:
+async def test_replica_without_the_model_is_passed_over_until_it_has_it(pair: Pair) -> None:
     """A Triton that has just started is live long before its models are loaded."""
-    async with tritons("a", "b") as (a, b):
-        backend = TritonBackend(together(a, b), lookup_every=0)
-        a.models = set()
-        for _ in range(6):
-            await call(backend)
-        assert (1, 6) == (a.calls, b.calls)
-        a.models = {"m"}
-        await backend.is_live()
-        for _ in range(6):
-            await call(backend)
-        assert (4, 9) == (a.calls, b.calls)
-        assert await backend.is_ready("m")
-        await backend.close()
+    pair.a.models = set()
+    assert (1, 6) == await pair.called(6)
+    pair.a.models = {"m"}
+    await pair.backend.is_live()
+    assert (4, 9) == await pair.called(6)
+    assert await pair.backend.is_ready("m")
 
 
-async def test_a_missing_model_is_not_ready_and_a_single_server_is_called_once() -> None:
+async def test_a_missing_model_is_not_ready_and_a_single_server_is_called_once(pair: Pair) -> None:
     """A repeat could not help."""
-    async with tritons("a", "b") as (a, b):
-        backend = TritonBackend(together(a, b))
+    alone = TritonBackend(together(pair.a))
+    for backend, calls in ((pair.backend, (1, 1)), (alone, (2, 1))):
         with pytest.raises(ModelNotReady):
             await call(backend, "other")
-        assert (1, 1) == (a.calls, b.calls)
-        await backend.close()
-        alone = TritonBackend(together(a))
-        with pytest.raises(ModelNotReady):
-            await call(alone, "other")
-        assert 2 == a.calls
-        await alone.close()
+        assert calls == (pair.a.calls, pair.b.calls)
+    await alone.close()
 
 
-async def test_all_replicas_down_fails_at_once() -> None:
+async def test_all_replicas_down_fails_at_once(pair: Pair) -> None:
     """The call does not wait for its deadline."""
-    async with tritons("a", "b") as (a, b):
-        address = together(a, b)
-        await asyncio.gather(a.server.stop(None), b.server.stop(None))
-        backend = TritonBackend(address)
+    await asyncio.gather(pair.a.server.stop(None), pair.b.server.stop(None))
+    async with asyncio.timeout(LIMIT_S):
         with pytest.raises(BackendUnavailable):
-            await asyncio.wait_for(call(backend, timeout=3600), 60)
-        assert not await backend.is_live()
-        await backend.close()
+            await call(pair.backend, timeout=36_000)
+    assert not await pair.backend.is_live()
 
 
 class Names:
