@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,28 +32,31 @@ class Row:
 
 
 class Calls:
-    """A backend call that can be held open, and that records its batches."""
+    """A backend call that can be held open, and that records its batches; ``fails`` returns the error of a batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, fails: Callable[[list[int]], BaseException | None] = lambda _: None) -> None:
         self.batches: list[list[int]] = []
         self.gate = asyncio.Event()
         self.gate.set()
-        self.poison: set[int] = set()
-        self.error: Exception | None = None
+        self.fails = fails
+        self.cancelled: list[list[int]] = []
 
     async def __call__(self, rows: Sequence[Row], timeout: float) -> dict[str, Any]:
-        self.batches.append([r.value for r in rows])
-        await self.gate.wait()
-        if self.error is not None:
-            raise self.error
-        if self.poison & {r.value for r in rows}:
-            raise BackendRefused("poisoned")
-        return {"y": np.array([[r.value * 10] for r in rows])}
+        values = [row.value for row in rows]
+        self.batches.append(values)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(values)
+            raise
+        if (error := self.fails(values)) is not None:
+            raise error
+        return {"y": np.array([[value * 10] for value in values])}
 
 
 def make(calls: Calls, **limits: Any) -> Batcher[Row]:
     """A batcher over ``calls``."""
-    return Batcher(calls, limits=BatchLimits(**limits), on_batch=lambda *_: None)
+    return Batcher(calls, limits=BatchLimits(**limits))
 
 
 async def ask(batcher: Batcher[Row], *values: int, tokens: int = 4, timeout: float = LIMIT_S) -> list[int]:
@@ -88,40 +90,50 @@ async def test_a_request_of_many_calls_takes_turns_with_the_others() -> None:
     assert next(number for number, batch in enumerate(calls.batches) if 99 in batch) <= 3
 
 
-async def test_only_the_request_that_made_a_call_fail_gets_its_error() -> None:
-    """A refused call is halved until only the guilty request fails."""
-    calls = Calls()
-    calls.poison = {3}
-    batcher = make(calls)
-    answers = await asyncio.gather(*(ask(batcher, i) for i in range(8)), return_exceptions=True)
-    assert [i for i, a in enumerate(answers) if isinstance(a, BackendRefused)] == [3]
-    assert [[i * 10] for i in range(8) if i != 3] == [a for i, a in enumerate(answers) if i != 3]
+@pytest.mark.parametrize(
+    ("values", "fails", "failed", "calls"),
+    [
+        (range(8), lambda batch: BackendRefused("poisoned") if 3 in batch else None, {3: BackendRefused}, 7),
+        ([1, 2], lambda _: BackendUnavailable("gone"), {1: BackendUnavailable, 2: BackendUnavailable}, 1),
+        ([1, 2], lambda _: KeyError("a bug"), {1: KeyError, 2: KeyError}, 1),
+        (
+            [1, 2, 3, 4],  # as a transport that is being closed does
+            lambda batch: BackendRefused("no") if len(batch) == 4 else asyncio.CancelledError() if 1 in batch else None,
+            {1: ModelNotReady, 2: ModelNotReady}, 3,
+        ),
+    ],
+    ids=["guilty row", "outage", "bug", "half cancelled"],
+)  # fmt: skip
+async def test_a_failed_call_fails_who_may_be_guilty_and_no_later_one(
+    values: Sequence[int], fails: Any, failed: dict[int, type], calls: int
+) -> None:
+    """A refused call is halved until only the guilty request fails. Others are not: more calls would burden a server in
+    trouble. Each half is a call of its own.
+    """
+    made = Calls(fails)
+    batcher = make(made)
+    answers = await asyncio.gather(*(ask(batcher, value) for value in values), return_exceptions=True)
+    assert failed == {value: type(one) for value, one in zip(values, answers, strict=True) if not isinstance(one, list)}
+    assert {value: [value * 10] for value in values if value not in failed} == {
+        value: one for value, one in zip(values, answers, strict=True) if isinstance(one, list)
+    }
+    assert calls == len(made.batches)
+    made.fails = lambda _: None
+    assert [90] == await ask(batcher, 9)
 
 
-async def test_an_outage_fails_the_requests_of_its_call_and_no_later_ones() -> None:
-    """The call is not halved: none is at fault, and more calls would burden a server in trouble."""
-    calls = Calls()
-    batcher = make(calls)
-    calls.error = BackendUnavailable("gone")
-    answers = await asyncio.gather(ask(batcher, 1), ask(batcher, 2), return_exceptions=True)
-    calls.error = None
-    assert [BackendUnavailable, BackendUnavailable] == [type(a) for a in answers]
-    assert [30] == await ask(batcher, 3)
-    assert [[1, 2], [3]] == calls.batches
-
-
-async def test_a_callback_that_raises_does_not_keep_the_next_one_from_its_outcome() -> None:
+async def test_an_error_in_counting_or_in_a_callback_does_not_fail_other_requests() -> None:
     """The entries of a call get their outcomes one after another."""
-    batcher = make(Calls())
-    told: list[object] = []
+    told: list[int] = []
 
     def fails(*_: object) -> None:
-        raise ValueError("the head made nothing of it")
+        raise ValueError("no such label, or the head made nothing of it")
 
-    for on_done in (fails, lambda _entry, outputs, _error: told.append(outputs)):
-        begin(batcher, [Row(4, 1)], asyncio.get_running_loop().time() + LIMIT_S, on_done)
+    batcher = Batcher(Calls(), limits=BatchLimits(), on_batch=fails)
+    for on_done in (fails, lambda _entry, outputs, _error: told.append(int(outputs["y"][0, 0]))):
+        begin(batcher, [Row(4, 2)], asyncio.get_running_loop().time() + LIMIT_S, on_done)
     await soon(lambda: told)
-    assert len(told) == 1
+    assert [20] == told
 
 
 async def test_requests_that_wait_share_the_next_call_and_one_that_left_is_not_sent() -> None:
@@ -142,26 +154,23 @@ async def test_requests_that_wait_share_the_next_call_and_one_that_left_is_not_s
 
 async def test_when_one_call_of_a_split_request_fails_its_other_calls_are_cancelled() -> None:
     """One call fails, one runs and the others are queued: afterwards nothing runs and nothing is queued."""
-    running: list[int] = []
+    calls = Calls()
+    held = Calls()
+    held.gate.clear()
 
-    async def run(rows: Sequence[Row], _timeout: float) -> dict[str, Any]:
-        if not running:
-            running.append(0)
-            await asyncio.sleep(0.01)
-            raise BackendUnavailable("gone")
-        running.append(len(rows))
-        try:
-            await asyncio.Event().wait()
-        finally:
-            running.append(-len(rows))
-        return {}
+    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
+        if calls.batches:
+            return await held(rows, timeout)
+        await calls(rows, timeout)
+        await asyncio.sleep(0.01)
+        raise BackendUnavailable("gone")
 
-    batcher = Batcher[Row](run, limits=BatchLimits(max_rows=2, max_in_flight=2), on_batch=lambda *_: None)
+    batcher = Batcher(run, limits=BatchLimits(max_rows=2, max_in_flight=2))
     with pytest.raises(BackendUnavailable):
         await ask(batcher, *range(8))
     assert 0 == batcher.queued_rows
-    await soon(lambda: sum(running) == 0)
-    assert running
+    await soon(lambda: held.batches == held.cancelled)
+    assert held.batches
     async with asyncio.timeout(LIMIT_S):
         await batcher.close()
 
@@ -222,25 +231,23 @@ def test_cut_includes_the_oldest_entry_and_keeps_both_limits(
         assert n * max(e.longest for e in chosen) <= tokens
 
 
-def test_cut_mixes_lengths_if_padding_costs_nothing() -> None:
-    """With a price per call, padding is free. With a price per padded token, each length gets its own call."""
-    waiting = [_entry([8 if i % 2 else 200]) for i in range(20)]
-    assert waiting == cut(waiting, BatchLimits(), _FIXED)
-    assert waiting[::2] == cut(waiting, BatchLimits(), _PADDED)
-
-
-def test_cut_makes_a_second_call_only_if_that_saves_more_than_its_price() -> None:
-    """A second call costs 2 ms, as much as 400 padded tokens at 5 µs each."""
-    few, many = ([_entry([60]), *(_entry([10]) for _ in range(n))] for n in (6, 12))
-    assert few == cut(few, BatchLimits(), _BOTH)
-    assert many[:1] == cut(many, BatchLimits(), _BOTH)
-
-
-def test_a_call_is_filled_up_to_its_limits() -> None:
-    """Eight rows of ten tokens are just what fits."""
-    waiting = [_entry([10]) for _ in range(9)]
-    assert waiting[:8] == cut(waiting, BatchLimits(8, 80), _FIXED)
-    assert [8, 1] == [len(group) for group in split([10] * 9, BatchLimits(8, 80))]
+@pytest.mark.parametrize(
+    ("lengths", "limits", "prices", "chosen"),
+    [
+        ([200, 8] * 10, BatchLimits(), _FIXED, range(20)),  # padding costs nothing
+        ([200, 8] * 10, BatchLimits(), _PADDED, range(0, 20, 2)),
+        ([60] + [10] * 6, BatchLimits(), _BOTH, range(7)),  # a second call costs as much as 400 padded tokens
+        ([60] + [10] * 12, BatchLimits(), _BOTH, [0]), ([10] + [60] * 12, BatchLimits(), _BOTH, range(13)),
+        ([10] * 9, BatchLimits(8, 80), _FIXED, range(8)), ([10] * 9, BatchLimits(9, 80), _FIXED, range(8)),
+        ([30, 30, 31, 90, 90] * 8, BatchLimits(), _PADDED, [i for i in range(40) if i % 5 < 2]),
+    ],
+)  # fmt: skip
+def test_lengths_are_cut_where_it_saves_more_than_a_call(
+    lengths: list[int], limits: BatchLimits, prices: Prices, chosen: Sequence[int]
+) -> None:
+    """A call is filled up to its limits."""
+    waiting = [_entry([length]) for length in lengths]
+    assert [waiting[i] for i in chosen] == cut(waiting, limits, prices)
 
 
 def test_entries_of_different_kinds_never_share_a_call() -> None:
@@ -300,24 +307,15 @@ async def test_a_call_is_cancelled_when_all_of_its_callers_have_left() -> None:
     """A call with another caller goes on."""
     calls = Calls()
     calls.gate.clear()
-    cancelled: list[list[int]] = []
-
-    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
-        try:
-            return await calls(rows, timeout)
-        except asyncio.CancelledError:
-            cancelled.append([r.value for r in rows])
-            raise
-
-    batcher = Batcher(run, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None)
+    batcher = make(calls, max_in_flight=2)
     pair = [asyncio.create_task(ask(batcher, v)) for v in (1, 2)]
     await soon(lambda: calls.batches)
     alone = asyncio.create_task(ask(batcher, 3))
     await soon(lambda: len(calls.batches) == 2)
     pair[0].cancel()
     alone.cancel()
-    await soon(lambda: cancelled)
-    assert [[3]] == cancelled
+    await soon(lambda: calls.cancelled)
+    assert [[3]] == calls.cancelled
     calls.gate.set()
     assert [20] == await pair[1]
 
@@ -330,7 +328,7 @@ async def test_a_call_leaves_at_once_for_an_idle_server_and_each_server_has_two_
     class Three:
         replicas = 3
 
-    batcher = Batcher(calls, limits=BatchLimits(max_in_flight=2), on_batch=lambda *_: None, servers=Three())
+    batcher = Batcher(calls, limits=BatchLimits(max_in_flight=2), servers=Three())
     asked = []
     for value in range(7):
         asked.append(asyncio.create_task(ask(batcher, value)))
@@ -357,48 +355,6 @@ async def test_one_row_with_a_count_of_three_counts_as_three_rows() -> None:
     assert [2, 2] == seen
 
 
-async def _outcomes(batcher: Any, *values: int, timeout: float = LIMIT_S) -> list[Any]:
-    """Queue one entry per value, as a caller without a coroutine does, and return the outcome of each."""
-    loop = asyncio.get_running_loop()
-    told: list[asyncio.Future[Any]] = [loop.create_future() for _ in values]
-
-    def tell(future: asyncio.Future[Any], _entry: Any, outputs: Any, error: Exception | None) -> None:
-        future.set_result(outputs if error is None else error)
-
-    for value, future in zip(values, told, strict=True):
-        begin(batcher, [Row(4, value)], loop.time() + timeout, partial(tell, future))
-    async with asyncio.timeout(LIMIT_S):
-        return list(await asyncio.gather(*told))
-
-
-async def test_an_error_in_counting_a_call_does_not_fail_its_requests() -> None:
-    """``on_batch`` raises, and all entries get their outputs."""
-
-    def broken(*_: int) -> None:
-        raise ValueError("no such label")
-
-    batcher = Batcher(Calls(), limits=BatchLimits(), on_batch=broken)
-    one, two = await _outcomes(batcher, 1, 2)
-    assert [10, 20] == [one["y"][0, 0], two["y"][0, 0]]
-
-
-async def test_a_cancelled_half_of_a_failed_call_does_not_affect_the_other_half() -> None:
-    """Each half is a call of its own."""
-    calls = Calls()
-
-    async def run(rows: Sequence[Row], timeout: float) -> dict[str, Any]:
-        if len(rows) == 4:
-            raise BackendRefused("one of them is at fault")
-        if rows[0].value == 1:
-            raise asyncio.CancelledError  # as a transport that is being closed does
-        return await calls(rows, timeout)
-
-    batcher = Batcher(run, limits=BatchLimits(), on_batch=lambda *_: None)
-    told = await _outcomes(batcher, 1, 2, 3, 4)
-    assert [ModelNotReady, ModelNotReady] == [type(outcome) for outcome in told[:2]]
-    assert [30, 40] == [outcome["y"][0, 0] for outcome in told[2:]]
-
-
 async def test_a_call_that_nobody_waits_for_before_it_begins_ends_at_once() -> None:
     """Its task was made but has not run yet: the call ends nevertheless, and the next one leaves."""
     calls = Calls()
@@ -414,9 +370,8 @@ async def test_a_call_that_nobody_waits_for_before_it_begins_ends_at_once() -> N
 
 async def test_closing_waits_for_the_halves_of_a_failed_call() -> None:
     """A call that is refused during the closing is still halved, and both callers get their outcomes."""
-    calls = Calls()
+    calls = Calls(lambda batch: BackendRefused("poisoned") if 2 in batch else None)
     calls.gate.clear()
-    calls.poison = {2}
     batcher = make(calls, max_in_flight=1)
     asked = [asyncio.create_task(ask(batcher, value)) for value in (1, 2)]
     await soon(lambda: calls.batches)

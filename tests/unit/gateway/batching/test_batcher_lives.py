@@ -95,7 +95,7 @@ def test_every_entry_ends_once_or_is_abandoned(asked: list[Asked], fates: list[F
             return list(rows)
 
         batcher: Batcher[Asked] = Batcher(
-            run, limits=LIMITS, on_batch=lambda *_: None, servers=Servers(), share=lambda found, _: found,
+            run, limits=LIMITS, servers=Servers(), share=lambda found, _: found,
             clock=loop.time,
         )  # fmt: skip
 

@@ -27,7 +27,7 @@ class Stack:
         self.loop = loop
         limits = BatchLimits(max_rows=ROWS, pressure=pressure or Pressure("off"))
         self.server = Server(loop, PRICE, random.Random(1))
-        self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, on_batch=lambda *_: None, clock=loop.time)
+        self.batcher: Batcher[Row] = Batcher(self.run, limits=limits, clock=loop.time)
         self.ended: dict[str, tuple[float, Exception | None]] = {}
         self.began = 0.0
         self.refused: list[str] = []

@@ -15,7 +15,7 @@ from gateway.path.ask import UNADDRESSED
 from gateway.path.call import InternalCall
 from gateway.path.serve import serve
 from tests.unit.gateway.path.asks import Told
-from tests.unit.gateway.story import counting, deploy
+from tests.unit.gateway.story import counting
 from tests.waiting import soon
 
 
@@ -151,11 +151,3 @@ async def test_a_long_prompt_is_tokenized_in_a_thread(
     monkeypatch.setattr(processor, "encode", lambda request: threads.append(threading.get_ident()) or encode(request))
     await post(story, text="one " * words)
     assert [is_aside] == [one != threading.get_ident() for one in threads]
-
-
-async def test_a_model_with_settings_that_are_not_done_is_refused_by_their_name(story: Any) -> None:
-    """It would write other texts than `generate`."""
-    deploy(story, "other", "m2", generation_config={"no_repeat_ngram_size": 3})
-    await story.until(lambda: story.state("other")[0] in ("failed", "refused"))
-    why = "generation_config.json: no_repeat_ngram_size is 3, which text generation here does not do"
-    assert why in story.state("other")[1]

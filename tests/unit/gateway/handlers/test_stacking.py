@@ -33,13 +33,6 @@ def backend() -> FakeBackend:
     return backend
 
 
-async def ask(calls: StackedCalls, *arrays: Any, timeout: float = LIMIT_S) -> list[Any]:
-    """Make a call with each of the arrays at the same time; return outputs or errors."""
-    asked = (calls.infer({"x": array}, ("y",), request(timeout)) for array in arrays)
-    found = await asyncio.gather(*asked, return_exceptions=True)
-    return [one if isinstance(one, BaseException) else one[0] for one in found]
-
-
 def request(timeout: float = LIMIT_S) -> Trace:
     """Return a request that has so many seconds."""
     trace = Trace("r")
@@ -52,36 +45,29 @@ def full(value: float, *shape: int) -> Any:
     return np.full(shape, value, np.float32)
 
 
-async def test_tensors_with_the_same_shape_of_a_row_share_a_call(backend: FakeBackend) -> None:
-    """Three requests make one call, and each gets its own rows. Another shape makes another call."""
-    calls = StackedCalls(backend, "m", max_rows=8)
-    one, two, wide, three = await ask(calls, full(1, 2, 3), full(2, 1, 3), full(9, 1, 4), full(3, 3, 3))
-    assert [(2, 3), (1, 3), (1, 4), (3, 3)] == [found["y"].shape for found in (one, two, wide, three)]
-    assert [2, 4, 18, 6] == [found["y"][0, 0] for found in (one, two, wide, three)]
-    assert [("m", 1), ("m", 6)] == sorted(backend.calls)
-
-
-async def test_rows_beyond_the_models_batch_size_are_left_for_another_call(backend: FakeBackend) -> None:
-    """A single request with more rows is sent as it is, and Triton refuses it."""
-    await ask(StackedCalls(backend, "m", max_rows=4), full(1, 3, 2), full(2, 3, 2), full(3, 9, 2))
-    assert [3, 3, 9] == [rows for _, rows in backend.calls]
-
-
-async def test_requests_for_different_outputs_do_not_share_a_call(backend: FakeBackend) -> None:
-    """One asks for y and one for z, but a call has one list of outputs."""
-    calls = StackedCalls(backend, "m", max_rows=8)
-    (y, *_), (z, *_) = await asyncio.gather(
-        calls.infer({"x": full(1, 1, 2)}, ("y",), request()),
-        calls.infer({"x": full(1, 1, 2)}, ("z",), request()),
+@pytest.mark.parametrize(
+    ("asked", "max_rows", "calls"),
+    [
+        ([("y", 2, 3), ("y", 1, 3), ("y", 1, 4), ("y", 3, 3)], 8, [1, 6]),
+        ([("y", 3, 2), ("y", 2, 2), ("y", 9, 2)], 4, [2, 3, 9]),  # Triton refuses more rows than its model takes
+        ([("y", 1, 2), ("z", 1, 2)], 8, [1, 1]),  # a call has one list of outputs
+        ([("y", 1, 100_000), ("y", 1, 100_000)], 64, [1, 1]),  # joining megabytes would cost more than a call
+        ([("y", 1, 2), ("y", 1, 2)], 0, [1, 1]),  # a model without a batch dimension
+    ],
+    ids=["shapes of rows", "the model's batch size", "outputs", "large arrays", "no batch dimension"],
+)
+async def test_tensors_with_the_same_shape_of_a_row_share_a_call(
+    backend: FakeBackend, asked: list[tuple[Any, ...]], max_rows: int, calls: list[int]
+) -> None:
+    """Each request gets its own rows, of the output that it asked for."""
+    stacked = StackedCalls(backend, "m", max_rows=max_rows)
+    found = await asyncio.gather(
+        *(stacked.infer({"x": full(value, *shape)}, (name,), request()) for value, (name, *shape) in enumerate(asked))
     )
-    assert (["y"], ["z"]) == (list(y), list(z))
-    assert len(backend.calls) == 2
-
-
-async def test_large_arrays_are_sent_alone(backend: FakeBackend) -> None:
-    """Joining megabytes on the event loop would cost more than a call."""
-    await ask(StackedCalls(backend, "m", max_rows=64), full(1, 1, 100_000), full(2, 1, 100_000))
-    assert [1, 1] == [rows for _, rows in backend.calls]
+    for value, ((name, *shape), (outputs, _, _)) in enumerate(zip(asked, found, strict=True)):
+        assert [name] == list(outputs)
+        assert np.array_equal(outputs[name], full(value * 2 if name == "y" else value + 1, *shape))
+    assert calls == sorted(rows for _, rows in backend.calls)
 
 
 async def test_tensors_without_rows_are_sent_alone(backend: FakeBackend) -> None:
@@ -113,28 +99,18 @@ async def test_a_request_id_is_sent_only_with_a_call_of_that_request_alone(backe
 async def test_requests_of_a_tensor_endpoint_share_calls_and_the_status_shows_their_prices(
     backend: FakeBackend,
 ) -> None:
-    """Two requests of one tick make one call. ``/v1/status`` then has the prices."""
-    info = await backend.describe("m")
-    endpoint = Endpoint(Identity("e", "e", ""), TensorHandler(TritonCall(backend, "m", info.inputs, ("y",), info)))
+    """Two requests of one tick make one call. ``/v1/status`` then has the prices. The rows of each call are told."""
+    info, rows = await backend.describe("m"), list[int]()
+    call = TritonCall(backend, "m", info.inputs, ("y",), info, on_batch=lambda count, *_: rows.append(count))
+    endpoint = Endpoint(Identity("e", "e", ""), TensorHandler(call))
     assert endpoint.prices is None
     asks = await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
     assert [[[2.0]], [[4.0]]] == [ask.reply["y"].tolist() for ask in asks]
-    assert [("m", 2)] == backend.calls
-    assert endpoint.prices is not None
-    assert endpoint.prices["calls"] == 1
-
-
-async def test_the_rows_of_each_call_of_a_tensor_endpoint_are_told(backend: FakeBackend) -> None:
-    """Two requests in one call, then one alone."""
-    info = await backend.describe("m")
-    rows: list[int] = []
-    handler = TensorHandler(
-        TritonCall(backend, "m", info.inputs, ("y",), info, on_batch=lambda count, *_: rows.append(count))
-    )
-    endpoint = Endpoint(Identity("e", "e", ""), handler)
-    await asyncio.gather(*(ask_version(endpoint, {"x": [[value]]}, LIMIT_S) for value in (1.0, 2.0)))
     await ask_version(endpoint, {"x": [[1.0], [2.0], [3.0]]}, LIMIT_S)
+    assert [("m", 2), ("m", 3)] == backend.calls
     assert [2, 3] == rows
+    assert endpoint.prices is not None
+    assert endpoint.prices["calls"] >= 1
 
 
 async def test_a_hooks_number_beyond_the_range_becomes_infinity(backend: FakeBackend) -> None:
