@@ -61,6 +61,14 @@ class Caller:
         """Start an inference."""
         return self.call("ModelInfer", request, pb.ModelInferResponse, **kwargs)
 
+    def stream(self, *requests: Any, **kwargs: Any) -> Any:
+        """Start a stream of inferences; without requests, they are written later."""
+        return self._channel.stream_stream(
+            "/inference.GRPCInferenceService/ModelStreamInfer",
+            request_serializer=pb.ModelInferRequest.SerializeToString,
+            response_deserializer=pb.ModelStreamInferResponse.FromString,
+        )(iter(requests) if requests else None, timeout=LIMIT_S, **kwargs)  # fmt: skip
+
 
 def texts(model: str, *items: str, **fields: Any) -> Any:
     """Return a request with texts."""

@@ -335,7 +335,7 @@ async def rpc(keyring: Keyring, make_stack: Callable[..., Any]) -> AsyncIterator
         stack.deploy("other")
         await stack.served("e", "other")
         async with channel_to(stack) as channel:
-            yield Client(channel), stack, channel
+            yield Client(channel), stack
 
 
 REQUESTS: dict[str, Any] = {
@@ -354,15 +354,11 @@ REQUESTS: dict[str, Any] = {
 
 async def call(rpc: Any, method: str, metadata: tuple[tuple[str, str], ...]) -> tuple[str, str, Any]:
     """Return code, reason and answer of one call."""
-    client, _, channel = rpc
+    client, _ = rpc
     request, response = REQUESTS[method]
     try:
         if method == "ModelStreamInfer":
-            stream = channel.stream_stream(
-                f"/inference.GRPCInferenceService/{method}", request_serializer=type(request).SerializeToString,
-                response_deserializer=response.FromString,
-            )(iter([request]), metadata=metadata, timeout=LIMIT_S)  # fmt: skip
-            [answer] = [one async for one in stream]
+            [answer] = [one async for one in client.stream(request, metadata=metadata)]
             return "OK", answer.error_message, answer
         return "OK", "", await client.call(method, request, response, metadata=metadata)
     except grpc.aio.AioRpcError as error:
@@ -399,12 +395,8 @@ async def test_every_method_checks_credentials(rpc: Any, keyring: Keyring) -> No
 
 async def test_a_stream_ends_with_its_callers_key(rpc: Any, keyring: Keyring) -> None:
     """At the next message after the key ends."""
-    _, stack, channel = rpc
-    stream = channel.stream_stream(
-        "/inference.GRPCInferenceService/ModelStreamInfer",
-        request_serializer=pb.ModelInferRequest.SerializeToString,
-        response_deserializer=pb.ModelStreamInferResponse.FromString,
-    )(metadata=shown(keyring, "revoked"), timeout=LIMIT_S)
+    client, stack = rpc
+    stream = client.stream(metadata=shown(keyring, "revoked"))
     await stream.write(texts("e", "good"))
     assert not (await stream.read()).error_message
     keyring.end("revoked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 from typing import Any
@@ -196,12 +197,17 @@ async def test_addresses_that_name_nothing_are_refused(served: Any) -> None:
     assert 400 == (await served.client.post("/v2/repository/models/e/load")).status_code
 
 
-async def test_protocol_parameters_bound_the_time(served: Any) -> None:
-    """`timeout` (microseconds) ends a request with 504, in the protocol's error form."""
-    served.backend.latency = 1
+async def test_a_caller_bounds_the_time(served: Any) -> None:
+    """By its header, or by the protocol's `timeout` (microseconds): 504, in the protocol's error form."""
+    served.backend.hold = asyncio.Event()
     tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": ["good"]}
-    reply = await served.client.post("/v2/models/e/infer", json={"inputs": [tensor], "parameters": {"timeout": 50_000}})
-    assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
+    for path, body, headers in (
+        ("/v2/models/e/infer", {"inputs": [tensor], "parameters": {"timeout": 50_000}}, {}),
+        ("/serve/e", {"text": "good"}, {TIMEOUT: "50"}),
+    ):
+        reply = await served.client.post(path, json=body, headers=headers)
+        assert (504, "deadline_exceeded") == (reply.status_code, reply.json()["code"])
+    served.backend.hold.set()
 
 
 async def test_a_browser_gets_a_page_with_the_error_and_the_hint(served: Any) -> None:
