@@ -16,7 +16,6 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -147,51 +146,17 @@ def shares(counts: Sequence[float] | Floats) -> Floats:
     return smoothed
 
 
-@dataclass(frozen=True)
-class Shares:
-    """How often each value of a variable came, beside its reference: of numbers by the reference's bins, of categories
-    by value, whether or not the reference has it.
+def beside(reference: Bins, counts: Bins) -> tuple[tuple[str, ...], Floats, Floats]:
+    """Return bins in order, the reference's share of each (smoothed), and how often each was counted.
+
+    Numbers are in the reference's bins; categories that it does not have are listed by their own names.
     """
-
-    reference: Bins
-    counts: Bins
-
-    @cached_property
-    def _both(self) -> dict[str, tuple[float, float]]:
-        """The reference's count and the current one by bin, in order."""
-        bins = self.reference
-        if not is_ordered(bins):
-            news = {name: 0.0 for name, count in in_order(self.counts).items() if count > 0 and name not in bins}
-            last = (OTHER, MISSING)
-            bins = {name: bins[name] for name in bins if name not in last} | news | {name: bins[name] for name in last}
-        seen = folded(self.counts, bins)
-        return {name: (count, seen[name]) for name, count in bins.items()}
-
-    @property
-    def bins(self) -> tuple[str, ...]:
-        """The bins' names in order."""
-        return tuple(self._both)
-
-    @property
-    def n(self) -> float:
-        """Number of values seen."""
-        return sum(self.counts.values())
-
-    @property
-    def then(self) -> Floats:
-        """The reference's share of each bin, smoothed."""
-        return shares([count for count, _ in self._both.values()])
-
-    @property
-    def seen(self) -> Floats:
-        """The current count of each bin."""
-        return np.array([count for _, count in self._both.values()])
-
-    @property
-    def now(self) -> Floats:
-        """The current share of each bin; 0 without values."""
-        found: Floats = self.seen / max(self.n, 1.0)
-        return found
+    bins = reference
+    if not is_ordered(bins):
+        news = {name: 0.0 for name, count in in_order(counts).items() if count > 0 and name not in bins}
+        last = (OTHER, MISSING)
+        bins = {name: bins[name] for name in bins if name not in last} | news | {name: bins[name] for name in last}
+    return tuple(bins), shares([*bins.values()]), np.array([*folded(counts, bins).values()])
 
 
 def encode(reference: Reference, **about: object) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from gateway.metrics import catalog, exposition
 from gateway.metrics.accumulator import Gauge, Histogram, Snapshot, Value
-from gateway.metrics.drift import MISSING, Counts, Shares, bin_of, in_order
+from gateway.metrics.drift import MISSING, Counts, beside, bin_of, in_order
 from gateway.trace import CANARY, FALLBACK, STAGES
 
 STEP_S: Final = 15.0
@@ -202,11 +202,11 @@ class Views:
             grown = {name: count - before.get(name, 0.0) for name, count in now.items()}
             if min(grown.values()) < 0:  # it was counted anew: with other words, or in other bins
                 grown = now
-            shares = Shares(in_use[key], grown)
+            bins, then, counts = beside(in_use[key], grown)
             endpoint, version, variable = key
             found.append({
-                "endpoint": endpoint, "version": version, "variable": variable, "bins": shares.bins,
-                "reference": shares.then.tolist(), "counts": shares.seen.tolist(), "n": shares.n,
+                "endpoint": endpoint, "version": version, "variable": variable, "bins": bins,
+                "reference": then.tolist(), "counts": counts.tolist(), "n": float(counts.sum()),
                 "state": "not judged", "days": None, "visible": None, "since": None, **judged.get(key, {}),
             })  # fmt: skip
         return found

@@ -184,6 +184,6 @@ class Variable:
         log_growth = math.log(len(self._gains) * self._alarm / _USUAL_STAKE)
         return min(1.0, max(_LEAST_VISIBLE, math.sqrt(2 * log_growth / both) / 2)) if both > 0 else 1.0
 
-    def shares(self) -> drift.Shares:
-        """Return the shares of about the last hour beside the reference's; none of an idle one."""
-        return drift.Shares(self.reference, self._hour if sum(self._hour.values()) >= 1 else {})
+    def shares(self) -> tuple[tuple[str, ...], drift.Floats, drift.Floats]:
+        """Return the counts of about the last hour beside the reference; none of an idle one."""
+        return drift.beside(self.reference, self._hour if sum(self._hour.values()) >= 1 else {})

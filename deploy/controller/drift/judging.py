@@ -202,11 +202,11 @@ def _families(found: Mapping[Key, Variable], values: Mapping[str, Mapping[str, A
                  for endpoint, value in values.items() for one in value["variables"]}  # fmt: skip
     shares: dict[tuple[str, ...], float] = {}
     for key, variable in found.items():
-        beside = variable.shares()
-        if not beside.n:
+        bins, then, counts = variable.shares()
+        if not counts.any():
             continue
-        for of_it, some in (("now", beside.now), ("reference", beside.then)):
-            shares |= {(*key, name, of_it): share for name, share in zip(beside.bins, some.tolist(), strict=True)}
+        for of_it, some in (("now", counts / counts.sum()), ("reference", then)):
+            shares |= {(*key, name, of_it): share for name, share in zip(bins, some.tolist(), strict=True)}
     return {
         catalog.DRIFT_EVIDENCE: {(*key, one["state"]): one["days"] for key, one in variables.items()},
         catalog.DRIFT_VISIBLE: {key: one["visible"] for key, one in variables.items()},

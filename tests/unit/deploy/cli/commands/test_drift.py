@@ -191,10 +191,10 @@ class OfTexts(Gateway):
         self.see([], [])
 
     def moved(self, reference: drift.Reference, variable: str) -> bool:
-        """Whether a tenth of what was counted is in other bins than in a reference."""
+        """Whether a twentieth of what was counted is in other bins than in a reference."""
         counts = references.variables(parse(self.page.decode()))["e", "1", variable]
-        shares = drift.Shares(reference.bins[variable], counts)
-        return bool(sum(abs(shares.now - shares.then)) / 2 > 0.1)
+        _, then, seen = drift.beside(reference.bins[variable], counts)
+        return bool(sum(abs(seen / seen.sum() - then)) / 2 > 0.05)
 
     def answer(self, path: str) -> tuple[int, bytes]:
         if path == "/metrics":
