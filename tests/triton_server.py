@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from deploy.tritonserver.launcher import Ports, ServerChoice, detect_server, prepared, remove_shared_memory
+from deploy.tritonserver import launcher
+from deploy.tritonserver.launcher import Ports, detect_server, prepared, remove_shared_memory
 from tests.processes import LOOPBACK, Server, free_ports
 
 
@@ -16,7 +17,7 @@ class TritonServer(Server):
     """
 
     def __init__(
-        self, folder: Path, repository: Path, *, server: ServerChoice | None = None, host: str = LOOPBACK,
+        self, folder: Path, repository: Path, *, server: launcher.Server | None = None, host: str = LOOPBACK,
         ports: Ports | None = None, key: str = "", arguments: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.folder, self.ports = folder, ports or Ports(*free_ports(3))

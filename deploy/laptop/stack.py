@@ -282,7 +282,7 @@ class Stack:
         )
         return address
 
-    async def _start_sync(self, triton: launcher.ServerChoice, triton_grpc: str, env: Mapping[str, str]) -> None:
+    async def _start_sync(self, triton: launcher.Server, triton_grpc: str, env: Mapping[str, str]) -> None:
         alive = self._state.sync_alive
         alive.unlink(missing_ok=True)
 

@@ -24,7 +24,6 @@ ModelState = Literal["absent", "loading", "ready", "unloading", "failed"]
 _STATES: Mapping[str, ModelState] = {
     "READY": "ready", "LOADING": "loading", "UNLOADING": "unloading", "UNAVAILABLE": "failed",
 }  # fmt: skip
-_FRAMES = ("state: UNAVAILABLE: ", "UNAVAILABLE: ", "Internal: ", "Invalid argument: ", "TritonModelException: ")
 _CHANNEL = [
     # gRPC's own reconnect delay grows to two minutes, far longer than Triton takes to restart.
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -146,7 +145,7 @@ class AdminClient:
 
     def _translate(self, error: InferenceServerException, *, loading: str = "") -> errors.GatewayError:
         status = str(error.status() or "").removeprefix("StatusCode.")
-        text = first_line(error.message() or str(error))
+        text = _first_line(error.message() or str(error))
         if triton.key.is_refusal(text):
             return self._wants_key()
         if "not allowed" in text and "load" in text:
@@ -186,14 +185,6 @@ def _connect(target: str, tls: Tls | None) -> Any:
     )  # fmt: skip
 
 
-def first_line(text: str) -> str:
-    """Return the first informative line of Triton's error text, without its frame."""
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
-    if not lines:
-        return ""
-    line = lines[0]
-    for marker in _FRAMES:
-        _, found, rest = line.partition(marker)
-        if found and rest.strip():
-            line = rest
-    return line.rstrip(" ;")[:500]
+def _first_line(text: str) -> str:
+    """Return the first line of Triton's error text that says something."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:500]

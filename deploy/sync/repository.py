@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -22,7 +21,8 @@ from typing import IO
 from pydantic import TypeAdapter
 
 from deploy.sync.errors import RepositoryUnusable
-from gateway import durable
+from deploy.tools import folders
+from gateway import locks
 
 MARKER = ".triton-gateway.json"
 
@@ -47,35 +47,27 @@ class ModelRepository:
     """One model repository and its staging folder. ``open`` takes the lock that makes this process its only writer."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self.root = root
+        """The folder to give to ``tritonserver --model-repository``."""
         # Inside, because renames are atomic only within one file system. Triton looks only at what it is told to load.
         self._staging = root / ".staging"
         self._lock: IO[str] | None = None
 
-    @property
-    def root(self) -> Path:
-        """The folder to give to ``tritonserver --model-repository``."""
-        return self._root
-
     def open(self) -> None:
         """Create the folders, take the lock and remove leftovers of a crash. Raises ``RepositoryUnusable``."""
-        with _reporting_os_errors(f"cannot use the model repository {self._root}"):
+        with _reporting_os_errors(f"cannot use the model repository {self.root}"):
             self._staging.mkdir(parents=True, exist_ok=True)
-            lock = (self._staging / "lock").open("a")
+            self._lock = (self._staging / "lock").open("a")
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                lock.close()
-                if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise RepositoryUnusable(
-                        f"another model sync already writes to {self._root}",
-                        hint="stop it, or give this one its own --repository",
-                    ) from error
-                raise
-            self._lock = lock
+                locks.lock(self._lock, waits=False)
+            except BlockingIOError as error:
+                self.close()
+                raise RepositoryUnusable(
+                    f"another model sync already writes to {self.root}",
+                    hint="stop it, or give this one its own --repository",
+                ) from error
             for orphan in self._staging.iterdir():
-                if orphan.name != "lock":
-                    shutil.rmtree(orphan, ignore_errors=True)
+                shutil.rmtree(orphan, ignore_errors=True)  # which leaves the lock, a file
 
     def close(self) -> None:
         """Release the lock."""
@@ -86,8 +78,8 @@ class ModelRepository:
     def models(self) -> dict[str, OnDisk]:
         """Return the models that model sync wrote, by name."""
         found: dict[str, OnDisk] = {}
-        with _reporting_os_errors(f"cannot read the model repository {self._root}"):
-            for marker in self._root.glob(f"*/{MARKER}"):
+        with _reporting_os_errors(f"cannot read the model repository {self.root}"):
+            for marker in self.root.glob(f"*/{MARKER}"):
                 try:
                     model = _MARKER.validate_json(marker.read_bytes())
                 except ValueError:
@@ -98,57 +90,34 @@ class ModelRepository:
 
     def write(self, model: OnDisk, config: str, source: Path, files: Mapping[str, str],
               texts: Mapping[str, str] | None = None) -> Path:  # fmt: skip
-        """Put a model in place in one rename, replacing an older build of the same name.
+        """Put a model in place in one rename, after an older build of the same name was moved out of the way.
 
         ``files`` maps paths in the model folder to paths in ``source``; ``texts`` are small files given as text. Raises
         ``RepositoryUnusable`` (disk full, no permission) and then leaves nothing behind.
         """
-        with _reporting_os_errors(f"cannot write model {model.name} to {self._root}"):
-            part = Path(tempfile.mkdtemp(prefix=f"{model.name}.{os.getpid()}.", dir=self._staging))
-            try:
-                part.chmod(0o755)  # Triton may run as another user
-                for target, origin in files.items():
-                    _place(source, source / origin, part / target)
-                for target, text in {
-                    **(texts or {}), "config.pbtxt": config, MARKER: _marker(model),
-                }.items():  # fmt: skip
-                    (part / target).parent.mkdir(parents=True, exist_ok=True)
-                    (part / target).write_text(text, "utf-8")
-                for path in sorted(part.rglob("*"), reverse=True):
-                    durable.sync(path)
-                durable.sync(part)
-                return self._swap_in(part, self._root / model.name)
-            except BaseException:
-                shutil.rmtree(part, ignore_errors=True)
-                raise
+        with _reporting_os_errors(f"cannot write model {model.name} to {self.root}"):
+            target = self.root / model.name
+            if target.exists() and not (target / MARKER).exists():
+                raise RepositoryUnusable(f"{target} exists and was not written by triton-gateway", hint="move it away")
+            given = {**(texts or {}), "config.pbtxt": config, MARKER: json.dumps(asdict(model), indent=1)}
+            with folders.aside(self._staging, target) as part:
+                for name, origin in files.items():
+                    _place(source, source / origin, part / name)
+                for name, text in given.items():
+                    (part / name).parent.mkdir(parents=True, exist_ok=True)
+                    (part / name).write_text(text, "utf-8")
+                self.remove(model.name)
+            return target
 
     def remove(self, name: str) -> None:
         """Remove a model of ours in one rename, then delete its files."""
-        with _reporting_os_errors(f"cannot remove model {name} from {self._root}"):
-            target = self._root / name
+        with _reporting_os_errors(f"cannot remove model {name} from {self.root}"):
+            target = self.root / name
             if not (target / MARKER).exists():
                 return
-            gone = Path(tempfile.mkdtemp(prefix=f"{name}.{os.getpid()}.old-", dir=self._staging))
+            gone = Path(tempfile.mkdtemp(dir=self._staging))
             target.rename(gone / name)
-            durable.sync(self._root)
             shutil.rmtree(gone, ignore_errors=True)
-
-    def _swap_in(self, part: Path, target: Path) -> Path:
-        old: Path | None = None
-        if target.exists():
-            if not (target / MARKER).exists():
-                raise RepositoryUnusable(f"{target} exists and was not written by triton-gateway", hint="move it away")
-            old = Path(tempfile.mkdtemp(prefix=f"{target.name}.{os.getpid()}.old-", dir=self._staging))
-            target.rename(old / target.name)
-        part.rename(target)
-        durable.sync(self._root)
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
-        return target
-
-
-def _marker(model: OnDisk) -> str:
-    return json.dumps(asdict(model), indent=1)
 
 
 def _place(root: Path, origin: Path, target: Path) -> None:

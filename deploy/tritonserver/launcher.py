@@ -54,22 +54,16 @@ class Wheel:
 
 
 @dataclass(frozen=True, slots=True)
-class PathServer:
-    """A full tritonserver installed on this machine."""
+class Server:
+    """A tritonserver: a full one that is installed on this machine, or the ``wheel``'s with its python backend."""
 
     executable: Path
-    engine: Engine = "native"
+    wheel: Wheel | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class WheelServer:
-    """The wheel's tritonserver with its python backend."""
-
-    wheel: Wheel
-    engine: Engine = "python"
-
-
-ServerChoice = PathServer | WheelServer
+    @property
+    def engine(self) -> Engine:
+        """What it runs models with."""
+        return "native" if self.wheel is None else "python"
 
 
 class Ports(NamedTuple):
@@ -93,10 +87,10 @@ def this_system() -> str:
     return f"{platform.system()} {platform.machine()}"
 
 
-def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]) -> ServerChoice:
+def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, system: str = _SYSTEMS[0]) -> Server:
     """Choose tritonserver on PATH, or the wheel. Raises ``DeployError``."""
     if on_path is not None:
-        return PathServer(on_path)
+        return Server(on_path)
     if wheel is None and system not in _SYSTEMS:
         raise DeployError(
             f"there is no Triton for {system}, only for {' and '.join(_SYSTEMS)}",
@@ -111,10 +105,10 @@ def choose_server(*, on_path: Path | None, wheel: Wheel | None, python: str, sys
             f"the nvidia-pytriton wheel has no python backend for Python {python}: use 3.11, 3.12 or 3.13",
             hint=f"or {ELSEWHERE}",
         )
-    return WheelServer(wheel)
+    return Server(wheel.server, wheel)
 
 
-def detect_server() -> ServerChoice:
+def detect_server() -> Server:
     """Inspect this machine and choose a server. Raises ``DeployError``."""
     on_path = shutil.which("tritonserver")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -145,7 +139,7 @@ def find_wheel(python: str) -> Wheel | None:
 
 
 def prepared(
-    server: ServerChoice, *, state_dir: Path, repository: Path, ports: Ports, host: str = "127.0.0.1", key: str = "",
+    server: Server, *, state_dir: Path, repository: Path, ports: Ports, host: str = "127.0.0.1", key: str = "",
     extra_arguments: Sequence[str] = (),
 ) -> Launch:  # fmt: skip
     """Prepare ``state_dir`` for one server, and return how to start it. Raises ``OSError``.
@@ -165,7 +159,7 @@ def prepared(
         return str(path.absolute().relative_to(state_dir) if path.absolute().is_relative_to(state_dir) else path)
 
     command = [
-        str(server.wheel.server if isinstance(server, WheelServer) else server.executable),
+        str(server.executable),
         f"--model-repository={from_state(repository)}",
         "--model-control-mode=explicit",
         "--exit-on-error=false",
@@ -176,8 +170,7 @@ def prepared(
         f"--backend-config=python,shm-region-prefix-name={prefix}",
         *(control_key.arguments(key) if key else ()),
     ]
-    if isinstance(server, WheelServer):
-        wheel = server.wheel
+    if (wheel := server.wheel) is not None:
         command += [
             f"--backend-directory={from_state(_backends(wheel, state_dir))}",
             # Model sync writes complete configurations for this server. To complete them, Triton would start the

@@ -22,7 +22,7 @@ from deploy.sync.client import AdminClient
 from deploy.sync.open_addresses import REMEDY, open_addresses
 from deploy.tools import ports
 from deploy.tools.errors import DeployError, GatewayError
-from deploy.tritonserver.launcher import PathServer, Wheel, detect_server
+from deploy.tritonserver.launcher import Wheel, detect_server
 from gateway import preview, registry, triton
 
 _MISSING_LIBRARY = re.compile(r"^\s*(\S+) => not found", re.M)
@@ -119,7 +119,7 @@ def triton_server(environ: Mapping[str, str]) -> Iterator[Finding]:
     except DeployError as error:
         yield Finding("Triton server", "note", error.line())
         return
-    if isinstance(server, PathServer):
+    if server.wheel is None:
         yield Finding("Triton server", "ok", str(server.executable))
         if version := environ.get("TRITON_SERVER_VERSION", ""):  # set in NVIDIA's images
             yield version_of(str(server.executable), version)
