@@ -26,6 +26,10 @@ def _split(value: object) -> object:
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
+AS_LIST: Final = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+"""A single text is a list of one."""
+
+
 def _with_one_place(template: str) -> str:
     if template.count("{}") != 1:
         raise ValueError("it must have one {} where the label belongs, as in “This example is {}.”")

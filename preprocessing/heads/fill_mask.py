@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import numpy as np
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from preprocessing.activations import softmax
 from preprocessing.config import FILL_MASK, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput
 from preprocessing.heads.base import Head, own_tokens, parse_texts, refuse_non_finite, text_field
-from preprocessing.parameters import Count, Parameters
+from preprocessing.parameters import AS_LIST, Count, Parameters
 from preprocessing.text import clean_up
 from preprocessing.types import Encoded, ParsedRequest, Prepared, Tensors, pack
 
@@ -34,13 +34,9 @@ _AT_ONCE: Final = 256
 _Target = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 class _Parameters(Parameters):
     top_k: Count | None = None
-    targets: Annotated[list[_Target], Field(min_length=1, max_length=1000), BeforeValidator(_listed)] | None = None
+    targets: Annotated[list[_Target], Field(min_length=1, max_length=1000), AS_LIST] | None = None
 
 
 class FillMask(Head):

@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from preprocessing.config import GENERATION
 from preprocessing.errors import InvalidBundle, InvalidInput, TooLong
 from preprocessing.heads.base import Head, parse_texts
-from preprocessing.parameters import Count, CountOrZero, Parameters, refuse_above
+from preprocessing.parameters import AS_LIST, Count, CountOrZero, Parameters, refuse_above
 from preprocessing.types import AtMost, Encoded, ParsedRequest
 
 DEFAULT_NEW_TOKENS: Final = 256
@@ -30,10 +30,6 @@ _Stop = Annotated[str, Field(min_length=1, max_length=256)]
 """Limited, because each new token is compared with each of them; and so is their number."""
 
 
-def _listed(value: object) -> object:
-    return [value] if isinstance(value, str) else value
-
-
 class _Parameters(Parameters):
     max_new_tokens: Count | None = None
     do_sample: bool | None = None
@@ -42,7 +38,7 @@ class _Parameters(Parameters):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0)] | None = None
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
-    stop: Annotated[list[_Stop], Field(min_length=1, max_length=16), BeforeValidator(_listed)] | None = None
+    stop: Annotated[list[_Stop], Field(min_length=1, max_length=16), AS_LIST] | None = None
     return_full_text: bool = False
     truncate: bool | None = None
 

@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from preprocessing.activations import softmax
 from preprocessing.config import QUESTION_ANSWERING, TaskConfig
 from preprocessing.errors import InvalidBundle, InvalidInput, InvalidOutput
 from preprocessing.heads.base import (
@@ -181,7 +182,7 @@ class QuestionAnswering(WindowedHead):
         allowed = window.sequence == self._context
         if self._config.cls_id is not None:  # models mark this token if there is no answer
             allowed = allowed | (window.ids == self._config.cls_id)
-        starts, ends = (_probabilities(values, allowed) for values in (start, end))
+        starts, ends = (softmax(np.where(allowed, values, np.float32(_RULED_OUT))) for values in (start, end))
         null = float(starts[0] * ends[0])
         starts[0] = ends[0] = 0.0
         for first, last, score in _spans(starts, ends, _spans_wanted(options), options["max_answer_len"]):
@@ -208,13 +209,6 @@ class QuestionAnswering(WindowedHead):
 def _spans_wanted(options: Mapping[str, Any]) -> int:
     """Return the number of spans to keep per window; more than requested, because merging reduces them."""
     return int(options["top_k"] * 2 + 10 if options["align"] else options["top_k"])
-
-
-def _probabilities(logits: NDArray[Any], allowed: NDArray[np.bool_]) -> NDArray[np.float32]:
-    values = np.where(allowed, logits.astype(np.float32), np.float32(_RULED_OUT))
-    exponentials = np.exp(values - values.max())
-    result: NDArray[np.float32] = exponentials / exponentials.sum()
-    return result
 
 
 def _spans(

@@ -69,7 +69,7 @@ class Builder:
             raise BadModel(f"model {record.id} ({record.name}) holds no files", hint="upload it again")
         # Triton must load the files that were judged. Weights are read here, once for each time they are written.
         manifest.check(folder, is_used=lambda _: True)
-        kind = choose_kind(files, record.framework, auxiliary_backend(endpoint))
+        kind = choose_kind(files, auxiliary_backend(endpoint))
         execution = read_execution(folder) if kind == "onnx" else None
         if execution is not None:
             check_cpu(execution, self._features)

@@ -35,26 +35,17 @@ _FILES: Mapping[Kind, tuple[tuple[str, ...], str]] = {
     "tensorrt": ((".plan", ".engine"), "model.plan"),
 }  # fmt: skip
 """Kinds that are one file → its suffixes, and the name under which the backend looks for it."""
-_FRAMEWORKS: tuple[tuple[str, Kind], ...] = (
-    ("onnx", "onnx"), ("pytorch", "pytorch"), ("torch", "pytorch"), ("caffe", "pytorch"), ("tensorrt", "tensorrt"),
-    ("openvino", "openvino"),
-)  # fmt: skip
 
 
-def choose_kind(files: Sequence[str], framework: str, backend: str) -> Kind:
-    """Return the kind of model: from the user's platform or backend, else from the files, else from the framework.
+def choose_kind(files: Sequence[str], backend: str) -> Kind:
+    """Return the kind of model: from the user's platform or backend, else from the files.
 
-    The framework comes last because it may be a guess: clearml-serving registers a folder uploaded without
-    ``--framework`` as TensorFlow.
+    The framework that clearml-serving records is a guess: a folder uploaded without ``--framework`` is TensorFlow.
     """
     if backend:
         return BACKENDS.get(backend, "folder")
     found = {kind for kind, (suffixes, _) in _FILES.items() for f in files if f.lower().endswith(suffixes)}
-    if "onnx" in found:
-        return "onnx"
-    if len(found) == 1:
-        return next(iter(found))
-    return next((kind for prefix, kind in _FRAMEWORKS if framework.lower().startswith(prefix)), "folder")
+    return "onnx" if "onnx" in found else next(iter(found)) if len(found) == 1 else "folder"
 
 
 def find_onnx(files: Sequence[str]) -> str:

@@ -255,7 +255,7 @@ def _choose_backend(config: Any, kind: Kind, *, runs_here: bool) -> None:
         if kind == "folder":
             raise BadModel(
                 "cannot tell which Triton backend runs this model",
-                hint="say it: --aux-config backend=NAME (or platform=…), or upload with --framework",
+                hint="say it: --aux-config backend=NAME (or platform=…)",
             )
         config.backend = "onnxruntime" if kind == "onnx" else kind
     if kind not in ("python", "folder"):

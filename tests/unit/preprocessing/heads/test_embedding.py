@@ -23,38 +23,38 @@ def answer(outputs: dict[str, Any], body: dict[str, Any], config: TaskConfig = C
     return head.render(head.decode(outputs, prepared), prepared)
 
 
-def test_token_vectors_are_pooled_over_each_texts_own_tokens() -> None:
-    """Values in the padding, even NaN, have no effect."""
-    result = answer({"last_hidden_state": TOKENS}, {"text": ["a", "b"]})
-    assert [[2, 0], [3, 4]] == result["embeddings"].tolist()
+POOLED = {"sentence_embedding": np.array([[3.0, 4.0], [0.0, 2.0]], np.float32), "token_embeddings": TOKENS}
+OFF, ON, SHORT = {"normalize": False}, {"normalize": True}, {"truncate_dim": 1}
+VECTORS: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], Any]] = [
+    # token vectors are pooled over each text's own tokens: values in the padding, even NaN, have no effect
+    ({"last_hidden_state": TOKENS}, {}, {}, [[2, 0], [3, 4]]),
+    ({"last_hidden_state": TOKENS}, {"normalize": True}, {}, [[1, 0], [0.6, 0.8]]),
+    ({"last_hidden_state": TOKENS}, {"normalize": True}, OFF, [[2, 0], [3, 4]]),
+    # a graph that pools is trusted
+    (POOLED, {}, {}, [[3, 4], [0, 2]]),
+    (POOLED, {"normalize": True}, {}, [[0.6, 0.8], [0, 1]]),
+    # the model's own normalisation comes before the cut, the request's after
+    (POOLED, {"normalize": True, "truncate_dim": 1}, {}, [[0.6], [0]]),
+    (POOLED, {"normalize": True}, {**SHORT, **ON}, [[1], [0]]),
+    (POOLED, {}, SHORT, [[3], [0]]),
+]
+"""Outputs, the model's files, parameters, and the vectors."""
+
+
+@pytest.mark.parametrize(("outputs", "model", "parameters", "expected"), VECTORS, ids=range(len(VECTORS)))
+def test_vectors_are_pooled_and_normalised_as_the_model_says(
+    outputs: dict[str, Any], model: dict[str, Any], parameters: dict[str, Any], expected: Any
+) -> None:
+    """A request may override it."""
+    result = answer(outputs, {"text": ["a", "b"], "parameters": parameters}, replace(CONFIG, **model))
+    np.testing.assert_allclose(result["embeddings"], expected, rtol=1e-6)
     assert [2, 1] == result["tokens"]
 
 
-def test_vectors_are_normalised_if_the_model_says_so() -> None:
-    """A request may override it."""
-    config = replace(CONFIG, normalize=True)
-    result = answer({"last_hidden_state": TOKENS}, {"text": ["a", "b"]}, config)
-    np.testing.assert_allclose(result["embeddings"], [[1, 0], [0.6, 0.8]], rtol=1e-6)
-    body = {"text": ["a", "b"], "parameters": {"normalize": False}}
-    assert [[2, 0], [3, 4]] == answer({"last_hidden_state": TOKENS}, body, config)["embeddings"].tolist()
-
-
-def test_pooled_output_is_only_normalised() -> None:
-    """The graph has pooled by its own configuration."""
-    pooled = {"sentence_embedding": np.array([[3.0, 4.0]], np.float32), "token_embeddings": TOKENS[:1]}
-    assert [3, 4] == answer(pooled, {"text": "a"}, lengths=[2])["embedding"].tolist()
-    result = answer(pooled, {"text": "a"}, replace(CONFIG, normalize=True), lengths=[2])
-    np.testing.assert_allclose(result["embedding"], [0.6, 0.8], rtol=1e-6)
-
-
-def test_single_text_answers_one_vector() -> None:
-    """As float32, which orjson writes directly."""
+def test_answers_can_be_written() -> None:
+    """A single text's as one vector. orjson writes only contiguous arrays: a batch's are views."""
     result = answer({"x": TOKENS[:1]}, {"text": "a"}, lengths=[2])
     assert b'{"embedding":[2.0,0.0],"tokens":2}' == orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY)
-
-
-def test_answers_of_a_batch_can_be_written() -> None:
-    """Rows of a split batch are views, and orjson accepts only contiguous arrays."""
     wide = np.zeros((2, 8), np.float32)[:, ::2]
     result = answer({"sentence_embedding": wide}, {"text": ["a", "b"]})
     assert orjson.loads(orjson.dumps(result, option=orjson.OPT_SERIALIZE_NUMPY))["embeddings"] == [[0] * 4] * 2
@@ -87,13 +87,9 @@ def test_prompts_are_prepended() -> None:
 
 @pytest.mark.parametrize("shape", [(2,), (1, 4), (3, 4), (2, 1, 4), (2, 0, 4), (2, 3, 0), (2, 0), (2, 3, 4, 1)])
 def test_outputs_of_another_shape_are_refused(shape: tuple[int, ...]) -> None:
-    """Too few rows, too few tokens, no numbers, too many dimensions."""
+    """Too few rows, too few tokens, no numbers, too many dimensions; and an overflow of half precision."""
     with pytest.raises(InvalidOutput):
         answer({"last_hidden_state": np.zeros(shape, np.float32)}, {"text": ["a", "b"]})
-
-
-def test_vectors_that_are_not_finite_are_refused() -> None:
-    """An overflow of half precision is reported as the backend's error."""
     with pytest.raises(InvalidOutput, match="not finite"):
         answer({"last_hidden_state": np.full((1, 2, 2), np.inf, np.float32)}, {"text": "a"}, lengths=[2])
 

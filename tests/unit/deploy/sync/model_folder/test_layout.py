@@ -9,21 +9,21 @@ from gateway.errors import SpecFault
 
 
 @pytest.mark.parametrize(
-    ("files", "framework", "backend", "kind"),
+    ("files", "backend", "kind"),
     [
-        (["a.onnx"], "ONNX", "", "onnx"),
-        (["bert.onnx", "tokenizer.json"], "TensorFlow", "", "onnx"),  # a folder uploaded without --framework
-        (["model.bin"], "onnx", "", "onnx"),
-        (["model.bin"], "Custom", "onnxruntime_onnx", "onnx"),
-        (["m.pt"], "PyTorch", "", "pytorch"),
-        (["m.plan"], "", "", "tensorrt"),
-        (["x", "y"], "Custom", "", "folder"),
-        (["x", "y"], "Custom", "fil", "folder"),
+        (["bert.onnx", "tokenizer.json"], "", "onnx"),
+        (["model.bin"], "onnxruntime_onnx", "onnx"),
+        (["m.pt"], "", "pytorch"),
+        (["m.plan"], "", "tensorrt"),
+        (["m.plan", "m.pt"], "", "folder"),
+        (["m.plan", "m.onnx"], "", "onnx"),
+        (["model.bin"], "", "folder"),
+        (["x.onnx", "y"], "fil", "folder"),
     ],
 )
-def test_the_kind_follows_the_user_then_the_files_then_the_framework(files, framework, backend, kind):
-    """In this order, because the framework clearml-serving records for a folder is a guess."""
-    assert kind == choose_kind(files, framework, backend)
+def test_the_kind_follows_the_user_then_the_files(files, backend, kind):
+    """The framework that clearml-serving records for a folder is a guess."""
+    assert kind == choose_kind(files, backend)
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,8 @@ def test_external_weights_stay_beside_the_model_under_their_own_names():
 
 @pytest.mark.parametrize("name", ["gone.data", "../escape", "/etc/passwd"])
 def test_missing_or_escaping_weights_are_refused(name):
-    """Said before Triton tries to load half a model."""
+    """Said before Triton tries to load half a model; so are two candidates, of which the user decides."""
     with pytest.raises(SpecFault, match="keeps weights in"):
         lay_out("onnx", ["m.onnx"], external=[name])
-
-
-def test_two_candidates_are_named_instead_of_guessed():
-    """The user decides."""
     with pytest.raises(SpecFault, match=r"2 \.onnx files \(a\.onnx, b\.onnx\)"):
         lay_out("onnx", ["a.onnx", "b.onnx"])
