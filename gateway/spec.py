@@ -284,19 +284,14 @@ class ServingSpec:
 
     def bare_name(self, endpoint: str) -> str:
         """Return for people what answers ``endpoint`` without a version. Raises ``SpecFault`` if it does not exist."""
-        versions = sorted(url for url, one in self.endpoints.items() if one.endpoint == endpoint)
         if endpoint in self.canaries:
-            canary = self.canaries[endpoint]
-            weighted = [url for url, weight in zip(canary.load_endpoints, canary.weights, strict=False) if weight]
-            if len(weighted) == 1 < len(canary.load_endpoints):
-                return f"a finished canary, {weighted[0]} answers all"
-            return f"a canary, {described_weights(canary)}"
+            return f"a canary, {described_weights(self.canaries[endpoint])}"
         if endpoint in self.endpoints:
             return "the endpoint without a version"
         if endpoint in self.defaults:
             url = self.defaults[endpoint]
-            return url if url in self.endpoints else f"{url}, which was removed; {', '.join(versions)} can be chosen"
-        if versions:
+            return url if url in self.endpoints else f"{url}, which was removed"
+        if versions := sorted(url for url, one in self.endpoints.items() if one.endpoint == endpoint):
             return f"nothing yet; {', '.join(versions)} can be chosen"
         raise SpecFault(
             f"there is no endpoint {endpoint}", hint=known_of(one.endpoint for one in self.endpoints.values())
@@ -435,19 +430,16 @@ def _auto_versions(
         numbers, bound = numbered.get(endpoint), version_numbers.binding_of(fields)
         if numbers is None:
             found[key] = fields
-        elif endpoint in by_endpoint and bound is not None:
-            foreign.setdefault(endpoint, []).extend(version_numbers.others(numbers, [bound]))
+        elif endpoint in by_endpoint and bound is not None and version_numbers.others(numbers, [bound]):
+            foreign.setdefault(endpoint, []).append(bound)
     for endpoint, bindings in foreign.items():
-        if bindings:
-            number, model = min(bindings)
-            ours = numbered[endpoint].models.get(number)
-            faults.append(Fault(
-                f"auto-update {endpoint}",
-                "an inference container of clearml-serving follows this serving Task too and counts versions for "
-                f"itself: {endpoint}/{number} is model {model} there, and {f'model {ours}' if ours else 'nothing'} "
-                "here. The gateway keeps each version's model; callers of the container get other models under these "
-                "numbers. Stop the container when nobody calls it any more (docs/clearml.md)",
-            ))  # fmt: skip
+        number, model = min(bindings)
+        faults.append(Fault(
+            f"auto-update {endpoint}",
+            "an inference container of clearml-serving follows this serving Task too and counts versions for itself: "
+            f"{endpoint}/{number} is model {model} there, and {numbered[endpoint].models.get(number, 'nothing')} here. "
+            "Stop it when nobody calls it any more (docs/clearml.md)",
+        ))  # fmt: skip
     for endpoint, numbers in numbered.items():
         rule = by_endpoint.get(endpoint)
         if rule is None:
@@ -455,10 +447,8 @@ def _auto_versions(
         if numbers.matches_none:
             faults.append(Fault(
                 f"auto-update {endpoint}",
-                "matches no model any more: the versions that it selected before stay, and no newer model follows. Its "
-                "project or model was renamed, its models were deleted or unpublished, or lost a tag. Rename it back, "
-                f"or remove the rule (`clearml-serving model remove --endpoint {endpoint}`) and add it again with "
-                "`clearml-serving model auto-update`",
+                "matches no model any more: the versions that it selected before stay, and no newer model follows. "
+                "Rename the project or model back, or remove the rule and add it again",
             ))  # fmt: skip
         for number in sorted(numbers.served):
             if number in numbers.models:

@@ -6,7 +6,6 @@ default), and then the stock tools do not find it.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -15,7 +14,7 @@ from gateway.errors import RegistryRefused
 TAG: Final = "serving-control-plane"
 """System tag of a serving Task."""
 PING_S: Final = 300.0
-"""A Task that was silent for this long, plus up to a fifth, is pinged; clearml-serving pings every 5 minutes."""
+"""A Task that was silent for this long is pinged; clearml-serving pings every 5 minutes."""
 RETRY_S: Final = 60.0
 """Pause after a ping, and after an attempt to reopen a Task."""
 SILENCED: Final = "forced stop (non-responsive)"
@@ -73,13 +72,11 @@ class Heartbeat:
     """Decides when to ping or reopen the Task, from what each look at it shows.
 
     Every follower looks at the Task. The first one that sees it silent for ``PING_S`` pings; the others see the ping,
-    so the number of pings does not grow with theirs. ``clock`` returns seconds; ``chance``, in [0, 1), spreads the
-    pings of processes that started together.
+    so the number of pings does not grow with theirs. ``clock`` returns seconds.
     """
 
-    def __init__(self, clock: Callable[[], float], *, chance: Callable[[], float] = random.random) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._chance = chance
         self._heard = ""
         self._due = 0.0
         self._reopen_due = 0.0
@@ -94,7 +91,7 @@ class Heartbeat:
             return "reopen"
         heard = str(task.get("last_update"))
         if heard != self._heard:
-            self._heard, self._due = heard, now + PING_S * (1 + 0.2 * self._chance())
+            self._heard, self._due = heard, now + PING_S
         if now < self._due:
             return ""
         # A failed ping leaves the Task silent: try again, but not with every look.

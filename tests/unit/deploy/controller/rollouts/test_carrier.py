@@ -111,7 +111,7 @@ def test_a_name_that_no_default_would_answer_keeps_its_finished_canary(world: Wo
     controller(world.task())
     assert {"e/2": 1.0, stable: 0.0} == world.weights(name)
     found = world.serving()
-    assert ("a finished canary, e/2 answers all", ()) == (found.bare_name(name), found.faults)
+    assert (f"a canary, e/2 1, {stable} 0", ()) == (found.bare_name(name), found.faults)
 
 
 @pytest.mark.parametrize("command", ["promote", "abort"])
