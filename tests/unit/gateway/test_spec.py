@@ -53,46 +53,38 @@ def test_endpoints_are_decoded_with_clearmls_field_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "subject", "words"),
+    ("section", "text", "subject", "words"),
     [
-        ('x { engine_type = "magic", serving_url = "x" }', "endpoint x", "engine 'magic'"),
-        ('x { engine_type = "triton", serving_url = "x", preprocess_artifact = "no" }', "endpoint x", "not attached"),
-        ('x { engine_type = "triton", input_name = ["a", "b"], input_type = ["int64"], input_size = [[1]] }',
+        ("endpoints", 'x { engine_type = "magic", serving_url = "x" }', "endpoint x", "engine 'magic'"),
+        ("endpoints", 'x { engine_type = "triton", preprocess_artifact = "no" }', "endpoint x", "not attached"),
+        ("endpoints", 'x { engine_type = "triton", input_name = ["a", "b"], input_type = ["int64"], input_size = [1] }',
          "endpoint x", "2 input names, 1 types"),
-        ('x { engine_type = "triton", input_name = ["a"], input_type = ["int64"], input_size = [["q"]] }',
+        ("endpoints", 'x { engine_type = "triton", input_name = ["a"], input_type = ["int64"], input_size = [["q"]] }',
          "endpoint x", "invalid literal for int"),
-        ('x = 5', "endpoints x", "not a block"),
+        ("endpoints", 'x { engine_type = "triton", auxiliary_cfg { gateway = "x" } }', "endpoint x", "takes names"),
+        ("endpoints", "x = 5", "endpoints x", "not a block"), ("canary", 'x { weights = ["q"] }', "canary x", "float"),
+        ("metric_logging", "x { metrics = [1] }", "metrics x", "cannot be read"),
+        ("metric_logging", "x { metrics { a = 1 } }", "metrics x", "cannot be read"),
+        ("metric_logging", 'x { log_frequency = "often" }', "metrics x", "float: 'often'"),
+        ("model_monitoring", 'x { engine_type = "triton", max_versions = "q" }', "auto-update x", "'q'"),
     ],
 )  # fmt: skip
-def test_a_broken_entry_is_a_fault_and_the_others_are_decoded(text: str, subject: str, words: str) -> None:
+def test_a_broken_entry_is_a_fault_and_the_others_are_decoded(
+    section: str, text: str, subject: str, words: str
+) -> None:
     """One wrong entry never hides the others."""
-    spec = decode(task(endpoints=text + '\nfine { engine_type = "triton", model_id = "m", serving_url = "fine" }'))
-    assert ["fine"] == list(spec.endpoints)
-    assert [subject] == [f.subject for f in spec.faults]
-    assert words in spec.faults[0].message
+    fine = 'fine { engine_type = "triton", model_id = "m", serving_url = "fine" }'
+    sections = {"endpoints": fine, section: f"{text}\n{fine}" if section == "endpoints" else text}
+    spec = decode(task(**sections))
+    assert (["fine"], {}, {}, {}) == (list(spec.endpoints), spec.canaries, spec.metrics, spec.monitoring)
+    assert [(subject, True)] == [(fault.subject, words in fault.message) for fault in spec.faults]
 
 
 def test_section_that_does_not_parse_is_a_fault_of_its_own() -> None:
     """The other sections are still read."""
     spec = decode(task(endpoints="br{ace", canary='c { endpoint = "c", weights = [1.0], load_endpoints = ["e"] }'))
-    assert ["section endpoints"] == [f.subject for f in spec.faults]
+    assert ["section endpoints"] == [f.subject for f in spec.faults] == [f.subject for f in spec.unreadable]
     assert ["c"] == list(spec.canaries)
-
-
-@pytest.mark.parametrize(
-    ("sections", "subject"),
-    [
-        ({"metric_logging": "e { metrics = [1] }"}, "metrics e"),
-        ({"metric_logging": 'e { log_frequency = "often" }'}, "metrics e"),
-        ({"triton_gateway_rollout_x": "[" * 100_000}, ""),
-        ({"triton_gateway_shadow_x": "[" * 100_000}, ""),
-    ],
-)
-def test_wrong_type_or_depth_is_a_fault_of_its_entry(sections: dict[str, str], subject: str) -> None:
-    """No content of a section makes the rest of the configuration unreadable."""
-    spec = decode(task(endpoints=ENDPOINTS, **sections))
-    assert {"test_onnx/1", "a.b"} == set(spec.endpoints)
-    assert [subject] * bool(subject) == [f.subject for f in spec.faults]
 
 
 def test_a_static_endpoint_overrides_the_auto_update_one() -> None:
@@ -119,16 +111,12 @@ def test_monitoring_and_metrics_are_decoded() -> None:
 
 
 def test_only_a_change_of_the_desired_state_is_a_new_revision() -> None:
-    """Not a renamed service or a comment, but a changed endpoint."""
+    """Not a renamed service or a comment, but a changed endpoint, or other code under the same name."""
     one = decode(task(endpoints=ENDPOINTS))
     assert one.revision == decode(replace(task(endpoints=ENDPOINTS), name="renamed")).revision
     assert one.revision != decode(task(endpoints=ENDPOINTS.replace("bd81", "ffff"))).revision
-
-
-def test_changed_code_is_a_new_revision() -> None:
-    """The artifact's name is the same, but its hash is different."""
     changed = replace(task(endpoints=ENDPOINTS), artifacts={CODE.key: replace(CODE, sha256="cd")})
-    assert decode(task(endpoints=ENDPOINTS)).revision != decode(changed).revision
+    assert one.revision != decode(changed).revision
 
 
 def test_urls_never_share_a_triton_name() -> None:

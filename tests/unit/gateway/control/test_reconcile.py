@@ -172,18 +172,6 @@ async def test_callers_and_the_status_read_the_same_version(world: World) -> Non
         assert world.follower.status()["pending"][0]["is_final"]
 
 
-async def test_a_version_that_is_no_longer_wanted_is_given_up(world: World) -> None:
-    """During its build; its successor is built."""
-    world.assembler.waits["a"] = asyncio.Event()
-    world.want("a")
-    async with world.running():
-        await world.until(lambda: world.assembler.begun == ["a"])
-        del world.assembler.waits["a"]
-        world.want("a", auxiliary_cfg={"gateway": {"x": "1"}})  # type: ignore[arg-type]
-        await world.until(lambda: "a" in world.table.current.endpoints)
-        assert 1 == len(world.assembler.made)
-
-
 async def test_a_cancelled_build_that_raises_its_own_error_is_given_up(world: World) -> None:
     """Some code turns a cancellation into another error, which is not reported."""
 
