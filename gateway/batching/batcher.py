@@ -256,7 +256,7 @@ class Batcher(Generic[R]):
             for entry in entries:
                 self.abandon(entry)
             raise
-        outputs = merge(parts, [*chain(*groups)], self._padding_side)
+        outputs = merge(parts, groups, self._padding_side)
         return outputs, max(e.queued_ns for e in entries), max(e.infer_ns for e in entries)
 
     def add(self, entry: Entry[R], now: float | None = None, *, is_admitted: bool = False) -> None:

@@ -202,24 +202,21 @@ def split(sizes: Sequence[int], limits: BatchLimits) -> list[list[int]]:
     return groups
 
 
-def merge(parts: Sequence[Outputs], order: Sequence[int], side: Literal["left", "right"]) -> Outputs:
-    """Join the outputs (name → array [rows, …]) of one request's groups; row ``i`` of all becomes row ``order[i]``.
+def merge(parts: Sequence[Outputs], groups: Sequence[Sequence[int]], side: Literal["left", "right"]) -> Outputs:
+    """Join the outputs (name → array [rows, …]) of one request's groups; the rows of each become those in its group.
 
     Groups were padded to different lengths. Shorter ones are filled with zeros on the padding side, where masks are 0.
     The arrays keep their dtypes. Raises ``BackendGarbage`` if an output's number of dimensions differs from group to
     group.
     """
-    back = np.empty(len(order), dtype=np.intp)
-    back[np.asarray(order)] = np.arange(len(order))
     merged: Outputs = {}
-    for name in parts[0]:
+    for name, first in parts[0].items():
         arrays = [part[name] for part in parts]
         if len({array.ndim for array in arrays}) > 1:
             raise BackendGarbage(f"output {name} has another number of dimensions in each call of one request")
-        widest = tuple(max(sizes) for sizes in zip(*(a.shape[1:] for a in arrays), strict=True))
-        filled = []
-        for array in arrays:
-            gaps = [(0, w - n) if side == "right" else (w - n, 0) for w, n in zip(widest, array.shape[1:], strict=True)]
-            filled.append(np.pad(array, [(0, 0), *gaps]) if any(g != (0, 0) for g in gaps) else array)
-        merged[name] = np.concatenate(filled)[back]
+        widest = [max(sizes) for sizes in zip(*(array.shape[1:] for array in arrays), strict=True)]
+        joined = merged[name] = np.zeros((sum(map(len, groups)), *widest), first.dtype)
+        for group, array in zip(groups, arrays, strict=True):
+            gaps = [width - own if side == "left" else 0 for width, own in zip(widest, array.shape[1:], strict=True)]
+            joined[(group, *(slice(gap, gap + own) for gap, own in zip(gaps, array.shape[1:], strict=True)))] = array
     return merged

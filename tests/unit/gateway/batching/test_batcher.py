@@ -271,13 +271,13 @@ def test_split_puts_every_row_into_one_group_within_the_limits(lengths: list[int
 def test_merge_pads_shorter_groups_on_the_padding_side(side: Any) -> None:
     """Token-level outputs of different lengths are joined into one array, in the order of the rows."""
     long, short = {"h": np.ones((1, 3, 2))}, {"h": np.full((2, 1, 2), 2.0)}
-    merged = merge([long, short], [1, 0, 2], side)["h"]
+    merged = merge([long, short], [[1], [0, 2]], side)["h"]
     assert (3, 3, 2) == merged.shape
     at = 0 if side == "right" else 2
     assert [2.0, 1.0, 2.0] == [merged[i, at, 0] for i in range(3)]
     assert 0.0 == merged[0, 2 - at, 0]
     with pytest.raises(BackendGarbage):
-        merge([long, {"h": np.ones((2, 1))}], [1, 0, 2], side)
+        merge([long, {"h": np.ones((2, 1))}], [[1], [0, 2]], side)
 
 
 @settings(deadline=None, max_examples=30)

@@ -29,31 +29,20 @@ def rises(limit: WorkLimit, held: Iterable[float]) -> bool:
     return any(limit.rises(100 + 0.1 * number, work, 1.0) for number, work in enumerate(held))
 
 
-def test_work_that_grows_is_an_overload() -> None:
-    """By any amount, until it was refused or answered."""
-    for per_look in (0.2, 0.6, 5.0):
-        assert rises(learned(20e-3, 1e-3), (per_look * number for number in range(100)))
-
-
-@pytest.mark.parametrize("start", [1, 2, 7])
-def test_callers_that_come_at_once_and_wait_for_their_answers_are_no_overload(start: int) -> None:
-    """However much work that is."""
-    assert not rises(learned(20e-3, 1e-3), [0.1] * start + [3.0] + [8.0] * 100)
-
-
-def test_work_that_rises_and_falls_is_no_overload() -> None:
-    """Random arrivals do."""
-    assert not rises(learned(20e-3, 1e-3), [0.1, 0.1, 0.8, 0.8, 1.5, 1.5, 0.1, 0.1] * 20)
-
-
-def test_rises_that_are_seconds_apart_are_no_overload() -> None:
-    """Callers who wait for their answers may become more."""
-    assert not rises(learned(20e-3, 1e-3), [work for work in range(10) for _ in range(80)])
-
-
-def test_nothing_is_an_overload_before_prices_are_known() -> None:
-    """The work in hand would be a guess."""
-    assert not rises(learned(20e-3, 1e-3, calls=8), (float(number) for number in range(100)))
+@pytest.mark.parametrize(
+    ("held", "is_overload"),
+    [
+        ([0.2 * number for number in range(100)], True), ([0.6 * number for number in range(100)], True),
+        ([5.0 * number for number in range(100)], True),
+        *(([0.1] * start + [3.0] + [8.0] * 100, False) for start in (1, 2, 7)),  # callers that come at once and wait
+        ([0.1, 0.1, 0.8, 0.8, 1.5, 1.5, 0.1, 0.1] * 20, False),  # random arrivals
+        ([float(work) for work in range(10) for _ in range(80)], False),  # rises that are seconds apart
+    ],
+)  # fmt: skip
+def test_work_that_grows_until_it_is_refused_or_answered_is_an_overload(held: list[float], is_overload: bool) -> None:
+    """By any amount. Before prices are known, the work in hand would be a guess."""
+    assert is_overload is rises(learned(20e-3, 1e-3), held)
+    assert not rises(learned(20e-3, 1e-3, calls=8), held)
 
 
 def test_a_full_call_is_one_whose_fixed_price_is_small() -> None:

@@ -99,29 +99,22 @@ async def test_another_number_of_rows_than_was_sent_is_the_versions_fault(
     assert (502, "backend_garbage") == (reply.status_code, reply.json()["code"])
 
 
-@pytest.mark.parametrize(
-    ("fields", "shares", "shown"),
-    [
-        ({}, (0.1, 0.9), "1.7e+09"), ({"guard": "", "guarded_until": 0.0}, (0.1, 0.9), "0.0"),
-        ({"phase": "promoted"}, (1.0, 0.0), "NaN"), ({"phase": "rolled_back"}, (0.0, 1.0), "NaN"),
-        ({"phase": "running"}, (0.0, 1.0), "NaN"), ({"guarded_until": "odd"}, (0.1, 0.9), "NaN"),
-    ],
-    ids=["running", "nobody guards it", "promoted", "rolled back", "without weight", "unreadable"],
-)  # fmt: skip
-async def test_metrics_say_until_when_a_rollout_is_guarded(
-    stack: Any, fields: dict[str, Any], shares: tuple[float, float], shown: str
-) -> None:
+async def test_metrics_say_until_when_a_rollout_is_guarded(stack: Any) -> None:
     """Only while it has not ended and its canary has a weight; a renewed guard alone changes no route."""
     running = {"phase": "running", "canary": "e/2", "stable": "e/1", "guard": "ann", "guarded_until": 1.6e9}
     await start(stack, (0.1, 0.9))
-    stack.registry.ledger.write([Record("rollout", "c", {"endpoint": "c", **running})])
-    assert "1.6e+09" == await soon(lambda: guarded(stack))
-    revision = stack.gateway.table.current.revision
-    stack.registry.canary["c"]["weights"] = list(shares)
-    now = {"endpoint": "c", **running, "guard": "ann", "guarded_until": 1.7e9, **fields}
-    stack.registry.ledger.write([Record("rollout", "c", now)])
-    assert await soon(lambda: guarded(stack) == shown)
-    assert shares != (0.1, 0.9) or revision == stack.gateway.table.current.revision
+    changes: list[tuple[dict[str, Any], tuple[float, float], str]] = [
+        ({"guarded_until": 1.7e9}, (0.1, 0.9), "1.7e+09"), ({"guard": "", "guarded_until": 0.0}, (0.1, 0.9), "0.0"),
+        ({"phase": "promoted"}, (1.0, 0.0), "NaN"), ({"phase": "rolled_back"}, (0.0, 1.0), "NaN"),
+        ({"phase": "running"}, (0.0, 1.0), "NaN"), ({"guarded_until": "odd"}, (0.1, 0.9), "NaN"),
+    ]  # fmt: skip
+    for fields, shares, shown in changes:
+        for own, weights, told in (({}, (0.1, 0.9), "1.6e+09"), (fields, shares, shown)):
+            revision = stack.gateway.table.current.revision
+            stack.registry.canary["c"]["weights"] = list(weights)
+            stack.registry.ledger.write([Record("rollout", "c", {"endpoint": "c", **running, **own})])
+            assert await soon(lambda told=told: guarded(stack) == told)
+        assert shares != (0.1, 0.9) or revision == stack.gateway.table.current.revision
 
 
 def guarded(stack: Any) -> str:

@@ -232,66 +232,61 @@ async def test_a_fallback_starts_with_empty_counts_and_the_requests_own_trace_co
     assert (0, 0, 0, None, 5) == (ask.rows, ask.tokens, ask.truncated, ask.custom, ask.infer_ns)
 
 
-async def test_a_stream_that_has_begun_has_no_fallback() -> None:
-    """Another version's pieces cannot follow: the error ends it. Before the first piece the stable version answers."""
+class Streamed(Told):
+    """A request whose pieces are sent when there is ``space``."""
 
-    class Streamed(Told):
-        async def send(self, _event: Event) -> None:
-            self.has_begun = True
+    def __init__(self, call: Echo, space: int) -> None:
+        super().__init__(call)
+        call.streams = True
+        self.space = asyncio.Semaphore(space)
 
-    def stream_of(pieces: int) -> Any:
-        async def stream(_question: object, _ask: object) -> Any:
+    async def send(self, event: Event) -> None:
+        await self.space.acquire()
+        self.has_begun = True
+
+
+def streaming(pieces: int, made: list[int | str]) -> Any:
+    """Make pieces and then fail; ``made`` tells what was made, and the end."""
+
+    async def stream(_question: object, _ask: object) -> Any:
+        try:
             for number in range(pieces):
+                made.append(number)
                 yield Event("x", (), None, 1, number)
             raise ModelFailed("no memory")
+        finally:
+            made.append("closed")
 
-        return stream
+    return stream
 
+
+async def test_a_stream_that_has_begun_has_no_fallback() -> None:
+    """Another version's pieces cannot follow: the error ends it. Before the first piece the stable version answers."""
     for pieces, outcome in ((1, "model_failed"), (0, "ok")):
-        made, call = Plane("new", "old"), Echo("c")
+        made = Plane("new", "old")
         made.publish(c=Weighted(("new", "old"), (1.0, 1.0), "old"))
-        call.streams = True
-        made.endpoints["new"].stream = stream_of(pieces)
+        made.endpoints["new"].stream = streaming(pieces, [])
         made.endpoints["old"].handler._begin = lambda job: job.answered("saved")  # type: ignore[attr-defined]
-        ask = made.start(Streamed(call))
+        ask = made.start(Streamed(Echo("c"), 9))
         await soon(lambda ask=ask: ask.is_over)
         assert [outcome] == [trace.outcome for trace in made.ended]
 
 
 async def test_a_stream_waits_until_each_piece_is_sent_and_ends_when_the_caller_leaves() -> None:
     """No piece is made before the last one was sent. After the departure the source is closed."""
-    made_pieces: list[int] = []
-    room = asyncio.Semaphore(0)
-    is_closed = asyncio.Event()
-
-    async def stream(_question: object, _ask: object) -> Any:
-        try:
-            for number in range(10):
-                made_pieces.append(number)
-                yield Event("x", (), None, 1, number)
-        finally:
-            is_closed.set()
-
-    class Streamed(Told):
-        async def send(self, _event: Event) -> None:
-            await room.acquire()
-
-    made, call = Plane("e"), Echo()
-    call.streams = True
-    made.endpoints["e"].stream = stream
-    ask = made.start(Streamed(call))
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert [0] == made_pieces
-    room.release()
-    for _ in range(5):
-        await asyncio.sleep(0)
-    assert [0, 1] == made_pieces
+    made, told = Plane("e"), list[int | str]()
+    made.endpoints["e"].stream = streaming(10, told)
+    ask = Streamed(Echo(), 0)
+    made.start(ask)
+    for number in range(2):
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert [*range(number + 1)] == told
+        ask.space.release()
     ask.leave()
     assert (1, 1) == (made.endpoints["e"].leased, made.endpoints["e"].released)
-    await asyncio.wait_for(is_closed.wait(), LIMIT_S)
-    assert [0, 1] == made_pieces
-    assert ["client_gone"] == [trace.outcome for trace in made.ended]
+    await soon(lambda: "closed" in told)
+    assert ([0, 1, "closed"], ["client_gone"]) == (told, [trace.outcome for trace in made.ended])
 
 
 async def test_a_call_by_a_hook_is_answered_in_the_process_or_raises_the_error() -> None:
