@@ -137,13 +137,9 @@ def _check_tls(settings: Settings) -> None:
 
 def _reserve(host: str, port: int) -> socket.socket:
     """Reserve the gRPC port, which each worker opens itself. Without ``listen``, this socket gets no connections."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # A program that shares its port (as Triton does) would accept a second listener, and get half of our calls.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))
-        probe.listen(1)
-    holder = socket.socket(family, socket.SOCK_STREAM)
+    # A program that shares its port (as Triton does) would accept a second listener, and get half of our calls.
+    _listen(host, port).close()
+    holder = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         holder.bind((host, port))
@@ -154,8 +150,7 @@ def _reserve(host: str, port: int) -> socket.socket:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))

@@ -20,9 +20,10 @@ import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import wait
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from gateway.http.problems import FAILURES
+from gateway.http.server import Server
 from gateway.metrics.views import Views
 from gateway.metrics.workers import Totals
 
@@ -40,20 +41,7 @@ _STARTS, _SERVES = "starts", "serves"
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-class Served(Protocol):
-    """A server that can run once, such as ``http.server.Server``."""
-
-    @property
-    def started(self) -> bool:
-        """Whether it accepts requests."""
-        ...
-
-    def run(self) -> None:
-        """Serve until the process gets a signal to stop."""
-        ...
-
-
-Make = Callable[[], Served]
+Make = Callable[[], Server]
 """Makes the server of a worker, in the worker, where ``link`` is set."""
 
 
@@ -245,7 +233,7 @@ def _work(make: Make, of_worker: Link) -> None:
     sys.exit(0 if server.started else _CANNOT_START)
 
 
-def _beat(server: Served, parent: socket.socket) -> None:
+def _beat(server: Server, parent: socket.socket) -> None:
     with contextlib.suppress(ConnectionError):  # the parent is gone
         while True:
             has_started = server.started

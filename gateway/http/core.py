@@ -105,7 +105,7 @@ class Connection(asyncio.Protocol):
         self._linger: asyncio.TimerHandle | None = None
         self.is_unread = False
         """Whether the client reads more slowly than it is answered."""
-        self._until_read: list[Outcome[None]] = []
+        self._until_read: Outcome[None] | None = None
         self._parser = self._new_parser()
 
     def _new_parser(self) -> Any:
@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         if current is not None:
             current.leave()
         self.is_unread = False
-        self._wake_writers()
+        self._wake_writer()
 
     def eof_received(self) -> None:
         """The client has left: the transport closes."""
@@ -470,19 +470,17 @@ class Connection(asyncio.Protocol):
         """Note that the client has read."""
         self.is_unread = False
         self._limits.unread.leave(self)
-        self._wake_writers()
+        self._wake_writer()
 
     def until_read(self) -> Outcome[None]:
-        """Return what is set when the client has read, or has left."""
-        waiter = Outcome[None]()
-        self._until_read.append(waiter)
+        """Return what is set when the client has read, or has left; its current request waits for it."""
+        waiter = self._until_read = Outcome[None]()
         return waiter
 
-    def _wake_writers(self) -> None:
-        waiters, self._until_read = self._until_read, []
-        for waiter in waiters:
-            if not waiter.is_set:
-                waiter.set_result(None)
+    def _wake_writer(self) -> None:
+        waiter, self._until_read = self._until_read, None
+        if waiter is not None and not waiter.is_set:
+            waiter.set_result(None)
 
     # --- refusals of the connection -----------------------------------------------------------------------------------
 
