@@ -268,14 +268,11 @@ def first_answer(gateway: str, url: str, body: object, live: Callable[[str], Non
 def name_and_version(endpoint: str) -> tuple[str, str]:
     """Split ``NAME[/VERSION]``. Raises ``DeployError`` for a name that cannot be part of an address."""
     name, _, version = endpoint.strip("/").partition("/")
-    if "/" in version:
-        raise DeployError(f"--endpoint {endpoint} is not NAME or NAME/VERSION", hint="write for instance faq/2")
-    if _UNFIT.search(endpoint) or endpoint.startswith("-") or version.startswith("-") or {name, version} & {".", ".."}:
-        better = "/".join(_UNFIT.sub("-", part).strip("-.") or "faq" for part in (name, version) if part)
+    if _UNFIT.search(endpoint) or {name, version} & {".", ".."} or "-" in (name[:1], version[:1]) or "/" in version:
         raise DeployError(
             f"--endpoint {endpoint!r}: a name is part of an address, so it must not contain spaces, ?, #, % or "
             "backslashes, nor start with a hyphen, nor be . or ..",
-            hint=f"write for instance --endpoint {better}",
+            hint="write NAME or NAME/VERSION, for instance faq/2",
         )
     return name, version
 

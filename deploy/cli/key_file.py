@@ -40,7 +40,7 @@ class KeyStore:
         return self._place
 
     def read(self) -> Stored:
-        """Return the keys, revoked ones too."""
+        """Return the keys, revoked ones too; none if there is no file."""
         raise NotImplementedError
 
     def editing(self) -> contextlib.AbstractContextManager[Stored]:
@@ -52,7 +52,7 @@ class KeyStore:
         if self.pepper_path is None:
             raise DeployError("a new key needs the gateways' pepper", hint="name its file with --pepper-file")
         with self._errors():
-            known = self._stored().peppers
+            known = self.read().peppers
             if not known and not self.pepper_path.exists():
                 folders.create_file(self.pepper_path, callers.new_pepper)  # unless another process has just done so
             pepper = callers.read_pepper(self.pepper_path.read_bytes())
@@ -62,9 +62,6 @@ class KeyStore:
                     hint="gateways accept the keys of one pepper only: give its file with --pepper-file",
                 )
             return pepper
-
-    def _stored(self) -> Stored:
-        return self.read()
 
     @contextlib.contextmanager
     def _errors(self) -> Iterator[None]:
@@ -84,11 +81,10 @@ class KeyFileStore(KeyStore):
         self.path = path
 
     def read(self) -> Stored:
-        """See ``KeyStore.read``. Raises ``DeployError`` if there is no file."""
-        if not self.path.exists():
-            raise DeployError(f"there is no file {self.path}", hint="`triton-gateway keys create` creates it")
+        """See ``KeyStore.read``."""
         with self._errors():
-            return self._stored()
+            content, keys = self._content()
+        return Stored(keys, {str(content.get("pepper", ""))} if keys else set())
 
     @contextlib.contextmanager
     def editing(self) -> Iterator[Stored]:
@@ -96,7 +92,7 @@ class KeyFileStore(KeyStore):
         with self._errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with locks.held(self.path.with_name(f"{self.path.name}.lock")):
-                stored, pepper = self._stored(), self.pepper()
+                stored, pepper = self.read(), self.pepper()
                 yield stored
                 content = {
                     **self._content()[0], "keys": [key.to_json() for key in stored.keys],
@@ -104,10 +100,6 @@ class KeyFileStore(KeyStore):
                 }  # fmt: skip
                 callers.stored_in(content)
                 _replace(self.path, json.dumps(content, indent=1) + "\n")
-
-    def _stored(self) -> Stored:
-        content, keys = self._content()
-        return Stored(keys, {str(content.get("pepper", ""))} if keys else set())
 
     def _content(self) -> tuple[dict[str, Any], list[callers.Key]]:
         if not self.path.exists():

@@ -46,6 +46,8 @@ def _store_options(function: Callable[..., Any]) -> Callable[..., Any]:
             return function(*args, store=key_file.RegistryKeyStore(open_registry(), pepper_file, by=who()), **kwargs)
         if path is None:
             raise DeployError("the place of the keys is not given", hint="give --file keys.json, or --registry")
+        if function.__name__ != "create" and not path.exists():
+            raise DeployError(f"there is no file {path}", hint="`triton-gateway keys create` creates it")
         return function(*args, store=key_file.KeyFileStore(path, pepper_file), **kwargs)
 
     return wrapped
@@ -138,7 +140,6 @@ def list_(store: key_file.KeyStore, as_json: bool) -> int:
 @_store_options
 def revoke(store: key_file.KeyStore, key_ids: tuple[str, ...]) -> int:
     """Revoke keys at once and for good. They stay in the list, so callers get an error that says "revoked"."""
-    store.read()  # a misspelt file is not made
     with store.editing() as stored:
         for place in (_place_of(stored.keys, key_id) for key_id in key_ids):
             key = stored.keys[place]

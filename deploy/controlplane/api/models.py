@@ -10,8 +10,6 @@ from deploy.controlplane.envelope import ApiError, JsonObject, too_short
 KIND = "models"
 TASKS = "tasks"
 MIN_NAME = 3
-# prefix of a deleted model's id in Tasks that still name it
-DELETED = "__DELETED__"
 
 _EDITABLE = ("name", "comment", "tags", "system_tags", "framework", "design", "labels", "project", "task", "parent",
              "metadata")  # fmt: skip
@@ -83,33 +81,13 @@ def add_or_update_metadata(call: Call) -> JsonObject:
 
 
 def delete(call: Call) -> JsonObject:
-    """Remove a model; the client then deletes the file at `url`.
-
-    It needs `force` where a Task uses the model as an input or a published Task has made it. The Task that made it
-    forgets it; Tasks that use it keep its id, marked as deleted.
-    """
+    """Remove a model; the client then deletes the file at `url`. The Task that made it forgets it."""
     doc = require(call, call.text("model"))
-    users = [task for task in call.tx.scan(TASKS) if any(_names(task, role, doc["id"]) for role in ("input", "output"))]
-    if not call.flag("force"):
-        used = sum(_names(task, "input", doc["id"]) for task in users)
-        if used:
-            raise ApiError(
-                400, 205, f"Model is used by tasks (as execution model, use force=True to delete): num_tasks={used}"
-            )
-        maker = call.tx.get(TASKS, doc["task"]) if doc.get("task") else None
-        if maker is not None and maker["status"] == "published":
-            raise ApiError(
-                400, 206,
-                f"Task that created this model exists (and published, use force=True to delete): task={maker['id']}",
-            )  # fmt: skip
-    for task in users:
-        marked = [
-            item | {"model": DELETED + doc["id"]} if item.get("model") == doc["id"] else item
-            for item in task["models"].get("input") or []
-        ]
-        kept = [item for item in task["models"].get("output") or [] if item.get("model") != doc["id"]]
-        edited = {"last_change": call.stamp(), "last_changed_by": call.identity.user}
-        call.tx.put(TASKS, task | edited | {"models": {"input": marked, "output": kept}})
+    for task in [task for task in call.tx.scan(TASKS) if task["models"].get("output")]:
+        kept = [item for item in task["models"]["output"] if item.get("model") != doc["id"]]
+        if kept != task["models"]["output"]:
+            edited = {"last_change": call.stamp(), "last_changed_by": call.identity.user}
+            call.tx.put(TASKS, task | edited | {"models": {**task["models"], "output": kept}})
     call.tx.delete(KIND, doc["id"])
     return {"deleted": True, "url": doc.get("uri")}
 
@@ -127,10 +105,6 @@ def require(call: Call, model_id: str) -> JsonObject:
             f"Invalid model id (no such public or company model): id={model_id}, company={call.identity.company}",
         )  # fmt: skip
     return stored
-
-
-def _names(task: JsonObject, role: str, model_id: str) -> bool:
-    return any(item.get("model") == model_id for item in (task.get("models") or {}).get(role) or [])
 
 
 def _fields(call: Call) -> JsonObject:

@@ -206,16 +206,7 @@ FAMILIES: Mapping[str, Family] = {
     "MPNet": Family(
         f"MPNet{CLASSIFIER}",
         NO_PAD_POSITIONS,
-        words(
-            "MPNetTokenizer",
-            cls_token="[CLS]",
-            sep_token="[SEP]",
-            bos_token="[CLS]",
-            eos_token="[SEP]",
-            pad_token="[PAD]",
-            unk_token="[UNK]",
-            mask_token="[MASK]",
-        ),
+        words("MPNetTokenizer", bos_token="[CLS]", eos_token="[SEP]", **tiny.BERT_TOKENS),
     ),
     "DistilBERT": Family(
         f"DistilBert{CLASSIFIER}",

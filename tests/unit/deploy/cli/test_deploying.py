@@ -57,18 +57,15 @@ def test_a_request_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "$TRITON_GATEWAY_KEY" in curl("http://h:1", "faq", "{}")
 
 
-def test_a_name_that_cannot_stand_in_an_address_is_refused_with_a_better_one() -> None:
-    """It is refused before anything is registered."""
-    assert ("faq", "2") == name_and_version("/faq/2")
-    assert ("Größe", "") == name_and_version("Größe")
-    with pytest.raises(DeployError, match="must not contain spaces") as refused:
-        name_and_version("Mein Endpunkt/2")
-    assert "--endpoint Mein-Endpunkt/2" in refused.value.hint
-    for name in ("-x", "a/-1", ".", "..", "a/..", "a?b", "a#b", "a%20b", "a\\b", "tab\t"):
-        with pytest.raises(DeployError):
-            name_and_version(name)
-    with pytest.raises(DeployError, match="is not NAME or NAME/VERSION"):
-        name_and_version("a/b/c")
+@pytest.mark.parametrize(
+    "name",
+    ["Mein Endpunkt/2", "-x", "a/-1", ".", "..", "a/..", "a?b", "a#b", "a%20b", "a\\b", "tab\t", "a/b/c"],
+)
+def test_a_name_that_cannot_stand_in_an_address_is_refused(name: str) -> None:
+    """Before anything is registered."""
+    assert [("faq", "2"), ("Größe", "")] == [name_and_version("/faq/2"), name_and_version("Größe")]
+    with pytest.raises(DeployError, match="a name is part of an address"):
+        name_and_version(name)
 
 
 def test_answers_are_short() -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import re
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -19,10 +17,7 @@ from deploy.cli.main import group, main
 from deploy.tools.errors import DeployError
 from gateway.errors import RegistryRefused, SpecFault
 
-COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor"]
-ONE_MODEL = ["deploy", "optimize"]
-"""Their options speak of one model and come from the command line."""
-GROUPS = ["keys", "history", "drift", "boards", "hook", "canary", "export", "diff", "apply", "objective", "default"]
+COMMANDS = ["up", "serve", "sync", "controller", "controlplane", "status", "lineage", "doctor", "deploy", "optimize"]
 PROGRAMS = ["up", "sync", "controller", "controlplane"]
 """They run in containers and units, so every option can come from the environment."""
 HAS_NO_VARIABLE = {"help", "show_env", "version"}
@@ -45,7 +40,7 @@ def run(*arguments: str, code: str = "") -> subprocess.CompletedProcess[str]:
 # --- help
 
 
-@pytest.mark.parametrize("name", [*COMMANDS, *ONE_MODEL])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_help_says_what_a_command_does_and_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every command's help starts with what it does and holds a line to copy."""
     assert main([name, "--help"]) == 0
@@ -67,33 +62,6 @@ def test_every_option_has_a_variable_that_help_shows(name: str) -> None:
         assert option.help, option.name
 
 
-def leaves(command: click.Command) -> Iterator[click.Command]:
-    """Yield a command, or those of a group."""
-    if isinstance(command, click.Group):
-        for sub in command.commands.values():
-            yield from leaves(sub)
-    else:
-        yield command
-
-
-def test_every_command_that_reads_the_registry_can_be_told_whose() -> None:
-    """Beside an `up` nobody has to source its file: its state directory says which server and Task are meant."""
-    found = [one for name in (*COMMANDS, *ONE_MODEL, *GROUPS) for one in leaves(load(name))]
-    called = {one: inspect.unwrap(one.callback) for one in found if one.callback is not None}
-    asking = [one for one, function in called.items() if "open_registry" in inspect.signature(function).parameters]
-    assert len(asking) > 10
-    without = [one.name for one in asking if [] == [p for p in one.params if p.name == "state_dir"]]
-    assert without == []
-
-
-def test_group_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The first help page names each command, without internal ones."""
-    assert main([]) in (0, 2)
-    listed = capsys.readouterr()
-    assert all(name in listed.out + listed.err for name in [*COMMANDS, *ONE_MODEL, *GROUPS])
-    assert group.list_commands(click.Context(group)) == [*COMMANDS, *ONE_MODEL, *GROUPS]
-
-
 def test_help_loads_nothing_heavy() -> None:
     """Help is fast, because it imports none of the parts."""
     done = run(
@@ -102,15 +70,6 @@ def test_help_loads_nothing_heavy() -> None:
         "'tempfile'} & set(sys.modules), code)"
     )
     assert done.stdout.splitlines()[-1] == "set() 0"
-
-
-def test_serve_loads_neither_control_plane_nor_torch() -> None:
-    """The gateway image holds no extras: what `serve` imports must do without them."""
-    done = run(
-        code="import sys; import deploy.cli.commands.serve, gateway.__main__, gateway.app; "
-        "print({'torch', 'transformers', 'deploy.controlplane', 'deploy.sync', 'onnx'} & set(sys.modules))"
-    )
-    assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
 # --- failures

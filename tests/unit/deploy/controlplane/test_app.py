@@ -72,6 +72,7 @@ def test_refusals_have_clearmls_codes(server: InProcess) -> None:
     assert (answer.status_code, answer.json()["meta"]["result_subcode"]) == (400, 2)
     assert server.refused("tasks.create", name="ab", type="training") == (400, 800)
     assert server.refused("tasks.edit", task=task, comment="x") == (400, 110)
+    assert server.refused("tasks.edit", task=task, force=True, name="ab") == (400, 800)
     assert server.refused("tasks.delete", task=task) == (400, 123)
     assert server.refused("tasks.create", name="abc", type="training", project="none") == (400, 401)
 

@@ -58,7 +58,8 @@ def test_order_is_insertion_unless_asked_and_ties_of_descending_are_newest_first
     assert ids(documents, {}) == "xyz"
     assert ids(documents, {"order_by": ["-created"]}) == "yzx"
     assert ids(documents, {"order_by": ["created"]}) == "xzy"
-    assert ids([{"id": "x", "n": 1}, {"id": "y"}, {"id": "z", "n": "a"}], {"order_by": ["n"]}) == "yxz"
+    documents = [{"id": "x", "n": 10}, {"id": "y"}, {"id": "z", "n": "a"}, {"id": "w", "n": 9}]
+    assert ids(documents, {"order_by": ["n"]}) == "ywxz"
 
 
 @given(size=st.integers(1, 7), total=st.integers(0, 30))

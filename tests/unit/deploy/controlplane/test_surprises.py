@@ -87,17 +87,6 @@ def test_task_is_published(server: InProcess) -> None:
     assert [server.get_model(model)["ready"] for model in models] == [False, True]
 
 
-def test_model_that_tasks_use_is_deleted(server: InProcess) -> None:
-    user, maker = server.task(), server.task()
-    used, made = server.model("s3://x/a"), server.model("s3://x/b", task=maker)
-    server.call("tasks.add_or_update_model", task=user, name="in", model=used, type="input")
-    server.call("tasks.publish", task=maker, force=True)
-    for model, subcode in ((used, 205), (made, 206)):
-        assert server.refused("models.delete", model=model) == (400, subcode)
-        assert server.call("models.delete", model=model, force=True)["deleted"] is True
-    assert server.get(user)["models"]["input"][0]["model"] == f"__DELETED__{used}"
-
-
 def test_parts_of_a_task_in_progress_are_edited(server: InProcess) -> None:
     task = server.task()
     server.call("tasks.started", task=task)
