@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gateway.errors import BackendRefused
 from tests.unit.gateway.conftest import answering
 from tests.waiting import LIMIT_S
 
@@ -243,40 +242,6 @@ async def test_which_preprocess_code_runs(stack: Any, section: str, own: str, gi
         return
     await stack.served("h/1")
     assert {"code": expected} == (await stack.client.post("/serve/h/1", json={})).json()
-
-
-ROWS = """
-class Preprocess:
-    def preprocess(self, body, state, s=None):
-        state["n"] = body["x"]
-        return [[body["x"]]] * body["rows"]
-    def postprocess(self, data, state, s=None):
-        return {"y": data.ravel().tolist(), "n": state["n"]}
-"""
-
-
-async def test_concurrent_requests_share_calls_to_triton(stack: Any) -> None:
-    """Each gets its own rows. Only the request at fault is refused: a refused call is split."""
-
-    def run(inputs: Any) -> Any:
-        if (inputs["x"] == 13).any():
-            raise BackendRefused("unlucky")
-        return {"y": inputs["x"] * 2}
-
-    stack.add_text_model("m1")
-    stack.add_hook("t", ROWS, model_id="m1", engine="triton")
-    stack.backend.add(stack.triton_name("t"), {"x": "float32"}, {"y": "float32"}, run)
-    await stack.served("t")
-    stack.backend.hold = asyncio.Event()  # what comes while calls run waits together
-    bodies = [{"x": n, "rows": n % 3 + 1} for n in range(14)]
-    asked = [asyncio.create_task(stack.client.post("/serve/t", json=body)) for body in bodies]
-    batcher = stack.gateway.table.current.endpoints["t"].batcher
-    await stack.until(lambda: batcher.queued_rows > 3)
-    stack.backend.hold.set()
-    replies = await asyncio.gather(*asked)
-    assert [{"y": [2.0 * n] * (n % 3 + 1), "n": n} for n in range(13)] == [r.json() for r in replies[:13]]
-    assert 422 == replies[13].status_code
-    assert max(rows for _, rows in stack.backend.calls) > 3
 
 
 async def test_time_limit_answers_while_the_thread_goes_on(stack: Any, tmp_path: Path) -> None:

@@ -100,47 +100,37 @@ def test_arrays_are_lists_and_nan_is_null() -> None:
 
 
 _SOURCE = """
-from collections import deque
 from datetime import timedelta
-from decimal import Decimal
 from pathlib import Path
 
 
 class Result:
     def __init__(self):
-        self.total = Decimal("1.5")
-        self.parts = (n * 2**60 for n in range(2))
+        self.parts = (n for n in range(2))
 
 
 class Preprocess:
     def process(self, data, state, collect=None):
         if data.get("is_generator"):
             return (n for n in range(3))
-        return {
-            "took": timedelta(seconds=90), "path": Path("a/b"), "window": deque([1, 2]),
-            "ids": (n for n in range(3)), "result": Result(),
-        }
+        return {"took": timedelta(seconds=90), "path": Path("a/b"), "ids": (n for n in range(3)), "result": Result()}
 """
-_ANSWER = {
-    "took": 90.0, "path": "a/b", "window": [1, 2], "ids": [0, 1, 2],
-    "result": {"total": 1.5, "parts": [0, 2**60]},
-}  # fmt: skip
+_ANSWER = {"took": 90.0, "path": "a/b", "ids": [0, 1, 2], "result": {"parts": [0, 1]}}
 
 
 @pytest.mark.parametrize("engine", ["triton", "custom"])
 async def test_a_class_may_answer_with_any_of_them(make_stack: Any, engine: str) -> None:
     """Wherever it runs, and in every protocol."""
     stack = make_stack(code_engine=engine)
+    tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
     async with stack.gateway.running(), stack.client:
         stack.add_hook("h", _SOURCE)
         await stack.served("h")
-        reply = await stack.client.post("/serve/h", json={})
-        assert (200, _ANSWER) == (reply.status_code, json.loads(reply.content))
-        reply = await stack.client.post("/serve/h", json={"is_generator": True})
-        assert [0, 1, 2] == reply.json()
-        reply = await stack.client.post("/v1/models/h:predict", json={"instances": []})
-        assert {"predictions": _ANSWER} == json.loads(reply.content)
-        tensor = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}
+        for path, body, answer in (
+            ("/serve/h", {}, _ANSWER), ("/serve/h", {"is_generator": True}, [0, 1, 2]),
+            ("/v1/models/h:predict", {"instances": []}, {"predictions": _ANSWER}),
+        ):  # fmt: skip
+            assert answer == (await stack.client.post(path, json=body)).json()
         reply = await stack.client.post("/v2/models/h/infer", json={"inputs": [tensor]})
         outputs = {output["name"]: output["data"] for output in reply.json()["outputs"]}
         assert _ANSWER["result"] == json.loads(outputs["result"][0])
