@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from deploy.tools import folders
 from deploy.tools.errors import DeployError
-from gateway import callers, durable, locks, registry
+from gateway import durable, locks, registry
+from gateway.callers import keys as callers
 
 _DURATION: Final = re.compile(r"([0-9]+)\s*([mhdw])$")
 _SECONDS: Final = {"m": 60, "h": 3600, "d": 86400, "w": 604800}

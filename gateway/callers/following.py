@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gateway.callers.access import Access, Known
-from gateway.callers.keys import BadKeys, written
-from gateway.callers.registry_keys import RegistryKeys
+from gateway.callers.keys import BadKeys, RegistryKeys, written
 from gateway.spec import ServingTask
 
 _log = logging.getLogger("triton_gateway.callers")

@@ -1,4 +1,5 @@
-"""Keys: their form, what is stored of them, and the key file.
+"""Keys: their form, what is stored of them, and where: in a file, or in records beside the serving Task, so that one
+command reaches every gateway.
 
 A key is ``tgk_ID_SECRET``: a prefix that scanners for leaked secrets know, an id that may be shown, and 160 random
 bits. Only ``HMAC-SHA256(pepper, key)`` is stored, and the pepper is stored elsewhere. The key file alone therefore lets
@@ -10,7 +11,8 @@ The file is a JSON object::
                "operations": ["infer", "metadata"], "expires": "2027-01-31T00:00:00Z", "revoked": "…"}],
      "pepper": "…"}
 
-``pepper`` names the pepper that the hashes were made with. A revoked key stays in the list, with the time.
+``pepper`` names the pepper that the hashes were made with. A revoked key stays in the list, with the time. In the
+registry a key is one record, also when it is revoked; the later change counts. No stock tool writes it.
 
 Public: ``deploy`` may import it.
 """
@@ -24,7 +26,7 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -36,8 +38,12 @@ from gateway.callers.access import Known
 from gateway.callers.quotas import Limits
 from gateway.callers.rights import ANYTHING, INFER, METADATA, Caller, Operations, Patterns, PriorityClass
 from gateway.errors import NotAuthenticated
+from gateway.registry.ledger import Record
+from gateway.spec import ServingTask
 
 PREFIX: Final = "tgk_"
+KEY: Final = "caller_key"
+"""The kind of record."""
 FILE_S: Final = 1.0
 """Seconds between two looks at a file."""
 _ID_BYTES: Final = 5
@@ -203,7 +209,7 @@ class Keys(Known):
 
 
 class KeyFile:
-    """A key file and its pepper, read again when they change; see ``following.Source``.
+    """A source of callers (``following.Source``): a key file and its pepper.
 
     A file may be replaced by a rename, by the swap of a symlink above it (a mounted Secret), or be written in place and
     be read half-written. A file that cannot be used is reported, and read again until it can.
@@ -219,19 +225,46 @@ class KeyFile:
 
     def look(self) -> Keys | None:
         """See ``Source.look``."""
+        seen = pepper, content = _pepper_in(self.pepper), _content_of(self.path)
+        if seen == self._seen:
+            return None
         try:
-            now = (_mark(self.path), _mark(self.pepper))
-            if now == self._seen:
-                return None
-            pepper, content = self.pepper.read_bytes(), self.path.read_bytes()
-        except OSError as error:
-            made = "; `triton-gateway keys create` makes it" if isinstance(error, FileNotFoundError) else ""
-            raise BadKeys(f"{error.filename or self.path} cannot be read: {error.strerror}{made}") from error
-        try:
-            found = usable(read_file(content)[1], read_pepper(pepper))
+            found = usable(read_file(content)[1], pepper)
         except BadKeys as error:
             raise BadKeys(f"{self.path} cannot be used: {error}") from error
-        self._seen = now
+        self._seen = seen
+        return found
+
+
+class RegistryKeys:
+    """A source of callers (``following.Source``): the keys in the records of the newest serving Task.
+
+    Whoever follows the Task gives it here, also the last good one from disk, so that keys are known while the registry
+    is away.
+    """
+
+    def __init__(self, pepper: str) -> None:
+        self._pepper = Path(pepper)
+        self._task: ServingTask | None = None
+        self._seen: object = None
+        self.period = FILE_S
+
+    def learn(self, task: ServingTask) -> None:
+        """Take over the records of a serving Task that was just read."""
+        self._task = task
+
+    def look(self) -> Keys | None:
+        """See ``Source.look``."""
+        pepper, task = _pepper_in(self._pepper), self._task
+        if task is None:
+            return None
+        if task.problem:
+            raise BadKeys(task.problem)
+        seen = (task.records.get(KEY), pepper)
+        if seen == self._seen:
+            return None
+        found = usable(Stored(keys_in(task.records)), pepper)
+        self._seen = seen
         return found
 
 
@@ -240,9 +273,33 @@ def default_pepper(path: str | Path) -> str:
     return f"{path}.pepper"
 
 
-def _mark(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+def _content_of(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        made = "; `triton-gateway keys create` makes it" if isinstance(error, FileNotFoundError) else ""
+        raise BadKeys(f"{path} cannot be read: {error.strerror}{made}") from error
+
+
+def _pepper_in(path: Path) -> bytes:
+    content = _content_of(path)
+    try:
+        return read_pepper(content)
+    except BadKeys as error:
+        raise BadKeys(f"{path} cannot be used: {error}") from error
+
+
+def keys_in(records: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> list[Key]:
+    """Return the recorded keys. Raises ``BadKeys``."""
+    found = [{**item, "id": name} for name, item in records.get(KEY, {}).items()]
+    return sorted(stored_in({"keys": found}).keys, key=lambda key: (key.created, key.id))
+
+
+def records_of(before: Iterable[Key], after: Iterable[Key], by: str = "") -> list[Record]:
+    """Return the records that turn the keys ``before`` into those ``after``; ``by``: the author of the change."""
+    author = {"changed_by": by} if by else {}
+    known = {key.id: key for key in before}
+    return [Record(KEY, key.id, {**key.to_json(), **author}) for key in after if known.get(key.id) != key]
 
 
 def read_file(raw: bytes) -> tuple[dict[str, Any], Stored]:

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gateway.callers.following import Source
-from gateway.callers.keys import FILE_S, KeyFile
-from gateway.callers.registry_keys import RegistryKeys
+from gateway.callers.keys import FILE_S, KeyFile, RegistryKeys
 from gateway.settings import Settings
 
 if TYPE_CHECKING:

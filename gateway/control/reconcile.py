@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.callers import registry_keys
+from gateway.callers.keys import KEY
 from gateway.control.assemble import Assembler, assemble_snapshot, refusals
 from gateway.control.builds import Builds
 from gateway.control.compile import EndpointPlan, Plan, compile_spec
@@ -234,8 +234,7 @@ class Reconciler:
         served, newest = self._task, self._newest
         if served is None or newest is None or newest.problem:
             return served
-        kind = registry_keys.KEY
-        return replace(served, records={**served.records, kind: newest.records.get(kind, {})})
+        return replace(served, records={**served.records, KEY: newest.records.get(KEY, {})})
 
     async def _show_guards(self, task: ServingTask, spec: ServingSpec) -> None:
         found = await self._local(guarded_until, task, spec)

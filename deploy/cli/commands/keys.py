@@ -15,7 +15,8 @@ import click
 from deploy.cli import key_file
 from deploy.cli.commands._options import OpenRegistry, registry_options, who
 from deploy.tools.errors import DeployError
-from gateway import callers
+from gateway.callers import keys as callers
+from gateway.callers import rights
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -100,8 +101,8 @@ def create(
     """Create a key and print it. It is never shown again."""
     now = time.time()
     text, key = key_file.new_key(store, callers.Key(
-        "", "", tenant, priority, _several(endpoints, "--endpoints") or callers.ANYTHING,
-        _several(operations, "--operations") or (callers.INFER, callers.METADATA), key_file.time_of(expires, now), "",
+        "", "", tenant, priority, _several(endpoints, "--endpoints") or rights.ANYTHING,
+        _several(operations, "--operations") or (rights.INFER, rights.METADATA), key_file.time_of(expires, now), "",
         callers.written(now), who(), note, "",
     ))  # fmt: skip
     with store.editing() as stored:

@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from deploy.controller.rollouts import record
 from deploy.tools.errors import DeployError
-from gateway import callers, default_version, spec
+from gateway import default_version, spec
+from gateway.callers import keys as callers
 from gateway.registry import Record
 from gateway.spec import ServingTask
 

@@ -30,7 +30,7 @@ from gateway.settings import Settings
         ({"tls": "FOLDER"}, "TRITON_GATEWAY_TLS is no folder with"),
         ({"keys_file": "FOLDER/none"}, "FOLDER/none"),
         ({"keys_file": "FOLDER/bad"}, "FOLDER/bad"),
-        ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "FOLDER/none cannot be used"),
+        ({"keys_from_registry": True, "pepper_file": "FOLDER/none"}, "FOLDER/none cannot be read"),
         ({"keys_from_registry": True, "pepper_file": "FOLDER/bad"}, "FOLDER/bad cannot be used"),
     ],
 )

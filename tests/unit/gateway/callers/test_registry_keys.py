@@ -13,8 +13,7 @@ from deploy.cli.key_file import RegistryKeyStore
 from deploy.tools.errors import DeployError
 from gateway.callers.access import Access
 from gateway.callers.following import Following
-from gateway.callers.keys import Key, digest, new_key, written
-from gateway.callers.registry_keys import KEY, RegistryKeys, records_of
+from gateway.callers.keys import KEY, Key, RegistryKeys, digest, new_key, records_of, written
 from gateway.callers.sources import sources_of
 from gateway.errors import NotAuthenticated
 from gateway.registry import Record

@@ -18,7 +18,7 @@ from deploy.controller.history.changes import CLIENT, LOST
 from deploy.controller.history.recorder import Observer, look, read
 from deploy.controller.rollouts import record
 from deploy.controller.rollouts.steps import Rollout, after_command, begun
-from gateway.callers import Key, records_of, written
+from gateway.callers.keys import Key, records_of, written
 from gateway.registry import Record, RegistryUnavailable
 from gateway.spec import ShadowSpec
 from tests.fakes import FakeRegistry
