@@ -75,20 +75,19 @@ def test_the_first_report_is_the_models_content_and_other_models_are_looked_at(w
     assert [] == world.faults
 
 
-def test_a_model_that_had_company_before_anybody_looked_is_named_with_it(world: World) -> None:
-    """The bytes are those of the last upload, if they differ; the last one itself is fine."""
-    world.add_model("s2", world.folder / "s", name="later", created="2026-01-02")
-    world.add_endpoint("s2", "s2", engine="sklearn")
+@pytest.mark.parametrize(("others", "named"), [(1, 1), (30, 6)])
+def test_a_model_that_had_company_before_anybody_looked_is_named_with_a_few_of_it(
+    world: World, others: int, named: int
+) -> None:
+    """The bytes are those of the last upload, if they differ; the last one itself is fine. Each of hundreds would
+    otherwise name all the others, and the records would outgrow their document.
+    """
+    for number in range(others):
+        world.add_model(f"s{number}", world.folder / "s", name="later", created=f"2026-01-02T00:{number:02d}")
+        world.add_endpoint(f"s{number}", f"s{number}", engine="sklearn")
     found = world.look()
-    assert (("later (s2)",), ()) == (found["s"].newer, found["s2"].newer)
-    assert ["model s (s)"] == world.faults
-
-
-def test_a_record_names_a_few_of_many_models_at_its_address(world: World) -> None:
-    """Each of hundreds would otherwise name all the others, and the records would outgrow their document."""
-    for number in range(30):
-        world.add_model(f"n{number}", world.folder / "s", created=f"2026-01-02T00:{number:02d}")
-    assert 6 == len(world.look()["s"].newer)
+    assert ("later (s0)", named, ()) == (found["s"].newer[0], len(found["s"].newer), found[f"s{others - 1}"].newer)
+    assert "model s (s)" in world.faults
 
 
 def test_a_model_at_a_new_address_is_another_model(world: World) -> None:

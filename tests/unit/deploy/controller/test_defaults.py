@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from deploy.controller import default_versions
@@ -55,16 +57,19 @@ def test_the_first_version_added_is_recorded_and_a_later_one_changes_nothing(wor
 
 
 def test_a_default_is_awaited_until_it_is_recorded_and_only_if_it_will_be() -> None:
-    """Not for a name that has a canary, even a broken one."""
+    """Not for a name that has a canary, even a broken one, nor for versions of auto-update: its limit retires them."""
     world = World()
     world.add_endpoint("faq", "m1", version="1")
     world.add_endpoint("alone", "m1")
+    world.sections["model_monitoring_eps"] = (
+        'auto/1 { serving_url = "auto", version = "1", engine_type = "triton", model_id = "m1" }'
+    )
     assert ["faq"] == default_versions.awaited(decode(world.task()))
     world.canary = {"faq": {"endpoint": "faq", "weights": [], "load_endpoints": ["faq/1"]}}
     assert [] == default_versions.awaited(decode(world.task()))
     world.canary = {}
     world.look(2)
-    assert [] == default_versions.awaited(decode(world.task()))
+    assert ([], {"faq": "faq/1"}) == (default_versions.awaited(decode(world.task())), world.means)
 
 
 def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
@@ -80,57 +85,28 @@ def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
     assert {"faq": "faq/1"} == world.means
 
 
-def test_a_person_chooses_and_nobody_changes_it_back(world: World) -> None:
-    """One command is enough, even while the chosen version is removed and another is added."""
+def test_a_person_chooses_and_nobody_changes_it_back_until_the_endpoint_is_gone(world: World) -> None:
+    """One command is enough, also while the chosen version is away. Tools may remove and add in two writes."""
     world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])
     world.look()
+    for endpoints, seconds in (({"faq/2": world.endpoints["faq/2"]}, 600), ({}, 12), (dict(world.endpoints), 20)):
+        world.endpoints = endpoints
+        world.look(seconds)
     assert {"faq": "faq/1"} == world.means
-    del world.endpoints["faq/1"]
-    world.add_endpoint("faq", "m3", version="3")
-    world.look(600)
-    assert {"faq": "faq/1"} == world.means
-
-
-def test_an_endpoint_that_is_gone_is_forgotten_and_begins_anew(world: World) -> None:
-    """Only after some seconds, because a tool may remove and add in two writes."""
-    world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])
-    gone = dict(world.endpoints)
-    world.endpoints.clear()
-    world.look(12)
-    world.endpoints.update(gone)
-    world.look()
-    assert {"faq": "faq/1"} == world.means
-    world.endpoints.clear()
+    world.endpoints = {}
     world.look(30)
     world.add_endpoint("faq", "m3", version="3")
     world.look()
     assert {"faq": "faq/3"} == world.means
 
 
-def test_a_default_stays_while_its_version_is_broken(world: World) -> None:
-    """Its entry is still there; whoever wrote it may repair it."""
-    endpoint = world.endpoints.pop("faq/2")
-    world.endpoints.clear()
-    world.endpoints["faq/2"] = {**endpoint, "engine_type": "none"}
-    world.look()
-    world.endpoints["faq/2"] = endpoint
-    world.endpoints["faq/0"] = {**endpoint, "version": "0"}
-    assert {"faq": "faq/2"} == world.means
-
-
-def test_a_task_that_cannot_be_read_decides_nothing(world: World) -> None:
-    """Unknown versions are not the same as no versions."""
-    world.sections["endpoints"] = "faq { broken"
+@pytest.mark.parametrize("broken", [{"engine_type": "none"}, None])
+def test_a_default_stays_while_its_version_is_broken_or_nothing_can_be_read(world: World, broken: Any) -> None:
+    """Its entry is still there; whoever wrote it may repair it. Unknown versions are not the same as no versions."""
+    good, world.endpoints = world.endpoints, {"faq/2": {**world.endpoints["faq/2"], **(broken or {})}}
+    if broken is None:
+        world.sections["endpoints"] = "faq { broken"
     world.look(600)
-    del world.sections["endpoints"]
+    world.sections.pop("endpoints", None)
+    world.endpoints = {"faq/2": good["faq/2"], "faq/0": {**good["faq/2"], "version": "0"}}
     assert {"faq": "faq/2"} == world.means
-
-
-def test_versions_that_auto_update_makes_have_none_by_themselves(world: World) -> None:
-    """Its limit retires old versions, and a default among them would end without a decision."""
-    world = World()
-    world.sections["model_monitoring_eps"] = (
-        'auto/1 { serving_url = "auto", version = "1", engine_type = "triton", model_id = "m1" }'
-    )
-    world.look()
-    assert {} == world.means
