@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,86 +25,80 @@ from tests.fakes import FakeRegistry
 A, B = "a" * 32, "b" * 32
 
 
-@pytest.fixture
-def clock() -> Callable[[], float]:
-    now: Iterator[float] = iter(range(1000, 10**6))
-    return lambda: float(next(now))
+class Seen(FakeRegistry):
+    """A serving Task with one version, at which a recorder has looked, and a clock that goes on with each look."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.add_endpoint("e", A, version="1")
+        self.add_endpoint("f", A)
+        self.look()
+
+    def look(self) -> None:
+        """Let the controller record what has changed."""
+        look(self, clock=lambda: self.now)
+        self.now += 1
+
+    @property
+    def told(self) -> list[tuple[str, str, str, str]]:
+        """Kind and subject of each entry, what it was and what it is."""
+        return [(one.kind, one.subject, _of(one.before), _of(one.after)) for one in read(self).entries]
+
+    @property
+    def authors(self) -> list[str]:
+        """Who made each change."""
+        return [one.by for one in read(self).entries]
 
 
 @pytest.fixture
-def store() -> FakeRegistry:
-    found = FakeRegistry()
-    found.add_endpoint("e", A, version="1")
-    return found
-
-
-def _told(store: FakeRegistry) -> list[tuple[str, str, str, str]]:
-    return [(one.kind, one.subject, _of(one.before), _of(one.after)) for one in read(store).entries]
+def store() -> Seen:
+    return Seen()
 
 
 def _of(fields: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in fields.items() if name not in ("engine_type", "version"))
 
 
-def test_what_is_there_at_the_first_look_is_no_change(store: FakeRegistry, clock: Callable[[], float]) -> None:
-    look(store, clock=clock)
-    assert ([], 1000.0) == (_told(store), read(store).since)
+def test_what_is_there_at_the_first_look_is_no_change(store: Seen) -> None:
+    assert ([], 1000.0) == (store.told, read(store).since)
 
 
-def test_what_stock_tools_change_is_told_once_with_what_it_was(store: FakeRegistry, clock: Callable[[], float]) -> None:
-    look(store, clock=clock)
+def test_what_stock_tools_change_is_told_once_with_what_it_was(store: Seen) -> None:
+    """Also what the controller has not noticed yet, which is not written."""
     store.add_endpoint("e", B, version="2")
     store.settings["metric_logging_freq"] = "1.0"
-    look(store, clock=clock)
-    look(store, clock=clock)
+    a, b, writes = f"model_id {A}", f"model_id {B}", store.history.writes
+    expected = [("endpoint", "e/2", "", b), ("setting", "metric_logging_freq", "", "value 1.0")]
+    assert (expected, writes) == (store.told, store.history.writes)
+    store.look()
+    store.look()
     store.add_endpoint("e", A, version="2")
-    look(store, clock=clock)
+    store.look()
     del store.endpoints["e/2"]
-    look(store, clock=clock)
-    a, b = f"model_id {A}", f"model_id {B}"
-    assert [
-        ("endpoint", "e/2", "", b), ("setting", "metric_logging_freq", "", "value 1.0"),
-        ("endpoint", "e/2", b, a), ("endpoint", "e/2", a, ""),
-    ] == _told(store)  # fmt: skip
+    store.look()
+    assert [*expected, ("endpoint", "e/2", b, a), ("endpoint", "e/2", a, "")] == store.told
     assert {(CLIENT, True)} == {(one.by, one.is_seen) for one in read(store).entries}
 
 
-def test_the_user_that_the_task_names_is_told_by_name(
-    store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    look(store, clock=clock)
+def test_the_user_that_the_task_names_is_told_by_name(store: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     store.users["4b1f"] = "Ann Smith"
     for user, version in (("4b1f", "2"), ("unknown", "3")):
         store.add_endpoint("e", B, version=version)
         task = FakeRegistry.task(store)
         monkeypatch.setattr(store, "task", lambda task=task, user=user: replace(task, changed_by=user))
-        look(store, clock=clock)
-    assert [f"{CLIENT} (user Ann Smith)", f"{CLIENT} (user unknown)"] == [one.by for one in read(store).entries]
+        store.look()
+    assert [f"{CLIENT} (user Ann Smith)", f"{CLIENT} (user unknown)"] == store.authors
 
 
-def test_what_the_controller_has_not_noticed_yet_is_shown_and_not_written(
-    store: FakeRegistry, clock: Callable[[], float]
-) -> None:
-    look(store, clock=clock)
+def test_an_observer_with_an_old_task_takes_nothing_for_changed_back(store: Seen) -> None:
+    slow = Observer(store, clock=lambda: store.now)
+    slow(old := store.task())
     store.add_endpoint("e", B, version="2")
-    writes = store.history.writes
-    assert [("endpoint", "e/2", "", f"model_id {B}")] == _told(store)
-    assert writes == store.history.writes
-    look(store, clock=clock)
-    assert [("endpoint", "e/2", "", f"model_id {B}")] == _told(store)
-
-
-def test_an_observer_with_an_old_task_takes_nothing_for_changed_back(
-    store: FakeRegistry, clock: Callable[[], float]
-) -> None:
-    slow = Observer(store, clock=clock)
-    slow(store.task())
-    old = store.task()
-    store.add_endpoint("e", B, version="2")
-    look(store, clock=clock)
+    store.look()
     slow(replace(old))
     slow(store.task())
-    assert 1 == len(_told(store))
+    assert 1 == len(store.told)
 
 
 def _lost(store: FakeRegistry) -> dict[str, str]:
@@ -116,24 +109,22 @@ def _lost(store: FakeRegistry) -> dict[str, str]:
 
 @pytest.mark.parametrize("change", ["added", "weights", "setting"])
 def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_that_restores_it(
-    store: FakeRegistry, change: str
+    store: Seen, change: str
 ) -> None:
     """Two stock clients at once: the second writes back what it had read before the first, and a change of its own."""
-    now = [5000.0]
-    observer = Observer(store, clock=lambda: now[0])
-    store.add_endpoint("old", B)
+    observer = Observer(store, clock=lambda: store.now)
     observer(store.task())
-    now[0] += 1000
+    store.now += 1000
     read_before = dict(store.endpoints)
     store.add_endpoint("lost", A, version="3", input_name=["x"], input_type=["float32"], input_size=[[4]])
     observer(store.task())
-    now[0] += 20
+    store.now += 20
     store.endpoints.clear()
     store.endpoints.update(read_before)
     if change == "added":
         store.add_endpoint("new", B)
     elif change == "weights":
-        store.write(record.with_weights(store.task(), "canary", {"old": 1.0}))
+        store.write(record.with_weights(store.task(), "canary", {"e/1": 1.0}))
     else:
         store.settings["metric_logging_freq"] = "1.0"
     observer(store.task())
@@ -145,101 +136,94 @@ def test_an_endpoint_that_a_stale_write_takes_away_is_reported_with_the_command_
     assert {"version": 1, "endpoints": {"lost/3": fields}} == json.loads(document)
     (entry,) = (one for one in read(store).entries if one.restore)
     assert ("lost/3", {}, LOST, command) == (entry.subject, entry.after, entry.why, entry.restore)
-    Observer(store, clock=lambda: now[0])(store.task())
+    Observer(store, clock=lambda: store.now)(store.task())
     assert {"lost/3": command} == _lost(store), "the next controller goes on saying so"
 
-    now[0] += 20
+    store.now += 20
     store.add_endpoint("lost", A, version="3")
     observer(store.task())
     assert {} == _lost(store), "somebody has restored it"
 
 
-@pytest.mark.parametrize("how", ["alone", "late"])
-def test_an_endpoint_that_is_removed_on_purpose_is_not_lost(store: FakeRegistry, how: str) -> None:
+@pytest.mark.parametrize(("later", "others"), [(20, ()), (1000, ("new",))])
+def test_an_endpoint_that_is_removed_on_purpose_is_not_lost(store: Seen, later: float, others: tuple[str, ...]) -> None:
     """`model remove` changes nothing else; what was there for long is in every copy."""
-    now = [5000.0]
-    observer = Observer(store, clock=lambda: now[0])
-    observer(store.task())
+    observer = Observer(store, clock=lambda: store.now)
     store.add_endpoint("gone", B)
     observer(store.task())
-    now[0] += 1000 if how == "late" else 20
+    store.now += later
     del store.endpoints["gone"]
-    if how != "alone":
-        store.add_endpoint("new", B)
+    for name in others:
+        store.add_endpoint(name, B)
     observer(store.task())
-    assert ("gone", {}) in [(one.subject, one.after) for one in read(store).entries]
+    assert ("endpoint", "gone", f"model_id {B}", "") in store.told
     assert {} == _lost(store)
 
 
-def test_steps_of_a_rollout_are_told_with_their_reason(store: FakeRegistry, clock: Callable[[], float]) -> None:
+def test_steps_of_a_rollout_are_told_with_their_reason_and_other_weights_are_somebody_elses(store: Seen) -> None:
     """Its last step too, which leaves no canary, and was decided in the same millisecond."""
     store.add_endpoint("e", B, version="2")
-    look(store, clock=clock)
-    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", 1000.5001)
-    for one in (rollout, after_command(rollout, "promote", "r2", 1000.5004, "ann")):
+    store.look()
+    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", 1001.5001)
+    for one in (rollout, after_command(rollout, "promote", "r2", 1001.5004, "ann")):
         shares = record.wanted_weights(store.spec(), one)
         assert shares is not None
         store.write(record.with_weights(store.task(), "e", shares), [record.stored(one)])
-        look(store, clock=clock)
+        store.look()
+    store.write(record.with_weights(store.task(), "e", {"e/2": 3.0, "e/1": 7.0}))
     five = "e/1 95 %, e/2 5 %"
-    assert [("canary", "e", "", five), ("canary", "e", five, "")] == _told(store)
-    assert [("the controller", "start: e/2 beside e/1"), ("the controller", "promote: requested by ann")] == [
-        (one.by, one.why) for one in read(store).entries
-    ]
+    assert [
+        ("canary", "e", "", five), ("canary", "e", five, ""), ("canary", "e", "", "e/1 70 %, e/2 30 %")
+    ] == store.told[1:]  # fmt: skip
+    assert [
+        ("the controller", "start: e/2 beside e/1"), ("the controller", "promote: requested by ann"), (CLIENT, ""),
+    ] == [(one.by, one.why) for one in read(store).entries[1:]]  # fmt: skip
 
 
-def test_weights_that_are_not_those_of_the_rollout_are_somebody_elses(store: FakeRegistry) -> None:
-    """And are told as shares, whatever they add up to."""
-    store.add_endpoint("e", B, version="2")
-    look(store)
-    rollout = begun(Rollout("e", "e/2", "e/1", steps=(5.0, 100.0)), "r1", time.time())
-    store.ledger.write([record.stored(rollout)])
-    for weights in ({"e/2": 1.0, "e/1": 9.0}, {"e/2": 5.0, "e/1": 5.0}):
-        store.write(record.with_weights(store.task(), "e", weights))
-        look(store)
-    ten, half = "e/1 90 %, e/2 10 %", "e/1 50 %, e/2 50 %"
-    assert [("canary", "e", "", ten), ("canary", "e", ten, half)] == _told(store)
-    assert [CLIENT, CLIENT] == [one.by for one in read(store).entries]
+KEY = Key("k1", "0" * 64, "acme", created=written(5), by="ann")
+SAYS = "tenant acme, priority default, operations infer,metadata, endpoints *"
 
 
-def test_keys_are_told_by_whoever_made_and_ended_them_and_never_shown(store: FakeRegistry) -> None:
-    key = Key("k1", "0" * 64, "acme", created=written(5), by="ann")
-    ended = Key("k1", "0" * 64, "acme", created=written(5), by="ann", revoked=written(6))
-    look(store)
-    for before, after, by in (([], [key], "ann"), ([key], [ended], "bob")):
-        store.ledger.write(records_of(before, after, by))
-        look(store)
-    says = "tenant acme, priority default, operations infer,metadata, endpoints *"
-    assert [("key", "k1", "", says), ("key", "k1", says, "")] == _told(store)
-    assert ["ann", "bob"] == [one.by for one in read(store).entries]
+@pytest.mark.parametrize(
+    ("writes", "told", "authors"),
+    [
+        pytest.param([records_of([], [KEY], "ann"), records_of([KEY], [replace(KEY, revoked=written(6))], "bob")],
+                     [("key", "k1", "", SAYS), ("key", "k1", SAYS, "")], ["ann", "bob"], id="key"),
+        pytest.param([[record.shadow("e/1", ShadowSpec("e/1", "f", 5.0), "ann")], [record.shadow("e/1", None, "bob")]],
+                     [("shadow", "e/1", "", "to f, percent 5.0"), ("shadow", "e/1", "to f, percent 5.0", "")],
+                     ["ann", "bob"], id="shadow"),
+    ],
+)  # fmt: skip
+def test_records_are_told_by_whoever_made_and_ended_them(
+    store: Seen, writes: Sequence[Sequence[Record]], told: Any, authors: list[str]
+) -> None:
+    """A key is never shown."""
+    for records in writes:
+        store.ledger.write(records)
+        store.look()
+    assert (told, authors) == (store.told, store.authors)
     assert "0" * 64 not in json.dumps(store.history.read())
 
 
-def test_a_shadow_is_told_when_it_begins_and_ends(store: FakeRegistry) -> None:
-    store.add_endpoint("e", B, version="2")
-    look(store)
-    for wanted in (ShadowSpec("e", "e/2", 5.0), None):
-        store.write({}, [record.shadow("e", wanted, "ann")])
-        look(store)
-    assert [("to e/2, percent 5.0", "ann"), ("", "ann")] == [(_of(one.after), one.by) for one in read(store).entries]
-
-
-def test_what_nobody_can_read_is_not_told_as_removed(store: FakeRegistry, clock: Callable[[], float]) -> None:
-    look(store, clock=clock)
+def test_what_nobody_can_read_is_not_told_as_removed_and_unreadable_entries_are_left_out(store: Seen) -> None:
+    store.history.write([Record("history", "x", {"kind": 1}), Record("history_now", "y", {"kind": "canary"})])
     store.sections["endpoints"] = "{ broken"
-    look(store, clock=clock)
+    store.look()
     del store.sections["endpoints"]
-    look(store, clock=clock)
-    assert [] == _told(store)
+    store.look()
+    assert [] == store.told
 
 
-def test_a_registry_that_is_away_loses_no_change(store: FakeRegistry) -> None:
+def test_a_registry_that_is_away_loses_no_change_and_is_not_asked_while_nothing_is_said_anew(store: Seen) -> None:
     """What was found together is told in one order."""
-    look(store)
+    observer = Observer(store)
+    observer(task := store.task())
     store.history.is_up = False
+    observer(task)
+    observer(replace(task))
     store.add_endpoint("e", B, version="2")
     store.write(record.with_weights(store.task(), "e", {"e/2": 1.0}))
-    observer, task = Observer(store), store.task()
+    task = store.task()
     with pytest.raises(RegistryUnavailable):
         observer(task)
     store.history.is_up = True
@@ -247,36 +231,17 @@ def test_a_registry_that_is_away_loses_no_change(store: FakeRegistry) -> None:
     assert [("canary", CLIENT), ("endpoint", CLIENT)] == [(one.kind, one.by) for one in read(store).entries]
 
 
-def test_the_newest_are_kept(store: FakeRegistry, clock: Callable[[], float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_are_kept(store: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
     """And what was removed long ago is forgotten."""
     monkeypatch.setattr(recorder, "KEPT", 10)
-    look(store, clock=clock)
     models = [f"{number:032x}" for number in range(30)]
     for model in models:
         store.add_endpoint(model, model)
-        look(store, clock=clock)
+        store.look()
         del store.endpoints[model]
-    look(store, clock=clock)
-    told = read(store, clock=clock)
+    store.look()
+    told = read(store)
     assert 10 <= len(told.entries) <= 12
     assert models[-1] == told.entries[-1].subject
     assert 1000.0 < told.since == told.entries[0].at
     assert len(store.history.read()["history_now"]) < 5
-
-
-def test_entries_that_somebody_made_unreadable_are_left_out(store: FakeRegistry, clock: Callable[[], float]) -> None:
-    look(store, clock=clock)
-    store.history.write([Record("history", "x", {"kind": 1}), Record("history_now", "y", {"kind": "canary"})])
-    store.add_endpoint("e", B, version="2")
-    look(store, clock=clock)
-    assert 1 == len(_told(store))
-
-
-def test_an_observer_asks_nothing_while_nothing_is_said_anew(store: FakeRegistry) -> None:
-    observer = Observer(store)
-    observer(task := store.task())
-    store.history.is_up = store.is_up = False
-    observer(task)
-    observer(replace(task))
-    with pytest.raises(RegistryUnavailable):
-        look(store)

@@ -34,32 +34,27 @@ def test_a_healthy_canary_grows_step_by_step_and_is_promoted():
     assert all(d.evidence["canary"] for d in rollout.history)
 
 
-def test_few_requests_mean_waiting_however_long_it_takes():
-    """Time alone proves nothing."""
-    rollout = start()
-    for hour in range(24):
-        rollout = after_look(rollout, Counts(1), Counts(9), hour * 3600.0)
-    assert (5.0, "waiting") == (rollout.weight, rollout.state)
+@pytest.mark.parametrize(
+    ("canary", "stable", "now", "missing", "expected"),
+    [
+        pytest.param(Counts(1), Counts(9), 86_400.0, (), ("running", "waiting"), id="time alone proves nothing"),
+        pytest.param(Counts(10_000), Counts(0), 1000.0, (), ("running", "waiting"), id="nothing to compare with"),
+        pytest.param(Counts(150, 4), Counts(1350, 2), 70.0, (), ("running", "inconclusive"), id="doubt"),
+        pytest.param(*HEALTHY, 70.0, ("gateway-2",), ("running", "holding"), id="missing data"),
+        pytest.param(Counts(100, 20), Counts(900, 3), 5.0, ("gateway-2",), ("rolled_back", "over"),
+                     id="missing data does not hide a bad canary"),
+    ],
+)  # fmt: skip
+def test_a_step_does_not_end(canary, stable, now, missing, expected):
+    """While it lacks requests, data or clear evidence, the weight stays; what a single look may say ends it."""
+    rollout = after_look(start(), canary, stable, now, missing=missing)
+    assert (*expected, 0.0 if expected[1] == "over" else 5.0) == (rollout.phase, rollout.state, rollout.weight)
 
 
-def test_without_stable_traffic_a_step_is_never_over():
-    """Without requests to compare with, nothing is concluded."""
-    rollout = after_look(start(), Counts(10_000), Counts(0), 1000.0)
-    assert (5.0, "waiting") == (rollout.weight, rollout.state)
-
-
-def test_doubt_holds_the_step():
-    """While the evidence is unclear, the weight stays."""
+def test_a_step_goes_on_when_doubt_is_over():
+    """By more requests."""
     rollout = after_look(start(), Counts(150, 4), Counts(1350, 2), 70.0)
-    assert ("inconclusive", 5.0) == (rollout.state, rollout.weight)
-    rollout = after_look(rollout, Counts(1000, 2), Counts(9000, 27), 80.0)
-    assert 25.0 == rollout.weight
-
-
-def test_missing_data_does_not_hide_a_bad_canary():
-    """The counts of the other gateways are enough."""
-    rollout = after_look(start(), Counts(100, 20), Counts(900, 3), 5.0, missing=("gateway-2",))
-    assert "rolled_back" == rollout.phase
+    assert 25.0 == after_look(rollout, Counts(1000, 2), Counts(9000, 27), 80.0).weight
 
 
 @pytest.mark.parametrize(("command", "phase", "weight"), [("promote", "promoted", 100.0), ("abort", "aborted", 0.0)])
