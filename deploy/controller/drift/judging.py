@@ -46,10 +46,10 @@ Families = Mapping[catalog.Metric, Mapping[tuple[str, ...], float]]
 """Metric → the values of its labels → value."""
 
 
-def state(judged: Judged, endpoint_days: float, alarm_days: float) -> State:
+def state(judged: Judged, endpoint_days: float) -> State:
     """Return ``drift`` if the endpoint alarms and this variable is a cause; ``moved`` if this alone would alarm."""
-    if judged.days >= alarm_days:
-        return "drift" if endpoint_days >= alarm_days else "moved"
+    if judged.days >= ALARM_DAYS:
+        return "drift" if endpoint_days >= ALARM_DAYS else "moved"
     return "steady" if judged.visible <= VISIBLE else "too few"
 
 
@@ -63,11 +63,9 @@ class Judging:
     def __init__(
         self, store: RegistryWriter, gateways: Gateways, show: Callable[[Families], None], *,
         clock: Callable[[], float], wall: Callable[[], float], begin: Callable[[Callable[[], None]], object],
-        alarm_days: float = ALARM_DAYS,
     ) -> None:  # fmt: skip
         self._store, self._gateways, self._show, self._begin = store, gateways, show, begin
         self._clock, self._wall = clock, wall
-        self._alarm_days = alarm_days
         self._due = -math.inf
         self._reading = Reading()
         self._begun: dict[tuple[Key, str], Judged] | None = None
@@ -105,7 +103,7 @@ class Judging:
         for version, more in accuracy.counted(news).items():
             self._labels[version] = self._labels.get(version, Labels()).and_(more, now)
         self._labels = {version: one for version, one in self._labels.items() if now - one.at < _FORGOTTEN_S}
-        values = _values(found, pairs, self._labels, self._alarm_days, now)
+        values = _values(found, pairs, self._labels, now)
         self._show(_families(found, values))
         self._record(values)
 
@@ -122,7 +120,7 @@ class Judging:
         for key, bins in in_use.items():
             if key not in self._variables or self._variables[key].reference != bins:
                 earlier = begun.pop((key, references.name_of(bins)), None)
-                self._variables[key] = Variable(bins, alarm_days=self._alarm_days, now=now, begun=earlier)
+                self._variables[key] = Variable(bins, alarm_days=ALARM_DAYS, now=now, begun=earlier)
         return {key: one for key, one in self._variables.items() if one.is_judged}
 
     def _record(self, values: Mapping[str, Mapping[str, Any]]) -> None:
@@ -153,7 +151,7 @@ def _verdicts(value: Mapping[str, Any]) -> object:
 
 def _values(
     found: Mapping[Key, Variable], pairs: Mapping[Pair, Sentences], labels: Mapping[tuple[str, str], Labels],
-    alarm_days: float, now: float,
+    now: float,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Return the record of each endpoint; ``now`` in Unix seconds."""
     of: dict[str, list[float]] = defaultdict(list)
@@ -162,14 +160,14 @@ def _values(
     # What alarms is the mean over the variables of all versions of an endpoint.
     means = {endpoint: sum(days) / len(days) for endpoint, days in of.items()}
     values: dict[str, dict[str, Any]] = defaultdict(
-        lambda: {"at": round(now), "alarm_days": alarm_days, "variables": [], "compared": [], "accuracy": []}
+        lambda: {"at": round(now), "alarm_days": ALARM_DAYS, "variables": [], "compared": [], "accuracy": []}
     )
     for (endpoint, version, name), variable in found.items():
         one = variable.last
         values[endpoint]["variables"].append({
             "version": version, "variable": name, "reference": references.name_of(variable.reference),
             "days": round(one.days, 3), "visible": round(one.visible, 4), "since": round(one.since),
-            "state": state(one, means[endpoint], alarm_days),
+            "state": state(one, means[endpoint]),
         })  # fmt: skip
     for pair, sentences in pairs.items():
         told = {"version": pair.canary, "beside": pair.stable, "sentences": dict(sentences)}

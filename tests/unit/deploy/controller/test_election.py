@@ -90,11 +90,11 @@ def _controller(world: World, name: str, duty: Duty, **others: Duty) -> Controll
 
 def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_changes(world: World) -> None:
     """A duty that changed the Task is given the new one."""
-    seen: list[str] = []
+    seen: list[tuple[float, str]] = []
 
     def duty(task: ServingTask) -> Wanted:
-        seen.append(task.sections.get("x", ""))
-        return Wanted(sections={} if seen[-1] else {"x": "1"})
+        seen.append((world.now, task.sections.get("x", "")))
+        return Wanted(sections={} if seen[-1][1] else {"x": "1"})
 
     first, second = (_controller(world, name, duty) for name in ("a", "bb"))
     for _ in range(10):
@@ -102,7 +102,7 @@ def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_c
         first.step()
         second.step()
     assert 1 == first.leads + second.leads
-    assert ["", "1"] == seen[:2]
+    assert [(seen[0][0], ""), (seen[0][0], "1")] == seen[:2]
 
 
 def test_a_duty_that_fails_is_said_once_and_stops_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:
