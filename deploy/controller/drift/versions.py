@@ -89,8 +89,8 @@ def _found(answers: Gate, texts: Gate) -> Sentences:
     found = {}
     if texts.is_bad:
         found["texts"] = (
-            f"it gets other texts than stable: the shares of their languages are {listed(texts.canary)}, stable's are "
-            f"{listed(texts.stable)}; errors, latency and labels cannot be compared fairly"
+            f"it gets other texts than stable (languages: {listed(texts.canary)}; stable's: {listed(texts.stable)}): "
+            "the traffic is split unevenly, and errors, latency and labels cannot be compared fairly"
         )
     if answers.is_bad:
         found["answers"] = answers.reason() + ("; its texts may be the reason" if found else "")

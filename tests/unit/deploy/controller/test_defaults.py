@@ -72,19 +72,6 @@ def test_a_default_is_awaited_until_it_is_recorded_and_only_if_it_will_be() -> N
     assert ([], {"faq": "faq/1"}) == (default_versions.awaited(decode(world.task())), world.means)
 
 
-def test_one_that_looked_long_ago_changes_nothing(world: World) -> None:
-    """It reads again before it writes."""
-    world = World()
-    world.add_endpoint("faq", "m2", version="2")
-    early = world.task()
-    del world.endpoints["faq/2"]
-    world.add_endpoint("faq", "m1", version="1")
-    carry_out(world, world.task(), world.keeper)
-    world.now += 1
-    carry_out(world, early, world.keeper)
-    assert {"faq": "faq/1"} == world.means
-
-
 def test_a_person_chooses_and_nobody_changes_it_back_until_the_endpoint_is_gone(world: World) -> None:
     """One command is enough, also while the chosen version is away. Tools may remove and add in two writes."""
     world.write({}, [default_versions.chosen("faq", "faq/1", now=world.now, by="ann", why="default")])

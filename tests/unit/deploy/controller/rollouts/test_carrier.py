@@ -358,25 +358,6 @@ def test_a_step_that_could_not_be_written_is_written_again_unless_somebody_has_s
     assert ["start", "step"] == world.decided()[:2]
 
 
-def test_what_a_person_writes_while_the_controller_decides_counts(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The Task is read again before each write: nothing is decided over a head."""
-    counted = world.fetch
-
-    def slow(url: str) -> str | None:
-        if url.startswith("g2") and world.now > 1007 and "abort" not in world.decided():
-            world.ask("abort")
-        return counted(url)
-
-    monkeypatch.setattr(world, "fetch", slow)
-    controller = world.begin(fresh())
-    for _ in range(6):
-        world.tick(controller)
-    assert ["start", "abort"] == world.decided()[:2]
-    assert {"e/2": 0.0, "e/1": 1.0} == world.weights()
-
-
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
