@@ -4,7 +4,7 @@ Pure: counts in, days out. The number is a time: *chance alone gives evidence th
 Page, board, alert and `drift report` show it, and nothing else decides.
 
 The method is an e-detector (Shin, Ramdas and Rinaldo 2023). Each variable has a list of bets, such as "this bin has
-become 1.5 times as likely" or "the values have moved up a little". Each text multiplies a bet's money by how much more
+become 1.5 times as likely" or "values above this bound have". Each text multiplies a bet's money by how much more
 likely the text is under the bet than under the reference. While nothing has changed, this does not grow on average,
 however often one looks. Every bet receives one unit of money a day. Wealth received since the bet began waits; once it
 exceeds what is left of the stake, the bet restarts with it, so some bet began at about the time of any change. If
@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from statistics import NormalDist
 from typing import Final
 
 import numpy as np
@@ -36,13 +35,10 @@ DAY_S: Final = 86_400.0
 HOUR_S: Final = 3600.0
 
 _ODDS: Final = (0.33, 1.5, 3.0, 10.0)
-"""By how much bets multiply a bin's odds."""
+"""By how much bets multiply the odds of a bin, or of all above a bound."""
 _RARE_ODDS: Final = (3.0, 50.0, 1000.0)
 _RARE: Final = 0.01
 """A bin with a smaller share: if it becomes frequent at all, its odds change by large factors."""
-_TILTS: Final = (0.2, 0.45, 1.0)
-"""By how many of the reference's standard deviations bets move ordered values, up and down."""
-_SPREADS: Final = (-0.3, 0.3)
 _LEAST_LOG: Final = 20.0
 """Logarithm of the least growth that a bet must reach if it is right, given the size of the reference."""
 _ABOVE: Final = 4.0
@@ -61,38 +57,21 @@ def bets(p: Floats, size: float, *, ordered: bool) -> Floats:
     """Return the shares that the bets on one variable expect, an array (bets, bins).
 
     ``p`` (bins,) are the reference's shares over ``size`` values; none is 0. ``ordered``: the bins are those of a
-    number, in order, followed by ``missing``.
+    number, in order, followed by ``missing``: it is also bet on all bins above each bound together.
     """
-    found: list[Floats] = _tilted(p) if ordered else []
-    found += [_times(p, b, odds) for b, share in enumerate(p) for odds in (_ODDS if share >= _RARE else _RARE_ODDS)]
+    parts = [slice(b, b + 1) for b in range(len(p))]
+    parts += [slice(b, len(p) - 1) for b in range(1, len(p) - 2)] if ordered else []
+    found = [_times(p, part, by) for part in parts for by in (_ODDS if p[part].sum() >= _RARE else _RARE_ODDS)]
     kept = [q for q in found if size * float(np.sum(q * np.log(q / p))) >= _LEAST_LOG]
     return np.array(kept).reshape(len(kept), len(p))
 
 
-def _times(p: Floats, bin_: int, odds: float) -> Floats:
-    """Multiply the odds of one bin by ``odds``; the other bins keep their proportions."""
+def _times(p: Floats, part: slice, odds: float) -> Floats:
+    """Multiply the odds of some bins by ``odds``; they and the other bins keep their proportions."""
     q = p.copy()
-    q[bin_] *= odds
+    q[part] *= odds
     q /= q.sum()
     return q
-
-
-def _tilted(p: Floats) -> list[Floats]:
-    """Move or spread ordered values (all bins but ``missing``, the last one) along their normal scores."""
-    if len(p) < 4:
-        return []
-    whole = p[:-1] / p[:-1].sum()
-    normal = NormalDist()
-    scores = np.array([normal.inv_cdf(float(middle)) for middle in np.cumsum(whole) - whole / 2])
-    square = scores * scores
-    found = [_by(p, scores * sign * tilt) for tilt in _TILTS for sign in (-1, 1)]
-    return found + [_by(p, (square - float(whole @ square)) * spread) for spread in _SPREADS]
-
-
-def _by(p: Floats, logs: Floats) -> Floats:
-    q = p[:-1] * np.exp(logs)
-    moved: Floats = np.append(q / q.sum() * p[:-1].sum(), p[-1])
-    return moved
 
 
 @dataclass(frozen=True, slots=True)
