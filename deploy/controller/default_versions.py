@@ -32,21 +32,6 @@ def chosen(endpoint: str, url: str, *, now: float, by: str, why: str) -> registr
     return registry.Record("default_version", *default_version.record("chosen", endpoint, choice))
 
 
-def first(endpoint: str, url: str, *, now: float) -> registry.Record:
-    """Return the record that ``url`` is the first version of ``endpoint``."""
-    one = default_version.Default(url, now)
-    return registry.Record("default_version", *default_version.record("first", endpoint, one))
-
-
-def missing(task: spec.ServingTask) -> dict[str, str]:
-    """Return the first version of each endpoint without a recorded default; none if the Task cannot be read."""
-    serving = spec.decode(task)
-    if task.problem or serving.unreadable:
-        return {}
-    known = default_version.read(spec.records_of(task, default_version.KIND))
-    return {endpoint: url for endpoint, url in first_added(serving).items() if endpoint not in known}
-
-
 def first_added(serving: spec.ServingSpec) -> dict[str, str]:
     """Return the first version of each endpoint in the serving Task, which lists them in the order of their addition.
 
@@ -59,9 +44,18 @@ def first_added(serving: spec.ServingSpec) -> dict[str, str]:
     return added
 
 
-def recorded(task: spec.ServingTask, *, wall: Callable[[], float] = time.time) -> Wanted:
-    """Return what records the missing defaults: a duty of the controller. ``wall``: Unix seconds."""
-    found = missing(task)
-    for endpoint, url in found.items():
-        log.info("the default version of %s is now %s", endpoint, url)
-    return Wanted([first(endpoint, url, now=wall()) for endpoint, url in found.items()])
+def recorded(task: spec.ServingTask, *, wall: Callable[[], float] = time.time) -> Wanted | None:
+    """Return what records the first version of each endpoint that has no default: a duty of the controller.
+
+    Nothing if the Task cannot be read. ``wall``: Unix seconds.
+    """
+    serving = spec.decode(task)
+    if task.problem or any(fault.subject.startswith("section ") for fault in serving.faults):
+        return None
+    known, records = default_version.read(spec.records_of(task, default_version.KIND)), []
+    for endpoint, url in first_added(serving).items():
+        if endpoint not in known:
+            log.info("the default version of %s is now %s", endpoint, url)
+            one = default_version.Default(url, wall())
+            records.append(registry.Record("default_version", *default_version.record("first", endpoint, one)))
+    return Wanted(records)

@@ -21,7 +21,7 @@ class World(FakeRegistry):
         self.now = 1000.0
         self.pruner = Pruner(wall=lambda: self.now)
 
-    def keeper(self, task: ServingTask) -> Wanted:
+    def keeper(self, task: ServingTask) -> Wanted | None:
         """Return the missing defaults."""
         return default_versions.recorded(task, wall=lambda: self.now)
 

@@ -32,20 +32,15 @@ def ended(world: World) -> tuple[Any, ...]:
     return world.rollout().phase, world.decided(), world.weights(), dict(world.serving().defaults)
 
 
-def run(world: World, controllers: list[Look], bad: bool, *, most: int = 200) -> None:
-    """Let all ``controllers`` look after each five seconds of traffic, until the rollout has ended everywhere.
-
-    One that is killed is replaced.
-    """
+def run(world: World, controller: Look, bad: bool, *, most: int = 200) -> None:
+    """Let the controller look after each five seconds of traffic, until the rollout has ended; replace a killed one."""
     is_over = 0
     for _ in range(most):
         world.traffic(canary_failures=10 if bad else 0)
-        task = world.task()  # all of them act upon the same reading
-        for number, controller in enumerate(controllers):
-            try:
-                controller(task)
-            except Killed:
-                controllers[number] = world.controller(f"successor {world.now}")
+        try:
+            controller(world.task())
+        except Killed:
+            controller = world.controller(f"successor {world.now}")
         stored = record.read(world.task(), "e")
         is_over += stored is not None and stored.is_over
         if is_over == 4:
@@ -58,13 +53,13 @@ def test_a_rollout_whose_controller_is_killed_at_any_write_ends_as_it_would_have
     """Before each record, and between each record and the weights that follow from it."""
     undisturbed = World()
     undisturbed.ask("run", mirrored())
-    run(undisturbed, [undisturbed.controller()], bad)
+    run(undisturbed, undisturbed.controller(), bad)
     assert (END[bad], UNHURT[bad]) == (ended(undisturbed), undisturbed.wrote)
     for kill_in in range(1, 100):
         world = World()
         world.ask("run", mirrored())
         world.kill_in = kill_in
-        run(world, [world.controller()], bad)
+        run(world, world.controller(), bad)
         assert END[bad] == ended(world), f"killed at write {kill_in}"
         assert [one for n, one in enumerate(world.wrote) if n == 0 or one != world.wrote[n - 1]] == UNHURT[bad]
         assert ({}, ()) == (world.serving().shadows, world.serving().faults)
@@ -88,7 +83,7 @@ def test_two_that_lead_at_once_for_ten_seconds_decide_as_one(bad: bool, begins: 
         first(task)
         if begins <= since < begins + 10:
             second(task)
-    run(world, [first], bad)
+    run(world, first, bad)
     assert END[bad] == ended(world)
     assert UNHURT[bad] == [one for n, one in enumerate(world.wrote) if n == 0 or one != world.wrote[n - 1]]
     counted = world.rollout().gate.canary.requests
