@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from deploy.controller.auto_update import loaded
@@ -103,6 +105,10 @@ def test_a_controller_works_only_while_it_leads_and_again_as_long_as_something_c
         second.step()
     assert 1 == first.leads + second.leads
     assert [(seen[0][0], ""), (seen[0][0], "1")] == seen[:2]
+    stop = threading.Event()
+    stop.set()
+    (first if first.leads else second).run(stop)
+    assert not world.registry.reports.read()["leader"], "whoever ends gives the lead back"
 
 
 def test_a_duty_that_fails_is_said_once_and_stops_no_other(world: World, caplog: pytest.LogCaptureFixture) -> None:
