@@ -16,6 +16,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from gateway.metrics import catalog
@@ -59,7 +60,7 @@ class Observer:
         self._numbers = Accumulator()
         self.failures = tuple(failures)
         self._expected: set[tuple[str, str, str]] = set()
-        self._promised: Mapping[tuple[str, str], _Promised | None] = {}
+        self._promised: dict[tuple[str, str], _Promised] = {}
         self.watch = Watch(self._numbers, chance, clock, self.complain)
         self.feedback = FeedbackCounts(self._numbers)
         self._served: dict[tuple[str, str, str], _ServedMetrics] = {}
@@ -184,20 +185,12 @@ class Observer:
             if endpoint and one.within:
                 shown[endpoint, "latency", one.le] = one.share
         self._numbers.show(catalog.OBJECTIVE, shown)
-        self._promised = {  # whose series exist at 0, as in `expect`
-            (endpoint, version): self._answers_of(objectives.get(endpoint), endpoint, version)
-            for endpoint, version, _ in self._expected
-        }
-
-    def _answers_of(self, one: Objective | None, endpoint: str, version: str) -> _Promised | None:
-        """Return the counts for a version whose endpoint has a latency objective."""
-        if one is None or not one.within:
-            return None
-        kept, broken = (
-            self._numbers.count(catalog.OBJECTIVE_ANSWERS, endpoint, version, one.le, result)
-            for result in ("in_time", "late")
-        )
-        return round(one.within / _NS), kept, broken
+        self._promised = {}
+        for endpoint, version, _ in self._expected:
+            if (one := objectives.get(endpoint)) is not None and one.within:
+                count = partial(self._numbers.count, catalog.OBJECTIVE_ANSWERS, endpoint, version, one.le)
+                # Whose series exist at 0, as in `expect`.
+                self._promised[endpoint, version] = round(one.within / _NS), count("in_time"), count("late")
 
     def over_quota(self, tenant: str, reason: str) -> None:
         """Count a request of a tenant that exceeded a quota."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -11,8 +12,7 @@ from gateway.metrics import catalog, exposition
 from gateway.metrics.exposition import Numbers
 from gateway.metrics.observer import Observer
 from gateway.trace import Trace
-from tests import expositions
-from tests.unit.gateway.metrics.summed import summed
+from tests.unit.gateway.metrics.summed import counted, summed
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 ASKED = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;q=0.5"
@@ -79,27 +79,15 @@ async def test_metrics_route_answers_in_the_form_that_is_asked_for(stack: Any) -
     assert plain.headers["content-type"].startswith("text/plain")
 
 
-async def test_served_models_are_named_with_their_page(make_stack: Any) -> None:
-    """A version's model id, name and ClearML address; a replaced model has no series."""
-    stack = make_stack()
-
-    async with stack.gateway.running(), stack.client:
-        stack.add_text_model("m1")
-        stack.registry.models["m1"] = replace(stack.registry.models["m1"], link="https://clearml/models/m1")
-        stack.registry.add_endpoint("t", "m1", version="1")
-        stack.load("t/1")
-        await stack.served("t/1")
-
-        def models() -> dict[tuple[str, ...], float]:
-            text = expositions.render(stack.gateway.observer.snapshot()).decode()
-            return {
-                (labels["endpoint"], labels["version"], labels["model_id"], labels["link"], labels["pool"]): value
-                for name, labels, value in expositions.parse(text)
-                if name == catalog.MODEL_INFO.name
-            }
-
-        assert {("t", "1", "m1", "https://clearml/models/m1", "default"): 1.0} == models()
+async def test_served_models_are_named_with_their_page(stack: Any) -> None:
+    """A version's model id, name and ClearML address; a replaced model has no number."""
+    stack.add_text_model("m1")
+    stack.registry.models["m1"] = replace(stack.registry.models["m1"], link="https://clearml/models/m1")
+    stack.registry.add_endpoint("t", "m1", version="1")
+    stack.load("t/1")
+    await stack.served("t/1")
+    (named,) = counted(stack.gateway.observer.snapshot(), catalog.MODEL_INFO)
+    assert ("t", "1", "m1", "https://clearml/models/m1", "default") == (*named[:3], *named[4:])
     stack.gateway.observer.show(catalog.MODEL_INFO, {("t", "1", "m2", "m2", "", "default"): 1})
-    found = {key[2]: value for key, value in models().items()}
-    assert 1.0 == found["m2"]
-    assert found["m1"] != found["m1"]
+    found = counted(stack.gateway.observer.snapshot(), catalog.MODEL_INFO)
+    assert {"m1": True, "m2": False} == {labels[2]: math.isnan(value) for labels, value in found.items()}

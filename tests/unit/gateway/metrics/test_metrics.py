@@ -49,23 +49,6 @@ def test_names_follow_the_conventions() -> None:
         assert bool(metric.buckets) == (metric.type == "histogram")
 
 
-def test_histograms_are_cumulative_with_a_sum_in_seconds() -> None:
-    """Unlike clearml-serving's: `_sum` adds seconds, `+Inf` equals `_count`."""
-    observer = Observer()
-    for _ in range(3):
-        observer.started()
-        observer.finished(trace(2_000_000))
-    found = samples(expositions.render(observer.snapshot()))
-    labels = (("endpoint", "e"), ("route", "direct"), ("version", "1"))
-    name = catalog.REQUEST_SECONDS.name
-    assert 3.0 == found[f"{name}_count", labels]
-    assert abs(found[f"{name}_sum", labels] - 0.006) < 1e-9
-    by_bound = {
-        dict(label)["le"]: value for (n, label), value in found.items() if n == f"{name}_bucket"
-    }  # fmt: skip
-    assert (0.0, 3.0, 3.0) == (by_bound["0.001"], by_bound["0.003"], by_bound["+Inf"])
-
-
 def test_what_a_request_and_its_call_leave() -> None:
     """The times of its stages, rows, tokens and truncated texts; rows and tokens of the call.
 
