@@ -1,6 +1,6 @@
 """The boards: which question each panel answers, in which unit, from which expression. Data.
 
-Metric names come from the catalogue and from ``rules``; Triton's own (``nv_*``) are listed in ``TRITON_METRICS``.
+Metric names come from the catalogue and from ``rules``, or are Triton's own (``nv_*``).
 Expressions use ``$__rate_interval``, so that they hold at any zoom.
 """
 
@@ -489,14 +489,6 @@ CAPACITY: Final = Board(
         )),
     ),
 )  # fmt: skip
-
-TRITON_METRICS: Final = (
-    "nv_inference_request_success", "nv_inference_request_failure", "nv_inference_count", "nv_inference_exec_count",
-    "nv_inference_request_duration_us", "nv_inference_queue_duration_us", "nv_inference_compute_infer_duration_us",
-    "nv_inference_pending_request_count", "nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_cpu_utilization",
-    "nv_cpu_memory_used_bytes",
-)  # fmt: skip
-"""Triton's own metrics that boards and rules name."""
 
 _MODEL: Final = f'{_OF_POOL},model=~"$model"'
 _BY_MODEL: Final = ("pool", "model")

@@ -1,4 +1,4 @@
-"""The chart's rule files as data, and the names of the series that they record for the boards.
+"""The names of the series that the chart's rule files record for the boards.
 
 The rules are written by hand, in ``k8s/helm/triton-gateway/files/rules``. Values that cannot be added up (ratios,
 quantiles) are computed there, after the sum over workers and pods, never in a gateway.
@@ -7,9 +7,7 @@ quantiles) are computed there, after the sum over workers and pods, never in a g
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 FILES: Final = Path(__file__).parents[1] / "k8s" / "helm" / "triton-gateway" / "files"
 
@@ -38,19 +36,3 @@ def error_ratio(window: str) -> str:
 def late_ratio(window: str) -> str:
     """Return the name of the recorded share of answers that came later than promised (promised time: ``within``)."""
     return f"endpoint_within:gateway_requests_late:ratio_rate{window}"
-
-
-def every() -> list[dict[str, Any]]:
-    """Return every rule of the rule files, in order of evaluation within its file."""
-    texts = [path.read_text() for path in sorted(FILES.glob("rules/*.yml"))]
-    return [rule for text in texts for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
-
-
-def records() -> dict[str, str]:
-    """Return the expression of every recorded series by its name."""
-    return {rule["record"]: rule["expr"] for rule in every() if "record" in rule}
-
-
-def alerts() -> list[dict[str, Any]]:
-    """Return every alert."""
-    return [rule for rule in every() if "alert" in rule]

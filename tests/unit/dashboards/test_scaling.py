@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dashboards import rules
+from tests.kube_tools import EVERY_RULE, RECORDS
 
 Evaluate = Callable[..., None]
 WORK_MOST = 7.0
@@ -139,7 +140,7 @@ def test_no_record_is_ever_nan_or_infinite(evaluate: Evaluate) -> None:
         series, interval="15s",
         promql_expr_test=[
             {"expr": f"{name} != {name} or abs({name}) == Inf", "eval_time": at, "exp_samples": []}
-            for name in rules.records() for at in ("5m15s", "10m15s", "11m", "19m")
+            for name in RECORDS for at in ("5m15s", "10m15s", "11m", "19m")
         ],
     )  # fmt: skip
 
@@ -161,7 +162,7 @@ def test_another_deployments_load_moves_nothing(evaluate: Evaluate) -> None:
 
 def test_every_record_and_alert_keeps_deployments_apart() -> None:
     """Nothing is summed over namespaces; what names no labels is `absent`, and what keeps all of them."""
-    for expr in (rule["expr"] for rule in rules.every()):
+    for expr in (rule["expr"] for rule in EVERY_RULE):
         assert not re.search(r"\b(sum|max|min|avg|count|topk) ?\(", expr), expr
         for part in expr.split(" by (")[1:]:
             assert "namespace, release" in part.partition(")")[0], expr

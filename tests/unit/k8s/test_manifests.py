@@ -11,13 +11,14 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from dashboards import boards, rules
+from dashboards import boards
 from deploy.controlplane import Credentials
 from deploy.controlplane.app import build as build_controlplane
 from deploy.controlplane.store import Store
 from gateway.app import Gateway
 from gateway.settings import Settings
 from tests.fakes import FakeBackend, FakeRegistry
+from tests.kube_tools import EVERY_RULE
 
 from .objects import Objects, labels_of, matches, named, of, pods, read_settings, variables_of
 
@@ -478,7 +479,7 @@ def test_rules_are_those_of_the_dashboards_package(objects: Objects) -> None:
     if not of(objects, "PrometheusRule"):
         return
     rule = of(objects, "PrometheusRule")[0]
-    assert rules.every() == [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    assert EVERY_RULE == [each for group in rule["spec"]["groups"] for each in group["rules"]]
     configs = [each for each in of(objects, "ConfigMap") if each["metadata"]["name"] != "triton-gateway"]
     assert {*boards.files()} == set(itertools.chain.from_iterable(each["data"] for each in configs))
     for each in configs:
