@@ -18,13 +18,13 @@ import pytest
 from starlette.routing import Mount, Route
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.keys import Key, digest, new_key, written
+from gateway.callers.keys import Key, new_key, written
 from gateway.callers.rights import OPERATIONS
 from gateway.path.rights import OPEN, rule_of
 from gateway.protocols.tei import ROUTES
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.grpc.test_server import Caller as Client
 from tests.unit.gateway.grpc.test_server import channel_to, texts
+from tests.unit.gateway.http.serving import made_key, write_keys
 from tests.waiting import LIMIT_S
 
 TEXT = {"text": "good"}
@@ -65,8 +65,8 @@ class Keyring:
     """A file with one key for each kind of credentials."""
 
     def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self.path = folder / "keys.json"
-        folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
         self._keys: dict[str, Key] = {}
         self.texts: dict[str, str] = {"wrong": new_key()[0]}
         every = tuple(OPERATIONS)
@@ -77,21 +77,14 @@ class Keyring:
         self.add("infers", operations=("infer",))
         self.add("reads_infers", operations=("infer",), endpoints=("e",))
         self.add("reads", operations=("metadata",), endpoints=("e",))
-        self.write()
+        write_keys(self._folder, *self._keys.values())
 
     def add(self, name: str, **fields: Any) -> None:
-        text, ident = new_key()
-        self.texts[name] = text
-        self._keys[name] = Key(ident, digest(PEPPER, text.encode()).hex(), name, **fields)
-
-    def write(self) -> None:
-        new = self.path.with_name("new")
-        new.write_bytes(written_file(*self._keys.values()))
-        new.replace(self.path)
+        self.texts[name], self._keys[name] = made_key(name, **fields)
 
     def end(self, name: str) -> None:
         self._keys[name] = Key(**{**{f: getattr(self._keys[name], f) for f in Key.__slots__}, "revoked": written(1)})
-        self.write()
+        write_keys(self._folder, *self._keys.values())
 
     def shown(self, name: str) -> tuple[tuple[str, str], ...]:
         """Return credentials as headers, or as metadata."""

@@ -14,13 +14,11 @@ import pytest
 import trustme
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.keys import Key, digest, new_key
 from gateway.grpc.server import Tls
 from gateway.http.certificates import tls_context
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.grpc.test_server import Caller as Client
 from tests.unit.gateway.grpc.test_server import make_server, texts
-from tests.unit.gateway.http.serving import Wire, post, serving
+from tests.unit.gateway.http.serving import Wire, made_key, post, serving, write_keys
 
 
 class Authority:
@@ -56,13 +54,6 @@ def authority(tmp_path: Path) -> Authority:
     return Authority(tmp_path)
 
 
-def key_file(folder: Path, *keys: Key, **fields: Any) -> str:
-    """Write a file of keys and certificates."""
-    folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
-    folder.joinpath("keys.json").write_bytes(written_file(*keys, **fields))
-    return str(folder / "keys.json")
-
-
 async def status(wire: Wire, *headers: str, path: str = "/serve/e") -> tuple[int, str]:
     """Return the status of one inference, and the reason of its refusal."""
     found, lines, _ = await wire.ask(post(path=path) if not headers else post(b'{"text": "good"}', path, *headers))
@@ -73,15 +64,15 @@ async def test_equal_requests_of_different_clients_are_not_confused(
     authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The same bytes on two connections. A key takes precedence over a certificate."""
-    text, name = new_key()
-    keys = key_file(
-        tmp_path, Key(name, digest(PEPPER, text.encode()).hex(), "keyed", endpoints=("other",)),
+    text, key = made_key("keyed", endpoints=("other",))
+    keys = write_keys(
+        tmp_path, key,
         certificates=[
             {"name": "search-*", "tenant": "search", "endpoints": ["e"]},
             {"name": "spiffe://cluster/*", "tenant": "mesh", "endpoints": ["other"]},
         ],
     )  # fmt: skip
-    stack = make_stack(keys_file=keys, tls_client_authority="set")
+    stack = make_stack(keys_file=str(keys), tls_client_authority="set")
     async with stack.gateway.running(), serving(stack, authority.context) as port:
         stack.deploy("e")
         stack.deploy("other")
@@ -98,7 +89,7 @@ async def test_equal_requests_of_different_clients_are_not_confused(
         assert (403, "endpoint_not_permitted") == await status(search, f"x-api-key: {text}")
         assert (401, "unknown_key") == await status(search, "x-api-key: tgk_a_b")
         # Revoked while it is in use.
-        key_file(tmp_path, certificates=[{"name": "search-*", "tenant": "search"}], ended=["search-team"])
+        write_keys(tmp_path, certificates=[{"name": "search-*", "tenant": "search"}], ended=["search-team"])
         await stack.gateway._callers.look()
         assert (401, "revoked") == await status(search)
 
@@ -123,8 +114,8 @@ async def test_grpc_knows_clients_by_the_same_names(
     authority: Authority, make_stack: Callable[..., Any], tmp_path: Path
 ) -> None:
     """By common name and alternative names."""
-    keys = key_file(tmp_path, certificates=[{"name": "svc.example", "tenant": "search", "endpoints": ["e"]}])
-    stack = make_stack(keys_file=keys, tls_client_authority="set")
+    keys = write_keys(tmp_path, certificates=[{"name": "svc.example", "tenant": "search", "endpoints": ["e"]}])
+    stack = make_stack(keys_file=str(keys), tls_client_authority="set")
     async with stack.gateway.running():
         stack.deploy("e")
         await stack.served("e")
@@ -143,4 +134,4 @@ async def test_grpc_knows_clients_by_the_same_names(
                     found.append(error.code().name)
         await server.stop(0)
     assert ["OK", "UNAUTHENTICATED"] == found
-    assert json.loads(Path(keys).read_text())["certificates"]
+    assert json.loads(keys.read_text())["certificates"]

@@ -12,17 +12,15 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2 as pb
 
-from gateway.callers.keys import Key, digest, new_key
 from gateway.callers.rights import OPERATIONS, Caller
 from gateway.callers.siblings import addresses_of, follow_siblings
 from gateway.callers.usage import Usage
 from gateway.metrics import catalog
 from gateway.metrics.observer import MAX_TENANTS, Observer
 from gateway.trace import Trace
-from tests.unit.gateway.callers.test_keys import PEPPER, written_file
 from tests.unit.gateway.grpc.test_server import Caller as Client
 from tests.unit.gateway.grpc.test_server import channel_to, texts
-from tests.unit.gateway.http.serving import Port, post, serving
+from tests.unit.gateway.http.serving import Port, made_key, post, serving, write_keys
 from tests.waiting import LIMIT_S, soon
 
 
@@ -30,20 +28,14 @@ class Tenants:
     """A file of keys with quotas."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "keys.json"
-        folder.joinpath("keys.json.pepper").write_bytes(PEPPER)
-        self.texts: dict[str, str] = {}
-        self._keys: list[Key] = []
-        for tenant in ("few", "free"):
-            text, name = new_key()
-            self.texts[tenant] = text
-            self._keys.append(Key(name, digest(PEPPER, text.encode()).hex(), tenant, operations=tuple(OPERATIONS)))
-        self.write(few={"requests_per_minute": 3})
+        self._folder = folder
+        made = {tenant: made_key(tenant, operations=tuple(OPERATIONS)) for tenant in ("few", "free")}
+        self.texts = {tenant: text for tenant, (text, _) in made.items()}
+        self._keys = [key for _, key in made.values()]
+        self.path = self.write(few={"requests_per_minute": 3})
 
-    def write(self, **quotas: Any) -> None:
-        new = self.path.with_name("new")
-        new.write_bytes(written_file(*self._keys, quotas=quotas))
-        new.replace(self.path)
+    def write(self, **quotas: Any) -> Path:
+        return write_keys(self._folder, *self._keys, quotas=quotas)
 
 
 @pytest.fixture
