@@ -377,7 +377,7 @@ def assemble_snapshot(
             chosen = canary.resolve(rule, plan.endpoints)
         except SpecFault as fault:
             kept = previous.canaries.get(name)
-            if kept is not None and all(url in endpoints for url in kept.urls):
+            if kept is not None and all(url in endpoints for url in kept.shares):
                 canaries[name] = kept
                 continue
             # Auto-update may add a version to a prefix at any time.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from gateway.errors import SpecFault
 from gateway.spec import CanarySpec
@@ -19,28 +19,25 @@ from gateway.spec import CanarySpec
 
 @dataclass(frozen=True, slots=True)
 class Weighted:
-    """Endpoint urls in a fixed order with cumulative shares; the last bound is 1.
+    """The share of each url, in a fixed order; together 1.
 
     ``stable`` is the version that answers if another one fails: the one that a rollout names, else the one with the
     largest share (among equals the last, because canaries are written first).
     """
 
-    urls: tuple[str, ...]
-    bounds: tuple[float, ...]
-    stable: str = ""
+    shares: Mapping[str, float]
+    stable: str
 
     def pick(self, position: float) -> str:
         """Return the url whose share contains ``position`` (0 ≤ position < 1)."""
-        return self.urls[bisect_right(self.bounds, position, 0, len(self.bounds) - 1)]
-
-    @property
-    def shares(self) -> dict[str, float]:
-        """The share of each url; they add up to 1."""
-        previous, found = 0.0, {}
-        for url, bound in zip(self.urls, self.bounds, strict=True):
-            found[url] = bound - previous
-            previous = bound
-        return found
+        picked = self.stable
+        for url, share in self.shares.items():
+            if share > 0:  # else rounding could send a request to a version of weight 0
+                picked = url
+                position -= share
+                if position < 0:
+                    break
+        return picked
 
 
 def position_of(key: str, salt: str) -> float:
@@ -81,17 +78,11 @@ def resolve(canary: CanarySpec, known: Iterable[str]) -> list[tuple[str, float]]
 
 def weighted(choices: Sequence[tuple[str, float]], stable: str = "") -> Weighted:
     """Normalise ``choices``, whose sum must be positive; ``stable`` is used if it is one of them."""
-    total = sum(w for _, w in choices)
-    bounds, running = [], 0.0
-    for _, weight in choices:
-        running += weight / total
-        bounds.append(running)
-    # The last url with any weight ends at exactly 1: rounding must not send a request to a version of weight 0.
-    last = max(i for i, (_, w) in enumerate(choices) if w > 0)
-    urls = tuple(u for u, _ in choices)
-    if stable not in urls:
-        stable = max(enumerate(choices), key=lambda item: (item[1][1], item[0]))[1][0]
-    return Weighted(urls, tuple(b if i < last else 1.0 for i, b in enumerate(bounds)), stable)
+    total = sum(weight for _, weight in choices)
+    shares: dict[str, float] = {}
+    for url, weight in choices:
+        shares[url] = shares.get(url, 0.0) + weight / total
+    return Weighted(shares, stable if stable in shares else max(reversed(shares.items()), key=itemgetter(1))[0])
 
 
 def _age_key(url: str) -> str:

@@ -64,7 +64,7 @@ class Snapshot:
         for endpoint in self.endpoints.values():
             yield endpoint.identity.endpoint, endpoint.identity.version, DIRECT
         for canary in self.canaries.values():
-            for url in canary.urls:
+            for url in canary.shares:
                 identity = self.endpoints[url].identity
                 yield identity.endpoint, identity.version, STABLE if url == canary.stable else CANARY
 
@@ -93,7 +93,7 @@ class Snapshot:
         """Return the versions that may answer ``path``: none, one, or those of a canary, its stable version first."""
         canary = self.canaries.get(path)
         if canary is not None:
-            return [self.endpoints[url] for url in dict.fromkeys((canary.stable, *canary.urls))]
+            return [self.endpoints[url] for url in dict.fromkeys((canary.stable, *canary.shares))]
         endpoint = self.endpoints.get(path) or self.endpoints.get(self.defaults.get(path, ""))
         return () if endpoint is None else (endpoint,)
 

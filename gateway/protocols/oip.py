@@ -131,7 +131,7 @@ def describe(snapshot: Snapshot, path: str) -> ModelShape:
     endpoint = representative(snapshot, path)
     identity = endpoint.identity
     if path in snapshot.canaries:
-        name, versions = path, tuple(v.rpartition("/")[2] for v in snapshot.canaries[path].urls)
+        name, versions = path, tuple(v.rpartition("/")[2] for v in snapshot.canaries[path].shares)
     else:
         name, versions = identity.endpoint, (identity.version or "1",)
     inputs, outputs, max_rows = _inputs_and_outputs(endpoint)
@@ -172,7 +172,7 @@ def statistics_of(snapshot: Snapshot, path: str, rows: Sequence[Mapping[str, Any
     A canary has the rows of its versions, under its own name. Raises as ``Snapshot.resolve``.
     """
     endpoint = representative(snapshot, path)
-    urls = snapshot.canaries[path].urls if path in snapshot.canaries else (endpoint.identity.url,)
+    urls = snapshot.canaries[path].shares if path in snapshot.canaries else (endpoint.identity.url,)
     name = path if path in snapshot.canaries else endpoint.identity.endpoint
     wanted = {(e.endpoint, e.version or "1") for e in (snapshot.endpoints[url].identity for url in urls)}
     return [{**row, "name": name} for row in rows if (row["name"], row["version"]) in wanted]

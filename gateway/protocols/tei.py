@@ -285,7 +285,7 @@ def only(snapshot: Snapshot, route: str) -> str:
 
     The versions of an endpoint count as one if its bare name has a recorded default or a canary.
     """
-    left = {url for url in snapshot.endpoints if not any(url in c.urls for c in snapshot.canaries.values())}
+    left = {url for url in snapshot.endpoints if not any(url in c.shares for c in snapshot.canaries.values())}
     bare = {url: url.rpartition("/")[0] for url in left}
     found = sorted({*snapshot.canaries, *(bare[url] if bare[url] in snapshot.defaults else url for url in left)})
     if len(found) == 1:

@@ -21,7 +21,7 @@ from gateway.errors import (
 )
 from gateway.handlers.endpoint import Event
 from gateway.outcome import Outcome
-from gateway.path.canary import Weighted
+from gateway.path.canary import weighted
 from gateway.path.serve import ask_version
 from gateway.trace import TRACEPARENT, Trace
 from preprocessing.errors import InvalidOutput, TooLong
@@ -48,7 +48,7 @@ class Case:
         for endpoint in made.endpoints.values():
             endpoint.handler._begin = begin  # type: ignore[attr-defined]
         if has_fallback:
-            made.publish(c=Weighted(("canary", "stable"), (1.0, 1.0), "stable"))
+            made.publish(c=weighted([("canary", 1), ("stable", 0)], "stable"))
         self.canary, self.stable = made.endpoints["canary"], made.endpoints["stable"]
         self.retiring: dict[Counted, asyncio.Task[None]] = {}
         call = call or Echo()
@@ -220,7 +220,7 @@ async def test_a_fallback_starts_with_empty_counts_and_the_requests_own_trace_co
     """The canary's counts are dropped. Its failure may arrive in the context of another request."""
     parents: list[str] = []
     made = Plane("canary", "stable")
-    made.publish(c=Weighted(("canary", "stable"), (1.0, 1.0), "stable"))
+    made.publish(c=weighted([("canary", 1), ("stable", 0)], "stable"))
     for endpoint in made.endpoints.values():
         endpoint.handler._begin = lambda job: parents.append(job.ask.traceparent)  # type: ignore[attr-defined]
     ask = made.ask(Echo("c"), parent="mine")
@@ -264,7 +264,7 @@ async def test_a_stream_that_has_begun_has_no_fallback() -> None:
     """Another version's pieces cannot follow: the error ends it. Before the first piece the stable version answers."""
     for pieces, outcome in ((1, "model_failed"), (0, "ok")):
         made = Plane("new", "old")
-        made.publish(c=Weighted(("new", "old"), (1.0, 1.0), "old"))
+        made.publish(c=weighted([("new", 1), ("old", 0)], "old"))
         made.endpoints["new"].stream = streaming(pieces, [])
         made.endpoints["old"].handler._begin = lambda job: job.answered("saved")  # type: ignore[attr-defined]
         ask = made.start(Streamed(Echo("c"), 9))
